@@ -1,0 +1,41 @@
+# make demo   sets up and runs the demo
+# make test   sets up, then lints, type-checks and tests
+# make test-oldest   the tests on the oldest supported releases
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+OLDEST := .venv-oldest
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test test-oldest format clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
+	$(VENV)/bin/python $(PIP_INSTALL) --editable . --group dev
+	touch $@
+
+$(OLDEST)/.installed: pyproject.toml tests/oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
+	$(OLDEST)/bin/python $(PIP_INSTALL) --editable . --group dev --constraint tests/oldest.txt
+	touch $@
+
+demo: $(VENV)/.installed
+	$(VENV)/bin/python examples/demo.py $(ARGS)
+
+test: $(VENV)/.installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/pytest
+
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/pytest
+
+format: $(VENV)/.installed
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) $(OLDEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis

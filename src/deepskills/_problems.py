@@ -1,0 +1,174 @@
+"""Every problem deepskills can report: its code, its severity and its message.
+
+One row a cause. Whoever finds a cause calls `problem`; nobody writes a message elsewhere.
+"""
+
+from collections.abc import Iterable
+
+from deepskills._types import (
+    MAX_COMPATIBILITY_LENGTH,
+    MAX_DESCRIPTION_LENGTH,
+    MAX_FRONTMATTER_BYTES,
+    MAX_NAME_LENGTH,
+    MAX_SKILL_FILE_BYTES,
+    Severity,
+    SkillProblem,
+)
+
+MAX_QUOTED_LENGTH = 120
+"""How much of a stranger's text a message quotes."""
+
+MAX_LISTED = 5
+"""How many names a message lists."""
+
+PROBLEMS: dict[str, tuple[Severity, str]] = {
+    # The file cannot be used.
+    "file-too-large": (
+        "error",
+        f"The file is {{size}} bytes; at most {MAX_SKILL_FILE_BYTES} are read. "
+        "Move long material into files under references/.",
+    ),
+    "not-text": ("error", "The file is not text ({reason}). Save it as UTF-8."),
+    "no-frontmatter": (
+        "error",
+        "There is no frontmatter. Start the file with a line `---`, then `name:` and `description:`, "
+        "then a second line `---`.",
+    ),
+    "frontmatter-unclosed": (
+        "error",
+        "The frontmatter is not closed. End it with a line that holds only `---`.",
+    ),
+    "frontmatter-too-large": (
+        "error",
+        f"The frontmatter does not end within {MAX_FRONTMATTER_BYTES} bytes. "
+        "Close it with a line `---`, and move long text below it.",
+    ),
+    "yaml-unreadable": (
+        "error",
+        "The frontmatter is not readable as YAML: {reason}. Write one `key: value` a line and quote values "
+        "that hold special characters.",
+    ),
+    "frontmatter-not-mapping": (
+        "error",
+        "The frontmatter is {found}, not a mapping. Write one `key: value` a line.",
+    ),
+    "description-missing": (
+        "error",
+        "There is no description, so the model could not tell when to use the skill. "
+        "Add `description:` to the frontmatter.",
+    ),
+    # The file is used; its author slipped.
+    "encoding-utf16": ("warning", "The file is UTF-16. Save it as UTF-8."),
+    "line-ends-cr": ("warning", "Lines end with a bare carriage return. Save the file with LF line ends."),
+    "text-before-frontmatter": (
+        "warning",
+        "Blank lines or comments stand before the first `---`. Make it the first line of the file.",
+    ),
+    "control-characters": (
+        "warning",
+        "Control, bidirectional or other invisible characters were removed from the frontmatter. Delete them.",
+    ),
+    "yaml-repaired": (
+        "warning",
+        "Not valid YAML, so read as plain text: {keys}. Put the value in quotes, or indent it below its key.",
+    ),
+    "yaml-too-deep": (
+        "warning",
+        "Nested too deep, so read as plain text: {keys}. Keep frontmatter flat.",
+    ),
+    "yaml-line-lost": (
+        "warning",
+        "Lines that belong to no key were passed over: {keys}. Remove them, or write `key: value`.",
+    ),
+    "yaml-duplicate-key": (
+        "warning",
+        "Given more than once, and the last one counts: {keys}. Remove the others.",
+    ),
+    "yaml-alias": (
+        "warning",
+        "YAML anchors, aliases and merge keys (`&`, `*`, `<<`) are not expanded. Write the value out, or quote it.",
+    ),
+    "yaml-tag": ("warning", "YAML tags (`!`) are ignored. Write the plain value, or quote it."),
+    "name-missing": ("warning", "There is no name, so {name} is used. Add `name:` to the frontmatter."),
+    "name-invalid": (
+        "warning",
+        "The name {name} breaks the naming rules. Use lower-case letters, digits and single hyphens between them.",
+    ),
+    "name-too-long": (
+        "warning",
+        f"The name is {{length}} characters long; the specification allows {MAX_NAME_LENGTH}. Shorten it.",
+    ),
+    "name-directory-mismatch": (
+        "warning",
+        "The name {name} is not the directory's name {directory}. Rename one of them.",
+    ),
+    "description-too-long": (
+        "warning",
+        f"The description is {{length}} characters long and was cut at {MAX_DESCRIPTION_LENGTH}. Shorten it.",
+    ),
+    "compatibility-too-long": (
+        "warning",
+        f"The compatibility note is {{length}} characters long and was cut at {MAX_COMPATIBILITY_LENGTH}. Shorten it.",
+    ),
+    "field-not-text": (
+        "warning",
+        "Text is due here, and a list or mapping was read as text: {keys}. Write it as one text.",
+    ),
+    "metadata-not-mapping": (
+        "warning",
+        "`metadata` is not a mapping and was ignored. Write one `key: value` a line below it.",
+    ),
+    "metadata-value-not-text": (
+        "warning",
+        "Metadata values are text, and a list or mapping was read as text: {keys}. Write each as one text.",
+    ),
+    "allowed-tools-invalid": (
+        "warning",
+        "`allowed-tools` is neither text nor a list and was ignored. Write tool names with spaces between them.",
+    ),
+    # Read without a word, refused by the strict reading.
+    "byte-order-mark": ("error", "The file starts with a byte order mark. Save it as UTF-8 without BOM."),
+    "tab-in-frontmatter": (
+        "error",
+        "A tab stands in the frontmatter or behind a `---`, which other readers refuse. Use spaces.",
+    ),
+    "flow-style": (
+        "error",
+        "The frontmatter uses YAML flow style (`[...]` or `{{...}}`). Write one item a line, or quote the value.",
+    ),
+    "dashes-in-frontmatter": (
+        "error",
+        "The frontmatter holds `---` between its fences, which other readers take for its end. Remove it.",
+    ),
+    "unknown-field": (
+        "error",
+        "Not in the specification: {keys}. Move further properties below `metadata:`.",
+    ),
+    "line-separator": (
+        "error",
+        "The frontmatter holds a Unicode line or paragraph separator, which readers take differently. Remove it.",
+    ),
+}
+"""Code to severity and message. Messages take the keyword arguments of `problem`."""
+
+
+def problem(path: str, code: str, **values: object) -> SkillProblem:
+    """Return the problem `code` at `path`. A stranger's text goes into `values` through `quoted` or `listed`."""
+    severity, message = PROBLEMS[code]
+    return SkillProblem(path=path, code=code, severity=severity, message=message.format(**values))
+
+
+def quoted(text: str) -> str:
+    """Return `text` in backticks, on one line and bounded."""
+    line = " ".join(text.split()).replace("`", "'")
+    if len(line) > MAX_QUOTED_LENGTH:
+        line = f"{line[:MAX_QUOTED_LENGTH]}..."
+    return f"`{line}`"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first few of `names`, quoted, and how many more there are."""
+    distinct = list(dict.fromkeys(names))
+    shown = ", ".join(quoted(name) for name in distinct[:MAX_LISTED])
+    more = len(distinct) - MAX_LISTED
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,324 @@
+"""SKILL.md text to metadata, body and problems, and back.
+
+Pure: no I/O, no logging. Reading never raises; what is wrong comes back as problems.
+"""
+
+import codecs
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from deepskills import _naming
+from deepskills._errors import SkillFormatError
+from deepskills._frontmatter import FrontmatterError, Notes, Tree, as_text, read_yaml
+from deepskills._problems import listed, problem, quoted
+from deepskills._text import one_line
+from deepskills._types import (
+    MAX_COMPATIBILITY_LENGTH,
+    MAX_DESCRIPTION_LENGTH,
+    MAX_FRONTMATTER_BYTES,
+    MAX_SHOWN_NAME_LENGTH,
+    MAX_SKILL_FILE_BYTES,
+    SkillMetadata,
+    SkillProblem,
+)
+
+SPECIFIED_FIELDS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
+"""The frontmatter keys that the Agent Skills specification knows."""
+
+FALLBACK_NAME = "unnamed-skill"
+"""The name of a skill that has none and lies in no directory."""
+
+_OPENING_FENCE = re.compile(r"---[ \t]*(?:\r\n|[\r\n]|\Z)")
+_CLOSING_FENCE = re.compile(r"(?<=[\r\n])---[ \t]*(?:\r\n|[\r\n]|\Z)")
+_BLANK = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*")
+
+
+@dataclass(frozen=True)
+class SkillReading:
+    """What a `SKILL.md` says, and what is wrong with it."""
+
+    metadata: SkillMetadata | None
+    """What the model is told of the skill; `None` if a problem is an error."""
+
+    frontmatter: dict[str, Tree] = field(default_factory=dict)
+    """Every key as read: each scalar is its text, nothing is `None`."""
+
+    body: str = ""
+    """All after the closing fence's line, unchanged."""
+
+    problems: list[SkillProblem] = field(default_factory=list)
+    """What is wrong, each cause once."""
+
+
+def read_skill(content: bytes | str, *, path: str) -> SkillReading:
+    """Read a `SKILL.md`, tolerant where authors slip and strict where it protects. Never raises.
+
+    Args:
+        content: The file, as bytes or as text.
+        path: Where it lies; its directory's name is what `name` is compared with.
+    """
+    return _Reader(path).read(content)
+
+
+def validate_skill(content: bytes | str, *, path: str) -> list[SkillProblem]:
+    """Return every way in which a `SKILL.md` falls short of the specification, each as an error.
+
+    What passes here, the specification's reference validator passes too.
+    """
+    reader = _Reader(path)
+    reading = reader.read(content)
+    found = [*reading.problems, *reader.strict_problems]
+    return [SkillProblem(path=p["path"], code=p["code"], severity="error", message=p["message"]) for p in found]
+
+
+def parse_skill_md(content: str) -> tuple[dict[str, Tree], str]:
+    """Return the frontmatter and the body of a `SKILL.md`.
+
+    Raises:
+        SkillFormatError: If there is no readable frontmatter.
+    """
+    reading = read_skill(content, path="SKILL.md")
+    errors = [p["message"] for p in reading.problems if p["severity"] == "error" and p["code"] != "description-missing"]
+    if errors:
+        raise SkillFormatError(" ".join(errors))
+    return reading.frontmatter, reading.body
+
+
+class _Refusal(Exception):  # noqa: N818 - a turn in the flow, never seen outside
+    """The file cannot be used; carries the one problem that says why."""
+
+    def __init__(self, code: str, **values: object) -> None:
+        super().__init__(code)
+        self.code = code
+        self.values = values
+
+
+class _Reader:
+    """One reading of one file: collects problems on the way."""
+
+    def __init__(self, path: str) -> None:
+        self._path = str(path)
+        self._problems: list[SkillProblem] = []
+        self.strict_problems: list[SkillProblem] = []
+
+    def read(self, content: bytes | str) -> SkillReading:
+        frontmatter: dict[str, Tree] = {}
+        body = ""
+        try:
+            text = self._decode(content)
+            yaml_text, body = self._split(text)
+            frontmatter = self._frontmatter(yaml_text)
+            metadata = self._metadata(frontmatter)
+        except _Refusal as refusal:
+            self._report(refusal.code, **refusal.values)
+            return SkillReading(None, frontmatter, body, self._problems)
+        return SkillReading(metadata, frontmatter, body, self._problems)
+
+    def _report(self, code: str, **values: object) -> None:
+        self._problems.append(problem(self._path, code, **values))
+
+    def _report_strict(self, code: str, **values: object) -> None:
+        self.strict_problems.append(problem(self._path, code, **values))
+
+    def _decode(self, content: bytes | str) -> str:
+        """Return the text without its byte order mark."""
+        if isinstance(content, str):
+            _check_size(_utf8_length(content))
+            text = content
+        elif isinstance(content, bytes | bytearray | memoryview):
+            raw = bytes(content)
+            _check_size(len(raw))
+            text = self._decode_bytes(raw)
+        else:
+            raise _Refusal("not-text", reason=f"it is a {type(content).__name__}")
+        if text.startswith("\ufeff"):
+            self._report_strict("byte-order-mark")
+            return text[1:]
+        return text
+
+    def _decode_bytes(self, raw: bytes) -> str:
+        encoding = "utf-8"
+        if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not raw.startswith(codecs.BOM_UTF32_LE):
+            encoding = "utf-16"
+        try:
+            text = raw.decode(encoding)
+        except UnicodeDecodeError as error:
+            raise _Refusal("not-text", reason=f"byte {error.start} is not {encoding.upper()}") from None
+        if encoding == "utf-16":
+            self._report("encoding-utf16")
+        return text
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """Return what stands between the fences, its line ends made LF, and what stands after them."""
+        start = _skip_preamble(text)
+        opening = _OPENING_FENCE.match(text, start)
+        if opening is None:
+            raise _Refusal("no-frontmatter")
+        if start:
+            self._report("text-before-frontmatter")
+        window_end = opening.end() + MAX_FRONTMATTER_BYTES + 1
+        closing = _CLOSING_FENCE.search(text, opening.end(), window_end)
+        if closing is None:
+            raise _Refusal("frontmatter-unclosed" if len(text) < window_end else "frontmatter-too-large")
+        raw = text[opening.end() : closing.start()]
+        if _utf8_length(raw) > MAX_FRONTMATTER_BYTES:
+            raise _Refusal("frontmatter-too-large")
+        self._check_framing(opening[0], raw, closing[0])
+        # The window may end inside the blanks behind the fence: match again without it.
+        ending = _OPENING_FENCE.match(text, closing.start())
+        body = text[ending.end() if ending else closing.end() :]
+        return raw.replace("\r\n", "\n").replace("\r", "\n"), body
+
+    def _check_framing(self, opening: str, raw: str, closing: str) -> None:
+        framed = opening + raw + closing
+        if "\r" in framed.replace("\r\n", ""):
+            self._report("line-ends-cr")
+        if "\t" in framed:
+            self._report_strict("tab-in-frontmatter")
+        if "\u2028" in raw or "\u2029" in raw:
+            self._report_strict("line-separator")
+        if "---" in raw:
+            self._report_strict("dashes-in-frontmatter")
+
+    def _frontmatter(self, yaml_text: str) -> dict[str, Tree]:
+        try:
+            tree, notes = read_yaml(yaml_text)
+        except FrontmatterError as error:
+            raise _Refusal("yaml-unreadable", reason=error) from None
+        self._report_notes(notes)
+        if tree is None:
+            return {}
+        if not isinstance(tree, dict):
+            raise _Refusal("frontmatter-not-mapping", found="a list" if isinstance(tree, list) else "plain text")
+        unknown = [key for key in tree if key not in SPECIFIED_FIELDS]
+        if unknown:
+            self._report_strict("unknown-field", keys=listed(unknown))
+        return tree
+
+    def _report_notes(self, notes: Notes) -> None:
+        for code, names in (
+            ("yaml-repaired", notes.repaired),
+            ("yaml-too-deep", notes.too_deep),
+            ("yaml-line-lost", notes.lost),
+            ("yaml-duplicate-key", notes.duplicates),
+        ):
+            if names:
+                self._report(code, keys=listed(names))
+        for code, noted in (
+            ("yaml-alias", notes.aliases),
+            ("yaml-tag", notes.tags),
+            ("control-characters", notes.cleaned),
+        ):
+            if noted:
+                self._report(code)
+        if notes.flow:
+            self._report_strict("flow-style")
+
+    def _metadata(self, frontmatter: dict[str, Tree]) -> SkillMetadata:
+        fields = {key: frontmatter.get(key) for key in ("name", "description", "license", "compatibility")}
+        not_text = [key for key, value in fields.items() if isinstance(value, list | dict)]
+        if not_text:
+            self._report("field-not-text", keys=listed(not_text))
+        texts = {key: as_text(value).strip() for key, value in fields.items()}
+        name = self._name(texts["name"])
+        if not texts["description"]:
+            raise _Refusal("description-missing")
+        return SkillMetadata(
+            path=self._path,
+            name=name,
+            description=self._bounded("description", texts["description"], fields, MAX_DESCRIPTION_LENGTH),
+            license=texts["license"] or None,
+            compatibility=self._bounded("compatibility", texts["compatibility"], fields, MAX_COMPATIBILITY_LENGTH)
+            or None,
+            metadata=self._properties(frontmatter.get("metadata")),
+            allowed_tools=self._allowed_tools(frontmatter.get("allowed-tools")),
+        )
+
+    def _name(self, given: str) -> str:
+        directory = PurePosixPath(self._path).parent.name
+        name = one_line(given)
+        if not name:
+            name = one_line(directory)[:MAX_SHOWN_NAME_LENGTH] or FALLBACK_NAME
+            self._report("name-missing", name=quoted(name))
+            return name
+        if _naming.is_too_long(name):
+            self._report("name-too-long", length=len(name))
+            name = name[:MAX_SHOWN_NAME_LENGTH]
+        if not _naming.is_valid_name(name):
+            self._report("name-invalid", name=quoted(name))
+        if directory and not _naming.same_name(name, directory):
+            self._report("name-directory-mismatch", name=quoted(name), directory=quoted(one_line(directory)))
+        return name
+
+    def _bounded(self, key: str, text: str, fields: dict[str, Tree], limit: int) -> str:
+        if len(text) > limit:
+            self._report(f"{key}-too-long", length=len(text))
+        elif len(as_text(fields[key])) > limit:
+            # Only white space stands beyond the limit; other readers count it.
+            self._report_strict(f"{key}-too-long", length=len(as_text(fields[key])))
+        return text[:limit]
+
+    def _properties(self, tree: Tree) -> dict[str, str]:
+        if tree is None:
+            return {}
+        if not isinstance(tree, dict):
+            self._report("metadata-not-mapping")
+            return {}
+        not_text = [key for key, value in tree.items() if isinstance(value, list | dict)]
+        if not_text:
+            self._report("metadata-value-not-text", keys=listed(not_text))
+        return {key: as_text(value) for key, value in tree.items() if value is not None}
+
+    def _allowed_tools(self, tree: Tree) -> list[str]:
+        if isinstance(tree, str):
+            return split_tools(tree)
+        if isinstance(tree, dict):
+            self._report("allowed-tools-invalid")
+            return []
+        items = tree or []
+        if any(isinstance(item, list | dict) for item in items):
+            self._report("field-not-text", keys=listed(["allowed-tools"]))
+        return [text for item in items if (text := as_text(item).strip())]
+
+
+def split_tools(text: str) -> list[str]:
+    """Split tool names at spaces and commas, save inside parentheses: `Bash(git add:*), Read` is two."""
+    tools: list[str] = []
+    start = depth = 0
+    for position, character in enumerate(text):
+        if character == "(":
+            depth += 1
+        elif character == ")":
+            depth = max(0, depth - 1)
+        elif depth == 0 and (character == "," or character.isspace()):
+            tools.append(text[start:position])
+            start = position + 1
+    tools.append(text[start:])
+    return [stripped for tool in tools if (stripped := tool.strip())]
+
+
+def _skip_preamble(text: str) -> int:
+    """Return where blank lines and HTML comments at the start of `text` end."""
+    position = _end_of_blank(text, 0)
+    # Bounded, as no author writes more, and every comment costs a step.
+    while position < MAX_FRONTMATTER_BYTES and text.startswith("<!--", position):
+        end = text.find("-->", position)
+        if end < 0:
+            break
+        position = _end_of_blank(text, end + len("-->"))
+    return position
+
+
+def _end_of_blank(text: str, position: int) -> int:
+    match = _BLANK.match(text, position)
+    return match.end() if match else position
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_SKILL_FILE_BYTES:
+        raise _Refusal("file-too-large", size=size)
+
+
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

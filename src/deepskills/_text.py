@@ -1,0 +1,23 @@
+"""Cleaning of text that strangers wrote. Pure."""
+
+import re
+
+_UNSAFE = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, save tab and newline
+    "\u202a-\u202e\u2066-\u2069"  # bidirectional embeddings, overrides and isolates
+    "\ufeff\ufffe\uffff"  # byte order mark and noncharacters
+    "\ud800-\udfff"  # surrogates, which no encoder takes
+    "\U000e0000-\U000e007f"  # tags: invisible to people, plain text to models
+    "]"
+)
+
+
+def clean(text: str) -> str:
+    """Return `text` without characters that hide, reorder or break what is shown; tabs and newlines stay."""
+    return _UNSAFE.sub("", text) if _UNSAFE.search(text) else text
+
+
+def one_line(text: str) -> str:
+    """Return `text` cleaned and on one line, every run of white space a single space."""
+    return " ".join(clean(text).split())
