@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from deepskills._types import (
     MAX_COMPATIBILITY_LENGTH,
     MAX_DESCRIPTION_LENGTH,
+    MAX_DIRECTORIES,
     MAX_FRONTMATTER_BYTES,
     MAX_NAME_LENGTH,
     MAX_SKILL_FILE_BYTES,
@@ -125,6 +126,38 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     "allowed-tools-invalid": (
         "warning",
         "`allowed-tools` is neither text nor a list and was ignored. Write tool names with spaces between them.",
+    ),
+    # A source, or what discovery found in it.
+    "sources-failed": ("error", "The sources could not be had: {reason}. Check the function passed as `sources`."),
+    "source-failed": (
+        "error",
+        "The source could not be listed: {reason}. It is tried again at the next run, and what it gave before stays.",
+    ),
+    "source-incomplete": (
+        "error",
+        "Part of the source could not be listed: {reason}. It is tried again at the next run.",
+    ),
+    "source-missing": ("warning", "There is no such directory. Create it, or remove it from the sources."),
+    "source-empty": (
+        "warning",
+        "No skill was found here. Put each skill into a directory of its own with a `SKILL.md`.",
+    ),
+    "source-cut": (
+        "warning",
+        f"Only the first {MAX_DIRECTORIES} directories were searched. Name a directory nearer to the skills.",
+    ),
+    "skill-unreadable": ("error", "The file could not be read: {reason}. Check that it exists and may be read."),
+    "skill-shadowed": (
+        "warning",
+        "Another skill named {name} in a later source is used instead: {winner}. Rename one if both are wanted.",
+    ),
+    "skill-duplicate": (
+        "warning",
+        "Another skill named {name} in the same source is used instead: {winner}. Rename or remove one.",
+    ),
+    "skill-gone": (
+        "warning",
+        "The loaded skill {name} is no longer there and was unloaded. Load another, or restore its file.",
     ),
     # Read without a word, refused by the strict reading.
     "byte-order-mark": ("error", "The file starts with a byte order mark. Save it as UTF-8 without BOM."),

@@ -85,6 +85,14 @@ def parse_skill_md(content: str) -> tuple[dict[str, Tree], str]:
     return reading.frontmatter, reading.body
 
 
+def decode_skill(content: bytes, *, path: str) -> tuple[str, SkillProblem | None]:
+    """Return the text of a `SKILL.md`, or the problem that keeps it from being read."""
+    try:
+        return _Reader(path).decode(content), None
+    except _Refusal as refusal:
+        return "", problem(path, refusal.code, **refusal.values)
+
+
 class _Refusal(Exception):  # noqa: N818 - a turn in the flow, never seen outside
     """The file cannot be used; carries the one problem that says why."""
 
@@ -106,7 +114,7 @@ class _Reader:
         frontmatter: dict[str, Tree] = {}
         body = ""
         try:
-            text = self._decode(content)
+            text = self.decode(content)
             yaml_text, body = self._split(text)
             frontmatter = self._frontmatter(yaml_text)
             metadata = self._metadata(frontmatter)
@@ -121,7 +129,7 @@ class _Reader:
     def _report_strict(self, code: str, **values: object) -> None:
         self.strict_problems.append(problem(self._path, code, **values))
 
-    def _decode(self, content: bytes | str) -> str:
+    def decode(self, content: bytes | str) -> str:
         """Return the text without its byte order mark."""
         if isinstance(content, str):
             _check_size(_utf8_length(content))

@@ -27,8 +27,17 @@ MAX_COMPATIBILITY_LENGTH = 500
 SKILL_FILE = "SKILL.md"
 """The file that makes a directory a skill."""
 
+MAX_DIRECTORIES = 20_000
+"""How many directories of one source are searched."""
+
+MAX_RESOURCES = 200
+"""How many resources a load lists."""
+
 SkillSource: TypeAlias = str | tuple[str, str]
 """Where skills live: a backend path, or a `(path, label)` pair."""
+
+ResourceType: TypeAlias = Literal["script", "reference", "asset", "other"]
+"""What a file of a skill is for, told by the directory it lies in."""
 
 Severity: TypeAlias = Literal["error", "warning"]
 """`error`: the skill or source is not usable. `warning`: it is used all the same."""
@@ -73,3 +82,42 @@ class SkillProblem(TypedDict):
 
     message: str
     """What is wrong, and what to do about it."""
+
+
+class ResourceMetadata(TypedDict):
+    """A file that belongs to a loaded skill."""
+
+    path: str
+    """Backend path of the file."""
+
+    type: ResourceType
+    """What it is for."""
+
+    skill_name: str
+    """The skill it belongs to."""
+
+
+class LoadRecord(TypedDict):
+    """What was loaded, so that a change or a loss can be told."""
+
+    path: str
+    """Where the text came from."""
+
+    digest: str
+    """Digest of the file as it was loaded."""
+
+    tokens: int
+    """What the text costs in a request, approximately."""
+
+
+class CatalogRecord(TypedDict):
+    """Proof that a catalog is our own, and where its skills may be read from."""
+
+    digest: str
+    """Digest of the catalog as discovery wrote it."""
+
+    sources: list[list[str]]
+    """Path and label of each source that was searched."""
+
+    origins: dict[str, list[str]]
+    """For a source whose listing led elsewhere (links, relative paths): the directories it led to."""

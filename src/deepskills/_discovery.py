@@ -1,0 +1,257 @@
+"""Plans: sources to a catalog of skills and the problems on the way."""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from deepskills._plan import Entry, Failed, File, ListDirectory, Listing, Plan, is_missing_error, read_files
+from deepskills._problems import problem, quoted
+from deepskills._skillmd import read_skill
+from deepskills._sources import PASSED_OVER, Source, distinct, lies_under, parent
+from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
+
+MAX_REMEMBERED_FILES = 16_384
+"""How many parsed files a middleware remembers."""
+
+SOURCE_ERRORS = frozenset({"sources-failed", "source-failed", "source-incomplete"})
+"""Codes of problems that are about a whole source; it is tried again at the next run."""
+
+SkillReader = Callable[[str, bytes], tuple[SkillMetadata | None, list[SkillProblem]]]
+"""Turns a path and a file's content into metadata and problems."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an earlier discovery on this thread found."""
+
+    skills: Sequence[SkillMetadata] = ()
+    origins: dict[str, list[str]] = field(default_factory=dict)
+
+    def of(self, source: Source) -> list[SkillMetadata]:
+        """Return the skills that `source` gave."""
+        roots = [source.path, *self.origins.get(source.path, [])]
+        return [skill for skill in self.skills if any(lies_under(skill["path"], root) for root in roots)]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What discovery found."""
+
+    skills: list[SkillMetadata]
+    problems: list[SkillProblem]
+    sources: list[Source]
+    origins: dict[str, list[str]]
+    unsure: list[Source]
+    """Sources that failed in part or in whole: what they no longer show may still be there."""
+
+    def record(self) -> CatalogRecord:
+        """Return what state keeps to know this catalog again."""
+        return CatalogRecord(
+            digest=catalog_digest(self.skills),
+            sources=[[source.path, source.label] for source in self.sources],
+            origins=self.origins,
+        )
+
+
+class SkillCache:
+    """Reads `SKILL.md` files and remembers the readings by path and content; bounded, safe to share by threads."""
+
+    def __init__(self, size: int = MAX_REMEMBERED_FILES) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._readings: OrderedDict[tuple[str, bytes], tuple[SkillMetadata | None, list[SkillProblem]]] = OrderedDict()
+
+    def read(self, path: str, content: bytes) -> tuple[SkillMetadata | None, list[SkillProblem]]:
+        """Return the metadata and problems of a file; the caller owns what it gets."""
+        key = (path, hashlib.blake2b(content, digest_size=16).digest())
+        with self._lock:
+            reading = self._readings.get(key)
+            if reading is not None:
+                self._readings.move_to_end(key)
+        if reading is None:
+            read = read_skill(content, path=path)
+            reading = (read.metadata, read.problems)
+            with self._lock:
+                self._readings[key] = reading
+                while len(self._readings) > self._size:
+                    self._readings.popitem(last=False)
+        metadata, problems = reading
+        return (_copy(metadata) if metadata is not None else None), list(problems)
+
+
+def _copy(skill: SkillMetadata) -> SkillMetadata:
+    copy = skill.copy()
+    copy["metadata"] = skill["metadata"].copy()
+    copy["allowed_tools"] = skill["allowed_tools"].copy()
+    return copy
+
+
+def catalog_digest(skills: Iterable[SkillMetadata]) -> str:
+    """Return a digest of a catalog's content."""
+    return hashlib.blake2b(repr(list(skills)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def readable_from(path: str, sources: Iterable[Source], origins: dict[str, list[str]]) -> bool:
+    """Whether a catalog's path lies under one of `sources`, or where that source's listing led."""
+    return any(lies_under(path, root) for source in sources for root in (source.path, *origins.get(source.path, [])))
+
+
+class _Search:
+    """The state of the search in one source."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.files: dict[str, bool] = {}
+        """Each `SKILL.md` to read, and whether a listing showed it."""
+        self.frontier = [source.path]
+        self.directories = 0
+        self.cut = False
+        self.failed: str | None = None
+        self.incomplete: str | None = None
+        self.missing = False
+
+    def take(self, path: str, reply: object, *, deepest: bool) -> list[str]:
+        """Note what one directory holds and return the directories to list next."""
+        if not isinstance(reply, Listing):
+            reason = reply.reason if isinstance(reply, Failed) else "no listing"
+            self._note_failure(path, reason)
+            return []
+        if reply.error:
+            self.incomplete = reply.error
+        own = next((e for e in reply.entries if e.name == SKILL_FILE and not e.is_directory), None)
+        if own is not None:
+            self.files[own.path] = True
+            return []
+        below = [entry for entry in reply.entries if entry.is_directory and entry.name not in PASSED_OVER]
+        kept = self._bounded(below)
+        if deepest:
+            self.files.update((f"{entry.path.rstrip('/')}/{SKILL_FILE}", False) for entry in kept)
+            return []
+        return [entry.path for entry in kept]
+
+    def _note_failure(self, path: str, reason: str) -> None:
+        if path != self.source.path:
+            self.incomplete = f"{path}: {reason}"
+        elif is_missing_error(reason):
+            self.missing = True
+        else:
+            self.failed = reason
+
+    def _bounded(self, entries: list[Entry]) -> list[Entry]:
+        room = MAX_DIRECTORIES - self.directories
+        self.cut |= len(entries) > room
+        self.directories += min(len(entries), room)
+        return entries[:room]
+
+    @property
+    def unsure(self) -> bool:
+        return self.failed is not None or self.incomplete is not None
+
+    def problems(self, *, found_any: bool) -> list[SkillProblem]:
+        path = self.source.path
+        found: list[SkillProblem] = []
+        if self.failed is not None:
+            found.append(problem(path, "source-failed", reason=self.failed))
+        if self.incomplete is not None:
+            found.append(problem(path, "source-incomplete", reason=self.incomplete))
+        if self.missing:
+            found.append(problem(path, "source-missing"))
+        elif not found_any and not found:
+            found.append(problem(path, "source-empty"))
+        if self.cut:
+            found.append(problem(path, "source-cut"))
+        return found
+
+
+def discover(sources: Sequence[Source], *, max_depth: int, read: SkillReader, known: Known) -> Plan[Catalog]:
+    """Find the skills of all sources: one round of listings a level, then one batch of files."""
+    searches = [_Search(source) for source in distinct(sources)]
+    for level in range(max_depth):
+        pending = [(search, path) for search in searches for path in search.frontier]
+        if not pending:
+            break
+        for search in searches:
+            search.frontier = []
+        replies = yield tuple(ListDirectory(path) for _, path in pending)
+        for (search, path), reply in zip(pending, replies, strict=True):
+            search.frontier += search.take(path, reply, deepest=level == max_depth - 1)
+    files = yield from read_files([path for search in searches for path in search.files])
+    return _merge(sources, [_Harvest(search, files, read, known) for search in searches])
+
+
+class _Harvest:
+    """The skills and problems of one source, its files read."""
+
+    def __init__(self, search: _Search, files: dict[str, File], read: SkillReader, known: Known) -> None:
+        self.source = search.source
+        self.skills: dict[str, SkillMetadata] = {}
+        self.problems: list[SkillProblem] = []
+        self.unsure = search.unsure
+        before = {skill["path"]: skill for skill in known.of(search.source)}
+        for path in sorted(search.files):
+            self._take(path, files[path], read, before, listed=search.files[path])
+        seen = {skill["path"] for skill in self.skills.values()}
+        if search.unsure:
+            for path, skill in before.items():
+                if path not in seen and path not in search.files:
+                    self._add(skill)
+        self.problems = search.problems(found_any=bool(self.skills or self.problems)) + self.problems
+
+    def _take(
+        self, path: str, file: File, read: SkillReader, before: dict[str, SkillMetadata], *, listed: bool
+    ) -> None:
+        if file.content is not None:
+            metadata, problems = read(path, file.content)
+            self.problems += problems
+            if metadata is not None:
+                self._add(metadata)
+        elif listed or not file.is_missing:
+            self.problems.append(problem(path, "skill-unreadable", reason=file.error))
+            if not file.is_missing:
+                self.unsure = True
+                if path in before:
+                    self._add(before[path])
+
+    def _add(self, skill: SkillMetadata) -> None:
+        winner = self.skills.setdefault(skill["name"], skill)
+        if winner is not skill:
+            self.problems.append(
+                problem(skill["path"], "skill-duplicate", name=quoted(skill["name"]), winner=quoted(winner["path"]))
+            )
+
+    def origins(self) -> list[str]:
+        """Return the directories outside the source that its listing led to."""
+        outside = (parent(parent(skill["path"])) for skill in self.skills.values() if not self._holds(skill["path"]))
+        return sorted(set(outside))
+
+    def _holds(self, path: str) -> bool:
+        return lies_under(path, self.source.path)
+
+
+def _merge(sources: Sequence[Source], harvests: list[_Harvest]) -> Catalog:
+    """Lay the sources over each other: the later wins."""
+    skills: dict[str, SkillMetadata] = {}
+    problems: list[SkillProblem] = []
+    for harvest in harvests:
+        problems += harvest.problems
+        for name, skill in harvest.skills.items():
+            loser = skills.get(name)
+            if loser is not None:
+                problems.append(
+                    problem(loser["path"], "skill-shadowed", name=quoted(name), winner=quoted(skill["path"]))
+                )
+            skills[name] = skill
+    return Catalog(
+        skills=list(skills.values()),
+        problems=problems,
+        sources=list(sources),
+        origins={harvest.source.path: origins for harvest in harvests if (origins := harvest.origins())},
+        unsure=[harvest.source for harvest in harvests if harvest.unsure],
+    )
+
+
+def source_errors(problems: Iterable[SkillProblem]) -> list[str]:
+    """Return the errors about sources as one line of text each."""
+    return [f"Cannot load skills from '{p['path']}': {p['message']}" for p in problems if p["code"] in SOURCE_ERRORS]

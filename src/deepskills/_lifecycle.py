@@ -1,0 +1,260 @@
+"""Loading and unloading as decisions: what a call may do, given what is loaded and what was asked before it.
+
+Pure, save for the plans that say what to read. Outcomes are values; `_prompt` words them and `_tools` applies them.
+"""
+
+import difflib
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from deepskills._plan import File, Files, ListDirectory, Plan, ReadFiles, Reply
+from deepskills._prompt import shown_name, skill_block
+from deepskills._resources import Inventory, take_inventories
+from deepskills._skillmd import decode_skill
+from deepskills._sources import parent
+from deepskills._types import LoadRecord, SkillMetadata
+
+CLOSEST_NAMES = 3
+"""How many similar names an unknown name is answered with."""
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """How much may be loaded at a time."""
+
+    skills: int
+    tokens: int | None
+
+
+@dataclass(frozen=True)
+class SkillCall:
+    """A call of `load_skill` or `unload_skill` in the turn of the model."""
+
+    kind: Literal["load", "unload"]
+    name: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is loaded: names in load order, and each load's record."""
+
+    loaded: tuple[str, ...] = ()
+    records: dict[str, LoadRecord] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        """What all loaded skills cost together."""
+        return sum(record["tokens"] for name, record in self.records.items() if name in self.loaded)
+
+    def size(self, name: str) -> int:
+        """What one loaded skill costs."""
+        record = self.records.get(name)
+        return record["tokens"] if record else 0
+
+    def with_load(self, name: str, record: LoadRecord) -> "Standing":
+        """Return the standing after a load."""
+        loaded = self.loaded if name in self.loaded else (*self.loaded, name)
+        return Standing(loaded, {**self.records, name: record})
+
+    def without(self, name: str) -> "Standing":
+        """Return the standing after an unload."""
+        records = {key: record for key, record in self.records.items() if key != name}
+        return Standing(tuple(other for other in self.loaded if other != name), records)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A skill's text and files, ready to be loaded; `failure` says why there are none."""
+
+    skill: SkillMetadata
+    block: str = ""
+    inventory: Inventory = field(default_factory=Inventory)
+    digest: str = ""
+    tokens: int = 0
+    failure: str | None = None
+
+    def record(self) -> LoadRecord:
+        """Return what state keeps of this load."""
+        return LoadRecord(path=self.skill["path"], digest=self.digest, tokens=self.tokens)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The skill's text goes into the conversation."""
+
+    prepared: Prepared
+    standing: Standing
+    updated: bool
+    """Whether it was loaded before, with an older text."""
+
+
+@dataclass(frozen=True)
+class AlreadyLoaded:
+    """Nothing to do: the text is there and is the current one."""
+
+    name: str
+    unchecked: str | None = None
+    """Why the file could not be compared with what is loaded."""
+
+
+@dataclass(frozen=True)
+class Unloaded:
+    """The skill's room is free again."""
+
+    name: str
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """No such skill."""
+
+    asked: str
+    closest: list[str]
+    available: list[str]
+
+
+@dataclass(frozen=True)
+class NotLoaded:
+    """Nothing to unload."""
+
+    asked: str
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class OverBudget:
+    """No room for one more."""
+
+    skill: SkillMetadata
+    needed: int
+    standing: Standing
+    limit: Literal["skills", "tokens"]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """The file could not be had."""
+
+    skill: SkillMetadata
+    reason: str
+
+
+Outcome: TypeAlias = Loaded | AlreadyLoaded | Unloaded | Unknown | NotLoaded | OverBudget | Unreadable
+
+
+def find_skill(catalog: Sequence[SkillMetadata], asked: str) -> SkillMetadata | None:
+    """Return the skill of that name, else the one whose name differs only in case or in how it is shown."""
+    exact = next((skill for skill in catalog if skill["name"] == asked), None)
+    if exact is not None:
+        return exact
+    folded = shown_name(asked).casefold()
+    return next((skill for skill in catalog if shown_name(skill["name"]).casefold() == folded), None)
+
+
+def unknown(catalog: Sequence[SkillMetadata], asked: str) -> Unknown:
+    """Return what to answer to a name that no skill has."""
+    names = [skill["name"] for skill in catalog]
+    folded = {name.casefold(): name for name in names}
+    closest = difflib.get_close_matches(asked.casefold()[:128], folded, n=CLOSEST_NAMES, cutoff=0.5)
+    return Unknown(asked, [folded[name] for name in closest], names)
+
+
+def prepare(
+    skills: Sequence[SkillMetadata],
+    *,
+    depth: int,
+    count_tokens: Callable[[str], int],
+    may_read: Callable[[str], bool],
+) -> Plan[dict[str, Prepared]]:
+    """Read the text and list the files of several skills: two rounds, however many they are."""
+    allowed = [skill for skill in skills if may_read(skill["path"])]
+    prepared = {
+        skill["name"]: Prepared(skill, failure="its path lies under no current source")
+        for skill in skills
+        if skill not in allowed
+    }
+    if not allowed:
+        return prepared
+    reads = tuple(ReadFiles((skill["path"],)) for skill in allowed)
+    lists = tuple(ListDirectory(parent(skill["path"])) for skill in allowed)
+    replies = yield (*reads, *lists)
+    inventories = yield from take_inventories([skill["name"] for skill in allowed], replies[len(allowed) :], depth)
+    for skill, reply, inventory in zip(allowed, replies, inventories, strict=False):
+        prepared[skill["name"]] = _prepared(skill, _only_file(skill["path"], reply), inventory, count_tokens)
+    return prepared
+
+
+def _only_file(path: str, reply: Reply) -> File:
+    if isinstance(reply, Files):
+        return reply.files[0]
+    return File(path, error=getattr(reply, "reason", "the backend gave no file"))
+
+
+def _prepared(skill: SkillMetadata, file: File, inventory: Inventory, count_tokens: Callable[[str], int]) -> Prepared:
+    if file.content is None:
+        return Prepared(skill, failure=file.error or "the backend gave no content")
+    text, problem = decode_skill(file.content, path=skill["path"])
+    if problem is not None:
+        return Prepared(skill, failure=problem["message"])
+    block = skill_block(skill, text, inventory)
+    return Prepared(skill, block, inventory, digest_of(file.content), count_tokens(block))
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digest by which a changed file is told."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Outcome:
+    """Decide on one load, given what is loaded when its turn comes."""
+    name = prepared.skill["name"]
+    is_loaded = name in standing.loaded
+    record = standing.records.get(name)
+    if prepared.failure is not None:
+        if is_loaded:
+            return AlreadyLoaded(name, unchecked=prepared.failure)
+        return Unreadable(prepared.skill, prepared.failure)
+    if is_loaded and record is not None and record["digest"] == prepared.digest:
+        return AlreadyLoaded(name)
+    if not is_loaded and len(standing.loaded) >= budgets.skills:
+        return OverBudget(prepared.skill, prepared.tokens, standing, "skills")
+    others = standing.tokens - (standing.size(name) if is_loaded else 0)
+    if budgets.tokens is not None and others + prepared.tokens > budgets.tokens:
+        return OverBudget(prepared.skill, prepared.tokens, standing, "tokens")
+    return Loaded(prepared, standing.with_load(name, prepared.record()), updated=is_loaded)
+
+
+def decide_unload(asked: str, standing: Standing) -> Outcome:
+    """Decide on one unload, given what is loaded when its turn comes."""
+    folded = shown_name(asked).casefold()
+    name = next((n for n in standing.loaded if n == asked), None) or next(
+        (n for n in standing.loaded if shown_name(n).casefold() == folded), None
+    )
+    if name is None:
+        return NotLoaded(asked, standing)
+    return Unloaded(name, standing.without(name))
+
+
+def after_calls(
+    calls: Sequence[SkillCall],
+    standing: Standing,
+    catalog: Sequence[SkillMetadata],
+    prepared: dict[str, Prepared],
+    budgets: Budgets,
+) -> Standing:
+    """Return what is loaded once the earlier calls of the same turn are done; every call of the turn reckons so."""
+    for call in calls:
+        if call.kind == "unload":
+            outcome = decide_unload(call.name, standing)
+        else:
+            skill = find_skill(catalog, call.name)
+            ready = prepared.get(skill["name"]) if skill else None
+            if ready is None:
+                continue
+            outcome = decide_load(ready, standing, budgets)
+        if isinstance(outcome, Loaded | Unloaded):
+            standing = outcome.standing
+    return standing

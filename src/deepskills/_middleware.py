@@ -1,0 +1,184 @@
+"""`SkillsMiddleware`: settings and hooks, each hook a few lines."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from deepagents.backends import BackendProtocol
+from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
+from deepagents.middleware.skills import SkillToolResolver
+from langchain.agents.middleware.types import (
+    ContextT,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    ResponseT,
+)
+from langchain_core.messages import SystemMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.runtime import Runtime
+
+from deepskills import _session as session
+from deepskills._catalog import discovery, is_current
+from deepskills._discovery import SkillCache
+from deepskills._lifecycle import Budgets
+from deepskills._plan import adrive, drive
+from deepskills._prompt import SKILLS_SYSTEM_PROMPT, check_template
+from deepskills._section import Section, SectionInput
+from deepskills._settings import BackendFactory, LoadedStatus, Refresh, Settings, SourcesFactory
+from deepskills._sources import Source, parse_sources
+from deepskills._state import SkillsState, SkillsStateUpdate
+from deepskills._tools import SkillTools
+from deepskills._types import SkillSource
+
+logger = logging.getLogger("deepskills")
+
+
+class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
+    """Gives an agent skills: finds them, lists them, and lets the model load and unload them.
+
+    Pass it to `create_deep_agent` or `create_agent` as middleware; it takes the place of deepagents' own class. In a
+    graph of your own, use `before_agent` as a node, `skills_section` for the prompt and `tools` for the tool node.
+
+    One instance serves any number of agents, sub-agents, threads and users; it holds nothing that belongs to a run.
+
+    Args:
+        backend: Where the files are: a backend, or a function of the runtime that gives one.
+        sources: Backend paths that hold skill directories, each alone or as `(path, label)`; the later wins. Or a
+            function of the runtime that gives them.
+        system_prompt: The section's template with the slots `{skills_locations}`, `{skills_load_warnings}` and
+            `{skills_list}`; `None` for no section.
+        tools: Tools that are callable only while a skill that names them in `metadata.include_tools` is in use.
+        max_depth: How many levels below a source skills may lie.
+        resource_depth: How many levels of a skill's `scripts/`, `references/` and `assets/` are listed.
+        max_loaded_skills: How many skills may be loaded at a time.
+        max_loaded_tokens: How many tokens loaded skills may take together; `None` for no limit.
+        refresh: `"thread"` to discover skills once a thread, `"run"` to look again at every run. Where `backend` or
+            `sources` is a function, every run looks for itself.
+        loaded_status: `"system_prompt"` marks loaded skills in the section; `"conversation"` leaves the section the
+            same until the catalog changes, so that prompt caches hold.
+        backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
+        strict: Raise `SkillsError` when a source or a skill has an error, instead of going on without it.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If an argument has a value that it cannot have, or the template cannot be filled in.
+    """
+
+    state_schema = SkillsState
+
+    def __init__(  # noqa: PLR0913 - the options of a product, each by name
+        self,
+        *,
+        backend: BackendProtocol | BackendFactory,
+        sources: Sequence[SkillSource] | SourcesFactory,
+        system_prompt: str | None = SKILLS_SYSTEM_PROMPT,
+        tools: Sequence[BaseTool | Callable[..., Any]] | SkillToolResolver[ContextT] | None = None,
+        max_depth: int = 1,
+        resource_depth: int = 1,
+        max_loaded_skills: int = 10,
+        max_loaded_tokens: int | None = 50_000,
+        refresh: Refresh = "thread",
+        loaded_status: LoadedStatus = "system_prompt",
+        backend_timeout: float | None = None,
+        strict: bool = False,
+    ) -> None:
+        if system_prompt is not None:
+            check_template(system_prompt)
+        fixed = None if callable(sources) else parse_sources(sources)
+        super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
+        self._settings = Settings(
+            backend=backend,
+            sources=sources if callable(sources) else tuple(fixed or ()),
+            budgets=Budgets(max_loaded_skills, max_loaded_tokens),
+            refresh=refresh,
+            loaded_status=loaded_status,
+            max_depth=max_depth,
+            resource_depth=resource_depth,
+            backend_timeout=backend_timeout,
+            strict=strict,
+        )
+        self.sources: list[str] = [source.path for source in fixed or ()]
+        self.source_labels: list[str] = [source.label for source in fixed or ()]
+        self.system_prompt_template = system_prompt
+        self.tools: Sequence[BaseTool] = SkillTools(self._settings).all()
+        self._cache = SkillCache()
+        self._section = (
+            Section(system_prompt, shows_loaded=loaded_status == "system_prompt") if system_prompt is not None else None
+        )
+
+    @property
+    def name(self) -> str:
+        """The slot this middleware takes, for subclasses too."""
+        return "SkillsMiddleware"
+
+    def before_agent(  # type: ignore[override]
+        self,
+        state: SkillsState,
+        runtime: Runtime[ContextT],
+        config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
+    ) -> SkillsStateUpdate | None:
+        """Discover skills, if this thread has none yet or is to look again."""
+        if is_current(state, self._settings):
+            return None
+        plan = discovery(state, runtime, self._settings, self._cache)
+        return drive(plan, self._settings.backend_for(runtime), self._settings.backend_timeout)
+
+    async def abefore_agent(  # type: ignore[override]
+        self,
+        state: SkillsState,
+        runtime: Runtime[ContextT],
+        config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
+    ) -> SkillsStateUpdate | None:
+        """Discover skills, if this thread has none yet or is to look again."""
+        if is_current(state, self._settings):
+            return None
+        plan = discovery(state, runtime, self._settings, self._cache)
+        return await adrive(plan, self._settings.backend_for(runtime), self._settings.backend_timeout)
+
+    def skills_section(self, state: Mapping[str, Any]) -> str:
+        """Return the skills section for a system prompt, as it stands in `state`; empty if it is left out."""
+        if self._section is None:
+            return ""
+        return self._section.render(
+            SectionInput(
+                skills=state.get("skills_metadata") or [],
+                sources=self._shown_sources(state),
+                errors=state.get("skills_load_errors") or [],
+                loaded=state.get("skills_loaded") or [],
+                resources=state.get("skill_resources") or {},
+            )
+        )
+
+    def _shown_sources(self, state: Mapping[str, Any]) -> Sequence[Source]:
+        return session.recorded_sources(state) if callable(self._settings.sources) else self._settings.sources
+
+    def modify_request(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
+        """Append the skills section to the request's system message."""
+        section = self.skills_section(request.state)
+        if not section:
+            return request
+        return request.override(system_message=_appended(request.system_message, section))
+
+    def wrap_model_call(
+        self,
+        request: ModelRequest[ContextT],
+        handler: Callable[[ModelRequest[ContextT]], ModelResponse[ResponseT]],
+    ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
+        """Show the model its skills and the tools of those in use."""
+        return super().wrap_model_call(request, handler)
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[ContextT],
+        handler: Callable[[ModelRequest[ContextT]], Awaitable[ModelResponse[ResponseT]]],
+    ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
+        """Show the model its skills and the tools of those in use."""
+        return await super().awrap_model_call(request, handler)
+
+
+def _appended(message: SystemMessage | None, section: str) -> SystemMessage:
+    blocks: list[Any] = list(message.content_blocks) if message is not None else []
+    text = f"\n\n{section}" if blocks else section
+    return SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}])

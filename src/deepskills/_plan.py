@@ -1,0 +1,285 @@
+"""Backend work as plans, and the two drivers that perform it: the only place that calls a backend.
+
+A plan is a generator. It yields calls that may run at the same time, is sent one reply for each, and returns its
+result. It never awaits and never touches a backend, so the same plan serves sync and async callers, and a test can
+drive it by hand. A call that fails is answered with `Failed`; nothing is thrown into a plan.
+"""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_futures
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from deepagents.backends import BackendProtocol, CompositeBackend
+from langgraph.errors import GraphBubbleUp
+
+MAX_CALLS_AT_ONCE = 16
+"""How many calls to one backend run at the same time."""
+
+MAX_FAILED_BATCHES = 64
+"""How many failing batches `read_files` splits before it gives the rest up."""
+
+
+@dataclass(frozen=True)
+class ListDirectory:
+    """Ask for the files and directories directly inside `path`."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class ReadFiles:
+    """Ask for the contents of all `paths` in one batch."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or directory, its path without a slash at the end."""
+
+    path: str
+    is_directory: bool
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies in a directory, in order of path; `error` says why it may not be all."""
+
+    entries: tuple[Entry, ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class File:
+    """A file's content, or why it could not be had."""
+
+    path: str
+    content: bytes | None = None
+    error: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the backend says that there is no such file."""
+        return self.content is None and is_missing_error(self.error)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a batch, in the order in which they were asked for."""
+
+    files: tuple[File, ...]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A call that gave no usable answer."""
+
+    reason: str
+    timed_out: bool = False
+
+
+Call: TypeAlias = ListDirectory | ReadFiles
+Reply: TypeAlias = Listing | Files | Failed
+ResultT = TypeVar("ResultT")
+Plan: TypeAlias = Generator[tuple[Call, ...], list[Reply], ResultT]
+
+
+def read_files(paths: Sequence[str]) -> Plan[dict[str, File]]:
+    """Read `paths` in one batch; a batch that fails is halved, so that one bad file does not cost the others."""
+    found: dict[str, File] = {}
+    batches = [tuple(dict.fromkeys(paths))] if paths else []
+    failures = 0
+    while batches:
+        replies = yield tuple(ReadFiles(batch) for batch in batches)
+        halves: list[tuple[str, ...]] = []
+        for batch, reply in zip(batches, replies, strict=True):
+            if isinstance(reply, Files):
+                found.update((file.path, file) for file in reply.files)
+                continue
+            reason = reply.reason if isinstance(reply, Failed) else "the backend gave no files"
+            timed_out = isinstance(reply, Failed) and reply.timed_out
+            failures += 1
+            if len(batch) == 1 or timed_out or failures > MAX_FAILED_BATCHES:
+                found.update((path, File(path, error=reason)) for path in batch)
+            else:
+                middle = len(batch) // 2
+                halves += [batch[:middle], batch[middle:]]
+        batches = halves
+    return found
+
+
+def is_missing_error(error: str | None) -> bool:
+    """Whether a backend's error text means that nothing lies at the path."""
+    if not error:
+        return False
+    text = error.lower()
+    return any(sign in text for sign in ("not_found", "not found", "no such file", "does not exist"))
+
+
+def drive(plan: Plan[ResultT], backend: BackendProtocol, seconds: float | None = None) -> ResultT:
+    """Perform `plan` on the backend's sync methods and return its result."""
+    try:
+        calls = next(plan)
+        while True:
+            calls = plan.send(_perform(calls, backend, seconds))
+    except StopIteration as stop:
+        result: ResultT = stop.value
+        return result
+    finally:
+        plan.close()
+
+
+async def adrive(plan: Plan[ResultT], backend: BackendProtocol, seconds: float | None = None) -> ResultT:
+    """Perform `plan` on the backend's async methods and return its result."""
+    try:
+        calls = next(plan)
+        while True:
+            calls = plan.send(await _aperform(calls, backend, seconds))
+    except StopIteration as stop:
+        result: ResultT = stop.value
+        return result
+    finally:
+        plan.close()
+
+
+def _perform(calls: Sequence[Call], backend: BackendProtocol, seconds: float | None) -> list[Reply]:
+    if seconds is None and len(calls) == 1:
+        return [_attempt(calls[0], backend)]
+    replies: list[Reply] = []
+    for wave in _waves(calls):
+        futures = [_in_thread(call, backend) for call in wave]
+        done, _late = wait_for_futures(futures, seconds)
+        replies += [future.result() if future in done else _late_reply(seconds) for future in futures]
+    return replies
+
+
+async def _aperform(calls: Sequence[Call], backend: BackendProtocol, seconds: float | None) -> list[Reply]:
+    replies: list[Reply] = []
+    for wave in _waves(calls):
+        tasks = [asyncio.create_task(_answer(call, backend, seconds)) for call in wave]
+        try:
+            done, _late = await asyncio.wait(tasks, timeout=seconds)
+        finally:
+            for task in tasks:
+                task.cancel()
+        replies += [task.result() if task in done else _late_reply(seconds) for task in tasks]
+    return replies
+
+
+async def _answer(call: Call, backend: BackendProtocol, seconds: float | None) -> Reply:
+    """Make one call without blocking the event loop.
+
+    With a limit, a backend whose async methods only wait for a thread is called in a thread of ours: the loop's own
+    pool would be waited for at the end of the process.
+    """
+    method = "als" if isinstance(call, ListDirectory) else "adownload_files"
+    if seconds is None or _is_async_at_heart(backend, method):
+        return await _aattempt(call, backend)
+    return await asyncio.wrap_future(_in_thread(call, backend))
+
+
+def _waves(calls: Sequence[Call]) -> Iterable[Sequence[Call]]:
+    return (calls[start : start + MAX_CALLS_AT_ONCE] for start in range(0, len(calls), MAX_CALLS_AT_ONCE))
+
+
+def _late_reply(seconds: float | None) -> Failed:
+    return Failed(f"no answer within {seconds:g} seconds", timed_out=True)
+
+
+def _attempt(call: Call, backend: BackendProtocol) -> Reply:
+    try:
+        if isinstance(call, ListDirectory):
+            return _listing(backend.ls(call.path))
+        return _files(call, backend.download_files(list(call.paths)))
+    except GraphBubbleUp:
+        raise
+    except Exception as error:  # noqa: BLE001 - a backend may raise anything; the plan hears of it
+        return Failed(_describe(error))
+
+
+async def _aattempt(call: Call, backend: BackendProtocol) -> Reply:
+    try:
+        if isinstance(call, ListDirectory):
+            return _listing(await backend.als(call.path))
+        return _files(call, await backend.adownload_files(list(call.paths)))
+    except GraphBubbleUp:
+        raise
+    except Exception as error:  # noqa: BLE001 - a backend may raise anything; the plan hears of it
+        return Failed(_describe(error))
+
+
+def _in_thread(call: Call, backend: BackendProtocol) -> Future[Reply]:
+    """Make one call in a thread that sees this context and that nobody waits for at the end of the process."""
+    future: Future[Reply] = Future()
+    future.set_running_or_notify_cancel()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            result = context.run(_attempt, call, backend)
+        except BaseException as error:  # noqa: BLE001 - handed over to the one who waits
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name="deepskills-backend", daemon=True).start()
+    return future
+
+
+def _is_async_at_heart(backend: object, method: str) -> bool:
+    """Whether an async method is the backend's own work, not the protocol's default that waits for a thread."""
+    if isinstance(backend, CompositeBackend):
+        return any(_is_async_at_heart(part, method) for part in (backend.default, *backend.routes.values()))
+    module = getattr(getattr(type(backend), method, None), "__module__", "")
+    return not module.startswith("deepagents.")
+
+
+def _listing(answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
+    """Return a backend's answer to `ls` in order; entries that are no entries are passed over."""
+    error = getattr(answer, "error", None)
+    items = answer if isinstance(answer, list) else getattr(answer, "entries", None)
+    if items is None:
+        return Failed(str(error) if error else f"the backend answered with {type(answer).__name__}")
+    found: dict[str, Entry] = {}
+    for item in items:
+        path = item.get("path") if isinstance(item, dict) else None
+        if isinstance(path, str) and path:
+            tidy = path.replace("\\", "/").rstrip("/") or "/"
+            found[tidy] = Entry(tidy, bool(item.get("is_dir")) or path.endswith("/"))
+    return Listing(tuple(found[path] for path in sorted(found)), str(error) if error else None)
+
+
+def _files(call: ReadFiles, answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
+    """Return a backend's answer to `download_files` in the order of the call, whatever its own order and length."""
+    if not isinstance(answer, list):
+        return Failed(f"the backend answered with {type(answer).__name__}")
+    by_path = {getattr(item, "path", None): item for item in answer}
+    files = []
+    for path in call.paths:
+        item = by_path.get(path)
+        if item is None:
+            files.append(File(path, error="the backend gave no answer for this file"))
+            continue
+        content, error = getattr(item, "content", None), getattr(item, "error", None)
+        if error or not isinstance(content, bytes):
+            files.append(File(path, error=str(error) if error else "the backend gave no content"))
+        else:
+            files.append(File(path, content))
+    return Files(tuple(files))
+
+
+def _describe(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, KeyError) and error.args == ("files",):
+        return f"{text} (StateBackend needs FilesystemMiddleware in the same agent)"
+    return text

@@ -1,0 +1,109 @@
+"""What a run has on its hands: the part of graph state that is about skills, read with suspicion. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+
+from deepskills._discovery import Known, catalog_digest
+from deepskills._lifecycle import SkillCall, Standing
+from deepskills._sources import Source
+from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata
+
+MARK = "deepskills"
+"""Key in a message's `additional_kwargs` that says what the message did to the loaded skills."""
+
+LOAD_TOOL = "load_skill"
+UNLOAD_TOOL = "unload_skill"
+_KINDS: dict[str, Any] = {LOAD_TOOL: "load", UNLOAD_TOOL: "unload"}
+
+
+def trusted_catalog(state: Mapping[str, Any]) -> list[SkillMetadata] | None:
+    """Return the catalog in state if discovery wrote it, else `None`: a caller's own is not believed."""
+    skills, record = state.get("skills_metadata"), catalog_record(state)
+    if isinstance(skills, list) and record is not None and record["digest"] == catalog_digest(skills):
+        return skills
+    return None
+
+
+def catalog_record(state: Mapping[str, Any]) -> CatalogRecord | None:
+    """Return what discovery noted about the catalog."""
+    record: CatalogRecord | None = state.get("skills_catalog_record")
+    return record
+
+
+def known(state: Mapping[str, Any]) -> Known:
+    """Return what an earlier discovery on this thread found."""
+    skills, record = trusted_catalog(state), catalog_record(state)
+    return Known(skills, record["origins"]) if skills is not None and record is not None else Known()
+
+
+def recorded_sources(state: Mapping[str, Any]) -> list[Source]:
+    """Return the sources that the latest discovery searched."""
+    record = catalog_record(state)
+    return [Source(path, label) for path, label in record["sources"]] if record else []
+
+
+def standing(state: Mapping[str, Any]) -> Standing:
+    """Return what is loaded."""
+    return Standing(tuple(state.get("skills_loaded") or ()), dict(state.get("skills_load_records") or {}))
+
+
+def earlier_calls(messages: Sequence[AnyMessage], tool_call_id: str | None) -> list[SkillCall]:
+    """Return the loads and unloads that stand before this one in the same turn and are not answered yet.
+
+    An answer that is there already was given in the place of a call, as when a human rejected it.
+    """
+    turn = next(
+        (
+            message
+            for message in reversed(messages)
+            if isinstance(message, AIMessage) and any(call["id"] == tool_call_id for call in message.tool_calls)
+        ),
+        None,
+    )
+    if turn is None:
+        return []
+    answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+    calls: list[SkillCall] = []
+    for call in turn.tool_calls:
+        if call["id"] == tool_call_id:
+            break
+        if call["name"] in _KINDS and call["id"] not in answered:
+            calls.append(SkillCall(_KINDS[call["name"]], str(call["args"].get("skill_name", ""))))
+    return calls
+
+
+def mark_of(message: object) -> dict[str, Any] | None:
+    """Return what a message says it did to the loaded skills."""
+    mark = getattr(message, "additional_kwargs", {}).get(MARK)
+    return mark if isinstance(mark, dict) and isinstance(mark.get("skill"), str) else None
+
+
+def rebuilt(messages: Iterable[object]) -> tuple[Standing, dict[str, list[ResourceMetadata]]]:
+    """Return what the marked messages say is loaded, for a thread that starts with the messages of another."""
+    found = Standing()
+    resources: dict[str, list[ResourceMetadata]] = {}
+    for message in messages:
+        mark = mark_of(message)
+        if mark is None:
+            continue
+        name = mark["skill"]
+        found = found.without(name)
+        resources.pop(name, None)
+        if mark.get("event") == "load":
+            tokens = mark.get("tokens")
+            record = LoadRecord(
+                path=str(mark.get("path")),
+                digest=str(mark.get("digest")),
+                tokens=tokens if isinstance(tokens, int) else 0,
+            )
+            found = found.with_load(name, record)
+            resources[name] = _resources(mark.get("resources"))
+    return found, resources
+
+
+def _resources(items: object) -> list[ResourceMetadata]:
+    keys = ResourceMetadata.__annotations__.keys()
+    valid = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    return [item for item in valid if item.keys() == keys and all(isinstance(v, str) for v in item.values())]  # type: ignore[misc]

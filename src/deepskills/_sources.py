@@ -1,0 +1,75 @@
+"""Where skills are looked for: paths, labels, and what lies inside them. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from deepskills._types import SkillSource
+
+PASSED_OVER = frozenset({".git", "node_modules", ".venv", "__pycache__"})
+"""Directories that never hold skills or resources."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A backend path that holds skill directories, and the name it is shown by."""
+
+    path: str
+    label: str
+
+
+def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
+    """Return each source with its label.
+
+    Raises:
+        TypeError: If an entry is neither a path nor a pair of path and label.
+    """
+    if isinstance(sources, str):
+        raise TypeError(f"sources must be a sequence of paths, got the single path {sources!r}; wrap it in a list")
+    return [_parse_source(source) for source in sources]
+
+
+def _parse_source(source: SkillSource) -> Source:
+    if isinstance(source, str):
+        return Source(source, derive_label(source))
+    if isinstance(source, tuple) and [type(part) for part in source] == [str, str]:
+        return Source(*source)
+    raise TypeError(f"a source is a path or a (path, label) pair of strings, got {source!r}")
+
+
+def derive_label(path: str) -> str:
+    """Return the label of a path: its last part, or for `.../<owner>/skills` the owner."""
+    parts = PurePosixPath(path.replace("\\", "/").rstrip("/")).parts
+    if not parts:
+        return "Unnamed"
+    leaf = parts[-1]
+    if leaf.lower() == "built_in_skills":
+        return "Built-in"
+    if leaf.lower() == "skills" and len(parts) > 1:
+        owner = parts[-2].lstrip(".")
+        if owner not in {"", "/"}:
+            return owner.replace("_", " ").replace("-", " ").title()
+    return leaf.capitalize()
+
+
+def distinct(sources: Sequence[Source]) -> list[Source]:
+    """Return the sources without repeats; the last of equal paths stays, as it has the higher priority."""
+    last = {tidy(source.path): source for source in sources}
+    return [source for source in sources if last[tidy(source.path)] is source]
+
+
+def tidy(path: str) -> str:
+    """Return a directory's path without a slash at the end."""
+    return path.replace("\\", "/").rstrip("/") or "/"
+
+
+def lies_under(path: str, directory: str) -> bool:
+    """Whether `path` is inside `directory`, going by the text of both."""
+    if ".." in path.split("/"):
+        return False
+    return path.startswith(f"{tidy(directory)}/") or (tidy(directory) == "/" and path.startswith("/"))
+
+
+def parent(path: str) -> str:
+    """Return the directory that `path` lies in."""
+    return path.rpartition("/")[0] or "/"

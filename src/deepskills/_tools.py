@@ -1,0 +1,189 @@
+"""The tools `load_skill` and `unload_skill`: calls to plans, outcomes to `Command`s and messages."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from langchain.tools import ToolRuntime
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.types import Command
+
+from deepskills import _lifecycle as life
+from deepskills import _session as session
+from deepskills._answers import Answer, answer
+from deepskills._discovery import readable_from
+from deepskills._plan import Plan, adrive, drive
+from deepskills._prompt import field_text
+from deepskills._settings import Settings
+from deepskills._types import SkillMetadata
+
+logger = logging.getLogger("deepskills")
+
+ResultT = TypeVar("ResultT")
+ToolResult = Command[Any] | ToolMessage
+
+LOAD_DESCRIPTION = """Load a skill: bring its full instructions and the list of its files into the conversation.
+
+Call this before you start on a task that a listed skill fits, then follow the instructions."""
+
+UNLOAD_DESCRIPTION = (
+    """Unload a skill whose work is done, to make room for others. It can be loaded again at any time."""
+)
+
+
+def count_tokens(text: str) -> int:
+    """Return about how many tokens `text` costs as a message."""
+    return count_tokens_approximately([HumanMessage(text)])
+
+
+class SkillTools:
+    """Makes the tools for one middleware."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def all(self) -> list[BaseTool]:
+        """Return the tools."""
+        return [
+            self._tool(session.LOAD_TOOL, LOAD_DESCRIPTION, self._load),
+            self._tool(session.UNLOAD_TOOL, UNLOAD_DESCRIPTION, self._unload),
+        ]
+
+    def _tool(
+        self, name: str, description: str, plan: Callable[[str, "ToolRuntime[Any, Any]"], Plan[ToolResult]]
+    ) -> BaseTool:
+        """Return a tool whose sync and async calls perform the same plan."""
+        settings = self._settings
+
+        def call(skill_name: str, runtime: ToolRuntime[Any, Any]) -> ToolResult:
+            guarded = _guarded(plan(skill_name, runtime), name, skill_name, runtime)
+            return drive(guarded, settings.backend_for(runtime), settings.backend_timeout)
+
+        async def acall(skill_name: str, runtime: ToolRuntime[Any, Any]) -> ToolResult:
+            guarded = _guarded(plan(skill_name, runtime), name, skill_name, runtime)
+            return await adrive(guarded, settings.backend_for(runtime), settings.backend_timeout)
+
+        return StructuredTool.from_function(call, acall, name=name, description=description)
+
+    def _load(self, skill_name: str, runtime: "ToolRuntime[Any, Any]") -> Plan[ToolResult]:
+        state: Mapping[str, Any] = runtime.state
+        budgets = self._settings.budgets
+        catalog = session.trusted_catalog(state) or []
+        skill = life.find_skill(catalog, skill_name)
+        if skill is None:
+            return _apply(session.LOAD_TOOL, life.unknown(catalog, skill_name), budgets, runtime)
+        calls = session.earlier_calls(state.get("messages") or (), runtime.tool_call_id)
+        prepared = yield from life.prepare(
+            _skills_of(calls, catalog, skill),
+            depth=self._settings.resource_depth,
+            count_tokens=count_tokens,
+            may_read=self._may_read(runtime),
+        )
+        standing = life.after_calls(calls, session.standing(state), catalog, prepared, budgets)
+        outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
+        return _apply(session.LOAD_TOOL, outcome, budgets, runtime)
+
+    def _unload(self, skill_name: str, runtime: "ToolRuntime[Any, Any]") -> Plan[ToolResult]:
+        state: Mapping[str, Any] = runtime.state
+        budgets = self._settings.budgets
+        standing = session.standing(state)
+        calls = session.earlier_calls(state.get("messages") or (), runtime.tool_call_id)
+        if calls:
+            catalog = session.trusted_catalog(state) or []
+            prepared = yield from life.prepare(
+                _skills_of(calls, catalog),
+                depth=self._settings.resource_depth,
+                count_tokens=count_tokens,
+                may_read=self._may_read(runtime),
+            )
+            standing = life.after_calls(calls, standing, catalog, prepared, budgets)
+        return _apply(session.UNLOAD_TOOL, life.decide_unload(skill_name, standing), budgets, runtime)
+
+    def _may_read(self, runtime: "ToolRuntime[Any, Any]") -> Callable[[str], bool]:
+        sources, _reason = self._settings.sources_for(runtime)
+        record = session.catalog_record(runtime.state)
+        origins = record["origins"] if record else {}
+        return lambda path: readable_from(path, sources, origins)
+
+
+def _skills_of(
+    calls: list[life.SkillCall], catalog: list[SkillMetadata], *further: SkillMetadata
+) -> list[SkillMetadata]:
+    """Return the skills that the loads among `calls` are about, and `further` ones, each once."""
+    asked = [life.find_skill(catalog, call.name) for call in calls if call.kind == "load"]
+    return list({skill["name"]: skill for skill in (*asked, *further) if skill is not None}.values())
+
+
+def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, runtime: "ToolRuntime[Any, Any]") -> Plan[ToolResult]:
+    """Turn what nobody foresaw into an error message; a tool never raises."""
+    try:
+        return (yield from plan)
+    except Exception as error:
+        logger.exception("%s failed for %r", tool, skill_name)
+        text = f"Error: {tool} failed for '{field_text(skill_name, 128)}' ({type(error).__name__}). Work without it."
+        return _message(tool, Answer(text, is_error=True), runtime)
+
+
+def _apply(tool: str, outcome: life.Outcome, budgets: life.Budgets, runtime: "ToolRuntime[Any, Any]") -> ToolResult:
+    """Log and stream an outcome, and return what it does to state and conversation."""
+    _log(outcome, budgets)
+    reply = answer(outcome, budgets)
+    if reply.event is not None:
+        runtime.stream_writer(reply.event)
+    message = _message(tool, reply, runtime)
+    if isinstance(outcome, life.Loaded):
+        return Command(update=_load_update(outcome, message))
+    if isinstance(outcome, life.Unloaded):
+        return Command(update=_unload_update(outcome.name, message))
+    return message
+
+
+def _load_update(outcome: life.Loaded, message: ToolMessage) -> dict[str, Any]:
+    prepared, name = outcome.prepared, outcome.prepared.skill["name"]
+    resources = prepared.inventory.resources
+    record = prepared.record()
+    message.additional_kwargs[session.MARK] = {"event": "load", "skill": name, **record, "resources": resources}
+    return {
+        "skills_loaded": [name],
+        "skill_resources": {name: resources},
+        "skills_load_records": {name: record},
+        "messages": [message],
+    }
+
+
+def _unload_update(name: str, message: ToolMessage) -> dict[str, Any]:
+    message.additional_kwargs[session.MARK] = {"event": "unload", "skill": name}
+    return {
+        "skills_loaded": {"unload": [name]},
+        "skill_resources": {name: None},
+        "skills_load_records": {name: None},
+        "messages": [message],
+    }
+
+
+def _message(tool: str, reply: Answer, runtime: "ToolRuntime[Any, Any]") -> ToolMessage:
+    return ToolMessage(
+        content=reply.text,
+        name=tool,
+        tool_call_id=runtime.tool_call_id or "",
+        status="error" if reply.is_error else "success",
+    )
+
+
+def _log(outcome: life.Outcome, budgets: life.Budgets) -> None:
+    match outcome:
+        case life.Loaded(prepared, standing):
+            name, free = prepared.skill["name"], budgets.skills - len(standing.loaded)
+            logger.info("Loaded skill %r: %d tokens, %d slots left", name, prepared.tokens, free)
+            if prepared.inventory.failure:
+                logger.warning("Cannot list the files of skill %r: %s", name, prepared.inventory.failure)
+        case life.Unloaded(name, standing):
+            logger.info("Unloaded skill %r: %d slots left", name, budgets.skills - len(standing.loaded))
+        case life.OverBudget(skill, _, _, limit):
+            logger.warning("Skill %r was not loaded: the limit on %s is reached", skill["name"], limit)
+        case life.Unreadable(skill, reason):
+            logger.error("Cannot read skill %r at %s: %s", skill["name"], skill["path"], reason)
+        case _:
+            pass

@@ -1,0 +1,83 @@
+"""A chat model that follows a script, to try agents and skills without a key and without a network."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import Field
+
+__all__ = ["Reply", "Request", "ScriptedChatModel", "call_tools"]
+
+Reply: TypeAlias = AIMessage | str | Callable[[list[BaseMessage]], AIMessage]
+"""What the model says: a message, a text, or a function of the messages it was sent."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the model was sent in one call."""
+
+    messages: list[BaseMessage]
+    tools: list[str] = field(default_factory=list)
+
+    @property
+    def system(self) -> str:
+        """The text of the system messages."""
+        return "\n".join(str(message.text) for message in self.messages if message.type == "system")
+
+    @property
+    def text(self) -> str:
+        """The text of all messages."""
+        return "\n".join(str(message.text) for message in self.messages)
+
+
+def call_tools(*calls: tuple[str, dict[str, Any]], text: str = "") -> AIMessage:
+    """Return a message in which the model calls tools, each given as name and arguments."""
+    tool_calls = [{"name": name, "args": args, "id": f"call-{uuid4().hex[:12]}"} for name, args in calls]
+    return AIMessage(content=text, tool_calls=tool_calls)
+
+
+class ScriptedChatModel(BaseChatModel):
+    """Answers each call with the next reply of its script, and remembers what it was sent."""
+
+    replies: list[Any]
+    """The script, a `Reply` a call; past its end the model says `fallback`."""
+
+    fallback: str = "Done."
+    """What the model says when the script has ended."""
+
+    requests: list[Request] = Field(default_factory=list)
+    """What the model was sent, call by call."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(
+        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Return the model with `tools` to choose from."""
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,  # noqa: ARG002 - LangChain's signature
+        run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 - LangChain's signature
+        **kwargs: Any,
+    ) -> ChatResult:
+        position = len(self.requests)
+        names = [tool["function"]["name"] for tool in kwargs.get("tools", [])]
+        self.requests.append(Request(list(messages), names))
+        reply = self.replies[position] if position < len(self.replies) else self.fallback
+        message = reply(messages) if callable(reply) else reply
+        if isinstance(message, str):
+            message = AIMessage(message)
+        return ChatResult(generations=[ChatGeneration(message=message.model_copy(update={"id": f"reply-{uuid4()}"}))])
