@@ -14,22 +14,24 @@ from langchain.agents.middleware.types import (
     ModelResponse,
     ResponseT,
 )
-from langchain_core.messages import SystemMessage
+from langchain_core.messages import AnyMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
+from langgraph.types import Command
 
 from deepskills import _session as session
 from deepskills._catalog import discovery, is_current
 from deepskills._discovery import SkillCache
 from deepskills._lifecycle import Budgets
-from deepskills._plan import adrive, drive
+from deepskills._plan import Plan
 from deepskills._prompt import SKILLS_SYSTEM_PROMPT, check_template
+from deepskills._request import Composition, Recall, TextMemory, compose, is_overflow
 from deepskills._section import Section, SectionInput
 from deepskills._settings import BackendFactory, LoadedStatus, Refresh, Settings, SourcesFactory
 from deepskills._sources import Source, parse_sources
 from deepskills._state import SkillsState, SkillsStateUpdate
-from deepskills._tools import SkillTools
+from deepskills._tools import SkillTools, count_tokens, may_read
 from deepskills._types import SkillSource
 
 logger = logging.getLogger("deepskills")
@@ -39,7 +41,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
     """Gives an agent skills: finds them, lists them, and lets the model load and unload them.
 
     Pass it to `create_deep_agent` or `create_agent` as middleware; it takes the place of deepagents' own class. In a
-    graph of your own, use `before_agent` as a node, `skills_section` for the prompt and `tools` for the tool node.
+    graph of your own, use `before_agent` as a node, `model_messages` for what the model is sent, and `tools`.
 
     One instance serves any number of agents, sub-agents, threads and users; it holds nothing that belongs to a run.
 
@@ -58,6 +60,8 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
             `sources` is a function, every run looks for itself.
         loaded_status: `"system_prompt"` marks loaded skills in the section; `"conversation"` leaves the section the
             same until the catalog changes, so that prompt caches hold.
+        catalog_budget: How many characters the list of skills may take in the prompt; over it, hints go first, then
+            descriptions shrink, never a name. `None` to cut nothing.
         backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
         strict: Raise `SkillsError` when a source or a skill has an error, instead of going on without it.
 
@@ -81,6 +85,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         max_loaded_tokens: int | None = 50_000,
         refresh: Refresh = "thread",
         loaded_status: LoadedStatus = "system_prompt",
+        catalog_budget: int | None = None,
         backend_timeout: float | None = None,
         strict: bool = False,
     ) -> None:
@@ -98,15 +103,17 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
             resource_depth=resource_depth,
             backend_timeout=backend_timeout,
             strict=strict,
+            catalog_budget=catalog_budget,
         )
         self.sources: list[str] = [source.path for source in fixed or ()]
         self.source_labels: list[str] = [source.label for source in fixed or ()]
         self.system_prompt_template = system_prompt
-        self.tools: Sequence[BaseTool] = SkillTools(self._settings).all()
+        self._memory = TextMemory()
+        self.tools: Sequence[BaseTool] = SkillTools(self._settings, self._memory).all()
         self._cache = SkillCache()
-        self._section = (
-            Section(system_prompt, shows_loaded=loaded_status == "system_prompt") if system_prompt is not None else None
-        )
+        self._section = None
+        if system_prompt is not None:
+            self._section = Section(system_prompt, shows_loaded=loaded_status == "system_prompt", budget=catalog_budget)
 
     @property
     def name(self) -> str:
@@ -123,7 +130,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         if is_current(state, self._settings):
             return None
         plan = discovery(state, runtime, self._settings, self._cache)
-        return drive(plan, self._settings.backend_for(runtime), self._settings.backend_timeout)
+        return self._settings.perform(plan, runtime)
 
     async def abefore_agent(  # type: ignore[override]
         self,
@@ -135,7 +142,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         if is_current(state, self._settings):
             return None
         plan = discovery(state, runtime, self._settings, self._cache)
-        return await adrive(plan, self._settings.backend_for(runtime), self._settings.backend_timeout)
+        return await self._settings.aperform(plan, runtime)
 
     def skills_section(self, state: Mapping[str, Any]) -> str:
         """Return the skills section for a system prompt, as it stands in `state`; empty if it is left out."""
@@ -166,16 +173,88 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         request: ModelRequest[ContextT],
         handler: Callable[[ModelRequest[ContextT]], ModelResponse[ResponseT]],
     ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
-        """Show the model its skills and the tools of those in use."""
-        return super().wrap_model_call(request, handler)
+        """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
+        plan = self._composition(request.messages, request.state, request.runtime)
+        composed = self._settings.perform(plan, request.runtime)
+        self._tell(composed, request)
+        try:
+            response = super().wrap_model_call(request.override(messages=composed.messages), handler)
+        except Exception as error:
+            if composed.bare is None or not is_overflow(error):
+                raise
+            response = super().wrap_model_call(request.override(messages=composed.bare), handler)
+        return _with_update(response, composed.update)
 
     async def awrap_model_call(
         self,
         request: ModelRequest[ContextT],
         handler: Callable[[ModelRequest[ContextT]], Awaitable[ModelResponse[ResponseT]]],
     ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
-        """Show the model its skills and the tools of those in use."""
-        return await super().awrap_model_call(request, handler)
+        """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
+        plan = self._composition(request.messages, request.state, request.runtime)
+        composed = await self._settings.aperform(plan, request.runtime)
+        self._tell(composed, request)
+        try:
+            response = await super().awrap_model_call(request.override(messages=composed.messages), handler)
+        except Exception as error:
+            if composed.bare is None or not is_overflow(error):
+                raise
+            response = await super().awrap_model_call(request.override(messages=composed.bare), handler)
+        return _with_update(response, composed.update)
+
+    def model_messages(self, state: Mapping[str, Any], runtime: object) -> tuple[list[AnyMessage], dict[str, Any]]:
+        """Return what to send to the model from a graph of your own, and the state update that goes with it.
+
+        The messages are those of `state`, with the skills section in front as a system message, every loaded skill's
+        text once and no unloaded skill's.
+        """
+        composed = self._settings.perform(self._composition(state["messages"], state, runtime), runtime)
+        return self._with_section(composed.messages, state), composed.update
+
+    async def amodel_messages(
+        self, state: Mapping[str, Any], runtime: object
+    ) -> tuple[list[AnyMessage], dict[str, Any]]:
+        """Return what to send to the model from a graph of your own, without blocking; see `model_messages`."""
+        composed = await self._settings.aperform(self._composition(state["messages"], state, runtime), runtime)
+        return self._with_section(composed.messages, state), composed.update
+
+    def _with_section(self, messages: list[AnyMessage], state: Mapping[str, Any]) -> list[AnyMessage]:
+        section = self.skills_section(state)
+        if not section:
+            return messages
+        first = messages[0] if messages else None
+        if isinstance(first, SystemMessage):
+            return [_appended(first, section), *messages[1:]]
+        return [SystemMessage(section), *messages]
+
+    def _composition(
+        self, messages: Sequence[AnyMessage], state: Mapping[str, Any], runtime: object
+    ) -> Plan[Composition]:
+        recall = Recall(
+            memory=self._memory,
+            depth=self._settings.resource_depth,
+            count_tokens=count_tokens,
+            may_read=may_read(self._settings, runtime, state),
+        )
+        return compose(messages, state, self._settings.budgets.tokens, recall)
+
+    def _tell(self, composed: Composition, request: ModelRequest[ContextT]) -> None:
+        for event in composed.events:
+            logger.info("Put the text of skill %r back into the request", event["skill"])
+            request.runtime.stream_writer(event)
+
+
+def _with_update(
+    response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT], update: dict[str, Any]
+) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
+    """Return the response with further changes of state."""
+    if not update:
+        return response
+    if not isinstance(response, ExtendedModelResponse):
+        return ExtendedModelResponse(model_response=response, command=Command(update=update))
+    before = response.command.update if response.command is not None else None
+    merged = {**(before if isinstance(before, dict) else {}), **update}
+    return ExtendedModelResponse(model_response=response.model_response, command=Command(update=merged))
 
 
 def _appended(message: SystemMessage | None, section: str) -> SystemMessage:

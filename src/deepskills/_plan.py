@@ -8,7 +8,7 @@ drive it by hand. A call that fails is answered with `Failed`; nothing is thrown
 import asyncio
 import contextvars
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from dataclasses import dataclass
@@ -126,10 +126,11 @@ def is_missing_error(error: str | None) -> bool:
     return any(sign in text for sign in ("not_found", "not found", "no such file", "does not exist"))
 
 
-def drive(plan: Plan[ResultT], backend: BackendProtocol, seconds: float | None = None) -> ResultT:
-    """Perform `plan` on the backend's sync methods and return its result."""
+def drive(plan: Plan[ResultT], get_backend: Callable[[], BackendProtocol], seconds: float | None = None) -> ResultT:
+    """Perform `plan` on the backend's sync methods and return its result; a plan without calls needs no backend."""
     try:
         calls = next(plan)
+        backend = get_backend()
         while True:
             calls = plan.send(_perform(calls, backend, seconds))
     except StopIteration as stop:
@@ -139,10 +140,13 @@ def drive(plan: Plan[ResultT], backend: BackendProtocol, seconds: float | None =
         plan.close()
 
 
-async def adrive(plan: Plan[ResultT], backend: BackendProtocol, seconds: float | None = None) -> ResultT:
-    """Perform `plan` on the backend's async methods and return its result."""
+async def adrive(
+    plan: Plan[ResultT], get_backend: Callable[[], BackendProtocol], seconds: float | None = None
+) -> ResultT:
+    """Perform `plan` on the backend's async methods and return its result; a plan without calls needs no backend."""
     try:
         calls = next(plan)
+        backend = get_backend()
         while True:
             calls = plan.send(await _aperform(calls, backend, seconds))
     except StopIteration as stop:

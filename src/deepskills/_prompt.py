@@ -134,24 +134,25 @@ def render_empty(sources: Sequence[Source]) -> str:
     return f"(No skills yet. Create them in {places}.)" if places else "(No skills yet.)"
 
 
-def render_entry(skill: SkillMetadata) -> str:
-    """Return the catalog entry of a skill that is not loaded."""
-    return "\n".join(
-        [*_entry_lines(skill, ""), f'  -> Use `load_skill("{shown_name(skill["name"])}")` to read full instructions']
-    )
+def load_hint(skill: SkillMetadata) -> str:
+    """Return the line that tells how to load a skill."""
+    return f'  -> Use `load_skill("{shown_name(skill["name"])}")` to read full instructions'
 
 
-def render_loaded_entry(skill: SkillMetadata, resources: Iterable[ResourceMetadata]) -> str:
-    """Return the catalog entry of a loaded skill, with what it brought along."""
-    lines = _entry_lines(skill, " [Loaded]")
+def resources_line(resources: Iterable[ResourceMetadata]) -> str:
+    """Return the line that tells what a loaded skill brought along; empty if nothing."""
     summary = summarize(resources)
-    if summary:
-        lines.append(f"  -> Resources: {summary}")
-    return "\n".join(lines)
+    return f"  -> Resources: {summary}" if summary else ""
 
 
-def _entry_lines(skill: SkillMetadata, status: str) -> list[str]:
-    line = f"- **{shown_name(skill['name'])}**{status}: {field_text(skill['description'], MAX_DESCRIPTION_LENGTH)}"
+def entry_head(skill: SkillMetadata) -> str:
+    """Return how an entry begins."""
+    return f"- **{shown_name(skill['name'])}**"
+
+
+def entry_lines(skill: SkillMetadata, status: str = "") -> list[str]:
+    """Return a skill's catalog entry, without the line about loading it."""
+    line = f"{entry_head(skill)}{status}: {shown_description(skill)}"
     notes = [
         f"{label}: {field_text(text, MAX_FIELD_LENGTH)}"
         for label, text in (("License", skill["license"]), ("Compatibility", skill["compatibility"]))
@@ -163,6 +164,17 @@ def _entry_lines(skill: SkillMetadata, status: str) -> list[str]:
     if skill["allowed_tools"]:
         lines.append(f"  -> Recommended tools: {field_text(', '.join(skill['allowed_tools']), MAX_FIELD_LENGTH)}")
     return lines
+
+
+def shown_description(skill: SkillMetadata) -> str:
+    """Return a description as the catalog shows it."""
+    return field_text(skill["description"], MAX_DESCRIPTION_LENGTH)
+
+
+def shortened_line(whole: int, total: int, *, searchable: bool) -> str:
+    """Say how much of the catalog is shown, and how to see the rest."""
+    how = "use `search_skills` to find the rest, and " if searchable else ""
+    return f"({whole} of {total} descriptions are shown in full; {how}`load_skill` with a name to read a skill.)"
 
 
 def skill_block(skill: SkillMetadata, text: str, inventory: Inventory) -> str:
@@ -201,3 +213,26 @@ def _inventory_lines(inventory: Inventory) -> list[str]:
 def sizes(tokens: Mapping[str, int]) -> str:
     """Return loaded skills with what each costs."""
     return ", ".join(f"{shown_name(name)} ({count:,} tokens)" for name, count in tokens.items())
+
+
+CHANGED_LEAD = "(The file has changed since it was loaded; this is its present text.)\n"
+"""Stands before a text that could be put back only in a newer version."""
+
+_NOTICES = {
+    "unloaded": "[Skill '{name}' unloaded; its text was removed.]",
+    "superseded": "[Skill '{name}': older text removed; the current one is in this conversation.]",
+    "no_room": "[Skill '{name}' is loaded, but there is no room for its text: unload another skill and load it again.]",
+}
+
+
+def context_notice(name: str, reason: str) -> str:
+    """Return the line that stands where a skill's text was."""
+    return _NOTICES[reason].format(name=shown_name(name))
+
+
+def lost_notice(name: str) -> str:
+    """Say that a skill's text could not be had again."""
+    return (
+        f"[Notice about skills, not from the user] The text of the skill '{shown_name(name)}' was lost and its file "
+        "can no longer be read, so it was unloaded. Load it again if it is needed."
+    )

@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deepskills._prompt import render_empty, render_entry, render_loaded_entry, render_locations, render_warnings
+from deepskills._catalog_list import Listed, render_list
+from deepskills._prompt import render_empty, render_locations, render_warnings
 from deepskills._sources import Source
 from deepskills._types import ResourceMetadata, SkillMetadata
 
@@ -27,11 +28,14 @@ class SectionInput:
 class Section:
     """Renders the section from a template; an unchanged input costs a comparison."""
 
-    def __init__(self, template: str, *, shows_loaded: bool) -> None:
+    def __init__(
+        self, template: str, *, shows_loaded: bool, budget: int | None = None, searchable: bool = False
+    ) -> None:
         self._template = template
         self._shows_loaded = shows_loaded
+        self._budget = budget
+        self._searchable = searchable
         self._lock = threading.Lock()
-        self._entries: deque[tuple[list[SkillMetadata], list[str]]] = deque(maxlen=REMEMBERED_SECTIONS)
         self._sections: deque[tuple[SectionInput, str]] = deque(maxlen=REMEMBERED_SECTIONS)
 
     def render(self, given: SectionInput) -> str:
@@ -54,19 +58,5 @@ class Section:
     def _list(self, given: SectionInput) -> str:
         if not given.skills:
             return render_empty(given.sources)
-        loaded = set(given.loaded)
-        return "\n".join(
-            render_loaded_entry(skill, given.resources.get(skill["name"], ())) if skill["name"] in loaded else entry
-            for skill, entry in zip(given.skills, self._plain_entries(list(given.skills)), strict=True)
-        )
-
-    def _plain_entries(self, skills: list[SkillMetadata]) -> list[str]:
-        """Return each skill's entry as it stands while not loaded."""
-        with self._lock:
-            remembered = next((entries for known, entries in self._entries if known == skills), None)
-        if remembered is not None:
-            return remembered
-        entries = [render_entry(skill) for skill in skills]
-        with self._lock:
-            self._entries.appendleft((skills, entries))
-        return entries
+        listed = Listed(given.skills, frozenset(given.loaded), given.resources)
+        return render_list(listed, self._budget, searchable=self._searchable)

@@ -9,6 +9,7 @@ from langgraph.errors import GraphBubbleUp
 
 from deepskills._errors import SkillsError
 from deepskills._lifecycle import Budgets
+from deepskills._plan import Plan, ResultT, adrive, drive
 from deepskills._sources import Source, parse_sources
 from deepskills._types import SkillSource
 
@@ -53,6 +54,7 @@ class Settings:
     resource_depth: int = 1
     backend_timeout: float | None = None
     strict: bool = False
+    catalog_budget: int | None = None
 
     def __post_init__(self) -> None:
         _check_choice("refresh", self.refresh, get_args(Refresh))
@@ -60,8 +62,9 @@ class Settings:
         _check_number("max_depth", self.max_depth, at_least=1)
         _check_number("resource_depth", self.resource_depth, at_least=1)
         _check_number("max_loaded_skills", self.budgets.skills, at_least=0)
-        if self.budgets.tokens is not None:
-            _check_number("max_loaded_tokens", self.budgets.tokens, at_least=0)
+        for name, value in (("max_loaded_tokens", self.budgets.tokens), ("catalog_budget", self.catalog_budget)):
+            if value is not None:
+                _check_number(name, value, at_least=0)
         if self.backend_timeout is not None and not self.backend_timeout > 0:
             raise ValueError(f"backend_timeout must be above 0 or None, got {self.backend_timeout!r}")
         if not is_backend(self.backend) and not callable(self.backend):
@@ -85,6 +88,14 @@ class Settings:
         if not is_backend(backend):
             return UnavailableBackend(f"the backend function returned a {type(backend).__name__}, not a backend")
         return backend  # type: ignore[no-any-return]
+
+    def perform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
+        """Perform a plan on the backend of a run."""
+        return drive(plan, lambda: self.backend_for(runtime), self.backend_timeout)
+
+    async def aperform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
+        """Perform a plan on the backend of a run, without blocking."""
+        return await adrive(plan, lambda: self.backend_for(runtime), self.backend_timeout)
 
     def sources_for(self, runtime: object) -> tuple[list[Source], str | None]:
         """Return the sources of a run, or why there are none."""

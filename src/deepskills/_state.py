@@ -61,6 +61,9 @@ class SkillsState(AgentState[Any]):
     skills_catalog_record: NotRequired[Annotated[CatalogRecord, PrivateStateAttr]]
     """Proof that `skills_metadata` is what discovery wrote."""
 
+    skills_reattached: NotRequired[Annotated[dict[str, str], PrivateStateAttr, merge_by_name]]
+    """Loaded skills whose text was lost and put back, each with the digest it was told for."""
+
     pinned_skills: NotRequired[Annotated[list[str], OmitFromOutput, merge_pins]]
     """Names of skills to put into the conversation before the next model call."""
 

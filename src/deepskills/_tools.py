@@ -14,8 +14,9 @@ from deepskills import _lifecycle as life
 from deepskills import _session as session
 from deepskills._answers import Answer, answer
 from deepskills._discovery import readable_from
-from deepskills._plan import Plan, adrive, drive
+from deepskills._plan import Plan
 from deepskills._prompt import field_text
+from deepskills._request import TextMemory, fingerprint
 from deepskills._settings import Settings
 from deepskills._types import SkillMetadata
 
@@ -41,8 +42,9 @@ def count_tokens(text: str) -> int:
 class SkillTools:
     """Makes the tools for one middleware."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, memory: TextMemory) -> None:
         self._settings = settings
+        self._memory = memory
 
     def all(self) -> list[BaseTool]:
         """Return the tools."""
@@ -59,11 +61,11 @@ class SkillTools:
 
         def call(skill_name: str, runtime: ToolRuntime[Any, Any]) -> ToolResult:
             guarded = _guarded(plan(skill_name, runtime), name, skill_name, runtime)
-            return drive(guarded, settings.backend_for(runtime), settings.backend_timeout)
+            return settings.perform(guarded, runtime)
 
         async def acall(skill_name: str, runtime: ToolRuntime[Any, Any]) -> ToolResult:
             guarded = _guarded(plan(skill_name, runtime), name, skill_name, runtime)
-            return await adrive(guarded, settings.backend_for(runtime), settings.backend_timeout)
+            return await settings.aperform(guarded, runtime)
 
         return StructuredTool.from_function(call, acall, name=name, description=description)
 
@@ -79,11 +81,15 @@ class SkillTools:
             _skills_of(calls, catalog, skill),
             depth=self._settings.resource_depth,
             count_tokens=count_tokens,
-            may_read=self._may_read(runtime),
+            may_read=may_read(self._settings, runtime, state),
         )
         standing = life.after_calls(calls, session.standing(state), catalog, prepared, budgets)
         outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
-        return _apply(session.LOAD_TOOL, outcome, budgets, runtime)
+        result = _apply(session.LOAD_TOOL, outcome, budgets, runtime)
+        if isinstance(outcome, life.Loaded):
+            record = outcome.prepared.record()
+            self._memory.put(record["path"], record["digest"], answer(outcome, budgets).text)
+        return result
 
     def _unload(self, skill_name: str, runtime: "ToolRuntime[Any, Any]") -> Plan[ToolResult]:
         state: Mapping[str, Any] = runtime.state
@@ -96,16 +102,21 @@ class SkillTools:
                 _skills_of(calls, catalog),
                 depth=self._settings.resource_depth,
                 count_tokens=count_tokens,
-                may_read=self._may_read(runtime),
+                may_read=may_read(self._settings, runtime, state),
             )
             standing = life.after_calls(calls, standing, catalog, prepared, budgets)
         return _apply(session.UNLOAD_TOOL, life.decide_unload(skill_name, standing), budgets, runtime)
 
-    def _may_read(self, runtime: "ToolRuntime[Any, Any]") -> Callable[[str], bool]:
-        sources, _reason = self._settings.sources_for(runtime)
-        record = session.catalog_record(runtime.state)
-        origins = record["origins"] if record else {}
-        return lambda path: readable_from(path, sources, origins)
+
+def may_read(settings: Settings, runtime: object, state: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Return the check that a catalog's path lies where skills of this run may be read from."""
+
+    def check(path: str) -> bool:
+        sources, _reason = settings.sources_for(runtime)
+        record = session.catalog_record(state)
+        return readable_from(path, sources, record["origins"] if record else {})
+
+    return check
 
 
 def _skills_of(
@@ -144,11 +155,18 @@ def _load_update(outcome: life.Loaded, message: ToolMessage) -> dict[str, Any]:
     prepared, name = outcome.prepared, outcome.prepared.skill["name"]
     resources = prepared.inventory.resources
     record = prepared.record()
-    message.additional_kwargs[session.MARK] = {"event": "load", "skill": name, **record, "resources": resources}
+    message.additional_kwargs[session.MARK] = {
+        "event": "load",
+        "skill": name,
+        **record,
+        "text": fingerprint(message.text),
+        "resources": resources,
+    }
     return {
         "skills_loaded": [name],
         "skill_resources": {name: resources},
         "skills_load_records": {name: record},
+        "skills_reattached": {name: None},
         "messages": [message],
     }
 
@@ -159,6 +177,7 @@ def _unload_update(name: str, message: ToolMessage) -> dict[str, Any]:
         "skills_loaded": {"unload": [name]},
         "skill_resources": {name: None},
         "skills_load_records": {name: None},
+        "skills_reattached": {name: None},
         "messages": [message],
     }
 
