@@ -1,20 +1,88 @@
-"""Reads the example skills and shows what was found."""
+"""A deep agent that discovers, loads, uses and unloads the example skills.
 
+Runs on a scripted model. With a key in the environment, run it on a real one:
+
+    make demo ARGS="--model anthropic:claude-sonnet-4-5"
+"""
+
+import argparse
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
-from deepskills import read_skill
+from deepagents import create_deep_agent
+from deepagents.backends import FilesystemBackend
+from langchain.chat_models import init_chat_model
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-SKILLS = Path(__file__).parent / "skills"
+from deepskills import SkillsMiddleware
+from deepskills.testing import ScriptedChatModel, call_tools
+
+EXAMPLES = Path(__file__).parent
+REQUEST = (
+    "We had an outage after release 2.4. Write the release notes for 2.4.1, then start the incident review. "
+    "Load the skills you need, read the release notes' style guide, and unload what you no longer need."
+)
+MAX_LOADED = 2
+
+
+def scripted_model() -> BaseChatModel:
+    """Return a model that plays the session without a key."""
+    return ScriptedChatModel(
+        replies=[
+            call_tools(("load_skill", {"skill_name": "release-notes"}), text="First the release notes."),
+            call_tools(
+                ("read_file", {"file_path": "/skills/release-notes/references/style-guide.md"}),
+                text="The skill says to follow its style guide.",
+            ),
+            call_tools(
+                ("load_skill", {"skill_name": "csv-report"}),
+                ("load_skill", {"skill_name": "incident-review"}),
+                text="The numbers come as CSV, and then there is the review.",
+            ),
+            call_tools(("unload_skill", {"skill_name": "release-notes"}), text="The notes are done; make room."),
+            call_tools(("load_skill", {"skill_name": "Incident-Review"}), text="Now the review."),
+            "Release notes written; the incident review is under way with its timeline template.",
+        ]
+    )
 
 
 def main() -> None:
-    for file in sorted(SKILLS.glob("*/SKILL.md")):
-        reading = read_skill(file.read_bytes(), path=file.relative_to(SKILLS).as_posix())
-        for problem in reading.problems:
-            print(f"{problem['path']}: {problem['code']}: {problem['message']}")
-        if reading.metadata is not None:
-            print(f"{reading.metadata['name']}: {reading.metadata['description']}")
-            print(f"  {len(reading.body.splitlines())} lines of instructions\n")
+    parser = argparse.ArgumentParser(description="An agent with skills.")
+    parser.add_argument("--model", help="a real model as provider:name; needs that provider's key")
+    name = parser.parse_args().model
+    logging.getLogger("deepskills").setLevel(logging.ERROR)  # the transcript shows the limit being reached
+    model = init_chat_model(name) if name else scripted_model()
+
+    backend = FilesystemBackend(root_dir=EXAMPLES)
+    skills = SkillsMiddleware(backend=backend, sources=[("/skills", "Example")], max_loaded_skills=MAX_LOADED)
+    agent = create_deep_agent(model=model, backend=backend, middleware=[skills])
+
+    print(f"user: {REQUEST}\n")
+    updates = agent.stream({"messages": [HumanMessage(REQUEST)]}, stream_mode="updates")
+    for update in updates:
+        for node, change in update.items():
+            if node.startswith("SkillsMiddleware") and change:
+                print(f"skills found: {', '.join(skill['name'] for skill in change['skills_metadata'])}\n")
+            for message in (change or {}).get("messages", []):
+                print("\n".join(lines_of(message)), end="\n\n")
+
+
+def lines_of(message: AnyMessage) -> Iterator[str]:
+    """Yield the lines of the transcript for one message."""
+    if isinstance(message, AIMessage):
+        if message.text:
+            yield f"agent: {message.text}"
+        for call in message.tool_calls:
+            arguments = ", ".join(f"{key}={value!r}" for key, value in call["args"].items())
+            yield f"  calls {call['name']}({arguments})"
+    elif isinstance(message, ToolMessage):
+        lines = message.text.splitlines()
+        yield f"  {message.name} answers ({len(message.text):,} characters):"
+        yield from (f"    | {line[:110]}" for line in lines[:5])
+        if len(lines) > 5:  # noqa: PLR2004 - enough to recognize it
+            yield f"    | ... {len(lines) - 5} more lines"
 
 
 if __name__ == "__main__":

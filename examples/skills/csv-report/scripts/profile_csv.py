@@ -128,8 +128,7 @@ def profile(rows: list[list[str]], missing: set[str]) -> dict[str, Any]:
             f"the first is data row {ragged[0]}"
         )
     repeated = [name for name, count in Counter(header).items() if count > 1]
-    for name in repeated:
-        warnings.append(f"column name {name!r} is used more than once")
+    warnings += [f"column name {name!r} is used more than once" for name in repeated]
     duplicates = len(body) - len({tuple(row) for row in body})
     if duplicates:
         warnings.append(f"{duplicates} row(s) are exact copies of an earlier row")
@@ -166,8 +165,10 @@ def render(result: dict[str, Any]) -> str:
         "| " + " | ".join(keys) + " |",
         "|" + " --- |" * len(keys),
     ]
-    for column in result["columns"]:
-        lines.append("| " + " | ".join(show(column[key]) for key in keys) + " |")
+    lines += [
+        "| " + " | ".join(show(column[key]) for key in keys) + " |"
+        for column in result["columns"]
+    ]
     if result["warnings"]:
         lines += ["", "Warnings:", ""]
         lines += [f"- {warning}" for warning in result["warnings"]]
