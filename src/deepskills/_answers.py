@@ -29,6 +29,9 @@ def answer(outcome: life.Outcome, budgets: life.Budgets) -> Answer:
         case life.Unloaded(name, standing):
             text = f"Unloaded the skill '{shown_name(name)}'. {_room(standing, budgets)}"
             return Answer(text, {"type": "skill.unloaded", "skill": name})
+        case life.ToolsWithdrawn(name):
+            text = f"The skill '{shown_name(name)}' was only read as a file; its tools are withdrawn."
+            return Answer(text, {"type": "skill.unloaded", "skill": name})
         case _:
             return _refused(outcome, budgets)
 

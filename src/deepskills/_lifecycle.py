@@ -108,6 +108,13 @@ class Unloaded:
 
 
 @dataclass(frozen=True)
+class ToolsWithdrawn:
+    """The skill was only read as a file; it gives back the tools that came with it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Unknown:
     """No such skill."""
 
@@ -142,7 +149,7 @@ class Unreadable:
     reason: str
 
 
-Outcome: TypeAlias = Loaded | AlreadyLoaded | Unloaded | Unknown | NotLoaded | OverBudget | Unreadable
+Outcome: TypeAlias = Loaded | AlreadyLoaded | Unloaded | ToolsWithdrawn | Unknown | NotLoaded | OverBudget | Unreadable
 
 
 def find_skill(catalog: Sequence[SkillMetadata], asked: str) -> SkillMetadata | None:
@@ -162,15 +169,18 @@ def unknown(catalog: Sequence[SkillMetadata], asked: str) -> Unknown:
     return Unknown(asked, [folded[name] for name in closest], names)
 
 
-def prepare(
-    skills: Sequence[SkillMetadata],
-    *,
-    depth: int,
-    count_tokens: Callable[[str], int],
-    may_read: Callable[[str], bool],
-) -> Plan[dict[str, Prepared]]:
+@dataclass(frozen=True)
+class Preparation:
+    """How skills are read: how deep their files are listed, what a text costs, and which paths are allowed."""
+
+    depth: int
+    count_tokens: Callable[[str], int]
+    may_read: Callable[[str], bool]
+
+
+def prepare(skills: Sequence[SkillMetadata], how: Preparation) -> Plan[dict[str, Prepared]]:
     """Read the text and list the files of several skills: two rounds, however many they are."""
-    allowed = [skill for skill in skills if may_read(skill["path"])]
+    allowed = [skill for skill in skills if how.may_read(skill["path"])]
     prepared = {
         skill["name"]: Prepared(skill, failure="its path lies under no current source")
         for skill in skills
@@ -181,9 +191,9 @@ def prepare(
     reads = tuple(ReadFiles((skill["path"],)) for skill in allowed)
     lists = tuple(ListDirectory(parent(skill["path"])) for skill in allowed)
     replies = yield (*reads, *lists)
-    inventories = yield from take_inventories([skill["name"] for skill in allowed], replies[len(allowed) :], depth)
+    inventories = yield from take_inventories([skill["name"] for skill in allowed], replies[len(allowed) :], how.depth)
     for skill, reply, inventory in zip(allowed, replies, inventories, strict=False):
-        prepared[skill["name"]] = _prepared(skill, _only_file(skill["path"], reply), inventory, count_tokens)
+        prepared[skill["name"]] = _prepared(skill, _only_file(skill["path"], reply), inventory, how.count_tokens)
     return prepared
 
 

@@ -1,5 +1,6 @@
 """`SkillsMiddleware`: settings and hooks, each hook a few lines."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -13,25 +14,29 @@ from langchain.agents.middleware.types import (
     ModelRequest,
     ModelResponse,
     ResponseT,
+    ToolCallRequest,
 )
-from langchain_core.messages import AnyMessage, SystemMessage
+from langchain_core.messages import AnyMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
-from langgraph.runtime import Runtime
+from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from deepskills import _session as session
 from deepskills._catalog import discovery, is_current
 from deepskills._discovery import SkillCache
 from deepskills._lifecycle import Budgets
+from deepskills._pins import pin
 from deepskills._plan import Plan
 from deepskills._prompt import SKILLS_SYSTEM_PROMPT, check_template
-from deepskills._request import Composition, Recall, TextMemory, compose, is_overflow
+from deepskills._request import Composition, TextMemory, compose
 from deepskills._section import Section, SectionInput
 from deepskills._settings import BackendFactory, LoadedStatus, Refresh, Settings, SourcesFactory
+from deepskills._skill_tools import InUse, ToolSource, answer_from_context, skills_in_use
 from deepskills._sources import Source, parse_sources
 from deepskills._state import SkillsState, SkillsStateUpdate
-from deepskills._tools import SkillTools, count_tokens, may_read
+from deepskills._tools import SkillTools, preparation
+from deepskills._turn import Turn, failed_call, hidden_tool, with_tool
 from deepskills._types import SkillSource
 
 logger = logging.getLogger("deepskills")
@@ -92,7 +97,10 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         if system_prompt is not None:
             check_template(system_prompt)
         fixed = None if callable(sources) else parse_sources(sources)
-        super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
+        # Made only to have deepagents' class judge the tools as it would.
+        DeepAgentsSkillsMiddleware(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
+        super().__init__(backend=backend, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
+        self._tool_source = ToolSource(tools)
         self._settings = Settings(
             backend=backend,
             sources=sources if callable(sources) else tuple(fixed or ()),
@@ -168,6 +176,18 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
             return request
         return request.override(system_message=_appended(request.system_message, section))
 
+    def before_model(  # type: ignore[override]
+        self, state: SkillsState, runtime: Runtime[ContextT]
+    ) -> dict[str, Any] | None:
+        """Load the skills named in `pinned_skills`."""
+        return self._settings.perform(pin(state, preparation(self._settings, runtime, state)), runtime)
+
+    async def abefore_model(  # type: ignore[override]
+        self, state: SkillsState, runtime: Runtime[ContextT]
+    ) -> dict[str, Any] | None:
+        """Load the skills named in `pinned_skills`."""
+        return await self._settings.aperform(pin(state, preparation(self._settings, runtime, state)), runtime)
+
     def wrap_model_call(
         self,
         request: ModelRequest[ContextT],
@@ -177,13 +197,16 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         plan = self._composition(request.messages, request.state, request.runtime)
         composed = self._settings.perform(plan, request.runtime)
         self._tell(composed, request)
-        try:
-            response = super().wrap_model_call(request.override(messages=composed.messages), handler)
-        except Exception as error:
-            if composed.bare is None or not is_overflow(error):
-                raise
-            response = super().wrap_model_call(request.override(messages=composed.bare), handler)
-        return _with_update(response, composed.update)
+        use = self._use(composed.messages, request)
+        turn = Turn(request, composed, use, {n: self._tool_source.resolve(n, request.runtime) for n in use.names()})
+        with turn.resolving():
+            try:
+                response = super().wrap_model_call(turn.request(), handler)
+            except Exception as error:
+                if not turn.may_retry(error):
+                    raise
+                response = super().wrap_model_call(turn.bare_request(), handler)
+        return turn.finish(response)
 
     async def awrap_model_call(
         self,
@@ -194,13 +217,46 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         plan = self._composition(request.messages, request.state, request.runtime)
         composed = await self._settings.aperform(plan, request.runtime)
         self._tell(composed, request)
-        try:
-            response = await super().awrap_model_call(request.override(messages=composed.messages), handler)
-        except Exception as error:
-            if composed.bare is None or not is_overflow(error):
-                raise
-            response = await super().awrap_model_call(request.override(messages=composed.bare), handler)
-        return _with_update(response, composed.update)
+        use = self._use(composed.messages, request)
+        names = use.names()
+        found = await asyncio.gather(*(self._tool_source.aresolve(name, request.runtime) for name in names))
+        turn = Turn(request, composed, use, dict(zip(names, found, strict=True)))
+        with turn.resolving():
+            try:
+                response = await super().awrap_model_call(turn.request(), handler)
+            except Exception as error:
+                if not turn.may_retry(error):
+                    raise
+                response = await super().awrap_model_call(turn.bare_request(), handler)
+        return turn.finish(response)
+
+    def _use(self, messages: Sequence[AnyMessage], request: ModelRequest[ContextT]) -> InUse:
+        state: Mapping[str, Any] = request.state
+        return skills_in_use(messages, state.get("skills_metadata") or (), state.get("skills_loaded") or ())
+
+    def wrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
+    ) -> ToolMessage | Command[Any]:
+        """Run a tool of a skill in use; a call to one that is hidden fails as an unknown tool."""
+        name = hidden_tool(request)
+        if name is None:
+            return handler(request)
+        found = self._tool_source.resolve(name, get_runtime())
+        return failed_call(request, found) or handler(with_tool(request, found))
+
+    async def awrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
+    ) -> ToolMessage | Command[Any]:
+        """Run a tool of a skill in use; a call to one that is hidden fails as an unknown tool."""
+        name = hidden_tool(request)
+        if name is None:
+            return await handler(request)
+        found = await self._tool_source.aresolve(name, get_runtime())
+        return failed_call(request, found) or await handler(with_tool(request, found))
 
     def model_messages(self, state: Mapping[str, Any], runtime: object) -> tuple[list[AnyMessage], dict[str, Any]]:
         """Return what to send to the model from a graph of your own, and the state update that goes with it.
@@ -230,31 +286,13 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
     def _composition(
         self, messages: Sequence[AnyMessage], state: Mapping[str, Any], runtime: object
     ) -> Plan[Composition]:
-        recall = Recall(
-            memory=self._memory,
-            depth=self._settings.resource_depth,
-            count_tokens=count_tokens,
-            may_read=may_read(self._settings, runtime, state),
-        )
-        return compose(messages, state, self._settings.budgets.tokens, recall)
+        how = preparation(self._settings, runtime, state)
+        return compose(messages, state, self._settings.budgets.tokens, self._memory, how)
 
     def _tell(self, composed: Composition, request: ModelRequest[ContextT]) -> None:
         for event in composed.events:
             logger.info("Put the text of skill %r back into the request", event["skill"])
             request.runtime.stream_writer(event)
-
-
-def _with_update(
-    response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT], update: dict[str, Any]
-) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
-    """Return the response with further changes of state."""
-    if not update:
-        return response
-    if not isinstance(response, ExtendedModelResponse):
-        return ExtendedModelResponse(model_response=response, command=Command(update=update))
-    before = response.command.update if response.command is not None else None
-    merged = {**(before if isinstance(before, dict) else {}), **update}
-    return ExtendedModelResponse(model_response=response.model_response, command=Command(update=merged))
 
 
 def _appended(message: SystemMessage | None, section: str) -> SystemMessage:

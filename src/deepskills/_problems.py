@@ -159,6 +159,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "The loaded skill {name} is no longer there and was unloaded. Load another, or restore its file.",
     ),
+    "pin-unknown": ("error", "No skill is named {name}, so nothing was pinned. Use a name from the catalog."),
     # Read without a word, refused by the strict reading.
     "byte-order-mark": ("error", "The file starts with a byte order mark. Save it as UTF-8 without BOM."),
     "tab-in-frontmatter": (

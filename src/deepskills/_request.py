@@ -12,7 +12,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 
 from deepskills import _session as session
 from deepskills._context import Carrier, Decisions, decide
-from deepskills._lifecycle import Prepared, Standing, prepare
+from deepskills._lifecycle import Preparation, Prepared, Standing, prepare
 from deepskills._plan import Plan
 from deepskills._prompt import CHANGED_LEAD, context_notice, lost_notice
 from deepskills._types import SkillMetadata
@@ -70,18 +70,12 @@ class Composition:
     """What the stream is told."""
 
 
-@dataclass(frozen=True)
-class Recall:
-    """How to have the text of a skill again."""
-
-    memory: TextMemory
-    depth: int
-    count_tokens: Any
-    may_read: Any
-
-
 def compose(
-    messages: Sequence[AnyMessage], state: Mapping[str, Any], max_tokens: int | None, recall: Recall
+    messages: Sequence[AnyMessage],
+    state: Mapping[str, Any],
+    max_tokens: int | None,
+    memory: TextMemory,
+    preparation: Preparation,
 ) -> Plan[Composition]:
     """Return the request's messages with every loaded skill's text once and no unloaded skill's."""
     carriers = carriers_of(messages)
@@ -89,7 +83,7 @@ def compose(
     if not carriers and not standing.loaded:
         return Composition(list(messages))
     decisions = decide(carriers, standing, max_tokens)
-    texts = yield from _texts(decisions.put_back, standing, state, recall)
+    texts = yield from _texts(decisions.put_back, standing, state, memory, preparation)
     lost = [name for name in decisions.put_back if name not in texts]
     if lost:
         for name in lost:
@@ -128,7 +122,13 @@ def is_overflow(error: Exception) -> bool:
     return getattr(error, "status_code", None) in _OVERFLOW_STATUS and any(sign in text for sign in _OVERFLOW_SIGNS)
 
 
-def _texts(names: Sequence[str], standing: Standing, state: Mapping[str, Any], recall: Recall) -> Plan[dict[str, str]]:
+def _texts(
+    names: Sequence[str],
+    standing: Standing,
+    state: Mapping[str, Any],
+    memory: TextMemory,
+    preparation: Preparation,
+) -> Plan[dict[str, str]]:
     """Return the text of each skill as it was loaded: from memory, from the history in state, else from its file."""
     texts: dict[str, str] = {}
     unread: list[SkillMetadata] = []
@@ -136,21 +136,19 @@ def _texts(names: Sequence[str], standing: Standing, state: Mapping[str, Any], r
         record = standing.records.get(name)
         if record is None:
             continue
-        text = recall.memory.get(record["path"], record["digest"]) or _from_history(name, record["digest"], state)
+        text = memory.get(record["path"], record["digest"]) or _from_history(name, record["digest"], state)
         if text is not None:
             texts[name] = text
-            recall.memory.put(record["path"], record["digest"], text)
+            memory.put(record["path"], record["digest"], text)
         else:
             unread += [s for s in session.trusted_catalog(state) or () if s["name"] == name]
     if unread:
-        prepared = yield from prepare(
-            unread, depth=recall.depth, count_tokens=recall.count_tokens, may_read=recall.may_read
-        )
+        prepared = yield from prepare(unread, preparation)
         for name, ready in prepared.items():
             if ready.failure is None:
                 record = standing.records[name]
                 texts[name] = _text_now(ready, record["digest"])
-                recall.memory.put(record["path"], record["digest"], texts[name])
+                memory.put(record["path"], record["digest"], texts[name])
     return texts
 
 
@@ -174,7 +172,7 @@ def _apply(
     """Return the messages with notices and texts in place; a skill without a text gets a notice."""
     result = list(messages)
     for position, (name, reason) in decisions.notices.items():
-        result[position] = _with_content(result[position], context_notice(name, reason))
+        result[position] = _emptied(result[position], context_notice(name, reason))
     for position, name in decisions.restored.items():
         text = texts.get(name) or context_notice(name, "no_room")
         result[position] = _with_content(result[position], text)
@@ -187,6 +185,12 @@ def _apply(
 
 def _with_content(message: AnyMessage, text: str) -> AnyMessage:
     return message.model_copy(update={"content": text})
+
+
+def _emptied(message: AnyMessage, notice: str) -> AnyMessage:
+    """Return a message whose text gave way to a notice; it no longer counts as a pin."""
+    extra = {key: value for key, value in message.additional_kwargs.items() if key not in {"lc_source", "skill"}}
+    return message.model_copy(update={"content": notice, "additional_kwargs": extra})
 
 
 def _inserted(name: str, text: str | None) -> HumanMessage:

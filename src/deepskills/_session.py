@@ -6,7 +6,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from deepskills._discovery import Known, catalog_digest
-from deepskills._lifecycle import SkillCall, Standing
+from deepskills._lifecycle import Prepared, SkillCall, Standing
 from deepskills._sources import Source
 from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata
 
@@ -72,6 +72,17 @@ def earlier_calls(messages: Sequence[AnyMessage], tool_call_id: str | None) -> l
         if call["name"] in _KINDS and call["id"] not in answered:
             calls.append(SkillCall(_KINDS[call["name"]], str(call["args"].get("skill_name", ""))))
     return calls
+
+
+def load_mark(prepared: Prepared, text: str) -> dict[str, Any]:
+    """Return the mark of a message that brings a skill in, `text` being the fingerprint of what it says."""
+    return {
+        "event": "load",
+        "skill": prepared.skill["name"],
+        **prepared.record(),
+        "text": text,
+        "resources": prepared.inventory.resources,
+    }
 
 
 def mark_of(message: object) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from deepskills._plan import Plan
 from deepskills._prompt import field_text
 from deepskills._request import TextMemory, fingerprint
 from deepskills._settings import Settings
+from deepskills._skill_tools import was_read
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")
@@ -78,10 +79,7 @@ class SkillTools:
             return _apply(session.LOAD_TOOL, life.unknown(catalog, skill_name), budgets, runtime)
         calls = session.earlier_calls(state.get("messages") or (), runtime.tool_call_id)
         prepared = yield from life.prepare(
-            _skills_of(calls, catalog, skill),
-            depth=self._settings.resource_depth,
-            count_tokens=count_tokens,
-            may_read=may_read(self._settings, runtime, state),
+            _skills_of(calls, catalog, skill), preparation(self._settings, runtime, state)
         )
         standing = life.after_calls(calls, session.standing(state), catalog, prepared, budgets)
         outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
@@ -98,25 +96,25 @@ class SkillTools:
         calls = session.earlier_calls(state.get("messages") or (), runtime.tool_call_id)
         if calls:
             catalog = session.trusted_catalog(state) or []
-            prepared = yield from life.prepare(
-                _skills_of(calls, catalog),
-                depth=self._settings.resource_depth,
-                count_tokens=count_tokens,
-                may_read=may_read(self._settings, runtime, state),
-            )
+            prepared = yield from life.prepare(_skills_of(calls, catalog), preparation(self._settings, runtime, state))
             standing = life.after_calls(calls, standing, catalog, prepared, budgets)
-        return _apply(session.UNLOAD_TOOL, life.decide_unload(skill_name, standing), budgets, runtime)
+        outcome = life.decide_unload(skill_name, standing)
+        if isinstance(outcome, life.NotLoaded):
+            skill = life.find_skill(session.trusted_catalog(state) or [], skill_name)
+            if skill is not None and was_read(state.get("messages") or (), skill):
+                outcome = life.ToolsWithdrawn(skill["name"])
+        return _apply(session.UNLOAD_TOOL, outcome, budgets, runtime)
 
 
-def may_read(settings: Settings, runtime: object, state: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Return the check that a catalog's path lies where skills of this run may be read from."""
+def preparation(settings: Settings, runtime: object, state: Mapping[str, Any]) -> life.Preparation:
+    """Return how skills of this run are read: only from where its sources are."""
 
-    def check(path: str) -> bool:
+    def may_read(path: str) -> bool:
         sources, _reason = settings.sources_for(runtime)
         record = session.catalog_record(state)
         return readable_from(path, sources, record["origins"] if record else {})
 
-    return check
+    return life.Preparation(settings.resource_depth, count_tokens, may_read)
 
 
 def _skills_of(
@@ -148,24 +146,18 @@ def _apply(tool: str, outcome: life.Outcome, budgets: life.Budgets, runtime: "To
         return Command(update=_load_update(outcome, message))
     if isinstance(outcome, life.Unloaded):
         return Command(update=_unload_update(outcome.name, message))
+    if isinstance(outcome, life.ToolsWithdrawn):
+        message.additional_kwargs[session.MARK] = {"event": "unload", "skill": outcome.name}
     return message
 
 
 def _load_update(outcome: life.Loaded, message: ToolMessage) -> dict[str, Any]:
     prepared, name = outcome.prepared, outcome.prepared.skill["name"]
-    resources = prepared.inventory.resources
-    record = prepared.record()
-    message.additional_kwargs[session.MARK] = {
-        "event": "load",
-        "skill": name,
-        **record,
-        "text": fingerprint(message.text),
-        "resources": resources,
-    }
+    message.additional_kwargs[session.MARK] = session.load_mark(prepared, fingerprint(message.text))
     return {
         "skills_loaded": [name],
-        "skill_resources": {name: resources},
-        "skills_load_records": {name: record},
+        "skill_resources": {name: prepared.inventory.resources},
+        "skills_load_records": {name: prepared.record()},
         "skills_reattached": {name: None},
         "messages": [message],
     }

@@ -1,0 +1,227 @@
+"""Tools that belong to skills: which are callable in a turn, and how they are had."""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.tools import BaseTool, tool
+from langgraph.errors import GraphBubbleUp
+
+from deepskills import _session as session
+from deepskills._types import SkillMetadata
+
+logger = logging.getLogger("deepskills")
+
+INCLUDE_TOOLS = "include_tools"
+"""The metadata key by which a skill names its tools."""
+
+DISCLOSED = "_skill_tools_disclosed"
+"""State key: each skill tool that the latest model call was shown, and the name that stands for it."""
+
+_DEFER_LOADING = "defer_loading"
+
+resolved_tools: ContextVar[Mapping[str, Sequence[BaseTool]]] = ContextVar("resolved_tools", default={})  # noqa: B039
+"""What the names of this model call stand for, resolved before deepagents asks."""
+
+
+def answer_from_context(name: str, runtime: object) -> Sequence[BaseTool]:  # noqa: ARG001 - a resolver's signature
+    """Resolve a name to what it was found to stand for; deepagents' class is given this as its resolver."""
+    return resolved_tools.get().get(name, ())
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a name stands for, or why nobody can say."""
+
+    tools: Sequence[BaseTool] = ()
+    failure: str | None = None
+
+
+class ToolSource:
+    """Resolves tool names by the user's list or function; a function that fails costs its tools, not the run."""
+
+    def __init__(self, tools: Sequence[BaseTool | Callable[..., Any]] | Callable[..., Any] | None) -> None:
+        self._resolver: Callable[..., Any] | None = None
+        self._by_name: dict[str, BaseTool] = {}
+        if tools is None or isinstance(tools, Sequence):
+            for entry in tools or ():
+                made = entry if isinstance(entry, BaseTool) else tool(entry)
+                self._by_name[made.name] = made
+        else:
+            self._resolver = tools
+
+    def resolve(self, name: str, runtime: object) -> Resolution:
+        """Resolve a name on a sync call."""
+        if self._resolver is None:
+            return self._listed(name)
+        try:
+            found = self._resolver(name, runtime)
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a failure
+            return _failed(name, f"{type(error).__name__}: {error}")
+        if inspect.isawaitable(found):
+            if inspect.iscoroutine(found):
+                found.close()
+            return _failed(name, "it is async; run the agent with ainvoke or astream")
+        return _checked(name, found)
+
+    async def aresolve(self, name: str, runtime: object) -> Resolution:
+        """Resolve a name on an async call."""
+        if self._resolver is None:
+            return self._listed(name)
+        try:
+            found = self._resolver(name, runtime)
+            if inspect.isawaitable(found):
+                found = await found
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a failure
+            return _failed(name, f"{type(error).__name__}: {error}")
+        return _checked(name, found)
+
+    def _listed(self, name: str) -> Resolution:
+        return Resolution([self._by_name[name]] if name in self._by_name else [])
+
+
+def _checked(name: str, found: object) -> Resolution:
+    if not isinstance(found, Sequence) or not all(isinstance(item, BaseTool) for item in found):
+        return _failed(name, f"it returned {type(found).__name__}, not a list of tools")
+    return Resolution(list({item.name: item for item in found}.values()))
+
+
+def _failed(name: str, reason: str) -> Resolution:
+    logger.error("The resolver of skill tools failed for %r: %s", name, reason)
+    return Resolution(failure=reason)
+
+
+def include_names(skill: SkillMetadata) -> list[str]:
+    """Return the names that a skill lists for its tools."""
+    return (skill.get("metadata") or {}).get(INCLUDE_TOOLS, "").replace(",", " ").split()
+
+
+@dataclass(frozen=True)
+class InUse:
+    """The skills whose tools a model call may be shown."""
+
+    loaded: list[SkillMetadata] = field(default_factory=list)
+    """Loaded, and not to be seen as pinned: their tools are bound to the call."""
+
+    seen: list[SkillMetadata] = field(default_factory=list)
+    """Read by `read_file` or pinned, and not unloaded since: deepagents' way of disclosing them serves."""
+
+    hidden: list[SkillMetadata] = field(default_factory=list)
+    """Read once and unloaded since."""
+
+    def names(self) -> list[str]:
+        """Return every name whose tools are needed."""
+        return list(dict.fromkeys(name for skill in (*self.loaded, *self.seen) for name in include_names(skill)))
+
+
+def skills_in_use(messages: Sequence[AnyMessage], skills: Iterable[SkillMetadata], loaded: Iterable[str]) -> InUse:
+    """Tell which skills that have tools are in use, going by the messages of a request."""
+    with_tools = [skill for skill in skills if include_names(skill)]
+    if not with_tools:
+        return InUse()
+    reads, unloads = _last_reads(messages), _last_unloads(messages)
+    pinned = {mark for message in messages if (mark := pinned_name(message)) is not None}
+    names = set(loaded)
+    use = InUse()
+    for skill in with_tools:
+        name, read = skill["name"], reads.get(_tidy(skill["path"]), -1)
+        was_read = read > unloads.get(name, -1)
+        if was_read or name in pinned:
+            use.seen.append(skill)
+        elif name in names:
+            use.loaded.append(skill)
+        elif read >= 0:
+            use.hidden.append(skill)
+    return use
+
+
+def was_read(messages: Sequence[AnyMessage], skill: SkillMetadata) -> bool:
+    """Whether a skill's file was read by `read_file` and not unloaded since."""
+    return _last_reads(messages).get(_tidy(skill["path"]), -1) > _last_unloads(messages).get(skill["name"], -1)
+
+
+def pinned_name(message: object) -> str | None:
+    """Return the skill that a message pins."""
+    extra = getattr(message, "additional_kwargs", {})
+    skill = extra.get("skill") if extra.get("lc_source") == "pinned_skill" else None
+    name = skill.get("name") if isinstance(skill, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _last_reads(messages: Sequence[AnyMessage]) -> dict[str, int]:
+    """Return the position of the latest successful `read_file` of each path."""
+    asked = {
+        call["id"]: str(call["args"].get("file_path"))
+        for message in messages
+        if isinstance(message, AIMessage)
+        for call in message.tool_calls
+        if call["name"] == "read_file"
+    }
+    return {
+        _tidy(asked[message.tool_call_id]): position
+        for position, message in enumerate(messages)
+        if isinstance(message, ToolMessage) and message.status != "error" and message.tool_call_id in asked
+    }
+
+
+def _last_unloads(messages: Sequence[AnyMessage]) -> dict[str, int]:
+    marks = ((position, session.mark_of(message)) for position, message in enumerate(messages))
+    return {mark["skill"]: position for position, mark in marks if mark is not None and mark.get("event") == "unload"}
+
+
+def _tidy(path: str) -> str:
+    return "/" + "/".join(part for part in path.replace("\\", "/").split("/") if part not in {"", "."})
+
+
+def bound(
+    tools: Sequence[BaseTool | dict[str, Any]], use: InUse, resolved: Mapping[str, Sequence[BaseTool]]
+) -> tuple[list[BaseTool | dict[str, Any]], dict[str, str]]:
+    """Return the request's tools with those of loaded skills, and a record of what was added and for which name."""
+    by_name = {_name_of(item): item for item in tools}
+    result: dict[str | None, BaseTool | dict[str, Any]] = dict(by_name)
+    record: dict[str, str] = {}
+    for name in dict.fromkeys(n for skill in use.loaded for n in include_names(skill)):
+        produced = [by_name[name]] if name in by_name else resolved.get(name, ())
+        for item in produced:
+            present = by_name.get(_name_of(item))
+            if present is None and isinstance(item, BaseTool):
+                result[item.name] = item
+                record[item.name] = name
+            elif isinstance(present, BaseTool) and (present.extras or {}).get(_DEFER_LOADING) is True:
+                extras = {key: value for key, value in (present.extras or {}).items() if key != _DEFER_LOADING}
+                result[present.name] = present.model_copy(update={"extras": extras})
+    return list(result.values()), record
+
+
+def _name_of(item: BaseTool | dict[str, Any]) -> str | None:
+    if isinstance(item, BaseTool):
+        return item.name
+    function = item.get("function")
+    name = item.get("name") or (function.get("name") if isinstance(function, dict) else None)
+    return str(name) if name else None
+
+
+def shown_to_deepagents(skills: Sequence[SkillMetadata], use: InUse) -> list[SkillMetadata]:
+    """Return the catalog as deepagents' class is to see it: with tools for the skills in `seen`, for no other."""
+    seen = {skill["name"] for skill in use.seen}
+    return [_with_tools(skill, keep=skill["name"] in seen) if include_names(skill) else skill for skill in skills]
+
+
+def _with_tools(skill: SkillMetadata, *, keep: bool) -> SkillMetadata:
+    copy = skill.copy()
+    copy["metadata"] = {**skill["metadata"], INCLUDE_TOOLS: " ".join(include_names(skill)) if keep else ""}
+    return copy
+
+
+def disclosed(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return which skill tools the latest model call was shown."""
+    record = state.get(DISCLOSED)
+    return record if isinstance(record, dict) else {}
