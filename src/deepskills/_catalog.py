@@ -46,7 +46,7 @@ def discovery(
     _log(catalog, before=state.get("skills_problems") or ())
     if settings.strict:
         _raise_errors(catalog.problems)
-    return _changes(state, _update(state, catalog))
+    return _changes(state, _update(state, catalog, cache))
 
 
 def _as_before(state: Mapping[str, Any], known: Known, reason: str) -> Catalog:
@@ -56,7 +56,7 @@ def _as_before(state: Mapping[str, Any], known: Known, reason: str) -> Catalog:
     return Catalog(list(known.skills), problems, sources, known.origins, unsure=sources)
 
 
-def _update(state: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
+def _update(state: Mapping[str, Any], catalog: Catalog, cache: SkillCache) -> dict[str, Any]:
     standing, resources = _standing(state)
     gone = _gone(standing, catalog)
     problems = [*catalog.problems, *(problem(standing.records[n]["path"], "skill-gone", name=quoted(n)) for n in gone)]
@@ -64,7 +64,7 @@ def _update(state: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
         "skills_metadata": catalog.skills,
         "skills_load_errors": source_errors(problems),
         "skills_problems": problems,
-        "skills_catalog_record": catalog.record(),
+        "skills_catalog_record": catalog.record(_tags(state, catalog, cache)),
     }
     if "skills_loaded" not in state:
         kept = [name for name in standing.loaded if name not in gone]
@@ -77,6 +77,13 @@ def _update(state: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
         update["skills_load_records"] = dict.fromkeys(gone)
         update["messages"] = [_gone_message(gone)]
     return update
+
+
+def _tags(state: Mapping[str, Any], catalog: Catalog, cache: SkillCache) -> dict[str, str]:
+    """Return the search words of every skill in the catalog, those of kept entries included."""
+    paths = {skill["path"] for skill in catalog.skills}
+    before = {path: words for path, words in session.recorded_tags(state).items() if path in paths}
+    return {**before, **cache.tags(catalog.skills)}
 
 
 def _standing(state: Mapping[str, Any]) -> tuple[Standing, dict[str, list[ResourceMetadata]]]:

@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from deepskills._frontmatter import as_text
 from deepskills._plan import Entry, Failed, File, ListDirectory, Listing, Plan, is_missing_error, read_files
 from deepskills._problems import problem, quoted
-from deepskills._skillmd import read_skill
+from deepskills._skillmd import SkillReading, read_skill
 from deepskills._sources import PASSED_OVER, Source, distinct, lies_under, parent
 from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
 
@@ -17,6 +18,9 @@ MAX_REMEMBERED_FILES = 16_384
 
 SOURCE_ERRORS = frozenset({"sources-failed", "source-failed", "source-incomplete"})
 """Codes of problems that are about a whole source; it is tried again at the next run."""
+
+TAG_FIELDS = ("tags", "keywords", "triggers")
+"""Frontmatter keys, at the top or in `metadata`, whose words a skill is found by."""
 
 SkillReader = Callable[[str, bytes], tuple[SkillMetadata | None, list[SkillProblem]]]
 """Turns a path and a file's content into metadata and problems."""
@@ -46,12 +50,13 @@ class Catalog:
     unsure: list[Source]
     """Sources that failed in part or in whole: what they no longer show may still be there."""
 
-    def record(self) -> CatalogRecord:
-        """Return what state keeps to know this catalog again."""
+    def record(self, tags: dict[str, str]) -> CatalogRecord:
+        """Return what state keeps to know this catalog again, and by which further words to find its skills."""
         return CatalogRecord(
             digest=catalog_digest(self.skills),
             sources=[[source.path, source.label] for source in self.sources],
             origins=self.origins,
+            tags=tags,
         )
 
 
@@ -61,24 +66,49 @@ class SkillCache:
     def __init__(self, size: int = MAX_REMEMBERED_FILES) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._readings: OrderedDict[tuple[str, bytes], tuple[SkillMetadata | None, list[SkillProblem]]] = OrderedDict()
+        self._remembered: OrderedDict[tuple[str, bytes], _Remembered] = OrderedDict()
+        self._latest: dict[str, _Remembered] = {}
 
     def read(self, path: str, content: bytes) -> tuple[SkillMetadata | None, list[SkillProblem]]:
         """Return the metadata and problems of a file; the caller owns what it gets."""
         key = (path, hashlib.blake2b(content, digest_size=16).digest())
         with self._lock:
-            reading = self._readings.get(key)
-            if reading is not None:
-                self._readings.move_to_end(key)
-        if reading is None:
-            read = read_skill(content, path=path)
-            reading = (read.metadata, read.problems)
-            with self._lock:
-                self._readings[key] = reading
-                while len(self._readings) > self._size:
-                    self._readings.popitem(last=False)
-        metadata, problems = reading
-        return (_copy(metadata) if metadata is not None else None), list(problems)
+            remembered = self._remembered.get(key)
+            if remembered is not None:
+                self._remembered.move_to_end(key)
+        if remembered is None:
+            remembered = _Remembered.of(read_skill(content, path=path))
+        with self._lock:
+            self._remembered[key] = remembered
+            self._latest[path] = remembered
+            while len(self._remembered) > self._size:
+                (gone, _digest), old = self._remembered.popitem(last=False)
+                if self._latest.get(gone) is old:
+                    del self._latest[gone]
+        return remembered.copy()
+
+    def tags(self, skills: Iterable[SkillMetadata]) -> dict[str, str]:
+        """Return the words that skills are found by and that their metadata does not hold, by path."""
+        with self._lock:
+            latest = {skill["path"]: self._latest.get(skill["path"]) for skill in skills}
+        return {path: found.tags for path, found in latest.items() if found is not None and found.tags}
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """What is kept of a file that was read."""
+
+    metadata: SkillMetadata | None
+    problems: list[SkillProblem]
+    tags: str
+
+    @classmethod
+    def of(cls, reading: SkillReading) -> "_Remembered":
+        tags = " ".join(as_text(reading.frontmatter.get(name)) for name in TAG_FIELDS)
+        return cls(reading.metadata, reading.problems, tags.strip())
+
+    def copy(self) -> tuple[SkillMetadata | None, list[SkillProblem]]:
+        return (_copy(self.metadata) if self.metadata is not None else None), list(self.problems)
 
 
 def _copy(skill: SkillMetadata) -> SkillMetadata:

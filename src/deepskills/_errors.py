@@ -7,3 +7,15 @@ class SkillsError(Exception):
 
 class SkillFormatError(SkillsError, ValueError):
     """A `SKILL.md`, or a value meant for one, does not follow the format."""
+
+
+class SkillNotFoundError(SkillsError, LookupError):
+    """No skill has that name."""
+
+
+class SkillPathError(SkillsError, ValueError):
+    """A path is refused: it does not lead to a file of the skill."""
+
+
+class SkillFileNotFoundError(SkillPathError):
+    """A path is fine, but no file is there."""

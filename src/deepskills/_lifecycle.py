@@ -14,7 +14,7 @@ from deepskills._prompt import shown_name, skill_block
 from deepskills._resources import Inventory, take_inventories
 from deepskills._skillmd import decode_skill
 from deepskills._sources import parent
-from deepskills._types import LoadRecord, SkillMetadata
+from deepskills._types import MAX_SHOWN_NAME_LENGTH, LoadRecord, SkillMetadata
 
 CLOSEST_NAMES = 3
 """How many similar names an unknown name is answered with."""
@@ -69,6 +69,7 @@ class Prepared:
     """A skill's text and files, ready to be loaded; `failure` says why there are none."""
 
     skill: SkillMetadata
+    text: str = ""
     block: str = ""
     inventory: Inventory = field(default_factory=Inventory)
     digest: str = ""
@@ -165,7 +166,10 @@ def unknown(catalog: Sequence[SkillMetadata], asked: str) -> Unknown:
     """Return what to answer to a name that no skill has."""
     names = [skill["name"] for skill in catalog]
     folded = {name.casefold(): name for name in names}
-    closest = difflib.get_close_matches(asked.casefold()[:128], folded, n=CLOSEST_NAMES, cutoff=0.5)
+    wanted = asked.casefold()[:MAX_SHOWN_NAME_LENGTH]
+    within = [name for name in folded if wanted and wanted in name]
+    similar = difflib.get_close_matches(wanted, folded, n=CLOSEST_NAMES, cutoff=0.5)
+    closest = list(dict.fromkeys([*within, *similar]))[:CLOSEST_NAMES]
     return Unknown(asked, [folded[name] for name in closest], names)
 
 
@@ -210,7 +214,7 @@ def _prepared(skill: SkillMetadata, file: File, inventory: Inventory, count_toke
     if problem is not None:
         return Prepared(skill, failure=problem["message"])
     block = skill_block(skill, text, inventory)
-    return Prepared(skill, block, inventory, digest_of(file.content), count_tokens(block))
+    return Prepared(skill, text, block, inventory, digest_of(file.content), count_tokens(block))
 
 
 def digest_of(content: bytes) -> str:

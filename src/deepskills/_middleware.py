@@ -25,6 +25,7 @@ from langgraph.types import Command
 from deepskills import _session as session
 from deepskills._catalog import discovery, is_current
 from deepskills._discovery import SkillCache
+from deepskills._extra_tools import ExtraTools, check_names
 from deepskills._lifecycle import Budgets
 from deepskills._pins import pin
 from deepskills._plan import Plan
@@ -67,6 +68,8 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
             same until the catalog changes, so that prompt caches hold.
         catalog_budget: How many characters the list of skills may take in the prompt; over it, hints go first, then
             descriptions shrink, never a name. `None` to cut nothing.
+        extra_tools: Any of `search_skills`, `list_skill_assets`, `load_skill_asset` and `get_skill_script_path`, for
+            agents without file tools or with large libraries.
         backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
         strict: Raise `SkillsError` when a source or a skill has an error, instead of going on without it.
 
@@ -91,6 +94,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         refresh: Refresh = "thread",
         loaded_status: LoadedStatus = "system_prompt",
         catalog_budget: int | None = None,
+        extra_tools: Sequence[str] = (),
         backend_timeout: float | None = None,
         strict: bool = False,
     ) -> None:
@@ -117,11 +121,20 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         self.source_labels: list[str] = [source.label for source in fixed or ()]
         self.system_prompt_template = system_prompt
         self._memory = TextMemory()
-        self.tools: Sequence[BaseTool] = SkillTools(self._settings, self._memory).all()
+        extra = ExtraTools(self._settings)
+        self.tools: Sequence[BaseTool] = [
+            *SkillTools(self._settings, self._memory).all(),
+            *(extra.make(name) for name in check_names(extra_tools)),
+        ]
         self._cache = SkillCache()
         self._section = None
         if system_prompt is not None:
-            self._section = Section(system_prompt, shows_loaded=loaded_status == "system_prompt", budget=catalog_budget)
+            self._section = Section(
+                system_prompt,
+                shows_loaded=loaded_status == "system_prompt",
+                budget=catalog_budget,
+                searchable="search_skills" in extra_tools,
+            )
 
     @property
     def name(self) -> str:

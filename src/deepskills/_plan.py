@@ -17,6 +17,8 @@ from typing import Any, TypeAlias, TypeVar
 from deepagents.backends import BackendProtocol, CompositeBackend
 from langgraph.errors import GraphBubbleUp
 
+from deepskills._local import real_paths
+
 MAX_CALLS_AT_ONCE = 16
 """How many calls to one backend run at the same time."""
 
@@ -34,6 +36,13 @@ class ListDirectory:
 @dataclass(frozen=True)
 class ReadFiles:
     """Ask for the contents of all `paths` in one batch."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ResolveLinks:
+    """Ask where paths really lie; a backend that is not a local file system has no answer, and no links."""
 
     paths: tuple[str, ...]
 
@@ -81,6 +90,13 @@ class Files:
 
 
 @dataclass(frozen=True)
+class RealPaths:
+    """Where each path really lies on this machine; empty if the backend is not a local file system."""
+
+    paths: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Failed:
     """A call that gave no usable answer."""
 
@@ -88,8 +104,8 @@ class Failed:
     timed_out: bool = False
 
 
-Call: TypeAlias = ListDirectory | ReadFiles
-Reply: TypeAlias = Listing | Files | Failed
+Call: TypeAlias = ListDirectory | ReadFiles | ResolveLinks
+Reply: TypeAlias = Listing | Files | RealPaths | Failed
 ResultT = TypeVar("ResultT")
 Plan: TypeAlias = Generator[tuple[Call, ...], list[Reply], ResultT]
 
@@ -187,7 +203,7 @@ async def _answer(call: Call, backend: BackendProtocol, seconds: float | None) -
     pool would be waited for at the end of the process.
     """
     method = "als" if isinstance(call, ListDirectory) else "adownload_files"
-    if seconds is None or _is_async_at_heart(backend, method):
+    if not isinstance(call, ResolveLinks) and (seconds is None or _is_async_at_heart(backend, method)):
         return await _aattempt(call, backend)
     return await asyncio.wrap_future(_in_thread(call, backend))
 
@@ -204,6 +220,8 @@ def _attempt(call: Call, backend: BackendProtocol) -> Reply:
     try:
         if isinstance(call, ListDirectory):
             return _listing(backend.ls(call.path))
+        if isinstance(call, ResolveLinks):
+            return RealPaths(real_paths(backend, call.paths))
         return _files(call, backend.download_files(list(call.paths)))
     except GraphBubbleUp:
         raise
@@ -211,7 +229,7 @@ def _attempt(call: Call, backend: BackendProtocol) -> Reply:
         return Failed(_describe(error))
 
 
-async def _aattempt(call: Call, backend: BackendProtocol) -> Reply:
+async def _aattempt(call: ListDirectory | ReadFiles, backend: BackendProtocol) -> Reply:
     try:
         if isinstance(call, ListDirectory):
             return _listing(await backend.als(call.path))

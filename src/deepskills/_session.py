@@ -44,6 +44,12 @@ def recorded_sources(state: Mapping[str, Any]) -> list[Source]:
     return [Source(path, label) for path, label in record["sources"]] if record else []
 
 
+def recorded_tags(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return the further words by which skills are found, by path."""
+    record = catalog_record(state)
+    return record["tags"] if record else {}
+
+
 def standing(state: Mapping[str, Any]) -> Standing:
     """Return what is loaded."""
     return Standing(tuple(state.get("skills_loaded") or ()), dict(state.get("skills_load_records") or {}))

@@ -121,3 +121,6 @@ class CatalogRecord(TypedDict):
 
     origins: dict[str, list[str]]
     """For a source whose listing led elsewhere (links, relative paths): the directories it led to."""
+
+    tags: dict[str, str]
+    """By path: words that a skill is found by and that its metadata does not hold."""

@@ -1,0 +1,159 @@
+"""Plans: the files of a skill, listed and read so that nothing outside its three directories is ever touched."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
+from deepskills._paths import check_relative, script_to_relative
+from deepskills._plan import Failed, File, Files, ListDirectory, Listing, Plan, ReadFiles, RealPaths, ResolveLinks
+from deepskills._problems import listed, quoted
+from deepskills._resources import RESOURCE_DIRECTORIES
+from deepskills._sources import PASSED_OVER, lies_under, parent
+from deepskills._types import MAX_SKILL_FILE_BYTES, SkillMetadata
+
+MAX_ASSETS = 500
+"""How many files of a skill are listed."""
+
+MAX_ASSET_DEPTH = 16
+"""How deep directories are listed; links may form circles."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A skill's directory: as the backend names it, and where it really lies if the backend is local."""
+
+    directory: str
+    real: str | None
+
+    def path(self, relative: str) -> str:
+        """Return the backend path of a file of the skill."""
+        return f"{self.directory.rstrip('/')}/{relative}"
+
+    def relative(self, path: str) -> str:
+        """Return a backend path as the skill names it."""
+        return path[len(self.directory.rstrip("/")) + 1 :]
+
+    def holds(self, real: str | None) -> bool:
+        """Whether a resolved path lies in the skill's directory."""
+        return self.real is None or (real is not None and lies_under(_posix(real), _posix(self.real)))
+
+
+def list_assets(skill: SkillMetadata) -> Plan[list[str]]:
+    """List the files in the skill's three directories at any depth, relative to the skill."""
+    place = yield from _place(skill)
+    found: list[str] = []
+    frontier = [place.path(name) for name in RESOURCE_DIRECTORIES]
+    for _ in range(MAX_ASSET_DEPTH):
+        frontier = yield from _inside(place, frontier)
+        if not frontier or len(found) >= MAX_ASSETS:
+            break
+        replies = yield tuple(ListDirectory(path) for path in frontier)
+        entries = [entry for reply in replies if isinstance(reply, Listing) for entry in reply.entries]
+        own = [entry for entry in entries if lies_under(entry.path, place.directory)]
+        files = yield from _inside(place, [entry.path for entry in own if not entry.is_directory])
+        found += [place.relative(path) for path in files]
+        frontier = [entry.path for entry in own if entry.is_directory and entry.name not in PASSED_OVER]
+    return sorted(found)[:MAX_ASSETS]
+
+
+def read_asset(skill: SkillMetadata, relative_path: str) -> Plan[str]:
+    """Return the text of one of the skill's files.
+
+    Raises:
+        SkillPathError: If the path is refused.
+        SkillFileNotFoundError: If no file is there.
+        SkillFormatError: If the file is not text, or too large.
+    """
+    check_relative(relative_path)
+    place = yield from _place(skill)
+    yield from _check_links(place, relative_path)
+    replies = yield (ReadFiles((place.path(relative_path),)),)
+    file = _only(replies[0], place.path(relative_path))
+    if file.content is None:
+        if file.is_missing or _is_directory(file):
+            raise (yield from _not_there(skill, relative_path))
+        raise SkillsError(f"The file {quoted(relative_path)} could not be read: {file.error}. Try again later.")
+    return _as_text(file.content, relative_path)
+
+
+def script_path(skill: SkillMetadata, script_name: str) -> Plan[str]:
+    """Return a path by which the script runs: the real one for a local backend, else the backend's.
+
+    Raises:
+        SkillPathError: If the path is refused.
+        SkillFileNotFoundError: If no script is there.
+    """
+    relative = script_to_relative(script_name)
+    check_relative(relative)
+    place = yield from _place(skill)
+    real = yield from _check_links(place, relative)
+    path = place.path(relative)
+    replies = yield (ListDirectory(parent(path)),)
+    listing = replies[0]
+    names = {entry.name for entry in listing.entries if not entry.is_directory} if isinstance(listing, Listing) else ()
+    if path.rpartition("/")[2] not in names:
+        raise (yield from _not_there(skill, relative))
+    return real or path
+
+
+def _place(skill: SkillMetadata) -> Plan[Place]:
+    directory = parent(skill["path"])
+    replies = yield (ResolveLinks((directory,)),)
+    reply = replies[0]
+    return Place(directory, reply.paths.get(directory) if isinstance(reply, RealPaths) else None)
+
+
+def _inside(place: Place, paths: Sequence[str]) -> Plan[list[str]]:
+    """Return the paths that do not lead out of the skill."""
+    if place.real is None or not paths:
+        return list(paths)
+    replies = yield (ResolveLinks(tuple(paths)),)
+    real = replies[0].paths if isinstance(replies[0], RealPaths) else {}
+    return [path for path in paths if place.holds(real.get(path))]
+
+
+def _check_links(place: Place, relative: str) -> Plan[str | None]:
+    """Return where the file really lies; raise if a link leads out of the skill."""
+    if place.real is None:
+        return None
+    path = place.path(relative)
+    replies = yield (ResolveLinks((path,)),)
+    real = replies[0].paths.get(path) if isinstance(replies[0], RealPaths) else None
+    if not place.holds(real):
+        raise SkillPathError(f"The path {quoted(relative)} is refused: a link in it leads out of the skill.")
+    return real
+
+
+def _not_there(skill: SkillMetadata, relative: str) -> Plan[SkillFileNotFoundError]:
+    """Return the error for a path without a file, with the nearest that have one."""
+    available = yield from list_assets(skill)
+    nearest = difflib.get_close_matches(relative, available, n=3, cutoff=0.4) or available[:5]
+    hint = f"Did you mean {listed(nearest)}?" if nearest else "The skill has no files in its directories."
+    return SkillFileNotFoundError(f"The skill {quoted(skill['name'])} has no file {quoted(relative)}. {hint}")
+
+
+def _only(reply: object, path: str) -> File:
+    if isinstance(reply, Files):
+        return reply.files[0]
+    return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend gave no file")
+
+
+def _is_directory(file: File) -> bool:
+    return file.error == "is_directory"
+
+
+def _as_text(content: bytes, relative: str) -> str:
+    if len(content) > MAX_SKILL_FILE_BYTES:
+        raise SkillFormatError(f"The file {quoted(relative)} is too large: {len(content):,} bytes.")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SkillFormatError(f"The file {quoted(relative)} is not text. Use its path instead.") from None
+    if "\x00" in text:
+        raise SkillFormatError(f"The file {quoted(relative)} is not text. Use its path instead.")
+    return text
+
+
+def _posix(path: str) -> str:
+    return path.replace("\\", "/")

@@ -1,0 +1,159 @@
+"""The tools for agents without file tools or with large libraries: search a catalog, list and read a skill's files."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain.tools import ToolRuntime
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import BaseModel, Field
+
+from deepskills import _session as session
+from deepskills._assets import list_assets, read_asset, script_path
+from deepskills._errors import SkillsError
+from deepskills._finding import SearchCache, find_or_raise
+from deepskills._plan import Plan
+from deepskills._prompt import field_text, shown_name, shown_path
+from deepskills._settings import Settings
+from deepskills._tools import preparation
+from deepskills._types import MAX_DESCRIPTION_LENGTH, SkillMetadata
+
+logger = logging.getLogger("deepskills")
+
+MAX_RESULTS = 50
+"""How many results of a search are shown at most."""
+
+
+class SearchArguments(BaseModel):
+    """Arguments of `search_skills`."""
+
+    query: str = Field(description="What the skill should be about, in a few words.")
+    n: int = Field(default=5, description="How many results to show.")
+
+
+class SkillArguments(BaseModel):
+    """Arguments of `list_skill_assets`."""
+
+    skill_name: str = Field(description="The skill's name.")
+
+
+class AssetArguments(SkillArguments):
+    """Arguments of `load_skill_asset`."""
+
+    relative_path: str = Field(description="Path relative to the skill, such as `references/guide.md`.")
+
+
+class ScriptArguments(SkillArguments):
+    """Arguments of `get_skill_script_path`."""
+
+    script_name: str = Field(description="Path relative to the skill's `scripts/` directory.")
+
+
+@dataclass(frozen=True)
+class _Spec:
+    description: str
+    arguments: type[BaseModel]
+
+
+SPECS = {
+    "search_skills": _Spec(
+        "Search all skills by what they are for. Use it when the list of skills is long or cut short.", SearchArguments
+    ),
+    "list_skill_assets": _Spec("List the files of a skill: its scripts, references and assets.", SkillArguments),
+    "load_skill_asset": _Spec("Read a text file of a skill.", AssetArguments),
+    "get_skill_script_path": _Spec("Get the path by which a script of a skill can be run.", ScriptArguments),
+}
+"""The extra tools by name."""
+
+
+def check_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names, each once.
+
+    Raises:
+        ValueError: If one is no extra tool.
+    """
+    if isinstance(names, str):
+        raise ValueError(f"extra_tools must be a sequence of names, got the single name {names!r}")  # noqa: TRY004
+    unknown = [name for name in names if name not in SPECS]
+    if unknown:
+        raise ValueError(f"extra_tools has no {', '.join(map(repr, unknown))}; choose from {', '.join(SPECS)}")
+    return tuple(dict.fromkeys(names))
+
+
+class ExtraTools:
+    """Makes the extra tools for one middleware."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._search = SearchCache()
+        self._plans: dict[str, Callable[..., Plan[str]]] = {
+            "search_skills": self._search_skills,
+            "list_skill_assets": self._list_assets,
+            "load_skill_asset": self._read_asset,
+            "get_skill_script_path": self._script_path,
+        }
+
+    def make(self, name: str) -> BaseTool:
+        """Return one tool; its sync and async calls perform the same plan."""
+        settings, plan, spec = self._settings, self._plans[name], SPECS[name]
+
+        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+            return settings.perform(_answered(name, plan(runtime, **arguments), runtime), runtime)
+
+        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+            return await settings.aperform(_answered(name, plan(runtime, **arguments), runtime), runtime)
+
+        return StructuredTool.from_function(
+            call, acall, name=name, description=spec.description, args_schema=spec.arguments, infer_schema=False
+        )
+
+    def _search_skills(self, runtime: "ToolRuntime[Any, Any]", query: str, n: int = 5) -> Plan[str]:
+        yield from ()
+        skills, tags = _catalog(runtime.state), session.recorded_tags(runtime.state)
+        found = self._search.search(skills, tags, query, max(1, min(n, MAX_RESULTS)))
+        if not found:
+            return f"No skill matches '{field_text(query, 200)}'. Try other words, or work without a skill."
+        return "\n".join(
+            f"- **{shown_name(skill['name'])}**: {field_text(skill['description'], MAX_DESCRIPTION_LENGTH)}"
+            for skill in found
+        )
+
+    def _list_assets(self, runtime: "ToolRuntime[Any, Any]", skill_name: str) -> Plan[str]:
+        skill = self._skill(runtime, skill_name)
+        paths = yield from list_assets(skill)
+        if not paths:
+            return f"The skill '{shown_name(skill['name'])}' has no files besides its instructions."
+        return "\n".join(f"- {shown_path(path)}" for path in paths)
+
+    def _read_asset(self, runtime: "ToolRuntime[Any, Any]", skill_name: str, relative_path: str) -> Plan[str]:
+        return (yield from read_asset(self._skill(runtime, skill_name), relative_path))
+
+    def _script_path(self, runtime: "ToolRuntime[Any, Any]", skill_name: str, script_name: str) -> Plan[str]:
+        return (yield from script_path(self._skill(runtime, skill_name), script_name))
+
+    def _skill(self, runtime: "ToolRuntime[Any, Any]", skill_name: str) -> SkillMetadata:
+        state: Mapping[str, Any] = runtime.state
+        skill = find_or_raise(_catalog(state), state.get("skills_problems") or (), skill_name)
+        if not preparation(self._settings, runtime, state).may_read(skill["path"]):
+            raise SkillsError(f"The skill '{shown_name(skill_name)}' lies under no current source.")
+        return skill
+
+
+def _catalog(state: Mapping[str, Any]) -> list[SkillMetadata]:
+    return session.trusted_catalog(state) or []
+
+
+def _answered(name: str, plan: Plan[str], runtime: "ToolRuntime[Any, Any]") -> Plan[ToolMessage]:
+    """Turn a plan's text, or what it raised, into the tool's answer."""
+    call_id = runtime.tool_call_id or ""
+    try:
+        text = yield from plan
+    except SkillsError as error:
+        return ToolMessage(f"Error: {error}", name=name, tool_call_id=call_id, status="error")
+    except Exception as error:
+        logger.exception("%s failed", name)
+        text = f"Error: {name} failed ({type(error).__name__}). Work without it."
+        return ToolMessage(text, name=name, tool_call_id=call_id, status="error")
+    return ToolMessage(text, name=name, tool_call_id=call_id)

@@ -1,0 +1,143 @@
+"""Search over a catalog: the right skill first, in any script, with word forms and small typing slips.
+
+SQLite's FTS5 (in the standard library) keeps the index, stems English words and ranks by BM25. Three things it does not
+do are done here, before text reaches it: Chinese and Japanese, which have no spaces, become overlapping pairs of
+characters; a word that no skill has is replaced by the nearest that one has; and function words, which would let
+every description match, are left out.
+"""
+
+import re
+import sqlite3
+import threading
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+MAX_QUERY_WORDS = 32
+"""How many words of a query count."""
+
+MIN_PREFIX_LENGTH = 5
+"""How many first letters two forms of a word share at least."""
+
+_WORD = re.compile(r"[^\W_]+")
+_CJK = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\uac00-\ud7af]+")
+_FUNCTION_WORDS = """
+a about all an and any are as at be by can could do does for from get give has have help how i if in into is it its like
+make me my need new of on or our out please should some so that the their them then there these they this to up us use
+used user uses using want was we what when where which who will with would you your skill skills
+"""
+_STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
+_CJK_STOP = frozenset(
+    "的了在是我和有就不人都一把这那要给为请帮与及或等用时的中对将の をにはがでともやへする したいですます".replace(
+        " ", ""
+    )
+)
+
+
+@dataclass(frozen=True)
+class Document:
+    """What is searched of a skill."""
+
+    name: str
+    description: str
+    tags: str = ""
+
+
+class SearchIndex:
+    """An index over one catalog; safe to share by threads."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self._names = [document.name for document in documents]
+        self._lock = threading.Lock()
+        self._vocabulary: set[str] = set()
+        self._nearest: dict[str, list[str]] | None = None
+        # One connection behind a lock: queries take a few milliseconds and Python threads would take turns anyway.
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._database.execute(
+            "CREATE VIRTUAL TABLE skills USING fts5(name, tags, description, "
+            "tokenize = 'porter unicode61 remove_diacritics 2', prefix = '5', detail = 'column')"
+        )
+        self._database.executemany(
+            "INSERT INTO skills(rowid, name, tags, description) VALUES (?, ?, ?, ?)",
+            (
+                (row, self._indexed(d.name), self._indexed(d.tags), self._indexed(d.description))
+                for row, d in enumerate(documents, 1)
+            ),
+        )
+
+    def search(self, query: str, limit: int = 5) -> list[str]:
+        """Return the names of the best matches, best first; none if nothing fits."""
+        terms = self._terms(query)
+        if not terms or limit < 1:
+            return []
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT rowid, bm25(skills, 5.0, 3.0, 1.5) AS score FROM skills WHERE skills MATCH ? "
+                "ORDER BY score, rowid LIMIT ?",
+                (" OR ".join(terms), limit),
+            ).fetchall()
+        return [self._names[row - 1] for row, _score in rows]
+
+    def _indexed(self, text: str) -> str:
+        words = split_words(text)
+        self._vocabulary.update(word for word in words if word.isascii())
+        return " ".join(words)
+
+    def _terms(self, query: str) -> list[str]:
+        """Return the query as FTS5 terms: each word, and the beginning that its other forms share with it."""
+        terms: list[str] = []
+        for word in split_words(query)[:MAX_QUERY_WORDS]:
+            if word in _STOP_WORDS:
+                continue
+            for known in self._known_forms(word):
+                terms.append(f'"{known}"')
+                if known.isascii() and len(known) > MIN_PREFIX_LENGTH:
+                    terms.append(f'"{known[:MIN_PREFIX_LENGTH]}" *')
+        return list(dict.fromkeys(terms))
+
+    def _known_forms(self, word: str) -> list[str]:
+        """Return the word, or where no skill has it, those nearest to it."""
+        if not word.isascii() or word in self._vocabulary or len(word) < 4:  # noqa: PLR2004 - too short to guess
+            return [word]
+        return self._corrected(word) or [word]
+
+    def _corrected(self, word: str) -> list[str]:
+        """Return the known words that one letter dropped, added, swapped or changed makes of `word`."""
+        if self._nearest is None:
+            nearest: dict[str, list[str]] = {}
+            for known in sorted(self._vocabulary):
+                for key in _deletions(known):
+                    nearest.setdefault(key, []).append(known)
+            self._nearest = nearest
+        found = {known: None for key in _deletions(word) for known in self._nearest.get(key, ())}
+        return sorted(found, key=lambda known: (known[0] != word[0], abs(len(known) - len(word)), known))[:3]
+
+
+def _deletions(word: str) -> Iterable[str]:
+    """Return the word and what is left when one letter is dropped."""
+    yield word
+    if len(word) > 3:  # noqa: PLR2004 - short words have too many neighbours
+        for position in range(len(word)):
+            yield word[:position] + word[position + 1 :]
+
+
+def split_words(text: str) -> list[str]:
+    """Split text into words; runs of Chinese or Japanese become pairs of characters."""
+    words: list[str] = []
+    for run in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
+        position = 0
+        for match in _CJK.finditer(run):
+            if match.start() > position:
+                words.append(run[position : match.start()])
+            words += _pairs(match[0])
+            position = match.end()
+        if position < len(run):
+            words.append(run[position:])
+    return words
+
+
+def _pairs(run: str) -> list[str]:
+    if len(run) == 1:
+        return [] if run in _CJK_STOP else [run]
+    pairs = [run[start : start + 2] for start in range(len(run) - 1)]
+    return [pair for pair in pairs if not all(character in _CJK_STOP for character in pair)]

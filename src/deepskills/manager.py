@@ -1,0 +1,190 @@
+"""`SkillsManager`: skills outside an agent, by the same rules as inside one."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from deepagents.backends import BackendProtocol, FilesystemBackend
+from typing_extensions import TypedDict
+
+from deepskills._assets import list_assets, read_asset, script_path
+from deepskills._discovery import Catalog, Known, SkillCache, discover
+from deepskills._errors import SkillsError
+from deepskills._finding import SearchCache, find_or_raise
+from deepskills._lifecycle import Preparation, prepare
+from deepskills._plan import Plan, adrive, drive
+from deepskills._prompt import shown_name
+from deepskills._sources import parse_sources
+from deepskills._types import SkillMetadata, SkillProblem, SkillSource
+
+__all__ = ["SearchResult", "SkillsManager"]
+
+ResultT = TypeVar("ResultT")
+
+README = """# Skills
+
+Put each skill into a directory of its own, with a file `SKILL.md` that starts like this:
+
+    ---
+    name: the-directory-name
+    description: What the skill does, and when to use it.
+    ---
+
+Below it, write the instructions. Scripts go into `scripts/`, further reading into `references/`, templates and other
+files into `assets/`. The format is described at https://agentskills.io.
+"""
+
+
+class SearchResult(TypedDict):
+    """A skill that a search found."""
+
+    name: str
+    description: str
+
+
+class SkillsManager:
+    """Lists, searches and reads skills on a backend. Every method looks anew; each has an async twin.
+
+    Args:
+        backend: Where the files are.
+        sources: Backend paths that hold skill directories, each alone or as `(path, label)`; the later wins.
+        max_depth: How many levels below a source skills may lie.
+        backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: BackendProtocol,
+        sources: Sequence[SkillSource],
+        max_depth: int = 1,
+        backend_timeout: float | None = None,
+    ) -> None:
+        self._backend = backend
+        self._sources = parse_sources(sources)
+        self._max_depth = max_depth
+        self._timeout = backend_timeout
+        self._cache = SkillCache()
+        self._search = SearchCache()
+
+    @classmethod
+    def from_directory(cls, path: str | Path, create: bool = False) -> "SkillsManager":  # noqa: FBT001, FBT002 - fixed
+        """Return a manager of the skills in a local directory.
+
+        Args:
+            path: The directory.
+            create: Make the directory if it is missing, with a README that says what goes there.
+        """
+        directory = Path(path).expanduser().absolute()
+        if create and not directory.exists():
+            directory.mkdir(parents=True)
+            (directory / "README.md").write_text(README, encoding="utf-8")
+        backend = FilesystemBackend(root_dir=directory, virtual_mode=False)
+        return cls(backend=backend, sources=[directory.as_posix()])
+
+    def list_skills(self) -> list[str]:
+        """Return the names of all skills; a missing directory gives none."""
+        return self._run(self._names)
+
+    async def alist_skills(self) -> list[str]:
+        """Return the names of all skills; a missing directory gives none."""
+        return await self._arun(self._names)
+
+    def list_metadata(self) -> list[SkillMetadata]:
+        """Return what is known of all skills before they are loaded."""
+        return self._run(self._metadata)
+
+    async def alist_metadata(self) -> list[SkillMetadata]:
+        """Return what is known of all skills before they are loaded."""
+        return await self._arun(self._metadata)
+
+    def list_problems(self) -> list[SkillProblem]:
+        """Return everything that is wrong with sources and skills."""
+        return self._run(self._problems)
+
+    async def alist_problems(self) -> list[SkillProblem]:
+        """Return everything that is wrong with sources and skills."""
+        return await self._arun(self._problems)
+
+    def get_skill_content(self, name: str) -> str:
+        """Return the whole `SKILL.md` of a skill."""
+        return self._run(lambda: self._content(name))
+
+    async def aget_skill_content(self, name: str) -> str:
+        """Return the whole `SKILL.md` of a skill."""
+        return await self._arun(lambda: self._content(name))
+
+    def search_skills(self, query: str, n: int = 5) -> list[SearchResult]:
+        """Return the skills that fit `query`, best first; none if nothing fits."""
+        return self._run(lambda: self._found(query, n))
+
+    async def asearch_skills(self, query: str, n: int = 5) -> list[SearchResult]:
+        """Return the skills that fit `query`, best first; none if nothing fits."""
+        return await self._arun(lambda: self._found(query, n))
+
+    def list_skill_assets(self, skill_name: str) -> list[str]:
+        """Return the files in a skill's three directories, relative to the skill."""
+        return self._run(lambda: self._with_skill(skill_name, list_assets))
+
+    async def alist_skill_assets(self, skill_name: str) -> list[str]:
+        """Return the files in a skill's three directories, relative to the skill."""
+        return await self._arun(lambda: self._with_skill(skill_name, list_assets))
+
+    def get_skill_asset(self, skill_name: str, relative_path: str) -> str:
+        """Return the text of one of a skill's files."""
+        return self._run(lambda: self._with_skill(skill_name, lambda skill: read_asset(skill, relative_path)))
+
+    async def aget_skill_asset(self, skill_name: str, relative_path: str) -> str:
+        """Return the text of one of a skill's files."""
+        return await self._arun(lambda: self._with_skill(skill_name, lambda skill: read_asset(skill, relative_path)))
+
+    def get_skill_script_path(self, skill_name: str, script_name: str) -> str:
+        """Return a path by which a script of a skill can be run."""
+        return self._run(lambda: self._with_skill(skill_name, lambda skill: script_path(skill, script_name)))
+
+    async def aget_skill_script_path(self, skill_name: str, script_name: str) -> str:
+        """Return a path by which a script of a skill can be run."""
+        return await self._arun(lambda: self._with_skill(skill_name, lambda skill: script_path(skill, script_name)))
+
+    def _run(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
+        return drive(plan(), lambda: self._backend, self._timeout)
+
+    async def _arun(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
+        return await adrive(plan(), lambda: self._backend, self._timeout)
+
+    def _catalog(self) -> Plan[Catalog]:
+        return discover(self._sources, max_depth=self._max_depth, read=self._cache.read, known=Known())
+
+    def _names(self) -> Plan[list[str]]:
+        catalog = yield from self._catalog()
+        return [skill["name"] for skill in catalog.skills]
+
+    def _metadata(self) -> Plan[list[SkillMetadata]]:
+        catalog = yield from self._catalog()
+        return catalog.skills
+
+    def _problems(self) -> Plan[list[SkillProblem]]:
+        catalog = yield from self._catalog()
+        return catalog.problems
+
+    def _content(self, name: str) -> Plan[str]:
+        skill = yield from self._skill(name)
+        prepared = yield from prepare([skill], Preparation(depth=1, count_tokens=len, may_read=lambda _path: True))
+        ready = prepared[skill["name"]]
+        if ready.failure is not None:
+            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {ready.failure}.")
+        return ready.text
+
+    def _found(self, query: str, n: int) -> Plan[list[SearchResult]]:
+        catalog = yield from self._catalog()
+        tags = self._cache.tags(catalog.skills)
+        found = self._search.search(catalog.skills, tags, query, n)
+        return [SearchResult(name=skill["name"], description=skill["description"]) for skill in found]
+
+    def _skill(self, name: str) -> Plan[SkillMetadata]:
+        catalog = yield from self._catalog()
+        return find_or_raise(catalog.skills, catalog.problems, name)
+
+    def _with_skill(self, name: str, plan: Callable[[SkillMetadata], Plan[ResultT]]) -> Plan[ResultT]:
+        skill = yield from self._skill(name)
+        return (yield from plan(skill))
