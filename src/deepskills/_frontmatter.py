@@ -26,12 +26,17 @@ MAX_DEPTH = 16
 MAX_PARSES = 256
 """How many keys of broken frontmatter are tried as YAML on their own before the rest is taken as plain text."""
 
+MAX_SALVAGED = 64 * 1024
+"""How many characters of broken frontmatter are tried as YAML; nested keys count at every level."""
+
 MAX_FAILED_PARSES = 24
 """How many of those may fail; a failure can cost more than a success."""
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _KEY = re.compile(r"""(["']?)(\w[\w.\-]*(?: [\w.\-]+){0,2})\1[ \t]*:(?:[ \t]|$)""")
 _MAX_KEY_LENGTH = 128
+_TOUCHING_COMMENT = re.compile(r"[|>][-+0-9]{0,2}#")
+_COMMENT_FOR_VALUE = re.compile(r":[ \t]+#")
 _BLOCK_SCALAR = re.compile(r"[|>][-+0-9]{0,2}(?:[ \t]+#.*)?$")
 
 
@@ -54,6 +59,7 @@ class Notes:
     aliases: bool = False
     tags: bool = False
     flow: bool = False
+    odd_comments: bool = False
     cleaned: bool = False
 
     def slips(self) -> int:
@@ -110,23 +116,27 @@ def _compose(text: str, notes: Notes) -> Tree:
         FrontmatterError: If it is not valid YAML, holds several documents, or nests too deep.
     """
     source = _EventSource(text)
-    composer = _Composer(notes)
+    composer = _Composer(notes, text.split("\n") if "#" in text else [])
     try:
         while (event := source.get_event()) is not None:
             composer.take(event)
     except yaml.YAMLError as error:
         raise FrontmatterError(_reason(error)) from None
+    except UnicodeDecodeError:
+        # A tag's %-escapes may be no UTF-8, which libyaml lets through.
+        raise FrontmatterError("a tag is not text") from None
     return composer.root
 
 
 class _Frame:
     """A list or mapping that is still open."""
 
-    __slots__ = ("container", "key")
+    __slots__ = ("container", "key", "key_line")
 
     def __init__(self, container: list[Tree] | dict[str, Tree]) -> None:
         self.container = container
         self.key: str | None = None
+        self.key_line = 0
 
     def awaits_key(self) -> bool:
         return self.key is None and isinstance(self.container, dict)
@@ -135,9 +145,10 @@ class _Frame:
 class _Composer:
     """Takes YAML events, one by one, and builds what they say."""
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: Notes, lines: list[str]) -> None:
         self.root: Tree = None
         self._notes = notes
+        self._lines = lines
         self._open: list[_Frame] = []
         self._documents = 0
 
@@ -167,11 +178,28 @@ class _Composer:
         self._note_properties(event)
         is_plain = event.tag is None and not event.style
         is_key = bool(self._open) and self._open[-1].awaits_key()
+        if self._lines:
+            self._note_comment(event, is_key=is_key)
         if is_plain and not is_key and event.value in _NULLS:
             return None
+        self._notes.aliases |= is_plain and is_key and event.value == "<<"
         cleaned = clean(event.value)
         self._notes.cleaned |= cleaned != event.value
         return cleaned
+
+    def _note_comment(self, event: yaml.ScalarEvent, *, is_key: bool) -> None:
+        """Note a comment that touches a block's indicator, or stands between a key and its text: others stumble."""
+        start, end = event.start_mark, event.end_mark
+        if start is None or end is None:
+            return
+        if event.style in ("|", ">"):
+            line = self._lines[start.line] if start.line < len(self._lines) else ""
+            self._notes.odd_comments |= bool(_TOUCHING_COMMENT.match(line, start.column))
+        if is_key:
+            self._open[-1].key_line = end.line
+        elif self._open and event.style not in ("'", '"') and isinstance(self._open[-1].container, dict):
+            between = self._lines[self._open[-1].key_line : start.line]
+            self._notes.odd_comments |= any(map(_COMMENT_FOR_VALUE.search, between))
 
     def _note_properties(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
         self._notes.tags |= event.tag is not None
@@ -189,7 +217,6 @@ class _Composer:
             frame.key = as_text(value)
             if not isinstance(value, str):
                 self._notes.repaired.append(frame.key)
-            self._notes.aliases |= frame.key == "<<"
         else:
             if frame.key in frame.container:
                 self._notes.duplicates.append(frame.key)
@@ -212,41 +239,44 @@ class _Salvage:
         self._notes = notes
         self._parses = MAX_PARSES
         self._failures = MAX_FAILED_PARSES
+        self._characters = MAX_SALVAGED
 
     def mapping(self, lines: Iterable[str], depth: int = 0) -> dict[str, Tree]:
         """Return the keys at the indentation of the first line that has one, each with its value."""
         found: dict[str, Tree] = {}
         for key, block in _blocks(lines, self._notes):
-            value = self._value(key, block, depth)
-            if key in found:
-                self._notes.duplicates.append(key)
-            found[key] = value
+            values = self._values(key, block, depth)
+            self._notes.duplicates += [key for key in values if key in found]
+            found |= values
         return found
 
-    def _value(self, key: str, block: list[str], depth: int) -> Tree:
-        if self._parses > 0 and self._failures > 0:
+    def _values(self, key: str, block: list[str], depth: int) -> dict[str, Tree]:
+        """Return the value of `key`, and of keys below it that only YAML itself makes out."""
+        text = "\n".join(block)
+        if self._parses > 0 and self._failures > 0 and len(text) <= self._characters:
             self._parses -= 1
+            self._characters -= len(text)
             notes = Notes()
             try:
-                tree = _compose("\n".join(block), notes)
+                tree = _compose(text, notes)
             except _TooDeepError:
                 self._failures -= 1
                 self._notes.too_deep.append(key)
-                return _plain_text(block)
+                return {key: _plain_text(block)}
             except FrontmatterError:
                 self._failures -= 1
             else:
-                if isinstance(tree, dict) and list(tree) == [key]:
+                if isinstance(tree, dict) and next(iter(tree), None) == key:
                     self._notes.add(notes)
-                    return tree[key]
+                    return tree
         if depth < MAX_DEPTH and _opens_mapping(block):
             slips = self._notes.slips()
             nested = self.mapping(block[1:], depth + 1)
             if self._notes.slips() == slips:
                 self._notes.repaired.append(key)
-            return nested
+            return {key: nested}
         self._notes.repaired.append(key)
-        return _plain_text(block)
+        return {key: _plain_text(block)}
 
 
 def _blocks(lines: Iterable[str], notes: Notes) -> Iterator[tuple[str, list[str]]]:
@@ -292,11 +322,12 @@ def _opens_mapping(block: list[str]) -> bool:
 def _plain_text(block: list[str]) -> Tree:
     """Return a block's value as its author meant it: the items of a list, the lines of a block scalar, or one text."""
     rest, below = _rest(block), [line.strip() for line in block[1:]]
-    if not rest and below and all(line.startswith("- ") for line in below if line):
+    if not rest and any(below) and all(line.startswith("- ") for line in below if line):
         return [_unquoted(line[2:].strip()) for line in below if line]
     if _BLOCK_SCALAR.match(rest):
         return ("\n" if rest.startswith("|") else " ").join(below).strip()
-    return _unquoted(" ".join([rest, *below]).strip())
+    text = " ".join([rest, *below]).strip()
+    return None if text in _NULLS else _unquoted(text)
 
 
 def _unquoted(text: str) -> str:

@@ -15,7 +15,8 @@ def is_valid_name(name: str) -> bool:
 
 def is_too_long(name: str) -> bool:
     """Whether `name` is longer than the specification allows, as written or normalized."""
-    return max(len(name), len(unicodedata.normalize("NFKC", name))) > MAX_NAME_LENGTH
+    # Only short names are normalized: that is quadratic in a run of combining marks.
+    return len(name) > MAX_NAME_LENGTH or len(unicodedata.normalize("NFKC", name)) > MAX_NAME_LENGTH
 
 
 def same_name(name: str, directory: str) -> bool:

@@ -174,6 +174,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "error",
         "The frontmatter holds `---` between its fences, which other readers take for its end. Remove it.",
     ),
+    "comment-misplaced": (
+        "error",
+        "A comment stands between a key and its text, or touches `|` or `>`; other readers stumble on it. "
+        "Put it on a line of its own above the key.",
+    ),
     "unknown-field": (
         "error",
         "Not in the specification: {keys}. Move further properties below `metadata:`.",

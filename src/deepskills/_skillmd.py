@@ -29,8 +29,8 @@ SPECIFIED_FIELDS = frozenset({"name", "description", "license", "compatibility",
 FALLBACK_NAME = "unnamed-skill"
 """The name of a skill that has none and lies in no directory."""
 
-_OPENING_FENCE = re.compile(r"---[ \t]*(?:\r\n|[\r\n]|\Z)")
-_CLOSING_FENCE = re.compile(r"(?<=[\r\n])---[ \t]*(?:\r\n|[\r\n]|\Z)")
+_FENCE = re.compile(r"---[ \t]*+(?:\r\n|[\r\n]|\Z)")
+_LINE_OF_DASHES = re.compile(r"(?<=[\r\n])---")
 _BLANK = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*")
 
 
@@ -160,23 +160,21 @@ class _Reader:
     def _split(self, text: str) -> tuple[str, str]:
         """Return what stands between the fences, its line ends made LF, and what stands after them."""
         start = _skip_preamble(text)
-        opening = _OPENING_FENCE.match(text, start)
+        opening = _FENCE.match(text, start)
         if opening is None:
             raise _Refusal("no-frontmatter")
         if start:
             self._report("text-before-frontmatter")
-        window_end = opening.end() + MAX_FRONTMATTER_BYTES + 1
-        closing = _CLOSING_FENCE.search(text, opening.end(), window_end)
+        furthest = opening.end() + MAX_FRONTMATTER_BYTES
+        dashes = _LINE_OF_DASHES.finditer(text, opening.end(), furthest + len("---"))
+        closing = next((fence for d in dashes if (fence := _FENCE.match(text, d.start()))), None)
         if closing is None:
-            raise _Refusal("frontmatter-unclosed" if len(text) < window_end else "frontmatter-too-large")
+            raise _Refusal("frontmatter-unclosed" if len(text) <= furthest else "frontmatter-too-large")
         raw = text[opening.end() : closing.start()]
         if _utf8_length(raw) > MAX_FRONTMATTER_BYTES:
             raise _Refusal("frontmatter-too-large")
         self._check_framing(opening[0], raw, closing[0])
-        # The window may end inside the blanks behind the fence: match again without it.
-        ending = _OPENING_FENCE.match(text, closing.start())
-        body = text[ending.end() if ending else closing.end() :]
-        return raw.replace("\r\n", "\n").replace("\r", "\n"), body
+        return raw.replace("\r\n", "\n").replace("\r", "\n"), text[closing.end() :]
 
     def _check_framing(self, opening: str, raw: str, closing: str) -> None:
         framed = opening + raw + closing
@@ -222,6 +220,8 @@ class _Reader:
                 self._report(code)
         if notes.flow:
             self._report_strict("flow-style")
+        if notes.odd_comments:
+            self._report_strict("comment-misplaced")
 
     def _metadata(self, frontmatter: dict[str, Tree]) -> SkillMetadata:
         fields = {key: frontmatter.get(key) for key in ("name", "description", "license", "compatibility")}
@@ -252,10 +252,10 @@ class _Reader:
             return name
         if _naming.is_too_long(name):
             self._report("name-too-long", length=len(name))
-            name = name[:MAX_SHOWN_NAME_LENGTH]
+        name = name[:MAX_SHOWN_NAME_LENGTH]
         if not _naming.is_valid_name(name):
             self._report("name-invalid", name=quoted(name))
-        if directory and not _naming.same_name(name, directory):
+        if directory and not _naming.same_name(name, directory[:MAX_SHOWN_NAME_LENGTH]):
             self._report("name-directory-mismatch", name=quoted(name), directory=quoted(one_line(directory)))
         return name
 
