@@ -12,12 +12,19 @@ import threading
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 MAX_QUERY_WORDS = 32
 """How many words of a query count."""
 
 MIN_PREFIX_LENGTH = 5
 """How many first letters two forms of a word share at least."""
+
+MIN_LIKENESS = 0.8
+"""How alike a word and its correction must be."""
+
+MAX_CORRECTIONS = 3
+"""How many corrections of one word are searched for."""
 
 _WORD = re.compile(r"[^\W_]+")
 _CJK = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\uac00-\ud7af]+")
@@ -109,8 +116,10 @@ class SearchIndex:
                 for key in _deletions(known):
                     nearest.setdefault(key, []).append(known)
             self._nearest = nearest
-        found = {known: None for key in _deletions(word) for known in self._nearest.get(key, ())}
-        return sorted(found, key=lambda known: (known[0] != word[0], abs(len(known) - len(word)), known))[:3]
+        near = {known for key in _deletions(word) for known in self._nearest.get(key, ())}
+        rated = ((SequenceMatcher(None, word, known).ratio(), known) for known in near if known[0] == word[0])
+        best = sorted((-ratio, known) for ratio, known in rated if ratio >= MIN_LIKENESS)
+        return [known for _, known in best[:MAX_CORRECTIONS]]
 
 
 def _deletions(word: str) -> Iterable[str]:
