@@ -153,6 +153,7 @@ class _Composer:
         self._documents = 0
 
     def take(self, event: yaml.Event) -> None:
+        """Build on by one event; scalars come first because they come most."""
         if isinstance(event, yaml.ScalarEvent):
             self._place(self._scalar(event))
         elif isinstance(event, yaml.CollectionStartEvent):
@@ -180,12 +181,16 @@ class _Composer:
         is_key = bool(self._open) and self._open[-1].awaits_key()
         if self._lines:
             self._note_comment(event, is_key=is_key)
-        if is_plain and not is_key and event.value in _NULLS:
+        if not is_plain:
+            cleaned = clean(event.value)
+            self._notes.cleaned |= cleaned != event.value
+            return cleaned
+        # The text was cleaned as a whole, and only quotes can bring characters in by escapes.
+        if is_key:
+            self._notes.aliases |= event.value == "<<"
+        elif event.value in _NULLS:
             return None
-        self._notes.aliases |= is_plain and is_key and event.value == "<<"
-        cleaned = clean(event.value)
-        self._notes.cleaned |= cleaned != event.value
-        return cleaned
+        return event.value
 
     def _note_comment(self, event: yaml.ScalarEvent, *, is_key: bool) -> None:
         """Note a comment that touches a block's indicator, or stands between a key and its text: others stumble."""
@@ -202,8 +207,10 @@ class _Composer:
             self._notes.odd_comments |= any(map(_COMMENT_FOR_VALUE.search, between))
 
     def _note_properties(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
-        self._notes.tags |= event.tag is not None
-        self._notes.aliases |= event.anchor is not None
+        if event.tag is not None:
+            self._notes.tags = True
+        if event.anchor is not None:
+            self._notes.aliases = True
 
     def _place(self, value: Tree) -> None:
         """Add `value` to what is open: as an item, as a key, or as the value of the key before it."""

@@ -10,13 +10,15 @@ def is_valid_name(name: str) -> bool:
 
     Other readers normalize a name before they judge it, so both spellings have to keep the rules.
     """
-    return _keeps_rules(name) and _keeps_rules(unicodedata.normalize("NFKC", name))
+    return _keeps_rules(name) and (name.isascii() or _keeps_rules(unicodedata.normalize("NFKC", name)))
 
 
 def is_too_long(name: str) -> bool:
     """Whether `name` is longer than the specification allows, as written or normalized."""
     # Only short names are normalized: that is quadratic in a run of combining marks.
-    return len(name) > MAX_NAME_LENGTH or len(unicodedata.normalize("NFKC", name)) > MAX_NAME_LENGTH
+    if name.isascii() or len(name) > MAX_NAME_LENGTH:
+        return len(name) > MAX_NAME_LENGTH
+    return len(unicodedata.normalize("NFKC", name)) > MAX_NAME_LENGTH
 
 
 def same_name(name: str, directory: str) -> bool:

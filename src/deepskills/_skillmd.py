@@ -6,7 +6,6 @@ Pure: no I/O, no logging. Reading never raises; what is wrong comes back as prob
 import codecs
 import re
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from deepskills import _naming
 from deepskills._errors import SkillFormatError
@@ -244,7 +243,7 @@ class _Reader:
         )
 
     def _name(self, given: str) -> str:
-        directory = PurePosixPath(self._path).parent.name
+        directory = self._path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
         name = one_line(given)
         if not name:
             name = one_line(directory)[:MAX_SHOWN_NAME_LENGTH] or FALLBACK_NAME
@@ -292,6 +291,8 @@ class _Reader:
 
 def split_tools(text: str) -> list[str]:
     """Split tool names at spaces and commas, save inside parentheses: `Bash(git add:*), Read` is two."""
+    if "(" not in text:
+        return text.replace(",", " ").split()
     tools: list[str] = []
     start = depth = 0
     for position, character in enumerate(text):
