@@ -1,13 +1,14 @@
 # make demo   sets up and runs the demo
 # make test   sets up, then lints, type-checks and tests
 # make test-oldest   the tests on the oldest supported releases
+# make bench  sets up and measures deepskills beside deepagents
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 OLDEST := .venv-oldest
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-oldest format clean
+.PHONY: demo test test-oldest bench format clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +33,9 @@ test: $(VENV)/.installed
 
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/pytest
+
+bench: $(VENV)/.installed
+	$(VENV)/bin/python benchmarks/bench.py $(ARGS)
 
 format: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .

@@ -2,7 +2,18 @@
 
 from pathlib import Path
 
-TOPICS = ("reports", "releases", "incidents", "databases", "contracts", "travel", "hiring", "invoices", "charts", "tests")
+TOPICS = (
+    "reports",
+    "releases",
+    "incidents",
+    "databases",
+    "contracts",
+    "travel",
+    "hiring",
+    "invoices",
+    "charts",
+    "tests",
+)
 
 
 def skill_text(number: int) -> str:

@@ -69,7 +69,7 @@ RANKERS = {"keyword count": keyword_count, "rank-bm25": rank_bm25, "deepskills":
 
 
 def quality(half: str) -> dict[str, dict[str, float]]:
-    """Return, for each ranker, how often the right skill is first, in the first five, and nothing is rightly nothing."""
+    """Return, for each ranker, how often the right skill is first, among five, and nothing found for nothing."""
     skills = documents()
     cases = load(half)
     results = {}

@@ -5,19 +5,17 @@ Runs on a scripted model. With a key in the environment, run it on a real one:
     make demo ARGS="--model anthropic:claude-sonnet-4-5"
 """
 
-import argparse
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
-from langchain.chat_models import init_chat_model
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from pick_model import pick_model
 
 from deepskills import SkillsMiddleware
-from deepskills.testing import ScriptedChatModel, call_tools
+from deepskills.testing import call_tools
 
 EXAMPLES = Path(__file__).parent
 REQUEST = (
@@ -27,33 +25,26 @@ REQUEST = (
 MAX_LOADED = 2
 
 
-def scripted_model() -> BaseChatModel:
-    """Return a model that plays the session without a key."""
-    return ScriptedChatModel(
-        replies=[
-            call_tools(("load_skill", {"skill_name": "release-notes"}), text="First the release notes."),
-            call_tools(
-                ("read_file", {"file_path": "/skills/release-notes/references/style-guide.md"}),
-                text="The skill says to follow its style guide.",
-            ),
-            call_tools(
-                ("load_skill", {"skill_name": "csv-report"}),
-                ("load_skill", {"skill_name": "incident-review"}),
-                text="The numbers come as CSV, and then there is the review.",
-            ),
-            call_tools(("unload_skill", {"skill_name": "release-notes"}), text="The notes are done; make room."),
-            call_tools(("load_skill", {"skill_name": "Incident-Review"}), text="Now the review."),
-            "Release notes written; the incident review is under way with its timeline template.",
-        ]
-    )
+SCRIPT = [
+    call_tools(("load_skill", {"skill_name": "release-notes"}), text="First the release notes."),
+    call_tools(
+        ("read_file", {"file_path": "/skills/release-notes/references/style-guide.md"}),
+        text="The skill says to follow its style guide.",
+    ),
+    call_tools(
+        ("load_skill", {"skill_name": "csv-report"}),
+        ("load_skill", {"skill_name": "incident-review"}),
+        text="The numbers come as CSV, and then there is the review.",
+    ),
+    call_tools(("unload_skill", {"skill_name": "release-notes"}), text="The notes are done; make room."),
+    call_tools(("load_skill", {"skill_name": "Incident-Review"}), text="Now the review."),
+    "Release notes written; the incident review is under way with its timeline template.",
+]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="An agent with skills.")
-    parser.add_argument("--model", help="a real model as provider:name; needs that provider's key")
-    name = parser.parse_args().model
     logging.getLogger("deepskills").setLevel(logging.ERROR)  # the transcript shows the limit being reached
-    model = init_chat_model(name) if name else scripted_model()
+    model = pick_model(*SCRIPT)
 
     backend = FilesystemBackend(root_dir=EXAMPLES)
     skills = SkillsMiddleware(backend=backend, sources=[("/skills", "Example")], max_loaded_skills=MAX_LOADED)

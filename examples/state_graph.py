@@ -1,23 +1,19 @@
-"""Skills in a hand-written LangGraph graph: three nodes, no agent framework.
+"""Skills in a hand-written LangGraph graph: three nodes, no agent framework."""
 
-Runs on a scripted model; pass --model provider:name for a real one.
-"""
-
-import argparse
 from pathlib import Path
 from typing import Any
 
 from deepagents.backends import FilesystemBackend
-from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.runtime import Runtime
+from pick_model import pick_model
 
 from deepskills import SkillsMiddleware, SkillsState
-from deepskills.testing import ScriptedChatModel, call_tools
+from deepskills.testing import call_tools
 
 
 def build_graph(
@@ -41,15 +37,11 @@ def build_graph(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Skills in a graph of your own.")
-    parser.add_argument("--model", help="a real model as provider:name; needs that provider's key")
-    name = parser.parse_args().model
-    script = [
+    model = pick_model(
         call_tools(("load_skill", {"skill_name": "csv-report"})),
         call_tools(("unload_skill", {"skill_name": "csv-report"})),
         "The report is ready.",
-    ]
-    model = init_chat_model(name) if name else ScriptedChatModel(replies=script)
+    )
     skills = SkillsMiddleware(backend=FilesystemBackend(root_dir=Path(__file__).parent), sources=["/skills"])
     result = build_graph(model, skills).invoke(
         {"messages": [HumanMessage("Summarize sales.csv with the skill for it.")]}

@@ -1,0 +1,322 @@
+"""The comparison table: each promise measured beside its reference, in one process and one run.
+
+make bench                    the table
+make bench ARGS="--json"      the same as JSON
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deepagents.backends import BackendProtocol, FilesystemBackend
+from deepagents.backends.protocol import FileDownloadResponse, LsResult
+from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
+from langchain.agents.middleware.types import ModelRequest
+from langgraph.runtime import Runtime
+from library import write_library
+from measure import Row, compare, seconds
+from prompt_cache import measure as measure_prompt_cache
+from search import quality, speed
+from unloading import tokens_given_back
+
+from deepskills import SkillsMiddleware, read_skill
+from deepskills._lifecycle import Preparation, prepare
+from deepskills._plan import adrive
+
+SOURCES = ["/skills"]
+DELAY = 0.02
+RUNTIME: Runtime[None] = Runtime()
+ROUNDS_TOLERANCE = 0.9
+
+
+class SlowBackend(FilesystemBackend):
+    """A backend that takes 20 ms a call and counts its calls."""
+
+    calls = 0
+
+    async def als(self, path: str) -> LsResult:
+        self.calls += 1
+        await asyncio.sleep(DELAY)
+        return self.ls(path)
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        self.calls += 1
+        await asyncio.sleep(DELAY)
+        return self.download_files(paths)
+
+
+class OneFile(BackendProtocol):
+    """A backend with one skill file."""
+
+    def __init__(self, text: str) -> None:
+        self._content = text.encode()
+
+    def ls(self, path: str) -> LsResult:
+        return LsResult(entries=[{"path": f"{path.rstrip('/')}/a/", "is_dir": True}])
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return [FileDownloadResponse(path=path, content=self._content) for path in paths]
+
+
+def ours(backend: BackendProtocol, sources: list[str] | None = None) -> SkillsMiddleware:
+    return SkillsMiddleware(backend=backend, sources=sources or SOURCES)
+
+
+def theirs(backend: BackendProtocol, sources: list[str] | None = None) -> Any:
+    return DeepAgentsSkillsMiddleware(backend=backend, sources=sources or SOURCES)
+
+
+def discovery_rows(root: Path) -> Iterator[Row]:
+    backend = FilesystemBackend(root_dir=root)
+    upstream, warm = theirs(backend), ours(backend)
+
+    def first() -> object:
+        return ours(backend).before_agent({"messages": []}, RUNTIME)
+
+    def second() -> object:
+        return warm.before_agent({"messages": []}, RUNTIME)
+
+    def reference() -> object:
+        return upstream.before_agent({"messages": []}, RUNTIME, {})
+
+    def floor() -> object:
+        entries = backend.ls(SOURCES[0]).entries or []
+        return backend.download_files([f"{entry['path']}SKILL.md" for entry in entries])
+
+    second()
+    ratio, their_time, our_time = compare(reference, first)
+    yield Row(
+        "discovery of 1,000 skills, first time",
+        f"deepagents {their_time * 1000:.0f} ms",
+        f"{our_time * 1000:.0f} ms, {ratio} faster",
+        "3.5x",
+        ratio.median >= 3.5,
+        {"ratio": ratio.median},
+    )
+    ratio, their_time, our_time = compare(reference, second)
+    yield Row(
+        "the same, second thread",
+        f"deepagents {their_time * 1000:.0f} ms",
+        f"{our_time * 1000:.0f} ms, {ratio} faster",
+        "6x",
+        ratio.median >= 6,
+        {"ratio": ratio.median},
+    )
+    ratio, our_time, floor_time = compare(second, floor, 9)
+    yield Row(
+        "the same, against the backend's own ls + download",
+        f"floor {floor_time * 1000:.0f} ms",
+        f"{our_time * 1000:.0f} ms, {ratio} the floor",
+        "at most 1.3x",
+        ratio.median <= 1.3,
+        {"ratio": ratio.median},
+    )
+
+
+def _first_discovery(backend: BackendProtocol) -> object:
+    return ours(backend).before_agent({"messages": []}, RUNTIME)
+
+
+def scaling_row(roots: dict[int, Path]) -> Row:
+    cost = {}
+    for count, root in roots.items():
+        backend = FilesystemBackend(root_dir=root)
+        runs = 7 if count < 10_000 else 3
+        times = [seconds(partial(_first_discovery, backend)) for _ in range(runs)]
+        cost[count] = min(times) / count
+    spread = max(cost.values()) / min(cost.values())
+    shown = ", ".join(f"{count:,}: {value * 1e6:.0f} us" for count, value in cost.items())
+    return Row(
+        "cost per skill, 100 to 10,000 skills",
+        "itself",
+        f"{shown} ({spread:.2f}x)",
+        "within 1.3x",
+        spread <= 1.3,
+        {"spread": spread},
+    )
+
+
+def rounds_rows(root: Path) -> Iterator[Row]:
+    sources = [f"/source-{number}" for number in range(5)]
+    for number, source in enumerate(sources):
+        write_library(root / source.strip("/"), 3 + number)
+    backend = SlowBackend(root_dir=root)
+
+    def discover(middleware: Any, *further: object) -> float:
+        return seconds(lambda: asyncio.run(middleware.abefore_agent({"messages": []}, RUNTIME, *further)))
+
+    their_time, our_time = discover(theirs(backend, sources), {}), discover(ours(backend, sources))
+    yield Row(
+        "async discovery, 5 sources, 20 ms a call",
+        f"deepagents {their_time / DELAY:.1f} rounds",
+        f"{our_time / DELAY:.1f} rounds",
+        "two rounds",
+        our_time / DELAY < 2 + ROUNDS_TOLERANCE,
+        {"rounds": our_time / DELAY, "reference": their_time / DELAY},
+    )
+    middleware = ours(backend, sources)
+    update = asyncio.run(middleware.abefore_agent({"messages": []}, RUNTIME))
+    skills = update["skills_metadata"][:1] if update else []
+    for directory in ("scripts", "references", "assets"):
+        folder = root / "source-0" / "skill-00000" / directory
+        folder.mkdir()
+        (folder / "file.txt").write_text("x", encoding="utf-8")
+    how = Preparation(depth=1, count_tokens=len, may_read=lambda _path: True)
+    taken = seconds(lambda: asyncio.run(adrive(prepare(skills, how), lambda: backend)))
+    yield Row(
+        "load_skill, 20 ms a call",
+        "the rounds needed: 2",
+        f"{taken / DELAY:.1f} rounds",
+        "two rounds",
+        taken / DELAY < 2 + ROUNDS_TOLERANCE,
+        {"rounds": taken / DELAY},
+    )
+
+
+def prompt_row(root: Path) -> Row:
+    backend = FilesystemBackend(root_dir=root)
+    upstream, middleware = theirs(backend), ours(backend)
+    their_state = upstream.before_agent({"messages": []}, RUNTIME, {})
+    our_state = middleware.before_agent({"messages": []}, RUNTIME)
+
+    def request(state: Any) -> ModelRequest[None]:
+        return ModelRequest(model=None, messages=[], state={"messages": [], **state}, runtime=RUNTIME)  # type: ignore[arg-type]
+
+    their_request, our_request = request(their_state), request(our_state)
+    middleware.modify_request(our_request)
+    ratio, their_time, our_time = compare(
+        lambda: [upstream.modify_request(their_request) for _ in range(20)],
+        lambda: [middleware.modify_request(our_request) for _ in range(20)],
+    )
+    return Row(
+        "prompt section, 1,000 skills, unchanged",
+        f"deepagents {their_time / 20 * 1e6:.0f} us",
+        f"{our_time / 20 * 1e6:.0f} us, {ratio} faster",
+        "10x",
+        ratio.median >= 10,
+        {"ratio": ratio.median},
+    )
+
+
+def conversation_rows() -> Iterator[Row]:
+    table = measure_prompt_cache()
+    kept = table["conversation"]["load"]
+    yield Row(
+        "request prefix kept after a load, `conversation`",
+        f"deepagents {table['deepagents']['load']:.1%}",
+        f"{kept:.1%}",
+        "100 %",
+        kept >= 1,
+        {"kept": kept},
+    )
+    back = tokens_given_back()
+    yield Row("tokens back after unload", "what the load added", f"{back:.1%}", "95 %", back >= 0.95, {"back": back})
+
+
+def hostile_row() -> Row:
+    """Measure the frontmatter that costs deepagents most, at one size and at twice that size."""
+    hostile: dict[str, Callable[[int], str]] = {
+        "newlines": lambda size: "---\n" + "\n" * size,
+        "brackets": lambda size: "---\nname: a\ndescription: b\nx: " + "[" * min(size, 400) + "\n---\n",
+        "keys": lambda size: (
+            "---\nname: a\ndescription: b\n" + "".join(f"k{i}: v\n" for i in range(size // 8)) + "---\n"
+        ),
+    }
+    ours_worst = theirs_worst = growth = 0.0
+    for make in hostile.values():
+        small, large = make(4_000), make(8_000)
+        mine = [_best(partial(_discover, ours, text)) for text in (small, large)]
+        other = [_best(partial(_discover, theirs, text)) for text in (small, large)]
+        ours_worst, theirs_worst = max(ours_worst, mine[1]), max(theirs_worst, other[1])
+        growth = max(growth, other[1] / other[0])
+    ten = 10 * 1024 * 1024
+    floods = ("---\n" + "\n" * (ten - 8), "\n" * ten, "---\n" + "\n---x" * (ten // 5 - 2), "---\na: " + "x" * (ten - 9))
+    largest = max(_best(partial(read_skill, text, path="/s/a/SKILL.md"), 2) for text in floods)
+    return Row(
+        "largest time for any input of 10 MiB or less",
+        f"deepagents {theirs_worst * 1000:.0f} ms at 8 KB, {growth:.1f}x for twice that",
+        f"{ours_worst * 1000:.1f} ms at 8 KB, {largest * 1000:.0f} ms at 10 MiB",
+        "linear, 250 ms",
+        largest <= 0.25,
+        {"largest": largest},
+    )
+
+
+def _discover(make: Callable[[BackendProtocol], Any], text: str) -> None:
+    # The reference raises on hostile input; its time is what counts.
+    with contextlib.suppress(Exception):
+        make(OneFile(text)).before_agent({"messages": []}, RUNTIME, {})
+
+
+def _best(action: Callable[[], object], runs: int = 3) -> float:
+    return min(seconds(action) for _ in range(runs))
+
+
+def search_rows() -> Iterator[Row]:
+    for half in ("dev", "frozen"):
+        table = quality(half)
+        mine = table["deepskills"]
+        others = ", ".join(f"{name} {table[name]['first']:.0%}" for name in ("keyword count", "rank-bm25"))
+        yield Row(
+            f"search, right skill first / in five ({half} half)",
+            others,
+            f"{mine['first']:.0%} / {mine['in five']:.0%}",
+            "85 % / 96 %",
+            mine["first"] >= 0.85 and mine["in five"] >= 0.96,
+            {"first": mine["first"], "in five": mine["in five"]},
+        )
+    timing = speed(10_000)
+    yield Row(
+        "search in 10,000 skills, one query",
+        f"rank-bm25 {timing['rank-bm25'] * 1000:.1f} ms",
+        f"{timing['ours'] * 1000:.1f} ms (indexed once in {timing['indexing']:.1f} s)",
+        "under 10 ms",
+        timing["ours"] < 0.01,
+        timing,
+    )
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        roots = {count: base / f"library-{count}" for count in (100, 1_000, 10_000)}
+        for count, root in roots.items():
+            write_library(root / "skills", count)
+        yield from discovery_rows(roots[1_000])
+        yield scaling_row(roots)
+        yield from rounds_rows(base / "slow")
+        yield prompt_row(roots[1_000])
+    yield from conversation_rows()
+    yield hostile_row()
+    yield from search_rows()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure deepskills beside deepagents.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    as_json = parser.parse_args().json
+    start = time.perf_counter()
+    found = []
+    for row in rows():
+        found.append(row)
+        if not as_json:
+            print(f"{'ok   ' if row.reached else 'SHORT'} {row.what}")
+            print(f"        {row.measured}   beside {row.reference}   (reach: {row.reach})")
+    if as_json:
+        print(json.dumps([row.__dict__ for row in found], indent=2))
+    else:
+        short = [row.what for row in found if not row.reached]
+        print(f"\n{len(found) - len(short)} of {len(found)} reached in {time.perf_counter() - start:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

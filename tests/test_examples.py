@@ -1,0 +1,52 @@
+"""Every example runs without a key and prints what it is there to show."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+HELPERS = {"pick_model"}
+
+SHOWN = {
+    "demo": [
+        "skills found: api-design-review, csv-report, incident-review, release-notes, 周报",
+        "calls load_skill(skill_name='release-notes')",
+        "# Style guide for release notes",
+        "2 of 2 skills are loaded",
+        "Unloaded the skill 'release-notes'. Free now: 1 of 2 skills",
+        '<skill_content name="incident-review"',
+    ],
+    "plain_agent": ["**csv-report**", "- references/statistics.md", "usage: profile_csv.py"],
+    "state_graph": ['<skill_content name="csv-report"', "loaded at the end: []"],
+    "per_user": ['ada: <skill_content name="engine-notes"', "bob: Error: There is no skill named 'engine-notes'"],
+    "sub_agents": ["Drafted with release-notes.", "the parent has loaded: ['incident-review']"],
+    "large_library": [
+        "- **vineyard-payroll-1493**",
+        '<skill_content name="vineyard-payroll-1493"',
+        "of 2000 descriptions are shown in full",
+    ],
+    "streaming": ["skill.loaded", "skill.refused    csv-raport", "skill.unloaded"],
+    "store_app": [],
+}
+"""What each example prints."""
+
+
+def run_example(name: str, cwd: Path) -> str:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
+    """An example runs from any directory without a key and prints what it is about."""
+    printed = run_example(name, tmp_path)
+    assert [text for text in SHOWN[name] if text not in printed] == []
+
+
+def test_every_example_is_run() -> None:
+    """No example stands in the directory without being run."""
+    assert {file.stem for file in EXAMPLES.glob("*.py")} - HELPERS == set(SHOWN)
