@@ -218,11 +218,10 @@ def sizes(tokens: Mapping[str, int]) -> str:
 CHANGED_LEAD = "(The file has changed since it was loaded; this is its present text.)\n"
 """Stands before a text that could be put back only in a newer version."""
 
-_NOTICES = {
-    "unloaded": "[Skill '{name}' unloaded; its text was removed.]",
-    "superseded": "[Skill '{name}': older text removed; the current one is in this conversation.]",
-    "no_room": "[Skill '{name}' is loaded, but there is no room for its text: unload another skill and load it again.]",
-}
+_REMOVED = "[Skill '{name}': text removed here; the skill was unloaded, or loaded anew further on.]"
+_NO_ROOM = "[Skill '{name}' is loaded, but there is no room for its text: unload another skill and load it again.]"
+# One wording for both: a message that was emptied stays the same when its skill is loaded again, and caches hold.
+_NOTICES = {"unloaded": _REMOVED, "superseded": _REMOVED, "no_room": _NO_ROOM}
 
 
 def context_notice(name: str, reason: str) -> str:
