@@ -72,6 +72,9 @@ class SearchIndex:
             ),
         )
 
+    def __del__(self) -> None:
+        self._database.close()
+
     def search(self, query: str, limit: int = 5) -> list[str]:
         """Return the names of the best matches, best first; none if nothing fits."""
         terms = self._terms(query)
