@@ -15,6 +15,7 @@ from deepskills._problems import problem, quoted
 from deepskills._prompt import shown_name
 from deepskills._settings import Settings
 from deepskills._state import SkillsStateUpdate
+from deepskills._text import one_line
 from deepskills._types import ResourceMetadata, SkillProblem
 
 logger = logging.getLogger("deepskills")
@@ -135,4 +136,4 @@ def _log(catalog: Catalog, before: Sequence[SkillProblem]) -> None:
     for found in catalog.problems:
         if found not in before:
             level = logging.ERROR if found["severity"] == "error" else logging.WARNING
-            logger.log(level, "%s: %s: %s", found["path"], found["code"], found["message"])
+            logger.log(level, "%s: %s: %s", one_line(found["path"]), found["code"], found["message"])

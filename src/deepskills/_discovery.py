@@ -33,10 +33,16 @@ class Known:
     skills: Sequence[SkillMetadata] = ()
     origins: dict[str, list[str]] = field(default_factory=dict)
 
-    def of(self, source: Source) -> list[SkillMetadata]:
-        """Return the skills that `source` gave."""
-        roots = [source.path, *self.origins.get(source.path, [])]
-        return [skill for skill in self.skills if any(lies_under(skill["path"], root) for root in roots)]
+    def by_source(self, sources: Sequence[Source]) -> dict[str, list[SkillMetadata]]:
+        """Return the skills that each source gave; where one source lies inside another, the inner gave it."""
+        given: dict[str, list[SkillMetadata]] = {source.path: [] for source in sources}
+        roots = [(root, source.path) for source in sources for root in _roots(source, self.origins)]
+        roots.sort(key=lambda item: len(item[0]), reverse=True)
+        for skill in self.skills:
+            owner = next((path for root, path in roots if lies_under(skill["path"], root)), None)
+            if owner is not None:
+                given[owner].append(skill)
+        return given
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,12 @@ def catalog_digest(skills: Iterable[SkillMetadata]) -> str:
 
 def readable_from(path: str, sources: Iterable[Source], origins: dict[str, list[str]]) -> bool:
     """Whether a catalog's path lies under one of `sources`, or where that source's listing led."""
-    return any(lies_under(path, root) for source in sources for root in (source.path, *origins.get(source.path, [])))
+    return any(lies_under(path, root) for source in sources for root in _roots(source, origins))
+
+
+def _roots(source: Source, origins: dict[str, list[str]]) -> list[str]:
+    """Return the directories from which skills of `source` come: its own, and where its listing led."""
+    return [source.path, *origins.get(source.path, [])]
 
 
 class _Search:
@@ -208,18 +219,19 @@ def discover(sources: Sequence[Source], *, max_depth: int, read: SkillReader, kn
         for (search, path), reply in zip(pending, replies, strict=True):
             search.frontier += search.take(path, reply, deepest=level == max_depth - 1)
     files = yield from read_files([path for search in searches for path in search.files])
-    return _merge(sources, [_Harvest(search, files, read, known) for search in searches])
+    before = known.by_source([search.source for search in searches])
+    return _merge(sources, [_Harvest(search, files, read, before[search.source.path]) for search in searches])
 
 
 class _Harvest:
     """The skills and problems of one source, its files read."""
 
-    def __init__(self, search: _Search, files: dict[str, File], read: SkillReader, known: Known) -> None:
+    def __init__(self, search: _Search, files: dict[str, File], read: SkillReader, known: list[SkillMetadata]) -> None:
         self.source = search.source
         self.skills: dict[str, SkillMetadata] = {}
         self.problems: list[SkillProblem] = []
         self.unsure = search.unsure
-        before = {skill["path"]: skill for skill in known.of(search.source)}
+        before = {skill["path"]: skill for skill in known}
         for path in sorted(search.files):
             self._take(path, files[path], read, before, listed=search.files[path])
         seen = {skill["path"] for skill in self.skills.values()}
@@ -253,8 +265,14 @@ class _Harvest:
 
     def origins(self) -> list[str]:
         """Return the directories outside the source that its listing led to."""
-        outside = (parent(parent(skill["path"])) for skill in self.skills.values() if not self._holds(skill["path"]))
-        return sorted(set(outside))
+        return sorted({self._origin(skill["path"]) for skill in self.skills.values() if not self._holds(skill["path"])})
+
+    def _origin(self, path: str) -> str:
+        """Return the skill's directory, or the source's own where the backend only spells it out."""
+        directory = parent(path)
+        named = self.source.path.strip("./").rstrip("/")
+        spelled_out = bool(named) and parent(directory).endswith(f"/{named}")
+        return parent(directory) if spelled_out else directory
 
     def _holds(self, path: str) -> bool:
         return lies_under(path, self.source.path)
@@ -268,7 +286,7 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest]) -> Catalog:
         problems += harvest.problems
         for name, skill in harvest.skills.items():
             loser = skills.get(name)
-            if loser is not None:
+            if loser is not None and loser["path"] != skill["path"]:
                 problems.append(
                     problem(loser["path"], "skill-shadowed", name=quoted(name), winner=quoted(skill["path"]))
                 )

@@ -17,15 +17,24 @@ def real_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def routed_parts(backend: object, paths: Iterable[str]) -> list[object]:
+    """Return the backends that really serve `paths`, behind however many that only route."""
+    return list({id(part): part for part, _path in (_routed(backend, path) for path in paths)}.values())
+
+
 def _local_path(backend: object, path: str) -> Path | None:
-    if isinstance(backend, CompositeBackend):
-        for prefix, routed in backend.sorted_routes:
-            root = prefix.rstrip("/")
-            if path == root or path.startswith(f"{root}/"):
-                return _local_path(routed, path[len(root) :] or "/")
-        return _local_path(backend.default, path)
-    if not isinstance(backend, FilesystemBackend):
+    part, own_path = _routed(backend, path)
+    if not isinstance(part, FilesystemBackend):
         return None
-    if backend.virtual_mode:
-        return backend.cwd / path.lstrip("/")
-    return backend.cwd / path
+    return part.cwd / (own_path.lstrip("/") if part.virtual_mode else own_path)
+
+
+def _routed(backend: object, path: str) -> tuple[object, str]:
+    """Return the backend that serves `path`, and the path as that backend knows it."""
+    if not isinstance(backend, CompositeBackend):
+        return backend, path
+    for prefix, part in backend.sorted_routes:
+        root = prefix.rstrip("/")
+        if path == root or path.startswith(f"{root}/"):
+            return _routed(part, path[len(root) :] or "/")
+    return _routed(backend.default, path)

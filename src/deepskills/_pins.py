@@ -13,6 +13,7 @@ from deepskills._answers import answer
 from deepskills._plan import Plan
 from deepskills._problems import problem, quoted
 from deepskills._request import fingerprint
+from deepskills._text import one_line
 from deepskills._types import SkillMetadata, SkillProblem
 
 logger = logging.getLogger("deepskills")
@@ -44,7 +45,7 @@ def pin(state: Mapping[str, Any], preparation: life.Preparation) -> Plan[dict[st
             problems.append(problem(outcome.skill["path"], "skill-unreadable", reason=outcome.reason))
     if problems:
         for found in problems:
-            logger.error("%s: %s: %s", found["path"], found["code"], found["message"])
+            logger.error("%s: %s: %s", one_line(found["path"]), found["code"], found["message"])
         update["skills_problems"] = [*(state.get("skills_problems") or ()), *problems]
     return update
 

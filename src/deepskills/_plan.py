@@ -14,16 +14,18 @@ from concurrent.futures import wait as wait_for_futures
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from deepagents.backends import BackendProtocol, CompositeBackend
+from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._local import real_paths
+from deepskills._local import real_paths, routed_parts
 
 MAX_CALLS_AT_ONCE = 16
 """How many calls to one backend run at the same time."""
 
 MAX_FAILED_BATCHES = 64
 """How many failing batches `read_files` splits before it gives the rest up."""
+
+_MISSING_SIGNS = ("path_not_found", "file_not_found", "no such file or directory", "filenotfounderror")
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def is_missing_error(error: str | None) -> bool:
     if not error:
         return False
     text = error.lower()
-    return any(sign in text for sign in ("not_found", "not found", "no such file", "does not exist"))
+    return any(sign in text for sign in _MISSING_SIGNS)
 
 
 def drive(plan: Plan[ResultT], get_backend: Callable[[], BackendProtocol], seconds: float | None = None) -> ResultT:
@@ -202,8 +204,7 @@ async def _answer(call: Call, backend: BackendProtocol, seconds: float | None) -
     With a limit, a backend whose async methods only wait for a thread is called in a thread of ours: the loop's own
     pool would be waited for at the end of the process.
     """
-    method = "als" if isinstance(call, ListDirectory) else "adownload_files"
-    if not isinstance(call, ResolveLinks) and (seconds is None or _is_async_at_heart(backend, method)):
+    if not isinstance(call, ResolveLinks) and (seconds is None or _is_async_at_heart(backend, call)):
         return await _aattempt(call, backend)
     return await asyncio.wrap_future(_in_thread(call, backend))
 
@@ -258,12 +259,12 @@ def _in_thread(call: Call, backend: BackendProtocol) -> Future[Reply]:
     return future
 
 
-def _is_async_at_heart(backend: object, method: str) -> bool:
-    """Whether an async method is the backend's own work, not the protocol's default that waits for a thread."""
-    if isinstance(backend, CompositeBackend):
-        return any(_is_async_at_heart(part, method) for part in (backend.default, *backend.routes.values()))
-    module = getattr(getattr(type(backend), method, None), "__module__", "")
-    return not module.startswith("deepagents.")
+def _is_async_at_heart(backend: object, call: ListDirectory | ReadFiles) -> bool:
+    """Whether an async call is the backend's own work, not the protocol's default that waits for a thread."""
+    method = "als" if isinstance(call, ListDirectory) else "adownload_files"
+    paths = (call.path,) if isinstance(call, ListDirectory) else call.paths
+    modules = (getattr(getattr(type(part), method, None), "__module__", "") for part in routed_parts(backend, paths))
+    return all(not module.startswith("deepagents.") for module in modules)
 
 
 def _listing(answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered

@@ -5,6 +5,7 @@ One row a cause. Whoever finds a cause calls `problem`; nobody writes a message 
 
 from collections.abc import Iterable
 
+from deepskills._text import one_line
 from deepskills._types import (
     MAX_COMPATIBILITY_LENGTH,
     MAX_DESCRIPTION_LENGTH,
@@ -18,6 +19,9 @@ from deepskills._types import (
 
 MAX_QUOTED_LENGTH = 120
 """How much of a stranger's text a message quotes."""
+
+MAX_VALUE_LENGTH = 800
+"""How much of any text a message holds."""
 
 MAX_LISTED = 5
 """How many names a message lists."""
@@ -192,9 +196,12 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
 
 
 def problem(path: str, code: str, **values: object) -> SkillProblem:
-    """Return the problem `code` at `path`. A stranger's text goes into `values` through `quoted` or `listed`."""
+    """Return the problem `code` at `path`; text in `values` becomes one clean line of bounded length."""
     severity, message = PROBLEMS[code]
-    return SkillProblem(path=path, code=code, severity=severity, message=message.format(**values))
+    shown = {
+        key: one_line(value)[:MAX_VALUE_LENGTH] if isinstance(value, str) else value for key, value in values.items()
+    }
+    return SkillProblem(path=path, code=code, severity=severity, message=message.format(**shown))
 
 
 def quoted(text: str) -> str:

@@ -32,8 +32,8 @@ def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
 def _parse_source(source: SkillSource) -> Source:
     if isinstance(source, str):
         return Source(source, derive_label(source))
-    if isinstance(source, tuple) and [type(part) for part in source] == [str, str]:
-        return Source(*source)
+    if isinstance(source, tuple) and len(source) == 2 and all(isinstance(part, str) for part in source):  # noqa: PLR2004
+        return Source(str.__str__(source[0]), str.__str__(source[1]))
     raise TypeError(f"a source is a path or a (path, label) pair of strings, got {source!r}")
 
 
@@ -65,9 +65,9 @@ def tidy(path: str) -> str:
 
 def lies_under(path: str, directory: str) -> bool:
     """Whether `path` is inside `directory`, going by the text of both."""
-    if ".." in path.split("/"):
-        return False
-    return path.startswith(f"{tidy(directory)}/") or (tidy(directory) == "/" and path.startswith("/"))
+    root = tidy(directory).rstrip("/") + "/"
+    path = path.replace("\\", "/")
+    return path.startswith(root) and path != root and ".." not in path[len(root) :].split("/")
 
 
 def parent(path: str) -> str:

@@ -1,0 +1,25 @@
+"""`python -m deepskills`: the command line, or which extra it needs."""
+
+import sys
+
+NEEDED = frozenset({"rich", "typer"})
+"""What the extra `cli` installs."""
+
+MISSING_EXTRA = 'The deepskills command needs the extra "cli". Install it: pip install "deepskills[cli]"\n'
+"""What a user without the extra is told."""
+
+
+def main() -> None:
+    """Run the command line; without its extra, say how to install it."""
+    try:
+        from deepskills import cli  # noqa: PLC0415 - the extra may not be there
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in NEEDED:
+            raise
+        sys.stderr.write(MISSING_EXTRA)
+        sys.exit(1)
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""A new skill on disk: valid from the start, and never in place of something that is there."""
+
+from pathlib import Path
+
+from deepskills._cli_catalog import UsageError
+from deepskills._errors import SkillFormatError, SkillsError
+from deepskills._resources import RESOURCE_DIRECTORIES
+from deepskills._types import SKILL_FILE
+from deepskills._writing import generate_skill_md
+
+BODY = """# {title}
+
+Say in one or two sentences what good work looks like here.
+
+## Steps
+
+1. Write the steps in order, each as an instruction.
+2. Name the files to use: scripts to run lie in `scripts/`, further reading in `references/`, templates in `assets/`.
+3. Say how to check the result.
+
+## Example
+
+Show one request and what a good answer to it looks like.
+"""
+"""What the author of a skill starts from."""
+
+
+def free_place(source: str, name: str) -> Path:
+    """Return the directory that a new skill would get.
+
+    Raises:
+        UsageError: If the name breaks the naming rules.
+        SkillsError: If something is there already.
+    """
+    _text(name, "A description.")
+    place = Path(source) / name
+    if place.exists() or place.is_symlink():
+        raise SkillsError(f"{place} is already there; nothing was written. Choose another name, or edit it.")
+    return place
+
+
+def write_skill(place: Path, description: str) -> Path:
+    """Write a skill that passes validation, with its standard directories, and return its `SKILL.md`.
+
+    Raises:
+        UsageError: If the description breaks the rules; nothing was written then.
+        SkillsError: If something is there already; nothing was written then.
+    """
+    text = _text(place.name, description)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        place.mkdir()
+    except FileExistsError:
+        raise SkillsError(f"{place} is already there; nothing was written. Choose another name, or edit it.") from None
+    for directory in RESOURCE_DIRECTORIES:
+        (place / directory).mkdir()
+    file = place / SKILL_FILE
+    with file.open("x", encoding="utf-8", newline="\n") as new:
+        new.write(text)
+    return file
+
+
+def _text(name: str, description: str) -> str:
+    title = name.replace("-", " ").capitalize()
+    try:
+        return generate_skill_md(name, description.strip(), BODY.format(title=title))
+    except SkillFormatError as error:
+        raise UsageError(str(error)) from None

@@ -1,0 +1,69 @@
+"""Skills in a database, for many users. Needs the extra `store`; `create_skills_router` needs `api` too."""
+
+from typing import TYPE_CHECKING
+
+from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
+
+try:
+    from deepskills.store._models import Base, Skill, SkillFile
+except ModuleNotFoundError as error:  # pragma: no cover - without the extra
+    if (error.name or "").partition(".")[0] == "deepskills":
+        raise
+    raise ModuleNotFoundError(
+        f"deepskills.store needs {error.name}. Install it with: pip install 'deepskills[store]'", name=error.name
+    ) from error
+
+from deepskills.store._adapter import DatabaseSkillAdapter
+from deepskills.store._engine import create_store_engine
+from deepskills.store._errors import (
+    SkillAuthenticationError,
+    SkillConflictError,
+    SkillPermissionError,
+    SkillStoreUnavailableError,
+    SkillTooLargeError,
+)
+from deepskills.store._formatter import SkillFormatter
+from deepskills.store._loader import SkillSandboxLoader
+from deepskills.store._repositories import SkillFileRepository, SkillRepository
+from deepskills.store._rules import StoreLimits
+from deepskills.store._schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
+from deepskills.store._service import SkillService
+
+if TYPE_CHECKING:
+    from deepskills.store.api import create_skills_router as create_skills_router
+
+__all__ = [
+    "Base",
+    "DatabaseSkillAdapter",
+    "Skill",
+    "SkillAuthenticationError",
+    "SkillConflictError",
+    "SkillCreate",
+    "SkillFile",
+    "SkillFileCreate",
+    "SkillFileRepository",
+    "SkillFileSchema",
+    "SkillFormatError",
+    "SkillFormatter",
+    "SkillNotFoundError",
+    "SkillPathError",
+    "SkillPermissionError",
+    "SkillRepository",
+    "SkillSandboxLoader",
+    "SkillSchema",
+    "SkillService",
+    "SkillStoreUnavailableError",
+    "SkillTooLargeError",
+    "SkillUpdate",
+    "StoreLimits",
+    "create_store_engine",
+]
+
+
+def __getattr__(name: str) -> object:
+    # FastAPI is needed only by those who serve HTTP.
+    if name == "create_skills_router":
+        from deepskills.store.api import create_skills_router  # noqa: PLC0415 - see above
+
+        return create_skills_router
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

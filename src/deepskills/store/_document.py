@@ -1,0 +1,141 @@
+"""A skill's `SKILL.md`: taken apart for the store, and put together again byte for byte. Pure."""
+
+import codecs
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from deepskills._errors import SkillFormatError
+from deepskills._frontmatter import Tree, as_text
+from deepskills._problems import quoted
+from deepskills._skillmd import SkillReading, read_skill
+from deepskills._types import MAX_DESCRIPTION_LENGTH, SKILL_FILE
+from deepskills._writing import generate_skill_md
+from deepskills.store._rules import MAX_TAGS, check_name, check_skill_size, check_text, checked_tags
+
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a `SKILL.md` holds: its values, and the frontmatter as written if there is one."""
+
+    name: str
+    description: str
+    content: str
+    tags: list[str] = field(default_factory=list)
+    frontmatter: str | None = None
+    encoding: str = "utf-8"
+
+    @classmethod
+    def read(cls, content: bytes | str) -> "Document":
+        """Take a `SKILL.md` apart.
+
+        Raises:
+            SkillFormatError: If it cannot be read; the message says why.
+            SkillTooLargeError: If it is over 10 MiB.
+        """
+        raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+        check_skill_size(len(raw))
+        reading = read_skill(content, path=SKILL_FILE)
+        if reading.metadata is None:
+            raise SkillFormatError(" ".join(p["message"] for p in reading.problems if p["severity"] == "error"))
+        encoding = _MARKS.get(raw[:2], "utf-8") if isinstance(content, bytes) else "utf-8"
+        text = content if isinstance(content, str) else raw.decode(encoding)
+        return cls(
+            name=reading.metadata["name"],
+            description=reading.metadata["description"],
+            content=reading.body,
+            tags=_tags_of(reading.frontmatter),
+            frontmatter=text[: len(text) - len(reading.body)],
+            encoding=encoding,
+        )
+
+    def render(self) -> bytes:
+        """Return the file.
+
+        Raises:
+            SkillFormatError: If it has no frontmatter and none can be generated from the values.
+        """
+        frontmatter = self.frontmatter
+        if frontmatter is None:
+            extra = {"metadata": {"tags": ", ".join(self.tags)}} if self.tags else None
+            frontmatter = generate_skill_md(self.name, self.description, "", extra)
+        return (frontmatter + self.content).encode(self.encoding)
+
+    def checked(self) -> "Document":
+        """Return the document, its tags tidied, if it can be kept.
+
+        Raises:
+            SkillFormatError: If a value breaks the rules, or the frontmatter says something else.
+            SkillTooLargeError: If the file is over 10 MiB.
+        """
+        check_name(self.name)
+        for key, text in (("description", self.description), ("content", self.content)):
+            check_text(key, text)
+        check_text("frontmatter", self.frontmatter or "")
+        if not self.description.strip() or len(self.description) > MAX_DESCRIPTION_LENGTH:
+            raise SkillFormatError(
+                f"The description has {len(self.description)} characters; write 1 to {MAX_DESCRIPTION_LENGTH}, "
+                "saying what the skill does and when to use it."
+            )
+        document = replace(self, tags=checked_tags(self.tags))
+        rendered = document.render()
+        check_skill_size(len(rendered))
+        if document.frontmatter is not None:
+            _check_agreement(document, read_skill(rendered, path=SKILL_FILE))
+        return document
+
+    def changed(self, **values: object) -> "Document":
+        """Return the document with other values; frontmatter as written follows them, its further keys kept.
+
+        Raises:
+            SkillFormatError: If the frontmatter cannot be written again.
+        """
+        document = replace(self, **values)  # type: ignore[arg-type]
+        told = [key for key in ("name", "description", "tags") if getattr(document, key) != getattr(self, key)]
+        if document.frontmatter is None or document.frontmatter != self.frontmatter or not told:
+            return document
+        return document.with_new_frontmatter()
+
+    def with_new_frontmatter(self) -> "Document":
+        """Return the document with frontmatter written from its values and the further keys of the present one.
+
+        Raises:
+            SkillFormatError: If a key cannot be written again.
+        """
+        reading = read_skill(self.render(), path=SKILL_FILE)
+        further = {key: tree for key, tree in reading.frontmatter.items() if key not in {"name", "description", "tags"}}
+        properties = further.pop("metadata", None)
+        kept: dict[str, Tree] = {**properties} if isinstance(properties, Mapping) else {}
+        kept["tags"] = ", ".join(self.tags) or None
+        text = generate_skill_md(self.name, self.description, "", {**further, "metadata": kept})
+        return replace(self, frontmatter=text, encoding="utf-8")
+
+
+def _check_agreement(document: Document, reading: SkillReading) -> None:
+    if reading.metadata is None:
+        raise SkillFormatError(" ".join(p["message"] for p in reading.problems if p["severity"] == "error"))
+    for key, given in (("name", document.name), ("description", document.description)):
+        read = str(reading.metadata[key])  # type: ignore[literal-required]
+        if read != given:
+            raise SkillFormatError(
+                f"The frontmatter gives {quoted(read)} as {key}, and the request {quoted(given)}. Make them agree."
+            )
+    if reading.body != document.content:
+        raise SkillFormatError(
+            "The frontmatter does not end where the content starts. Close it with a line that holds only `---`."
+        )
+
+
+def _tags_of(frontmatter: Mapping[str, Tree]) -> list[str]:
+    """Return the tags that a file names, at the top level or below `metadata`; those that cannot be kept are left."""
+    properties = frontmatter.get("metadata")
+    tree = frontmatter.get("tags") or (properties.get("tags") if isinstance(properties, dict) else None)
+    items: Sequence[Tree] = tree if isinstance(tree, list) else as_text(tree).split(",")
+    found = []
+    for item in items:
+        try:
+            found += checked_tags([text] if (text := as_text(item).strip()) else [])
+        except SkillFormatError:
+            continue
+    return found[:MAX_TAGS]

@@ -1,0 +1,69 @@
+"""The history of the tables, and how to bring a database to any point of it.
+
+The revisions stand in a version table of their own, so that an application's migrations are not disturbed.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from deepskills.store._engine import create_store_engine
+
+VERSION_TABLE = "deepskills_alembic_version"
+"""Where a database keeps the revision it is at."""
+
+_LOCK = 0x6465_6570_736B_696C
+"""The key of the lock that lets one process migrate a PostgreSQL database at a time."""
+
+
+async def upgrade(database: AsyncEngine | str, revision: str = "head") -> None:
+    """Bring a database, given as engine or URL, up to a revision; one that is there already stays as it is.
+
+    On PostgreSQL any number of processes may call this at once.
+    """
+    await _migrate(database, lambda config: command.upgrade(config, revision))
+
+
+async def downgrade(database: AsyncEngine | str, revision: str = "base") -> None:
+    """Bring a database, given as engine or URL, down to a revision; `base` removes all tables and what is in them."""
+    await _migrate(database, lambda config: command.downgrade(config, revision))
+
+
+async def current_revision(database: AsyncEngine | str) -> str | None:
+    """Return the revision that a database is at, or `None` if it has no tables of the store."""
+    async with _engine(database) as engine, engine.connect() as connection:
+        return await connection.run_sync(
+            lambda sync: MigrationContext.configure(sync, opts={"version_table": VERSION_TABLE}).get_current_revision()
+        )
+
+
+async def _migrate(database: AsyncEngine | str, run: Callable[[Config], None]) -> None:
+    async with _engine(database) as engine, engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        await connection.run_sync(lambda sync: run(_config(sync)))
+
+
+def _config(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+@asynccontextmanager
+async def _engine(database: AsyncEngine | str) -> AsyncIterator[AsyncEngine]:
+    if isinstance(database, AsyncEngine):
+        yield database
+        return
+    engine = create_store_engine(database)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
