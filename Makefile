@@ -1,6 +1,7 @@
 # make demo   sets up and runs the demo
 # make test   sets up, then lints, type-checks and tests
 # make test-oldest   the tests on the oldest supported releases
+# make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -8,7 +9,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-oldest bench format clean
+.PHONY: demo test test-oldest bench docs format clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +37,10 @@ test-oldest: $(OLDEST)/.installed
 
 bench: $(VENV)/.installed
 	$(VENV)/bin/python benchmarks/bench.py $(ARGS)
+
+docs: $(VENV)/.installed
+	$(VENV)/bin/python $(PIP_INSTALL) --group docs
+	$(VENV)/bin/mkdocs build --strict
 
 format: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .

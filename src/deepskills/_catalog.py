@@ -27,6 +27,8 @@ def is_current(state: Mapping[str, Any], settings: Settings) -> bool:
     """Whether the thread's catalog can be used as it is."""
     if settings.varies_by_run or session.trusted_catalog(state) is None:
         return False
+    if session.recorded_sources(state) != settings.sources_for(None)[0]:
+        return False
     return not any(p["code"] in _RETRIED for p in state.get("skills_problems") or ())
 
 
@@ -44,10 +46,11 @@ def discovery(
         catalog = yield from discover(sources, max_depth=settings.max_depth, read=cache.read, known=known)
     else:
         catalog = _as_before(state, known, reason)
-    _log(catalog, before=state.get("skills_problems") or ())
+    update = _update(state, catalog, cache)
+    _log(catalog, update["skills_problems"], before=state.get("skills_problems") or ())
     if settings.strict:
         _raise_errors(catalog.problems)
-    return _changes(state, _update(state, catalog, cache))
+    return _changes(state, update)
 
 
 def _as_before(state: Mapping[str, Any], known: Known, reason: str) -> Catalog:
@@ -130,10 +133,10 @@ def _raise_errors(problems: Sequence[SkillProblem]) -> None:
         raise SkillsError("\n".join(errors))
 
 
-def _log(catalog: Catalog, before: Sequence[SkillProblem]) -> None:
+def _log(catalog: Catalog, problems: Sequence[SkillProblem], before: Sequence[SkillProblem]) -> None:
     """Log the discovery, and each problem that this thread has not had yet."""
     logger.info("Discovered %d skills from %d sources", len(catalog.skills), len(catalog.sources))
-    for found in catalog.problems:
+    for found in problems:
         if found not in before:
             level = logging.ERROR if found["severity"] == "error" else logging.WARNING
             logger.log(level, "%s: %s: %s", one_line(found["path"]), found["code"], found["message"])

@@ -72,7 +72,7 @@ def check_template(template: object) -> None:
         raise ValueError(f"system_prompt lacks the slot(s) {', '.join(missing)}; add them, or pass None for no section")
     try:
         template.format(**dict.fromkeys(SLOTS, ""))
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         names = {name for _, name, _, _ in _fields(template) if name is not None} - set(SLOTS)
         culprit = f"the placeholder {{{min(names)}}}" if names else f"a brace in it ({error})"
         raise ValueError(

@@ -40,8 +40,7 @@ class Section:
 
     def render(self, given: SectionInput) -> str:
         """Return the section's text."""
-        if not self._shows_loaded:
-            given = SectionInput(given.skills, given.sources, given.errors, (), {})
+        given = self._snapshot(given)
         with self._lock:
             remembered = next((text for known, text in self._sections if known == given), None)
         if remembered is not None:
@@ -54,6 +53,16 @@ class Section:
         with self._lock:
             self._sections.appendleft((given, text))
         return text
+
+    def _snapshot(self, given: SectionInput) -> SectionInput:
+        """Return what the section shows of its input, in lists that nobody else can change."""
+        return SectionInput(
+            skills=list(given.skills),
+            sources=list(given.sources),
+            errors=list(given.errors),
+            loaded=list(given.loaded) if self._shows_loaded else [],
+            resources={name: list(files) for name, files in given.resources.items()} if self._shows_loaded else {},
+        )
 
     def _list(self, given: SectionInput) -> str:
         if not given.skills:

@@ -1,0 +1,172 @@
+"""How much of a request a provider's prompt cache can use again, measured on a session of 30 turns.
+
+A cache serves the longest prefix that a request shares with the one before. The same session runs with deepskills in
+both values of `loaded_status`, and with deepagents' own skills middleware, where the model reads `SKILL.md` by
+`read_file` and nothing is ever unloaded. Run it with `python benchmarks/prompt_cache.py`.
+"""
+
+import asyncio
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any, Literal, TypeAlias
+
+from deepagents import create_deep_agent
+from deepagents.backends import FilesystemBackend
+from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+from deepskills import SkillsMiddleware, generate_skill_md
+from deepskills.testing import Request, ScriptedChatModel, call_tools
+
+TURNS = 30
+"""How many questions a session has."""
+
+SKILLS = ("audit", "billing", "contracts", "deploy", "email", "forecast")
+
+Kind: TypeAlias = Literal["load", "reload", "unload"]
+LoadedStatus: TypeAlias = Literal["system_prompt", "conversation"]
+
+PLAN: dict[int, tuple[Kind, str]] = {
+    2: ("load", "audit"),
+    5: ("load", "billing"),
+    9: ("load", "contracts"),
+    12: ("unload", "audit"),
+    15: ("load", "deploy"),
+    18: ("unload", "contracts"),
+    21: ("reload", "audit"),
+    24: ("load", "email"),
+    27: ("unload", "billing"),
+}
+"""What the model does with skills, by turn; in the other turns it answers at once."""
+
+OURS: tuple[LoadedStatus, ...] = ("system_prompt", "conversation")
+THEIRS = "deepagents"
+COLUMNS = {"mean": "any request", "load": "a load", "reload": "a reload", "unload": "an unload"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """Two requests that follow one another, and what the model did between them."""
+
+    before: str
+    after: str
+    kind: Kind | None = None
+
+    @property
+    def kept(self) -> float:
+        """The share of the earlier request that the later one begins with."""
+        pairs = enumerate(zip(self.before, self.after, strict=False))
+        shared = next((place for place, (old, new) in pairs if old != new), min(len(self.before), len(self.after)))
+        return shared / len(self.before)
+
+
+def serialized(request: Request) -> str:
+    """Return a request as one text: the system prompt, then each message with its calls."""
+    lines = [json.dumps([message.type, message.content, _calls(message)]) for message in request.messages]
+    return "\n".join(lines)
+
+
+def _calls(message: BaseMessage) -> list[Any]:
+    return list(message.tool_calls) if isinstance(message, AIMessage) else [getattr(message, "tool_call_id", None)]
+
+
+def write_skills(root: Path) -> None:
+    """Write the skills of the session, each of some 6,000 characters."""
+    for name in SKILLS:
+        body = "\n".join(f"{number}. When it comes to {name}, do step {number} first." for number in range(120))
+        folder = root / "skills" / name
+        folder.mkdir(parents=True)
+        folder.joinpath("SKILL.md").write_text(generate_skill_md(name, f"Knows all about {name}.", body))
+
+
+def reply(kind: Kind, skill: str, *, ours: bool) -> AIMessage | None:
+    """Return the call by which a model does something with a skill; `None` where it has no such call."""
+    if ours:
+        return call_tools(("unload_skill" if kind == "unload" else "load_skill", {"skill_name": skill}))
+    if kind != "load":
+        return None
+    return call_tools(("read_file", {"file_path": f"/skills/{skill}/SKILL.md", "limit": 1_000}))
+
+
+def session(label: str, root: Path, *, asynchronous: bool) -> tuple[list[Request], list[Step]]:
+    """Run the session, and return what the model was sent and what followed what."""
+    backend = FilesystemBackend(root_dir=root, virtual_mode=True)
+    model = ScriptedChatModel(replies=[])
+    agent: Any = create_deep_agent(
+        model=model, middleware=[_middleware(label, backend)], backend=backend, checkpointer=InMemorySaver()
+    )
+    kinds: dict[int, Kind] = {}
+    for turn in range(TURNS):
+        call = reply(*PLAN[turn], ours=label in OURS) if turn in PLAN else None
+        if call is not None:
+            kinds[len(model.replies) + 1] = PLAN[turn][0]
+            model.replies.append(call)
+        model.replies.append(f"This is the answer to question {turn}. " * 8)
+        given = {"messages": [HumanMessage(f"This is question {turn}. " * 4)]}
+        config = {"configurable": {"thread_id": "session"}}
+        if asynchronous:
+            asyncio.run(agent.ainvoke(given, config))
+        else:
+            agent.invoke(given, config)
+    return model.requests, list(_steps(model.requests, kinds))
+
+
+def _middleware(label: str, backend: FilesystemBackend) -> Any:
+    if label == THEIRS:
+        return DeepAgentsSkillsMiddleware(backend=backend, sources=["/skills"])
+    [status] = [status for status in OURS if status == label]
+    return SkillsMiddleware(backend=backend, sources=["/skills"], loaded_status=status)
+
+
+def _steps(requests: Sequence[Request], kinds: dict[int, Kind]) -> Iterator[Step]:
+    texts = [serialized(request) for request in requests]
+    for number in range(1, len(texts)):
+        yield Step(texts[number - 1], texts[number], kinds.get(number))
+
+
+def measure(*, asynchronous: bool = False) -> dict[str, dict[str, float]]:
+    """Return for each middleware the mean share of the previous request that stays a prefix.
+
+    `mean` is over all requests, `load`, `reload` and `unload` over those that follow one (`nan` if there is none);
+    `system_prompts` counts the different system prompts of the session.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for label in (*OURS, THEIRS):
+        with tempfile.TemporaryDirectory() as directory:
+            write_skills(Path(directory))
+            requests, steps = session(label, Path(directory), asynchronous=asynchronous)
+        found[label] = {
+            "mean": mean(step.kept for step in steps),
+            **{
+                kind: _mean([step.kept for step in steps if step.kind == kind]) for kind in ("load", "reload", "unload")
+            },
+            "system_prompts": float(len({request.system for request in requests})),
+        }
+    return found
+
+
+def _mean(shares: Sequence[float]) -> float:
+    return mean(shares) if shares else math.nan
+
+
+def table(found: dict[str, dict[str, float]]) -> str:
+    """Return the shares as a Markdown table."""
+    rows = [["share of the previous request kept by", *COLUMNS.values(), "system prompts"]]
+    rows.append(["---", *["---:"] * (len(COLUMNS) + 1)])
+    for label, numbers in found.items():
+        shares = ["-" if math.isnan(numbers[key]) else f"{numbers[key]:.1%}" for key in COLUMNS]
+        name = f"deepskills, {label}" if label in OURS else label
+        rows.append([name, *shares, f"{numbers['system_prompts']:.0f}"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+if __name__ == "__main__":
+    print(table(measure()))

@@ -1,0 +1,107 @@
+"""Databases for the tests: every test that asks for one runs on SQLite and on a PostgreSQL server of our own."""
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from store_support import create_database, drop_database, new_engine, run_sql
+
+from deepskills.store import create_store_engine, migrations
+
+# What the tests of the whole library share, also when these run alone.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+POSTGRES_URL = "DEEPSKILLS_TEST_POSTGRES_URL"
+"""Names a PostgreSQL server to use where pgserver has no wheel; its user must be allowed to create databases."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """Give the URL of a PostgreSQL server's own database; the server is started here and stops at the end."""
+    given = os.environ.get(POSTGRES_URL)
+    if given:
+        yield given
+        return
+    place = Path(tempfile.mkdtemp(prefix="deepskills-pg-"))
+    runtime = Path(tempfile.mkdtemp(prefix="deepskills-run-"))
+    with pytest.MonkeyPatch.context() as patch:
+        # pgserver asks for a directory that only login sessions have.
+        patch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        pgserver = pytest.importorskip("pgserver", reason=f"pgserver is not installed; set {POSTGRES_URL}")
+        server = pgserver.get_server(place / "data", cleanup_mode="stop")
+    # Nothing here has to survive a power cut.
+    run_sql(server.get_uri(), "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
+    yield server.get_uri()
+    server.cleanup()
+    shutil.rmtree(place)
+    shutil.rmtree(runtime)
+
+
+@pytest.fixture(scope="session")
+def postgres_database(postgres_server: str) -> Iterator[str]:
+    url = create_database(postgres_server)
+    asyncio.run(migrations.upgrade(new_engine(url)))
+    yield url
+    drop_database(postgres_server, url)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "store.db"
+    asyncio.run(migrations.upgrade(f"sqlite:///{path}"))
+    return path
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Name the kind of database that the test runs on."""
+    return str(request.param)
+
+
+@pytest.fixture
+def empty_url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Give the URL of a database without tables."""
+    if kind == "sqlite":
+        yield f"sqlite:///{tmp_path / 'empty.db'}"
+        return
+    server = request.getfixturevalue("postgres_server")
+    url = create_database(server)
+    yield url
+    drop_database(server, url)
+
+
+@pytest.fixture
+def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Give the URL of a database with empty tables."""
+    if kind == "sqlite":
+        path = tmp_path / "store.db"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        return f"sqlite:///{path}"
+    database: str = request.getfixturevalue("postgres_database")
+    run_sql(database, "DELETE FROM deepskills_skills")
+    return database
+
+
+@pytest.fixture
+async def sessions(url: str) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
+    """Give sessions on an empty store to an async test."""
+    engine = create_store_engine(url)
+    yield async_sessionmaker(engine)
+    await engine.dispose()
+
+
+@pytest.fixture
+def any_sessions(url: str) -> async_sessionmaker[AsyncSession]:
+    """Give sessions on an empty store that any event loop may use."""
+    return async_sessionmaker(new_engine(url))

@@ -1,0 +1,227 @@
+"""A skill in and out: the same bytes, and text for people."""
+
+import pytest
+from store_support import BINARY, Sessions, draft, draft_with_files, service_on
+
+from deepskills import SkillFormatError, read_skill, validate_skill
+from deepskills.store import Skill, SkillCreate, SkillFile, SkillFileCreate, SkillFormatter, SkillUpdate
+
+pytestmark = pytest.mark.anyio
+
+PLAIN = "---\nname: report\ndescription: Writes reports.\n---\n# Report\n\nDo it.\n"
+WRITTEN = (
+    "---\n"
+    "# a comment\n"
+    "name:   report\n"
+    "description: 'Writes: reports'\n"
+    "license: MIT\n"
+    "metadata:\n  version: 1.10\n  tags: sales, Weekly numbers\n"
+    "custom: [a,  b]\n"
+    "---  \n"
+    "\n# Report\r\nwith CRLF\n"
+)
+FILES: dict[str, bytes | str] = {
+    "scripts/run.py": "print('hi')\n",
+    "references/deep/guide.md": "# Guide\r\n```\ncode\n```\n",
+    "assets/logo.png": BINARY,
+    "assets/empty": b"",
+    "assets/nul.txt": b"text with \x00 in it",
+    "assets/bom.txt": b"\xef\xbb\xbfx",
+    "assets/模板.md": "模板\n",
+    "LICENSE": "MIT",
+}
+IN_BYTES = {path: data.encode() if isinstance(data, str) else data for path, data in FILES.items()}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        PLAIN.encode(),
+        WRITTEN.encode(),
+        b"\xef\xbb\xbf" + PLAIN.encode(),
+        PLAIN.replace("\n", "\r\n").encode(),
+        b"\n<!-- made by hand -->\n" + PLAIN.encode(),
+        PLAIN.encode("utf-16"),
+        b"\xfe\xff" + PLAIN.encode("utf-16-be"),
+        b"---\nname: report\ndescription: x\n---",
+        "---\nname: 周报\ndescription: 写周报。\n---\n# 周报\n🎉\n".encode(),
+    ],
+    ids=["plain", "written", "bom", "crlf", "comment", "utf-16-le", "utf-16-be", "no-body", "chinese"],
+)
+async def test_the_same_bytes(sessions: Sessions, content: bytes) -> None:
+    """A `SKILL.md` as its author wrote it, and files of every kind, come out byte for byte."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(SkillCreate.from_skill_md(content, FILES), "alice")
+        assert await service.export_skill(made.id, "alice") == {"SKILL.md": content, **IN_BYTES}
+        got = await service.get_skill(made.id, "alice")
+    assert got.content == read_skill(content, path="SKILL.md").body
+    assert {file.path: isinstance(file.content, str) for file in got.files} == {
+        path: path not in {"assets/logo.png", "assets/nul.txt"} for path in FILES
+    }
+
+
+async def test_text_of_a_skill_md(sessions: Sessions) -> None:
+    """Text does as well as bytes; values and tags are read from it."""
+    data = SkillCreate.from_skill_md(WRITTEN)
+    assert (data.name, data.description, data.tags) == ("report", "Writes: reports", ["sales", "Weekly numbers"])
+    async with service_on(sessions) as service:
+        made = await service.create_skill(data, "alice")
+        assert (await service.export_skill(made.id, "alice"))["SKILL.md"] == WRITTEN.encode()
+        assert [s.name for s in await service.list_skills("alice", tags=["weekly NUMBERS"])] == ["report"]
+
+
+@pytest.mark.parametrize("tags", ["tags: [a, b]", "tags:\n  - a\n  - b", "tags: a, b", "metadata:\n  tags: a,b"])
+async def test_tags_of_a_file(tags: str) -> None:
+    """Tags are found at the top level and below metadata, as text and as a list."""
+    assert SkillCreate.from_skill_md(f"---\nname: x\ndescription: y\n{tags}\n---\n").tags == ["a", "b"]
+
+
+async def test_generated_file(sessions: Sessions) -> None:
+    """A skill that was given by its values becomes a valid file, its tags below metadata."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft("report", tags=["sales", "weekly"], content="# Body\n"), "alice")
+        content = (await service.export_skill(made.id, "alice"))["SKILL.md"]
+    assert validate_skill(content, path="report/SKILL.md") == []
+    reading = read_skill(content, path="report/SKILL.md")
+    assert reading.metadata is not None
+    assert reading.metadata["metadata"] == {"tags": "sales, weekly"}
+    assert reading.body == "# Body\n"
+    assert SkillCreate.from_skill_md(content).tags == ["sales", "weekly"]
+
+
+async def test_an_update_of_the_body_keeps_the_frontmatter(sessions: Sessions) -> None:
+    """New instructions leave the frontmatter as its author wrote it."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(SkillCreate.from_skill_md(WRITTEN), "alice")
+        await service.update_skill(made.id, SkillUpdate(content="New.\n", is_public=True), "alice")
+        exported = (await service.export_skill(made.id))["SKILL.md"].decode()
+    assert exported == WRITTEN[: WRITTEN.index("\n# Report")] + "New.\n"
+
+
+async def test_an_update_of_values_rewrites_the_frontmatter(sessions: Sessions) -> None:
+    """The file follows a new name, description or tags, and keeps its further keys."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(SkillCreate.from_skill_md(WRITTEN), "alice")
+        await service.update_skill(made.id, SkillUpdate(name="summary", tags=["x"]), "alice")
+        content = (await service.export_skill(made.id, "alice"))["SKILL.md"]
+    reading = read_skill(content, path="summary/SKILL.md")
+    assert reading.frontmatter == {
+        "name": "summary",
+        "description": "Writes: reports",
+        "license": "MIT",
+        "custom": ["a", "b"],
+        "metadata": {"version": "1.10", "tags": "x"},
+    }
+    assert reading.body == "\n# Report\r\nwith CRLF\n"
+
+
+async def test_an_update_of_the_frontmatter(sessions: Sessions) -> None:
+    """New frontmatter brings its values along; without one, it is generated from them."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(SkillCreate.from_skill_md(PLAIN.encode("utf-16")), "alice")
+        head = "---\nname: summary\ndescription: Sums up.\nmetadata:\n  tags: a\n---\n"
+        changed = await service.update_skill(made.id, SkillUpdate(frontmatter=head), "alice")
+        assert (changed.name, changed.description, changed.tags) == ("summary", "Sums up.", ["a"])
+        assert (await service.export_skill(made.id, "alice"))["SKILL.md"] == (head + "# Report\n\nDo it.\n").encode()
+        plain = await service.update_skill(made.id, SkillUpdate(frontmatter=None), "alice")
+        assert plain.frontmatter is None
+        assert b"tags: a\n" in (await service.export_skill(made.id, "alice"))["SKILL.md"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"no frontmatter", b"---\nname: x\n---\n", b"\xff\xfe\x00", b"---\n- a\n---\n", b""]
+)
+async def test_a_file_that_cannot_be_read(content: bytes) -> None:
+    """A `SKILL.md` that the reader refuses is refused with its reason."""
+    with pytest.raises(SkillFormatError):
+        SkillCreate.from_skill_md(content)
+
+
+def example() -> Skill:
+    return Skill(
+        name="report",
+        description="Writes\nreports.",
+        content="# Report\n\nDo it.\n",
+        tags=["sales"],
+        owner_id="alice",
+        files=[
+            SkillFile(path="scripts/run.py", content="print(1)\n"),
+            SkillFile(path="references/guide.md", content="````\ncode\n````\n"),
+            SkillFile(path="references/deep/more.md", content="more"),
+            SkillFile(path="assets/logo.png", content=BINARY),
+        ],
+    )
+
+
+def test_format_content() -> None:
+    """A skill is formatted with its files; text cannot end its fence, and binary files show their size."""
+    text = SkillFormatter().format_skill_content(example())
+    assert text == (
+        "# report\n\nWrites reports.\n\nTags: sales\n\n# Report\n\nDo it.\n\n## Files\n\n"
+        "### `assets/logo.png`\n\n(binary, 256 bytes)\n\n"
+        "### `references/deep/more.md`\n\n```\nmore\n```\n\n"
+        "### `references/guide.md`\n\n`````\n````\ncode\n````\n`````\n\n"
+        "### `scripts/run.py`\n\n```\nprint(1)\n```\n"
+    )
+    short = SkillFormatter().format_skill_content(example(), include_file_contents=False)
+    assert short.endswith(
+        "## Files\n\n- `assets/logo.png` (binary, 256 bytes)\n- `references/deep/more.md` (4 bytes)\n"
+        "- `references/guide.md` (15 bytes)\n- `scripts/run.py` (9 bytes)\n"
+    )
+
+
+def test_format_list() -> None:
+    """A list has one line a skill, whatever its description holds."""
+    public = Skill(name="b", description="y", content="", is_public=True, owner_id="bob")
+    system = Skill(name="c", description="z", content="")
+    assert SkillFormatter().format_skill_list([example(), public, system]) == (
+        "- **report** (private): Writes reports. [sales]\n- **b** (public): y\n- **c** (system): z\n"
+    )
+    assert SkillFormatter().format_skill_list([]) == "No skills.\n"
+
+
+def test_format_structure() -> None:
+    """The structure is a tree, the `SKILL.md` in it."""
+    assert SkillFormatter().format_skill_structure(example()) == (
+        "report/\n"
+        "├── SKILL.md\n"
+        "├── assets/\n"
+        "│   └── logo.png\n"
+        "├── references/\n"
+        "│   ├── deep/\n"
+        "│   │   └── more.md\n"
+        "│   └── guide.md\n"
+        "└── scripts/\n"
+        "    └── run.py\n"
+    )
+
+
+async def test_the_service_formats(sessions: Sessions) -> None:
+    """The service formats as the formatter does, also what a listing gave."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft_with_files("report", {"scripts/a.py": "a", "b": "b"}), "alice")
+        got = await service.get_skill(made.id, "alice")
+        whole = await service.format_skill_content(made.id, "alice")
+        assert whole == SkillFormatter().format_skill_content(got)
+        assert "```\na\n```" in whole
+        assert "```" not in await service.format_skill_content(made.id, "alice", include_file_contents=False)
+        (listed,) = await service.list_skills("alice")
+    assert "### `scripts/a.py`\n\n(1 bytes)" in SkillFormatter().format_skill_content(listed)
+
+
+def test_base64() -> None:
+    """Bytes travel as base64, and what is no base64 is refused."""
+    assert SkillFileCreate(path="a", content="AP8=", encoding="base64").content == b"\x00\xff"
+    assert SkillFileCreate(path="a", content="AP8=").content == "AP8="
+    assert SkillFileCreate(path="a", content=b"\x00").content == b"\x00"
+    data = SkillCreate.from_skill_md(PLAIN, FILES)
+    again = SkillCreate.model_validate_json(data.model_dump_json())
+    assert {file.path: _bytes(file.content) for file in again.files} == IN_BYTES
+    assert SkillCreate.model_validate(data.model_dump()) == data
+    for bad in ("*", "A", "é"):
+        with pytest.raises(ValueError, match="base64"):
+            SkillFileCreate(path="a", content=bad, encoding="base64")
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content

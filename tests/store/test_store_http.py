@@ -1,0 +1,278 @@
+"""The store over HTTP, through a real server: every endpoint, every error in the envelope, many clients at once."""
+
+import base64
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI, Header, HTTPException
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from store_support import BINARY, Sessions, draft, new_engine, seed
+
+from deepskills.store import StoreLimits, create_skills_router, create_store_engine
+
+LIMITS = StoreLimits(file_bytes=1_000, skill_bytes=3_000, files=5, extensions=frozenset({".md", ".py", ".bin"}))
+MAX_REQUEST = 100_000
+
+
+def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
+    if x_user == "banned":
+        raise HTTPException(403, "You are banned.", headers={"X-Reason": "rude"})
+    return x_user
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """Run an application on a free port of the loopback interface and give its address."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    try:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}/api/v1"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def make_app(sessions: Callable[[], Any]) -> FastAPI:
+    app = FastAPI()
+    router = create_skills_router(sessions, current_user, limits=LIMITS, max_request_bytes=MAX_REQUEST)
+    app.include_router(router, prefix="/api/v1")
+    return app
+
+
+class Api:
+    """A client of the store, and what its answers look like."""
+
+    def __init__(self, address: str) -> None:
+        self._client = httpx.Client(base_url=address, timeout=60, verify=False)
+
+    def __call__(self, method: str, path: str, user: str | None = "alice", **options: Any) -> httpx.Response:
+        headers = {"x-user": user} if user is not None else {}
+        return self._client.request(method, path, headers={**headers, **options.pop("headers", {})}, **options)
+
+    def data(self, method: str, path: str, user: str | None = "alice", *, code: int = 200, **options: Any) -> Any:
+        answer = self(method, path, user, **options)
+        assert answer.status_code == code, answer.text
+        body = answer.json()
+        assert body.keys() == {"success", "data"}
+        assert body["success"] is True
+        return body["data"]
+
+    def error(self, method: str, path: str, user: str | None = "alice", *, code: int, **options: Any) -> dict[str, Any]:
+        answer = self(method, path, user, **options)
+        assert answer.status_code == code, answer.text
+        body = answer.json()
+        assert body.keys() == {"success", "error"}
+        assert body["success"] is False
+        assert body["error"]["message"]
+        found: dict[str, Any] = body["error"]
+        return found
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture
+def api(any_sessions: Sessions) -> Iterator[Api]:
+    with serving(make_app(any_sessions)) as address:
+        client = Api(address)
+        yield client
+        client.close()
+
+
+def body(name: str = "report", **values: Any) -> dict[str, Any]:
+    return {"name": name, "description": f"Does {name}.", **values}
+
+
+def test_every_endpoint(api: Api) -> None:
+    """A skill is created, listed, read, changed and deleted, its files too."""
+    files = [
+        {"path": "scripts/run.py", "content": "print(1)"},
+        {"path": "assets/a.bin", "content": base64.b64encode(BINARY).decode(), "encoding": "base64"},
+    ]
+    made = api.data("POST", "/skills", json=body(content="# Do\n", tags=["Sales"], files=files), code=201)
+    assert (made["name"], made["owner_id"], made["is_public"], made["tags"]) == ("report", "alice", False, ["Sales"])
+    path = f"/skills/{made['id']}"
+    got = api.data("GET", path)
+    assert got == made
+    assert [(file["path"], file["encoding"], file["size"]) for file in got["files"]] == [
+        ("assets/a.bin", "base64", 256),
+        ("scripts/run.py", "utf-8", 8),
+    ]
+    assert base64.b64decode(got["files"][0]["content"]) == BINARY
+    (listed,) = api.data("GET", "/skills")
+    assert listed == {**got, "files": [{**file, "content": None} for file in got["files"]]}
+    changed = api.data("PUT", path, json={"description": "Other.", "is_public": True})
+    assert (changed["description"], changed["name"], changed["content"]) == ("Other.", "report", "# Do\n")
+    added = api.data("POST", f"{path}/files", json={"path": "references/a.md", "content": "# A"}, code=201)
+    assert (added["path"], added["content"]) == ("references/a.md", "# A")
+    assert len(api.data("GET", path, None)["files"]) == 3
+    assert api.data("DELETE", f"/skills/files/{added['id']}") == {"id": added["id"]}
+    assert len(api.data("GET", path, "bob")["files"]) == 2
+    assert api.data("DELETE", path) == {"id": made["id"]}
+    assert api.data("GET", "/skills") == []
+
+
+def test_filters(api: Api, any_sessions: Sessions) -> None:
+    """A listing takes `include_public` and any number of `tags`."""
+    seed(any_sessions, "alice", draft("one", tags=["a"]), draft("two", tags=["b"]))
+    seed(any_sessions, "bob", draft("three", tags=["a"], is_public=True), draft("four"))
+    seed(any_sessions, None, draft("five"))
+
+    def names(user: str | None, query: str = "") -> list[str]:
+        return [skill["name"] for skill in api.data("GET", f"/skills{query}", user)]
+
+    assert names("alice") == ["five", "one", "three", "two"]
+    assert names("alice", "?include_public=false") == ["one", "two"]
+    assert names("alice", "?tags=A") == ["one", "three"]
+    assert names("alice", "?tags=a&tags=b&include_public=false") == ["one", "two"]
+    assert names("alice", "?tags=%00") == []
+    assert names(None) == ["five", "three"]
+    assert names(None, "?include_public=false") == []
+
+
+def test_errors(api: Api, any_sessions: Sessions) -> None:
+    """Every refusal has its code and the envelope, and what one may not see is not found."""
+    private, public = seed(any_sessions, "alice", draft("private"), draft("public", is_public=True))
+    (system,) = seed(any_sessions, None, draft("system"))
+    made = api.data("POST", f"/skills/{public.id}/files", json={"path": "a.md", "content": "x"}, code=201)
+    secret = api.data("POST", f"/skills/{private.id}/files", json={"path": "a.md", "content": "x"}, code=201)
+    file = {"path": "b.md", "content": "x"}
+
+    def writes(skill_id: object, file_id: object) -> list[tuple[str, str, Any]]:
+        return [
+            ("PUT", f"/skills/{skill_id}", {"description": "x"}),
+            ("DELETE", f"/skills/{skill_id}", None),
+            ("POST", f"/skills/{skill_id}/files", file),
+            ("DELETE", f"/skills/files/{file_id}", None),
+        ]
+
+    for method, path, json in [("POST", "/skills", body()), *writes(public.id, made["id"])]:
+        assert api.error(method, path, None, json=json, code=401)["code"] == "not-signed-in"
+    for method, path, json in [*writes(public.id, made["id"]), *writes(system.id, made["id"])]:
+        assert api.error(method, path, "bob", json=json, code=403)["code"] == "not-owner"
+    for method, path, json in [*writes(private.id, secret["id"]), *writes(uuid4(), uuid4())]:
+        assert api.error(method, path, "bob", json=json, code=404)["code"] == "not-found"
+    for user in ("bob", None):
+        assert api.error("GET", f"/skills/{private.id}", user, code=404)["code"] == "not-found"
+    assert api.error("POST", "/skills", json=body("private"), code=409)["code"] == "conflict"
+    assert api.error("POST", "/skills", json=body("PRIVATE"), code=409)["code"] == "conflict"
+    assert api.error("PUT", f"/skills/{public.id}", json={"name": "private"}, code=409)["code"] == "conflict"
+    assert api.error("POST", f"/skills/{public.id}/files", json={**file, "path": "a.md"}, code=409)
+    assert {skill["name"] for skill in api.data("GET", "/skills")} == {"private", "public", "system"}
+
+
+INVALID: list[Any] = [
+    {}, [], "text", None, {"name": "x"}, body("Not Valid"), body("x", description=""), body("x", unknown=1),
+    body("x", tags="a"), body("x", tags=["a,b"]), body("x", content="a\x00b"), body("x", description="\x00"),
+    body("x", files=[{"path": "../a.md", "content": ""}]), body("x", files=[{"path": "a.exe", "content": ""}]),
+    body("x", files=[{"path": "a.bin", "content": "*", "encoding": "base64"}]), body("x" * 65), body("a\x00b"),
+    body("x", frontmatter="---\nname: y\n---\n"), body("x", is_public="perhaps"), body("x", system=True),
+]  # fmt: skip
+
+
+def test_invalid_requests(api: Api) -> None:
+    """What is invalid is 422, whatever is wrong with it, and says where."""
+    for json in INVALID:
+        assert api.error("POST", "/skills", json=json, code=422)["code"] == "invalid"
+    raw: dict[str, Any] = {"headers": {"content-type": "application/json"}}
+    for content in (
+        b"{",
+        b"\xff",
+        b'{"name": "\\ud800", "description": "x"}',
+        b'{"\\ud800": 1}',
+        b"[" * 50,
+        b'{"a": NaN}',
+    ):
+        api.error("POST", "/skills", content=content, code=422, **raw)
+    details = api.error("POST", "/skills", json={"name": "x"}, code=422)["details"]
+    assert [detail["where"] for detail in details] == ["body.description"]
+    api.error("GET", "/skills/no-uuid", code=422)
+    api.error("DELETE", "/skills/files/no-uuid", code=422)
+    api.error("GET", "/skills?include_public=perhaps", code=422)
+    api.error("POST", "/skills", content=b"[" * 90_000, code=422, **raw)
+    api.error("POST", "/skills", content=b'{"name": ' + b"9" * 5_000 + b"}", code=422, **raw)
+    assert api.data("GET", "/skills") == []
+
+
+def test_sizes(api: Api) -> None:
+    """What is too large is 413: a file, all files, their number, and a request before it is parsed."""
+    big = {"path": "a.md", "content": "x" * 1_001}
+    assert api.error("POST", "/skills", json=body(files=[big]), code=413)["code"] == "too-large"
+    many = [{"path": f"{number}.md", "content": "x" * 999} for number in range(4)]
+    api.error("POST", "/skills", json=body(files=many), code=413)
+    small = [{"path": f"{number}.md", "content": "x"} for number in range(6)]
+    api.error("POST", "/skills", json=body(files=small), code=413)
+    assert "100000 bytes" in api.error("POST", "/skills", content=b"x" * (MAX_REQUEST + 1), code=413)["message"]
+    api.error("POST", "/skills", content=b"x" * 20_000_000, code=413)
+    api.error("POST", "/skills", content=iter([b"x" * 60_000] * 3), code=413)
+    made = api.data("POST", "/skills", json=body(files=small[:5]), code=201)
+    api.error("POST", f"/skills/{made['id']}/files", json=small[5], code=413)
+    api.error("PUT", f"/skills/{made['id']}", json={"content": "x" * MAX_REQUEST}, code=413)
+
+
+def test_errors_of_the_application(api: Api) -> None:
+    """What `current_user` refuses comes in the envelope too, with its code and headers."""
+    answer = api("GET", "/skills", "banned")
+    assert (answer.status_code, answer.headers["x-reason"]) == (403, "rude")
+    assert answer.json()["error"]["message"] == "You are banned."
+
+
+def test_the_database_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A database that does not answer is 503 in the envelope, and tells nothing of itself."""
+    for url in (f"sqlite:///{tmp_path}/no/such/place.db", "postgresql://someone:hunter2@127.0.0.1:1/nothing"):
+        with serving(make_app(async_sessionmaker(new_engine(url)))) as address:
+            api = Api(address)
+            error = api.error("GET", "/skills", code=503)
+            assert error["code"] == "unavailable"
+            assert "sql" not in str(error).lower()
+            api.close()
+    assert "The skill database did not answer" in caplog.text
+
+
+def test_a_skill_md_over_http(api: Api) -> None:
+    """Frontmatter as written travels both ways."""
+    head = "---\n# note\nname: report\ndescription:   Does report.\nlicense: MIT\n---\n"
+    made = api.data("POST", "/skills", json=body(frontmatter=head, content="# Do\n"), code=201)
+    assert api.data("GET", f"/skills/{made['id']}")["frontmatter"] == head
+
+
+def test_fifty_clients_at_once(url: str) -> None:
+    """Fifty clients that write and read at the same time lose nothing and fail nowhere."""
+    sessions = async_sessionmaker(create_store_engine(url))
+
+    def client(address: str, number: int) -> set[str]:
+        api, user = Api(address), f"user-{number % 25}"
+        path = f"/skills/{api.data('POST', '/skills', user, json=body(f'skill-{number}'), code=201)['id']}"
+        api.data("POST", f"{path}/files", user, json={"path": "a.md", "content": f"of {number}"}, code=201)
+        api.data("PUT", path, user, json={"content": f"# {number}\n"})
+        got = api.data("GET", path, user)
+        assert (got["content"], got["files"][0]["content"]) == (f"# {number}\n", f"of {number}")
+        taken = api("POST", "/skills", user, json=body("same")).status_code
+        assert taken in {201, 409}
+        found = {skill["name"] for skill in api.data("GET", "/skills", user)}
+        api.close()
+        return found | ({f"won by {user}"} if taken == 201 else set())
+
+    with serving(make_app(sessions)) as address, ThreadPoolExecutor(50) as pool:
+        seen = list(pool.map(lambda number: client(address, number), range(50)))
+        for number in range(25):
+            api = Api(address)
+            names = [skill["name"] for skill in api.data("GET", "/skills", f"user-{number}")]
+            assert names == sorted(["same", f"skill-{number}", f"skill-{number + 25}"])
+            api.close()
+    winners = [name for found in seen for name in found if name.startswith("won by")]
+    assert sorted(winners) == sorted(f"won by user-{number}" for number in range(25))

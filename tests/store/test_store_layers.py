@@ -1,0 +1,96 @@
+"""The layers of the store stay apart, and the store stays apart from the rest."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import deepskills
+import deepskills.store
+from deepskills.store.api import create_skills_router
+
+PACKAGE = Path(deepskills.__file__).parent
+
+LAYERS = [
+    "_errors", "_rules", "_document", "_models", "_engine", "_repositories", "_schemas", "_formatter", "_service",
+    "_loader", "_bridge", "_snapshot", "_adapter", "api",
+]  # fmt: skip
+"""From the bottom up: a module imports only what stands before it."""
+
+
+def imports_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    return found | {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+
+
+def test_imports_go_down() -> None:
+    """No layer knows one above it."""
+    modules = {path.stem for path in (PACKAGE / "store").glob("*.py")} - {"__init__"}
+    assert modules == set(LAYERS)
+    for position, name in enumerate(LAYERS):
+        own = {
+            module.rpartition(".")[2]
+            for module in imports_of(PACKAGE / "store" / f"{name}.py")
+            if module.startswith("deepskills.store")
+        }
+        assert own <= set(LAYERS[:position]), name
+
+
+def test_queries_are_the_repositories_own() -> None:
+    """Statements are written in the repositories alone; rules and pure modules know no database."""
+    statements = {"select", "update", "delete", "insert"}
+    for name in LAYERS:
+        tree = ast.parse((PACKAGE / "store" / f"{name}.py").read_text(encoding="utf-8"))
+        calls = {
+            node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        assert not calls & statements or name == "_repositories", name
+    for name in ("_errors", "_rules", "_document"):
+        assert not any(module.startswith("sqlalchemy") for module in imports_of(PACKAGE / "store" / f"{name}.py"))
+
+
+def test_the_rest_does_not_import_the_store() -> None:
+    """Deepskills without the store is whole."""
+    for path in PACKAGE.glob("*.py"):
+        assert not any(module.startswith("deepskills.store") for module in imports_of(path)), path.name
+    code = "import deepskills, sys; assert not [m for m in sys.modules if m.startswith(('sqlalchemy', 'alembic'))]"
+    assert python(code).returncode == 0
+
+
+WITHOUT_FASTAPI = """
+import sys
+sys.modules.update(dict.fromkeys(["fastapi", "uvicorn", "asyncpg"]))
+import deepskills.store, deepskills.store.migrations
+try:
+    deepskills.store.create_skills_router
+except ModuleNotFoundError as error:
+    print(error.name)
+"""
+
+WITHOUT_SQLALCHEMY = """
+import sys
+sys.modules["sqlalchemy"] = None
+import deepskills.store
+"""
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_extras() -> None:
+    """The store needs its own extra alone; only the routes need FastAPI, and what is missing is named."""
+    assert python(WITHOUT_FASTAPI).stdout.strip() == "fastapi"
+    assert "pip install 'deepskills[store]'" in python(WITHOUT_SQLALCHEMY).stderr
+    assert deepskills.store.create_skills_router is create_skills_router
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = deepskills.store.no_such_name
+
+
+def test_public_names() -> None:
+    """Every public name is there, sorted."""
+    assert all(hasattr(deepskills.store, name) for name in deepskills.store.__all__)
+    assert deepskills.store.__all__ == sorted(deepskills.store.__all__)

@@ -1,0 +1,292 @@
+"""The loader makes a directory hold exactly a skill's files, on every kind of backend, and touches nothing more."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from deepagents.backends import (
+    BackendProtocol,
+    FilesystemBackend,
+    LocalShellBackend,
+    StateBackend,
+    StoreBackend,
+)
+from deepagents.backends.protocol import DeleteResult, FileUploadResponse, LsResult
+from deepagents.middleware import FilesystemMiddleware
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import tool
+from langgraph.store.memory import InMemoryStore
+from sqlalchemy import update
+from store_support import BINARY, Sessions, draft_with_files, seed, service_on
+
+from deepskills.store import Skill, SkillFile, SkillFileCreate, SkillSandboxLoader, SkillUpdate
+from deepskills.testing import ScriptedChatModel, call_tools
+
+FILES: dict[str, str | bytes] = {
+    "scripts/run.py": "print(1)\n",
+    "references/deep/guide.md": "# Guide\n",
+    "assets/logo.png": BINARY,
+    "LICENSE": "",
+}
+ROOT = "/workspace/skills"
+
+Writes = list[str]
+
+
+def counting(kind: type[BackendProtocol]) -> type[Any]:
+    """Return a backend of that kind that notes every file written and every path deleted."""
+
+    class Counting(kind):  # type: ignore[misc, valid-type]
+        writes: Writes
+        deletes: Writes
+
+        def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+            self.writes += [path for path, _ in files]
+            answer: list[FileUploadResponse] = super().upload_files(files)
+            return answer
+
+        def delete(self, file_path: str) -> DeleteResult:
+            self.deletes.append(file_path)
+            answer: DeleteResult = super().delete(file_path)
+            return answer
+
+        async def adelete(self, file_path: str) -> DeleteResult:
+            return await asyncio.to_thread(self.delete, file_path)
+
+    return Counting
+
+
+def make_backend(kind: str, root: Path) -> Any:
+    made: dict[str, Callable[[], Any]] = {
+        "filesystem": lambda: counting(FilesystemBackend)(root_dir=root, virtual_mode=True),
+        "shell": lambda: counting(LocalShellBackend)(root_dir=root, virtual_mode=True),
+        "store": lambda: counting(StoreBackend)(store=InMemoryStore(), namespace=lambda _: ("files",)),
+        "state": counting(StateBackend),
+    }
+    backend = made[kind]()
+    backend.writes, backend.deletes = [], []
+    return backend
+
+
+async def in_graph(work: Callable[[], Any]) -> Any:
+    """Do async work inside a run of an agent with a file system in its state, and return what it gave."""
+    results: list[Any] = []
+
+    @tool
+    async def prepare() -> str:
+        """Do the work."""
+        results.append(await work())
+        return "done"
+
+    agent = create_agent(
+        ScriptedChatModel(replies=[call_tools(("prepare", {}))]),
+        tools=[prepare],
+        middleware=[FilesystemMiddleware(backend=StateBackend())],
+    )
+    await agent.ainvoke({"messages": [HumanMessage("go")]})
+    return results[0]
+
+
+async def tree(backend: BackendProtocol, path: str = ROOT) -> dict[str, bytes]:
+    """Return all files below a path of a backend."""
+    found: dict[str, bytes] = {}
+    listing = await backend.als(path)
+    for entry in listing.entries or []:
+        name = entry["path"].rstrip("/")
+        if entry.get("is_dir"):
+            found |= await tree(backend, name)
+        else:
+            (reply,) = await backend.adownload_files([name])
+            assert reply.content is not None
+            found[name] = reply.content
+    return found
+
+
+def files_below(root: Path) -> list[str]:
+    """Return the names of all files below a directory of the disk."""
+    return [path.name for path in root.rglob("*") if path.is_file()]
+
+
+BACKENDS = ["filesystem", "shell", "store", "state"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind_of_backend", BACKENDS)
+async def test_a_directory_holds_exactly_the_skill(sessions: Sessions, kind_of_backend: str, tmp_path: Path) -> None:
+    """The first load writes all; the second nothing; after a change only that is written, and stale files go."""
+    backend = make_backend(kind_of_backend, tmp_path)
+
+    async def scenario() -> None:
+        async with service_on(sessions) as service:
+            loader = SkillSandboxLoader(service)
+            skill = await service.create_skill(draft_with_files("report", FILES), "alice")
+
+            async def load() -> tuple[Writes, Writes]:
+                backend.writes.clear()
+                backend.deletes.clear()
+                assert await loader.load_skill_to_sandbox(skill.id, backend, "alice") is True
+                exported = await service.export_skill(skill.id, "alice")
+                present = await tree(backend, f"{ROOT}/report")
+                assert present == {f"{ROOT}/report/{path}": content for path, content in exported.items()}
+                return sorted(backend.writes), sorted(backend.deletes)
+
+            written, _ = await load()
+            assert written == sorted(f"{ROOT}/report/{path}" for path in ("SKILL.md", *FILES))
+            assert await load() == ([], [])
+
+            await service.update_skill(skill.id, SkillUpdate(content="# New\n"), "alice")
+            assert await load() == ([f"{ROOT}/report/SKILL.md"], [])
+
+            files = {file.path: file.id for file in skill.files}
+            await service.delete_file(files["references/deep/guide.md"], "alice")
+            await service.delete_file(files["LICENSE"], "alice")
+            await service.add_file(skill.id, SkillFileCreate(path="LICENSE/mit.txt", content="MIT"), "alice")
+            written, deleted = await load()
+            assert written == [f"{ROOT}/report/LICENSE/mit.txt"]
+            assert deleted == [f"{ROOT}/report/LICENSE", f"{ROOT}/report/references"]
+            assert await load() == ([], [])
+
+            # What others put there, and what they changed, is set right.
+            await backend.aupload_files(
+                [(f"{ROOT}/report/notes/x.md", b"stale"), (f"{ROOT}/report/scripts/run.py", b"changed")]
+            )
+            written, deleted = await load()
+            assert (written, deleted) == ([f"{ROOT}/report/scripts/run.py"], [f"{ROOT}/report/notes"])
+
+    await (in_graph(scenario) if kind_of_backend == "state" else scenario())
+
+
+@pytest.mark.anyio
+async def test_other_skills_stay(sessions: Sessions, tmp_path: Path) -> None:
+    """Loading one skill leaves every other directory alone."""
+    backend = make_backend("filesystem", tmp_path)
+    await backend.aupload_files([(f"{ROOT}/report-two/SKILL.md", b"other"), ("/workspace/data.csv", b"data")])
+    async with service_on(sessions) as service:
+        skill = await service.create_skill(draft_with_files("report", FILES), "alice")
+        assert await SkillSandboxLoader(service).load_skill_to_sandbox(skill.id, backend, "alice")
+    present = await tree(backend, "/workspace")
+    assert present[f"{ROOT}/report-two/SKILL.md"] == b"other"
+    assert present["/workspace/data.csv"] == b"data"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "hostile", ["../../../evil.sh", "/etc/evil", "a/../../evil", "..\\evil", "%2e%2e/evil", "SKILL.md"]
+)
+async def test_names_that_leave_the_skill(sessions: Sessions, hostile: str, tmp_path: Path) -> None:
+    """A hostile path or name that others wrote into the tables is refused, and nothing of that skill is written."""
+    backend = make_backend("filesystem", tmp_path / "sandbox")
+    async with service_on(sessions) as service:
+        bad = await service.create_skill(draft_with_files("bad", {"scripts/a": "x"}), "alice")
+        named = await service.create_skill(draft_with_files("named", {"scripts/a": "x"}), "alice")
+        good = await service.create_skill(draft_with_files("good", {"scripts/a": "x"}), "alice")
+        async with sessions() as session:
+            await session.execute(update(SkillFile).where(SkillFile.skill_id == bad.id).values(path=hostile))
+            await session.execute(update(Skill).where(Skill.id == named.id).values(name="../../evil"))
+            await session.commit()
+        loader = SkillSandboxLoader(service)
+        loaded = await loader.load_skills_to_sandbox([bad.id, named.id, good.id], backend, "alice")
+    assert loaded == {bad.id: False, named.id: False, good.id: True}
+    assert not [path for path in files_below(tmp_path) if "evil" in path]
+    assert sorted(backend.writes) == [f"{ROOT}/good/SKILL.md", f"{ROOT}/good/scripts/a"]
+
+
+class Broken(FilesystemBackend):
+    """Fails, in one way or another, for whatever has to do with one skill."""
+
+    def __init__(self, root: Path, how: str) -> None:
+        super().__init__(root_dir=root, virtual_mode=True)
+        self._how = how
+
+    def ls(self, path: str) -> LsResult:
+        if "skill-5" in path and self._how == "ls-raises":
+            raise ConnectionError("gone")
+        if "skill-5" in path and self._how == "ls-error":
+            return LsResult(error="permission denied", entries=None)
+        return super().ls(path)
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        if "skill-5" in files[0][0] and self._how == "upload-raises":
+            raise OSError("disk full")
+        if "skill-5" in files[0][0] and self._how == "upload-error":
+            return [FileUploadResponse(path=path, error="permission_denied") for path, _ in files]
+        return super().upload_files(files)
+
+    def delete(self, file_path: str) -> DeleteResult:
+        if self._how == "no-delete":
+            raise NotImplementedError
+        return DeleteResult(error=f"{file_path}: permission denied")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["ls-raises", "ls-error", "upload-raises", "upload-error", "no-delete", "delete-error"])
+async def test_one_of_ten_fails(sessions: Sessions, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One failing skill costs only itself; the answer and one log line say which."""
+    if "delete" in how:
+        stale = tmp_path / "workspace/skills/skill-5/stale.md"
+        stale.parent.mkdir(parents=True)
+        stale.write_text("stale")
+    async with service_on(sessions) as service:
+        skills = [
+            await service.create_skill(draft_with_files(f"skill-{number}", {"assets/a": "x"}), "alice")
+            for number in range(10)
+        ]
+        with caplog.at_level(logging.ERROR, "deepskills"):
+            loaded = await SkillSandboxLoader(service).load_skills_to_sandbox(
+                [skill.id for skill in skills], Broken(tmp_path, how), "alice"
+            )
+    assert loaded == {skill.id: skill.name != "skill-5" for skill in skills}
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert str(skills[5].id) in caplog.text
+    for skill in skills:
+        if skill.name != "skill-5":
+            assert (tmp_path / "workspace/skills" / skill.name / "assets/a").read_text() == "x"
+
+
+@pytest.mark.anyio
+async def test_only_what_the_user_may_see(sessions: Sessions, tmp_path: Path) -> None:
+    """A skill that the user may not see, or that never was, is not loaded."""
+    backend = make_backend("filesystem", tmp_path)
+    async with service_on(sessions) as service:
+        private = await service.create_skill(draft_with_files("private", {}), "alice")
+        public = await service.create_skill(draft_with_files("public", {}, is_public=True), "alice")
+        system = await service.create_skill(draft_with_files("system", {}), None, system=True)
+        absent = uuid4()
+        loader = SkillSandboxLoader(service)
+        ids = [private.id, public.id, system.id, absent]
+        for user in ("bob", None):
+            loaded = await loader.load_skills_to_sandbox(ids, backend, user)
+            assert loaded == {private.id: False, public.id: True, system.id: True, absent: False}
+    assert not (tmp_path / "workspace/skills/private").exists()
+
+
+@pytest.mark.anyio
+async def test_two_skills_of_one_name(sessions: Sessions, tmp_path: Path) -> None:
+    """Of two skills of one name the first takes the directory, and the answer says so."""
+    backend = make_backend("filesystem", tmp_path)
+    async with service_on(sessions) as service:
+        theirs = await service.create_skill(draft_with_files("report", {"assets/a": "theirs"}, is_public=True), "bob")
+        mine = await service.create_skill(draft_with_files("report", {"assets/a": "mine"}), "alice")
+        loader = SkillSandboxLoader(service, root="/elsewhere/")
+        loaded = await loader.load_skills_to_sandbox([mine.id, theirs.id, mine.id], backend, "alice")
+    assert loaded == {mine.id: True, theirs.id: False}
+    assert (tmp_path / "elsewhere/report/assets/a").read_text() == "mine"
+
+
+def test_what_was_loaded_runs(any_sessions: Sessions, tmp_path: Path) -> None:
+    """In a sandbox the scripts of a loaded skill can be run."""
+    backend = LocalShellBackend(root_dir=tmp_path, virtual_mode=True)
+    (skill,) = seed(any_sessions, "alice", draft_with_files("report", {"scripts/run.sh": "echo ran $1\n"}))
+
+    async def load() -> bool:
+        async with service_on(any_sessions) as service:
+            return await SkillSandboxLoader(service).load_skill_to_sandbox(skill.id, backend, "alice")
+
+    assert asyncio.run(load())
+    result = backend.execute(f"sh {tmp_path}/workspace/skills/report/scripts/run.sh well")
+    assert result.output.strip() == "ran well"

@@ -1,0 +1,104 @@
+"""The tables come and go by migrations, and the models are what the migrations make."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, inspect
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from store_support import create_database, drop_database, new_engine
+
+from deepskills import SkillsError
+from deepskills.store import Base, SkillCreate, SkillService, migrations
+
+
+async def tables(engine: AsyncEngine) -> set[str]:
+    async with engine.connect() as connection:
+        return set(await connection.run_sync(lambda sync: inspect(sync).get_table_names()))
+
+
+def differences(connection: Connection) -> list[Any]:
+    context = MigrationContext.configure(
+        connection,
+        opts={"compare_type": True, "compare_server_default": True, "version_table": migrations.VERSION_TABLE},
+    )
+    return list(compare_metadata(context, Base.metadata))
+
+
+@pytest.mark.anyio
+async def test_up_and_down(empty_url: str) -> None:
+    """Up makes the tables, down leaves nothing of them, and up again works."""
+    engine = new_engine(empty_url)
+    await migrations.upgrade(engine)
+    assert {"deepskills_skills", "deepskills_files", "deepskills_tags"} <= await tables(engine)
+    assert await migrations.current_revision(engine) == "0001"
+    await migrations.downgrade(engine)
+    assert await tables(engine) == {migrations.VERSION_TABLE}
+    assert await migrations.current_revision(engine) is None
+    await migrations.upgrade(engine)
+    assert await migrations.current_revision(engine) == "0001"
+
+
+@pytest.mark.anyio
+async def test_by_url(empty_url: str) -> None:
+    """A URL does as well as an engine, and a second upgrade changes nothing."""
+    await migrations.upgrade(empty_url)
+    await migrations.upgrade(empty_url, "head")
+    assert await migrations.current_revision(empty_url) == "0001"
+    await migrations.downgrade(empty_url, "base")
+    assert await migrations.current_revision(empty_url) is None
+
+
+@pytest.mark.anyio
+async def test_models_agree_with_migrations(empty_url: str) -> None:
+    """Alembic finds no difference between the migrated tables and the models."""
+    engine = new_engine(empty_url)
+    await migrations.upgrade(engine)
+    async with engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+@pytest.mark.anyio
+async def test_a_difference_would_be_found(empty_url: str) -> None:
+    """The comparison sees an index that is missing, so that it can fail."""
+    engine = new_engine(empty_url)
+    await migrations.upgrade(engine)
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql("DROP INDEX ix_deepskills_tags_tag_key")
+        assert [found[0] for found in await connection.run_sync(differences)] == ["add_index"]
+
+
+@pytest.mark.anyio
+async def test_an_upgrade_keeps_what_is_there(empty_url: str) -> None:
+    """Skills survive an upgrade of a database that is up to date."""
+    engine = new_engine(empty_url)
+    await migrations.upgrade(engine)
+    async with AsyncSession(engine) as session:
+        await SkillService(session).create_skill(SkillCreate(name="kept", description="Stays."), "alice")
+    await migrations.upgrade(engine)
+    async with AsyncSession(engine) as session:
+        assert [skill.name for skill in await SkillService(session).list_skills("alice")] == ["kept"]
+
+
+def test_processes_that_upgrade_at_once(postgres_server: str) -> None:
+    """On PostgreSQL any number of processes may upgrade at the same time."""
+    url = create_database(postgres_server)
+
+    async def upgrade_at_once() -> None:
+        await asyncio.gather(*(migrations.upgrade(new_engine(url)) for _ in range(5)))
+        assert await migrations.current_revision(url) == "0001"
+
+    asyncio.run(upgrade_at_once())
+    drop_database(postgres_server, url)
+
+
+def test_alembic_by_other_means_is_refused() -> None:
+    """Running the environment without a connection says what to call instead."""
+    config = Config()
+    config.set_main_option("script_location", str(migrations.__path__[0]))
+    with pytest.raises(SkillsError, match=r"migrations\.upgrade"):
+        command.upgrade(config, "head")

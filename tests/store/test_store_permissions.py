@@ -1,0 +1,197 @@
+"""Who may do what: every operation, every kind of skill, every kind of user, as one table."""
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+from uuid import UUID, uuid4
+
+import pytest
+from store_support import Sessions, draft_with_files, service_on
+
+from deepskills import SkillNotFoundError
+from deepskills.store import (
+    Skill,
+    SkillAuthenticationError,
+    SkillFile,
+    SkillFileCreate,
+    SkillPermissionError,
+    SkillService,
+    SkillUpdate,
+)
+
+pytestmark = pytest.mark.anyio
+
+Kind = Literal["private", "public", "system"]
+OWNER, OTHER = "alice", "bob"
+
+USERS: dict[str, tuple[str | None, bool]] = {
+    "owner": (OWNER, False),
+    "other": (OTHER, False),
+    "anonymous": (None, False),
+    "operator": (None, True),
+}
+
+OK = None
+HIDDEN, FORBIDDEN, SIGN_IN = SkillNotFoundError, SkillPermissionError, SkillAuthenticationError
+
+READS: dict[tuple[str, Kind], type[Exception] | None] = {
+    ("owner", "private"): OK,
+    ("owner", "public"): OK,
+    ("owner", "system"): OK,
+    ("other", "private"): HIDDEN,
+    ("other", "public"): OK,
+    ("other", "system"): OK,
+    ("anonymous", "private"): HIDDEN,
+    ("anonymous", "public"): OK,
+    ("anonymous", "system"): OK,
+}
+WRITES: dict[tuple[str, Kind], type[Exception] | None] = {
+    ("owner", "private"): OK,
+    ("owner", "public"): OK,
+    ("owner", "system"): FORBIDDEN,
+    ("other", "private"): HIDDEN,
+    ("other", "public"): FORBIDDEN,
+    ("other", "system"): FORBIDDEN,
+    ("anonymous", "private"): SIGN_IN,
+    ("anonymous", "public"): SIGN_IN,
+    ("anonymous", "system"): SIGN_IN,
+    ("operator", "private"): HIDDEN,
+    ("operator", "public"): FORBIDDEN,
+    ("operator", "system"): OK,
+}
+
+Read = Callable[[SkillService, Skill, str | None], Awaitable[object]]
+READING: dict[str, Read] = {
+    "get": lambda service, skill, user: service.get_skill(skill.id, user),
+    "by name": lambda service, skill, user: service.get_skill_by_name(skill.name, user),
+    "export": lambda service, skill, user: service.export_skill(skill.id, user),
+    "format": lambda service, skill, user: service.format_skill_content(skill.id, user),
+}
+
+Write = Callable[[SkillService, Skill, str | None, bool], Awaitable[object]]
+WRITING: dict[str, Write] = {
+    "update": lambda service, skill, user, system: service.update_skill(
+        skill.id, SkillUpdate(description="Changed."), user, system=system
+    ),
+    "publish": lambda service, skill, user, system: service.update_skill(
+        skill.id, SkillUpdate(is_public=True), user, system=system
+    ),
+    "delete": lambda service, skill, user, system: service.delete_skill(skill.id, user, system=system),
+    "add file": lambda service, skill, user, system: service.add_file(
+        skill.id, SkillFileCreate(path="assets/new", content="x"), user, system=system
+    ),
+    "delete file": lambda service, skill, user, system: service.delete_file(skill.files[0].id, user, system=system),
+}
+
+
+async def make(service: SkillService, kind: Kind) -> Skill:
+    data = draft_with_files(f"{kind}-skill", {"assets/old": "x"}, is_public=kind == "public")
+    return await service.create_skill(data, OWNER, system=kind == "system")
+
+
+async def snapshot(service: SkillService, skill: Skill) -> object:
+    """Return all of a skill that a writer could have changed."""
+    found = await service.get_skill(skill.id, OWNER)
+    return found.description, found.is_public, found.updated_at, [(file.id, file.path) for file in found.files]
+
+
+@pytest.mark.parametrize("operation", READING)
+async def test_reading(sessions: Sessions, operation: str) -> None:
+    """What one may see is read by every operation, and what one may not does not exist for them."""
+    async with service_on(sessions) as service:
+        for (who, kind), error in READS.items():
+            skill = await make(service, kind)
+            read = READING[operation](service, skill, USERS[who][0])
+            if error is None:
+                assert await read, (who, kind)
+            else:
+                with pytest.raises(error):
+                    await read
+            await service.delete_skill(skill.id, OWNER, system=kind == "system")
+
+
+@pytest.mark.parametrize("operation", WRITING)
+async def test_writing(sessions: Sessions, operation: str) -> None:
+    """Writing is the owner's; whoever is refused has changed nothing."""
+    async with service_on(sessions) as service:
+        for (who, kind), error in WRITES.items():
+            skill = await make(service, kind)
+            user, system = USERS[who]
+            before = await snapshot(service, skill)
+            write = WRITING[operation](service, skill, user, system)
+            if error is None:
+                await write
+            else:
+                with pytest.raises(error):
+                    await write
+                assert await snapshot(service, skill) == before, (who, kind)
+            if error is not None or operation != "delete":
+                await service.delete_skill(skill.id, OWNER, system=kind == "system")
+
+
+@pytest.mark.parametrize("operation", WRITING)
+async def test_what_is_hidden_answers_as_what_is_not_there(sessions: Sessions, operation: str) -> None:
+    """A private skill of another and one that never was give the same error in the same words."""
+
+    def words(error: BaseException, skill: Skill) -> str:
+        return str(error).replace(str(skill.id), "ID").replace(str(skill.files[0].id), "ID")
+
+    async with service_on(sessions) as service:
+        hidden = await make(service, "private")
+        absent = Skill(id=uuid4(), name="absent", files=[SkillFile(id=uuid4(), path="assets/old", content="x")])
+        with pytest.raises(SkillNotFoundError) as of_hidden:
+            await WRITING[operation](service, hidden, *USERS["other"])
+        with pytest.raises(SkillNotFoundError) as of_absent:
+            await WRITING[operation](service, absent, *USERS["other"])
+    assert words(of_hidden.value, hidden) == words(of_absent.value, absent)
+
+
+LISTINGS: list[tuple[str | None, bool, set[str]]] = [
+    (OWNER, True, {"private-skill", "public-skill", "system-skill", "bobs-public"}),
+    (OWNER, False, {"private-skill", "public-skill"}),
+    (OTHER, True, {"public-skill", "system-skill", "bobs-private", "bobs-public"}),
+    (OTHER, False, {"bobs-private", "bobs-public"}),
+    ("carol", True, {"public-skill", "system-skill", "bobs-public"}),
+    ("carol", False, set()),
+    (None, True, {"public-skill", "system-skill", "bobs-public"}),
+    (None, False, set()),
+]
+
+
+@pytest.mark.parametrize(("user", "include_public", "expected"), LISTINGS)
+async def test_listing(sessions: Sessions, user: str | None, include_public: bool, expected: set[str]) -> None:  # noqa: FBT001 - a table
+    """A listing shows what one may see and nothing else, filtered by tags or by ids or not."""
+    async with service_on(sessions) as service:
+        kinds: tuple[Kind, ...] = ("private", "public", "system")
+        for kind in kinds:
+            await make(service, kind)
+        for name, is_public in (("bobs-private", False), ("bobs-public", True)):
+            await service.create_skill(draft_with_files(name, {}, is_public=is_public, tags=["t"]), OTHER)
+        everything = await service.list_skills(OWNER) + await service.list_skills(OTHER)
+        ids = {skill.id for skill in everything}
+        listed = await service.list_skills(user, include_public)
+        assert {skill.name for skill in listed} == expected
+        assert {skill.name for skill in await service.list_skills(user, include_public, skill_ids=ids)} == expected
+        tagged = await service.list_skills(user, include_public, ["t"])
+        assert {skill.name for skill in tagged} == {name for name in expected if name.startswith("bobs")}
+
+
+async def test_creating(sessions: Sessions) -> None:
+    """A user creates for themselves, nobody creates nothing, and only the operator's code creates for the system."""
+    async with service_on(sessions) as service:
+        mine = await service.create_skill(draft_with_files("mine", {}), OWNER)
+        system = await service.create_skill(draft_with_files("ours", {}), None, system=True)
+        assert (mine.owner_id, system.owner_id) == (OWNER, None)
+        with pytest.raises(SkillAuthenticationError, match="Sign in"):
+            await service.create_skill(draft_with_files("nobodys", {}), None)
+        assert {skill.name for skill in await service.list_skills(OWNER)} == {"mine", "ours"}
+
+
+async def test_a_skill_made_private_is_gone_for_others(sessions: Sessions) -> None:
+    """Permissions follow the skill as it is now."""
+    async with service_on(sessions) as service:
+        skill = await make(service, "public")
+        assert await service.get_skill(skill.id, OTHER)
+        await service.update_skill(skill.id, SkillUpdate(is_public=False), OWNER)
+        with pytest.raises(SkillNotFoundError):
+            await service.get_skill(skill.id, OTHER)
+        assert isinstance(skill.id, UUID)

@@ -1,0 +1,401 @@
+"""The service keeps its rules: names, conflicts, transactions, limits; and gives back what it was given."""
+
+import asyncio
+import datetime as dt
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from store_support import BINARY, Sessions, draft, draft_with_files, service_on
+
+from deepskills import SkillFormatError, SkillNotFoundError, SkillPathError, SkillsError
+from deepskills.store import (
+    Skill,
+    SkillConflictError,
+    SkillCreate,
+    SkillFile,
+    SkillFileCreate,
+    SkillRepository,
+    SkillService,
+    SkillTooLargeError,
+    SkillUpdate,
+    StoreLimits,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def counts(sessions: Sessions) -> tuple[int, int]:
+    async with sessions() as session:
+        skills = await session.scalar(select(func.count()).select_from(Skill))
+        files = await session.scalar(select(func.count()).select_from(SkillFile))
+        return skills or 0, files or 0
+
+
+async def test_create_and_get(sessions: Sessions) -> None:
+    """A skill comes back with every value, and with times in UTC."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(
+            draft("report", tags=["Numbers", "sales"], files=[SkillFileCreate(path="assets/a.bin", content=BINARY)]),
+            "alice",
+        )
+        got = await service.get_skill(made.id, "alice")
+    assert (got.name, got.description, got.content, got.tags) == (
+        "report",
+        "Does report.",
+        "# report\n",
+        ["Numbers", "sales"],
+    )
+    assert (got.owner_id, got.is_public, [file.content for file in got.files]) == ("alice", False, [BINARY])
+    assert got.created_at == got.updated_at == made.created_at
+    assert got.created_at.utcoffset() == dt.timedelta(0)
+
+
+async def test_values_outlive_the_session(sessions: Sessions) -> None:
+    """What the service gave stays as it was, whatever it does next and when the session is gone."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft_with_files("report", {"scripts/a.py": "a"}), "alice")
+        listed = await service.list_skills("alice")
+        await service.update_skill(made.id, SkillUpdate(description="Another."), "alice")
+        await service.delete_skill(made.id, "alice")
+    assert (made.description, made.tags, made.files[0].content) == ("Does report.", [], "a")
+    assert (listed[0].description, listed[0].files[0].path, listed[0].files[0].size) == (
+        "Does report.",
+        "scripts/a.py",
+        1,
+    )
+
+
+async def test_listing_leaves_contents_out(sessions: Sessions) -> None:
+    """A listing does not read files, and says how to."""
+    async with service_on(sessions) as service:
+        await service.create_skill(draft_with_files("report", {"scripts/a.py": "a"}), "alice")
+        (listed,) = await service.list_skills("alice")
+    assert not listed.files[0].has_content
+    with pytest.raises(SkillsError, match="Get the skill by its id"):
+        _ = listed.files[0].content
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("report", "report"),
+        ("report", "Report"),
+        ("straße", "strasse"),
+        ("caf\u00e9", "cafe\u0301"),
+        ("σίσυφος", "σίσυφοσ"),
+    ],
+)
+async def test_names_are_unique_per_owner_in_any_case(sessions: Sessions, first: str, second: str) -> None:
+    """An owner has a name once, in any spelling; another owner and the system may have it too."""
+    async with service_on(sessions) as service:
+        await service.create_skill(draft(first), "alice")
+        with pytest.raises(SkillConflictError, match="taken"):
+            await service.create_skill(draft(second), "alice")
+        await service.create_skill(draft(first), "bob")
+        await service.create_skill(draft(first), None, system=True)
+        with pytest.raises(SkillConflictError):
+            await service.create_skill(draft(second), None, system=True)
+    assert await counts(sessions) == (3, 0)
+
+
+async def test_system_names_are_unique_in_the_database(sessions: Sessions) -> None:
+    """The database itself refuses a second system skill of a name, for owners are compared as values."""
+    async with sessions() as session:
+        session.add_all([Skill(name="report", description="d", content="") for _ in range(2)])
+        with pytest.raises(IntegrityError):
+            await session.commit()
+
+
+async def test_get_by_name_in_any_case(sessions: Sessions) -> None:
+    """A name is found in any case: one's own first, then the system's, then the oldest public one."""
+    async with service_on(sessions) as service:
+        first = await service.create_skill(draft("report", is_public=True), "bob")
+        await service.create_skill(draft("report", is_public=True), "carol")
+        assert (await service.get_skill_by_name("REPORT", "alice")).id == first.id
+        system = await service.create_skill(draft("report"), None, system=True)
+        assert (await service.get_skill_by_name("Report", "alice")).id == system.id
+        assert (await service.get_skill_by_name("Report")).id == system.id
+        own = await service.create_skill(draft("report"), "alice")
+        assert (await service.get_skill_by_name("rePort", "alice")).id == own.id
+        for name in ("nothing", "", "\x00", "\ud800"):
+            with pytest.raises(SkillNotFoundError, match="no skill named"):
+                await service.get_skill_by_name(name, "alice")
+
+
+async def test_tags_filter(sessions: Sessions) -> None:
+    """Tags filter in any case; a skill with one of several is there; an unknown one finds nothing."""
+    async with service_on(sessions) as service:
+        await service.create_skill(draft("one", tags=["Sales", "csv"]), "alice")
+        await service.create_skill(draft("two", tags=["legal"]), "alice")
+        await service.create_skill(draft("three"), "alice")
+
+        async def names(*tags: str) -> list[str]:
+            return [skill.name for skill in await service.list_skills("alice", tags=tags)]
+
+        assert await names("sales") == ["one"]
+        assert await names("CSV", "Legal") == ["one", "two"]
+        assert await names() == ["one", "three", "two"]
+        assert await names("unknown") == await names("\x00") == []
+
+
+async def test_two_writers_of_one_name(sessions: Sessions) -> None:
+    """Of writers of one name at once one wins, the others get a conflict, and nothing is half-written."""
+
+    async def write(number: int) -> Skill:
+        async with service_on(sessions) as service:
+            return await service.create_skill(
+                draft_with_files("Report".lower(), {f"assets/{number}.txt": str(number)}, tags=["x"]), "alice"
+            )
+
+    results = await asyncio.gather(*(write(number) for number in range(6)), return_exceptions=True)
+    winners = [result for result in results if isinstance(result, Skill)]
+    assert len(winners) == 1
+    assert all(isinstance(result, SkillConflictError) for result in results if result is not winners[0])
+    assert await counts(sessions) == (1, 1)
+
+
+async def test_two_writers_who_do_not_see_each_other(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both found the name free, the database decides."""
+
+    async def never(*_: object, **__: object) -> bool:
+        return False
+
+    monkeypatch.setattr(SkillRepository, "is_taken", never)
+    async with service_on(sessions) as service:
+        await service.create_skill(draft("report"), "alice")
+        with pytest.raises(SkillConflictError, match="taken"):
+            await service.create_skill(draft("report"), "alice")
+        other = await service.create_skill(draft("other"), "alice")
+        with pytest.raises(SkillConflictError, match="taken"):
+            await service.update_skill(other.id, SkillUpdate(name="report"), "alice")
+        assert [skill.name for skill in await service.list_skills("alice")] == ["other", "report"]
+
+
+async def test_writers_of_one_skill(sessions: Sessions) -> None:
+    """Files that many add to one skill at once are all there, and none twice."""
+    async with service_on(sessions) as service:
+        skill = await service.create_skill(draft("report"), "alice")
+
+    async def add(number: int) -> None:
+        async with service_on(sessions) as service:
+            await service.add_file(skill.id, SkillFileCreate(path=f"assets/{number % 8}.txt", content="x"), "alice")
+
+    results = await asyncio.gather(*(add(number) for number in range(16)), return_exceptions=True)
+    assert [type(result) for result in results if result is not None] == [SkillConflictError] * 8
+    assert await counts(sessions) == (1, 8)
+
+
+async def test_a_failed_batch_leaves_nothing(sessions: Sessions) -> None:
+    """One bad file among good ones costs the whole skill, and the session goes on."""
+    bad_ones: list[tuple[SkillFileCreate, type[Exception]]] = [
+        (SkillFileCreate(path="../evil.sh", content="x"), SkillPathError),
+        (SkillFileCreate(path="assets/huge.bin", content=b"x" * 2_000), SkillTooLargeError),
+        (SkillFileCreate(path="assets/0.txt", content="twice"), SkillPathError),
+        (SkillFileCreate(path="assets/0.txt/below", content="x"), SkillPathError),
+    ]
+    good = [SkillFileCreate(path=f"assets/{number}.txt", content="x") for number in range(3)]
+    async with service_on(sessions, StoreLimits(file_bytes=1_000)) as service:
+        for bad, error in bad_ones:
+            with pytest.raises(error):
+                await service.create_skill(draft("report", files=[*good, bad]), "alice")
+        assert await counts(sessions) == (0, 0)
+        await service.create_skill(draft("report", files=good), "alice")
+    assert await counts(sessions) == (1, 3)
+
+
+async def test_a_failure_while_writing_rolls_back(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that fails after the skill's row was written leaves no row."""
+
+    async def fail(_session: object) -> None:
+        raise ConnectionError("gone")
+
+    async with sessions() as session:
+        monkeypatch.setattr(type(session), "commit", fail)
+        with pytest.raises(ConnectionError):
+            await SkillService(session).create_skill(draft_with_files("report", {"assets/a": "x"}), "alice")
+        monkeypatch.undo()
+    assert await counts(sessions) == (0, 0)
+
+
+async def test_update(sessions: Sessions) -> None:
+    """An update changes what it names, moves the time, and leaves the rest."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft_with_files("report", {"assets/a": "x"}, tags=["a", "b"]), "alice")
+        changed = await service.update_skill(
+            made.id, SkillUpdate(name="summary", tags=["b", "c"], is_public=True), "alice"
+        )
+        assert (changed.name, changed.tags, changed.is_public) == ("summary", ["b", "c"], True)
+        assert (changed.description, changed.content) == (made.description, made.content)
+        again = await service.update_skill(made.id, SkillUpdate(description="Sums up.", name=None), "alice")
+        got = await service.get_skill(made.id)
+    assert (got.name, got.description, got.tags, [f.path for f in got.files]) == (
+        "summary",
+        "Sums up.",
+        ["b", "c"],
+        ["assets/a"],
+    )
+    assert made.created_at == got.created_at < changed.updated_at < again.updated_at == got.updated_at
+
+
+async def test_renaming_to_another_case_of_itself(sessions: Sessions) -> None:
+    """A skill's own name is no conflict; another's is."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft("report"), "alice")
+        await service.create_skill(draft("other"), "alice")
+        assert (await service.update_skill(made.id, SkillUpdate(name="report"), "alice")).name == "report"
+        with pytest.raises(SkillConflictError):
+            await service.update_skill(made.id, SkillUpdate(name="OTHER"), "alice")
+        assert (await service.get_skill(made.id, "alice")).name == "report"
+
+
+async def test_delete_takes_files_and_tags(sessions: Sessions) -> None:
+    """Nothing of a deleted skill stays, also where the database does not cascade."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft_with_files("report", {"assets/a": "x"}, tags=["a"]), "alice")
+        kept = await service.create_skill(draft_with_files("kept", {"assets/a": "x"}), "alice")
+        await service.delete_skill(made.id, "alice")
+        with pytest.raises(SkillNotFoundError):
+            await service.get_skill(made.id, "alice")
+        assert await counts(sessions) == (1, 1)
+        await service.delete_file(kept.files[0].id, "alice")
+        with pytest.raises(SkillNotFoundError):
+            await service.delete_file(kept.files[0].id, "alice")
+        assert (await service.get_skill(kept.id, "alice")).updated_at > kept.updated_at
+    assert await counts(sessions) == (1, 0)
+
+
+async def test_add_file(sessions: Sessions) -> None:
+    """A file is added once a path, at any place in the skill but its `SKILL.md`, within the limits of the whole."""
+    async with service_on(sessions, StoreLimits(skill_bytes=10, files=3)) as service:
+        made = await service.create_skill(draft("report"), "alice")
+        added = await service.add_file(made.id, SkillFileCreate(path="LICENSE.txt", content="MIT"), "alice")
+        assert (added.path, added.content, added.size) == ("LICENSE.txt", "MIT", 3)
+        with pytest.raises(SkillConflictError, match="already"):
+            await service.add_file(made.id, SkillFileCreate(path="LICENSE.txt", content="x"), "alice")
+        with pytest.raises(SkillPathError, match="at once"):
+            await service.add_file(made.id, SkillFileCreate(path="LICENSE.txt/x", content="x"), "alice")
+        with pytest.raises(SkillTooLargeError, match="11 bytes"):
+            await service.add_file(made.id, SkillFileCreate(path="assets/a", content="12345678"), "alice")
+        for path in ("assets/a", "forms/b"):
+            await service.add_file(made.id, SkillFileCreate(path=path, content="x"), "alice")
+        with pytest.raises(SkillTooLargeError, match="4 files"):
+            await service.add_file(made.id, SkillFileCreate(path="c", content="x"), "alice")
+        assert (await service.get_skill(made.id, "alice")).updated_at > made.updated_at
+    assert await counts(sessions) == (1, 3)
+
+
+HOSTILE_PATHS = [
+    "../up.md", "assets/../../up.md", "/etc/passwd", "C:/x", "c:x", "a\\b", "..\\x", "a/./b", "a//b", "", " ", "a/",
+    "%2e%2e/x", "a%2fb", "a\x00b", "a\nb", "a\u202eb", "a\ud800", "~/x", "~root", "..", ".", "...", "a/.. /b",
+    "SKILL.md", "skill.md", "x" * 513, "é" * 200, "\uff0e\uff0e/x",
+]  # fmt: skip
+
+
+async def test_hostile_paths_are_refused(sessions: Sessions) -> None:
+    """A path that could leave the skill, or be its `SKILL.md`, is refused by create and by add."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft("report"), "alice")
+        for path in HOSTILE_PATHS:
+            file = SkillFileCreate.model_construct(path=path, content="x", encoding="utf-8")
+            with pytest.raises(SkillPathError):
+                await service.add_file(made.id, file, "alice")
+            with pytest.raises(SkillPathError):
+                await service.create_skill(draft("other").model_copy(update={"files": [file]}), "alice")
+    assert await counts(sessions) == (1, 0)
+
+
+async def test_plain_paths_are_kept(sessions: Sessions) -> None:
+    """Files may lie anywhere inside the skill."""
+    paths = [
+        "scripts/run.py",
+        "references/deep/er/x.md",
+        "LICENSE",
+        ".hidden",
+        "forms/a b.txt",
+        "assets/模板.md",
+        "a..b",
+    ]
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft_with_files("report", dict.fromkeys(paths, BINARY)), "alice")
+        exported = await service.export_skill(made.id, "alice")
+    assert {path: exported[path] for path in paths} == dict.fromkeys(paths, BINARY)
+
+
+INVALID_NAMES = ["Report", "a b", "-a", "a--b", "a/b", "../a", "", "x" * 65, "a\x00", "a_b", ".", "a\ud800"]
+
+
+async def test_names_keep_the_rules(sessions: Sessions) -> None:
+    """A name that the specification refuses is refused, in create and in update."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft("fine"), "alice")
+        for name in INVALID_NAMES:
+            with pytest.raises(SkillFormatError):
+                await service.create_skill(draft("x").model_copy(update={"name": name}), "alice")
+            with pytest.raises(SkillFormatError):
+                await service.update_skill(made.id, SkillUpdate().model_copy(update={"name": name}), "alice")
+        assert [skill.name for skill in await service.list_skills("alice")] == ["fine"]
+
+
+INVALID_VALUES: list[dict[str, object]] = [
+    {"description": " "}, {"description": "x" * 1025}, {"description": "a\x00"}, {"content": "a\x00"},
+    {"content": "\ud800"}, {"tags": ["a,b"]}, {"tags": [""]}, {"tags": ["a\nb"]}, {"tags": ["x" * 65]},
+    {"tags": [str(number) for number in range(51)]},
+    {"name": "another", "frontmatter": "---\nname: other\ndescription: Does x.\n---\n"},
+    {"description": "Another.", "frontmatter": "---\nname: x\ndescription: Does x.\n---\n"},
+    {"frontmatter": "no fence"}, {"frontmatter": "---\nname: x\ndescription: Does x.\n"},
+]  # fmt: skip
+
+
+async def test_values_keep_the_rules(sessions: Sessions) -> None:
+    """A value that cannot be kept, or that contradicts the frontmatter, is refused and nothing is written."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft("fine"), "alice")
+        for values in INVALID_VALUES:
+            with pytest.raises(SkillFormatError):
+                await service.create_skill(draft("x").model_copy(update=values), "alice")
+            with pytest.raises(SkillFormatError):
+                await service.update_skill(made.id, SkillUpdate.model_construct({*values}, **values), "alice")
+        assert await service.export_skill(made.id, "alice") == {
+            "SKILL.md": b"---\nname: fine\ndescription: Does fine.\n---\n# fine\n"
+        }
+
+
+async def test_size_of_the_skill_itself(sessions: Sessions) -> None:
+    """A `SKILL.md` over 10 MiB is too large, in create and in update."""
+    async with service_on(sessions) as service:
+        with pytest.raises(SkillTooLargeError, match=r"SKILL\.md"):
+            await service.create_skill(draft("big", content="x" * (10 * 1024 * 1024)), "alice")
+        made = await service.create_skill(draft("fine"), "alice")
+        with pytest.raises(SkillTooLargeError):
+            await service.update_skill(made.id, SkillUpdate(content="é" * (5 * 1024 * 1024)), "alice")
+    with pytest.raises(SkillTooLargeError):
+        SkillCreate.from_skill_md(b"---\nname: x\n---\n" + b"x" * (10 * 1024 * 1024))
+
+
+async def test_extensions(sessions: Sessions) -> None:
+    """With an allow-list only its extensions are kept, in any case and with or without the dot."""
+    async with service_on(sessions, StoreLimits(extensions=frozenset({".md", "PY"}))) as service:
+        made = await service.create_skill(draft_with_files("fine", {"references/A.MD": "x", "scripts/b.py": "x"}), "a")
+        for path in ("scripts/c.sh", "LICENSE", "scripts/d.py.exe"):
+            with pytest.raises(SkillFormatError, match="does not keep"):
+                await service.add_file(made.id, SkillFileCreate(path=path, content="x"), "a")
+
+
+@pytest.mark.parametrize("user_id", ["", "x" * 256, "a\x00b", "\ud800"])
+async def test_user_ids_keep_the_rules(sessions: Sessions, user_id: str) -> None:
+    """A user id that cannot be kept is no anonymous reader and no owner, but an error."""
+    async with service_on(sessions) as service:
+        with pytest.raises(SkillFormatError, match="user id"):
+            await service.list_skills(user_id)
+        with pytest.raises(SkillFormatError, match="user id"):
+            await service.create_skill(draft(), user_id)
+
+
+async def test_ids_of_users_may_be_uuids(sessions: Sessions) -> None:
+    """A UUID as user id is the same user as its text."""
+    user = uuid4()
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft(), user)
+        assert (await service.get_skill(made.id, str(user))).owner_id == str(user)

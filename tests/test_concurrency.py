@@ -1,0 +1,187 @@
+"""One instance, many runs at once: no thread sees another's skills, and the event loop is never held up."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blockbuster import BlockingError, blockbuster_ctx
+from deepagents import create_deep_agent
+from deepagents.backends import FilesystemBackend
+from deepagents.backends.protocol import FileDownloadResponse, LsResult
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+
+from deepskills import SkillsMiddleware
+from deepskills.testing import ScriptedChatModel, call_tools
+from support import disk, load, loaded_in, skill_md, tool_messages, unload, write_files
+
+RUNS = 50
+
+
+def name_of(number: int) -> str:
+    return f"skill-{number:02}"
+
+
+def plan_of(number: int) -> list[AIMessage]:
+    """Return what the model does in one run: load its own skill and its neighbour's, then let go of the latter."""
+    own, neighbour = name_of(number), name_of((number + 1) % RUNS)
+    return [call_tools(load(own), load(neighbour)), call_tools(unload(neighbour)), AIMessage(f"Done with {own}.")]
+
+
+def by_the_users_number(messages: list[BaseMessage]) -> AIMessage:
+    """Go on with the plan of the run that these messages belong to; the model itself remembers nothing."""
+    number = next(int(message.text) for message in messages if message.type == "human")
+    return plan_of(number)[sum(message.type == "ai" for message in messages)]
+
+
+class Slow(FilesystemBackend):
+    """A file system that takes its time, so that runs overlap."""
+
+    def ls(self, path: str) -> LsResult:
+        time.sleep(0.002)
+        return super().ls(path)
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        time.sleep(0.002)
+        return super().download_files(paths)
+
+
+def crowd(root: Path) -> Any:
+    """Return an agent whose one middleware serves every run."""
+    files = {f"skills/{name_of(number)}/SKILL.md": skill_md(name_of(number)) for number in range(RUNS)}
+    scripts = {f"skills/{name_of(number)}/scripts/{number}.py": "" for number in range(RUNS)}
+    write_files(root, {**files, **scripts})
+    backend = Slow(root_dir=root, virtual_mode=True)
+    middleware = SkillsMiddleware(backend=backend, sources=["/skills"], max_loaded_skills=2)
+    model = ScriptedChatModel(replies=[by_the_users_number] * (RUNS * 3))
+    return create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+
+
+def config_of(number: int) -> RunnableConfig:
+    return {"configurable": {"thread_id": f"thread-{number}"}}
+
+
+def given_to(number: int) -> dict[str, Any]:
+    return {"messages": [HumanMessage(str(number))]}
+
+
+def check(agent: Any, number: int, result: dict[str, Any]) -> None:
+    """Assert that a run has its own skill, all of it and nothing else."""
+    own = name_of(number)
+    own_answer, neighbours_answer, unloaded = tool_messages(result)
+    assert f"Instructions of {own}." in own_answer.text
+    assert f"Instructions of {name_of((number + 1) % RUNS)}." in neighbours_answer.text
+    assert unloaded.status == "success"
+    assert result["messages"][-1].text == f"Done with {own}."
+    state = agent.get_state(config_of(number)).values
+    assert state["skills_loaded"] == [own]
+    assert state["skill_resources"] == {
+        own: [{"path": f"/skills/{own}/scripts/{number}.py", "type": "script", "skill_name": own}]
+    }
+    assert list(state["skills_load_records"]) == [own]
+    assert len(state["skills_metadata"]) == RUNS
+
+
+def test_one_instance_serves_fifty_threads(tmp_path: Path) -> None:
+    """Fifty runs in fifty threads of the process load different skills through one instance without a mix-up."""
+    agent = crowd(tmp_path)
+
+    with ThreadPoolExecutor(RUNS) as pool:
+        results = list(pool.map(lambda number: agent.invoke(given_to(number), config_of(number)), range(RUNS)))
+
+    for number, result in enumerate(results):
+        check(agent, number, result)
+
+
+def test_one_instance_serves_fifty_tasks(tmp_path: Path) -> None:
+    """Fifty runs on one event loop load different skills through one instance without a mix-up."""
+    agent = crowd(tmp_path)
+
+    async def all_at_once() -> Any:
+        return await asyncio.gather(*(agent.ainvoke(given_to(number), config_of(number)) for number in range(RUNS)))
+
+    for number, result in enumerate(asyncio.run(all_at_once())):
+        check(agent, number, result)
+
+
+def test_nothing_of_ours_blocks_the_event_loop(tmp_path: Path) -> None:
+    """Discovery, loads, refusals and unloads under `ainvoke` wait for files without holding up the loop."""
+    files = {f"skills/{name}/SKILL.md": skill_md(name) for name in ("alpha", "beta", "gamma")}
+    write_files(tmp_path, {**files, "skills/alpha/scripts/run.py": "", "skills/alpha/references/guide.md": ""})
+    middleware = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], max_loaded_skills=2)
+    calls = [load("alpha"), load("beta"), load("zzz"), unload("alpha"), load("beta"), load("beta")]
+    model = ScriptedChatModel(replies=[call_tools(call) for call in calls])
+    agent: Any = create_agent(model, middleware=[middleware])
+
+    async def watched() -> Any:
+        with blockbuster_ctx("deepskills"):
+            return await agent.ainvoke({"messages": [HumanMessage("go")], "pinned_skills": ["gamma"]})
+
+    result = asyncio.run(watched())
+
+    outcomes = [message.status for message in tool_messages(result)]
+    assert outcomes == ["success", "error", "error", "success", "success", "success"]
+    assert loaded_in(model.requests[-1].system) == ["beta", "gamma"]
+
+
+def test_the_watch_on_the_event_loop_works(tmp_path: Path) -> None:
+    """A backend that does block in its async methods is caught, and costs its own listing alone."""
+
+    class Blocking(FilesystemBackend):
+        async def als(self, path: str) -> LsResult:
+            time.sleep(0.001)  # noqa: ASYNC251 - the very fault
+            return self.ls(path)
+
+    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
+    middleware = SkillsMiddleware(backend=Blocking(root_dir=tmp_path, virtual_mode=True), sources=["/skills"])
+    agent: Any = create_agent(ScriptedChatModel(replies=[]), middleware=[middleware], checkpointer=InMemorySaver())
+
+    async def watched() -> None:
+        with blockbuster_ctx("deepskills"):
+            await agent.ainvoke({"messages": [HumanMessage("go")]}, config_of(1))
+
+    asyncio.run(watched())
+
+    [error] = agent.get_state(config_of(1)).values["skills_load_errors"]
+    assert BlockingError.__name__ in error
+
+
+@pytest.mark.parametrize("build", [create_agent, create_deep_agent], ids=["create_agent", "create_deep_agent"])
+def test_the_event_loop_runs_on_while_a_backend_is_slow(tmp_path: Path, build: Any) -> None:
+    """While a backend takes a tenth of a second a call, other tasks on the loop go on without a pause."""
+
+    class Sleepy(FilesystemBackend):
+        def ls(self, path: str) -> LsResult:
+            time.sleep(0.1)
+            return super().ls(path)
+
+        def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+            time.sleep(0.1)
+            return super().download_files(paths)
+
+    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha"), "skills/alpha/scripts/run.py": ""})
+    middleware = SkillsMiddleware(backend=Sleepy(root_dir=tmp_path, virtual_mode=True), sources=["/skills"])
+    model = ScriptedChatModel(replies=[call_tools(load("alpha"))])
+    agent = build(model, middleware=[middleware])
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.005)
+            ticks += 1
+
+    async def together() -> None:
+        ticking = asyncio.create_task(tick())
+        await agent.ainvoke({"messages": [HumanMessage("go")]})
+        ticking.cancel()
+
+    asyncio.run(together())
+
+    assert loaded_in(model.requests[-1].system) == ["alpha"]
+    assert ticks > 30

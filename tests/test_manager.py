@@ -1,0 +1,599 @@
+"""`SkillsManager`: every method and its async twin, on directories and backends as people have them."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blockbuster import blockbuster_ctx
+from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBackend, StateBackend, StoreBackend
+from deepagents.backends.protocol import LsResult
+from langgraph.store.memory import InMemoryStore
+
+from deepskills import (
+    SkillFileNotFoundError,
+    SkillFormatError,
+    SkillNotFoundError,
+    SkillPathError,
+    SkillsError,
+    SkillsManager,
+)
+from deepskills._types import MAX_SKILL_FILE_BYTES
+from support import MODES, Mode, disk, skill_md, write_files
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+REPORT = skill_md("csv-report", "Summarises a CSV file.", "# Report\n\nRead `references/guide.md`.\n")
+
+LIBRARY: dict[str, str | bytes] = {
+    "csv-report/SKILL.md": REPORT,
+    "csv-report/references/guide.md": "How to report.",
+    "csv-report/references/a/b/c.md": "Far below.",
+    "csv-report/scripts/run.py": "print('ran')\n",
+    "csv-report/assets/logo.png": b"\x89PNG\r\n\x1a\n\x00\x00\xff\xfe",
+    "release-notes/SKILL.md": skill_md("release-notes", "Writes notes for a release."),
+    "周报/SKILL.md": skill_md("周报", "把零散的记录整理成周报。"),
+    "broken/SKILL.md": "---\nname: broken\n---\nNo description.\n",
+    "broken/references/guide.md": "Of a broken skill.",
+}
+"""A directory of skills, one of them broken."""
+
+NAMES = ["csv-report", "release-notes", "周报"]
+
+CALLS: dict[str, tuple[str, ...]] = {
+    "get_skill_content": (),
+    "list_skill_assets": (),
+    "get_skill_asset": ("references/guide.md",),
+    "get_skill_script_path": ("run.py",),
+}
+"""The methods that take a skill's name, and what they take beside it."""
+
+each_call = pytest.mark.parametrize("method", CALLS)
+
+
+def ask(mode: Mode, manager: SkillsManager, method: str, *arguments: Any, **options: Any) -> Any:
+    """Call a method of a manager, or its async twin."""
+    if mode == "sync":
+        return getattr(manager, method)(*arguments, **options)
+    return asyncio.run(getattr(manager, f"a{method}")(*arguments, **options))
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    write_files(tmp_path / "skills", LIBRARY)
+    return tmp_path / "skills"
+
+
+def store_backend(root: str = "") -> StoreBackend:
+    """Return the library in a store, below `root`."""
+    backend = StoreBackend(store=InMemoryStore(), namespace=lambda _runtime: ("skills",))
+    texts = [(f"{root}/{path}", text.encode()) for path, text in LIBRARY.items() if isinstance(text, str)]
+    backend.upload_files(texts)
+    return backend
+
+
+# Every method on every kind of backend.
+
+
+@pytest.fixture(params=["directory", "virtual", "composite", "store"])
+def manager(request: pytest.FixtureRequest, library: Path) -> SkillsManager:
+    """Return a manager of the library on one kind of backend."""
+    if request.param == "directory":
+        return SkillsManager.from_directory(library)
+    if request.param == "virtual":
+        return SkillsManager(backend=disk(library.parent), sources=["/skills"])
+    if request.param == "composite":
+        backend = CompositeBackend(default=StateBackend(), routes={"/library/": disk(library.parent)})
+        return SkillsManager(backend=backend, sources=["/library/skills"])
+    return SkillsManager(backend=store_backend("/skills"), sources=["/skills"])
+
+
+@both_modes
+def test_skills_are_listed(mode: Mode, manager: SkillsManager) -> None:
+    """Names, metadata and problems are those of the skills that are there."""
+    assert ask(mode, manager, "list_skills") == NAMES
+    metadata = ask(mode, manager, "list_metadata")
+    assert [skill["name"] for skill in metadata] == NAMES
+    assert metadata[0]["description"] == "Summarises a CSV file."
+    (problem,) = ask(mode, manager, "list_problems")
+    assert (problem["code"], problem["severity"]) == ("description-missing", "error")
+    assert problem["path"].endswith("/broken/SKILL.md")
+
+
+@both_modes
+@pytest.mark.parametrize("name", ["csv-report", "CSV-Report", "Csv-REPORT"])
+def test_files_of_a_skill_are_given(mode: Mode, manager: SkillsManager, name: str) -> None:
+    """Content, assets and scripts are found by the skill's name in any case."""
+    assert ask(mode, manager, "get_skill_content", name) == REPORT
+    assert ask(mode, manager, "get_skill_asset", name, "references/guide.md") == "How to report."
+    assert ask(mode, manager, "get_skill_asset", name, "references/a/b/c.md") == "Far below."
+    assert ask(mode, manager, "get_skill_script_path", name, "run.py").endswith("/csv-report/scripts/run.py")
+    assets = ask(mode, manager, "list_skill_assets", name)
+    assert [path for path in assets if not path.endswith(".png")] == [
+        "references/a/b/c.md",
+        "references/guide.md",
+        "scripts/run.py",
+    ]
+
+
+@both_modes
+def test_search_gives_name_and_description(mode: Mode, manager: SkillsManager) -> None:
+    """A search gives what fits with its description, and nothing where nothing fits."""
+    found = ask(mode, manager, "search_skills", "notes for releases")
+    assert found == [{"name": "release-notes", "description": "Writes notes for a release."}]
+    assert ask(mode, manager, "search_skills", "整理周报", n=1) == [
+        {"name": "周报", "description": "把零散的记录整理成周报。"}
+    ]
+    assert ask(mode, manager, "search_skills", "xyzzy") == []
+
+
+@both_modes
+@each_call
+def test_unknown_skills_are_told_with_the_nearest(mode: Mode, manager: SkillsManager, method: str) -> None:
+    """A name that no skill has is a lookup error that gives the closest name and the others."""
+    with pytest.raises(SkillNotFoundError) as caught:
+        ask(mode, manager, method, "csv-reprot", *CALLS[method])
+    assert isinstance(caught.value, LookupError)
+    assert "Did you mean `csv-report`?" in str(caught.value)
+    assert "`release-notes`" in str(caught.value)
+    assert "`周报`" in str(caught.value)
+
+
+@both_modes
+@each_call
+@pytest.mark.parametrize("name", ["broken", "Broken"])
+def test_broken_skills_are_told_by_their_problem(mode: Mode, manager: SkillsManager, method: str, name: str) -> None:
+    """A skill whose file is broken is not "not found": the error says what is wrong with which file."""
+    with pytest.raises(SkillFormatError) as caught:
+        ask(mode, manager, method, name, *CALLS[method])
+    assert "broken/SKILL.md" in str(caught.value)
+    assert "There is no description" in str(caught.value)
+
+
+@both_modes
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("get_skill_asset", "references/guid.md"), ("get_skill_script_path", "scripts/runn.py")],
+)
+def test_missing_files_are_told_with_the_nearest(mode: Mode, manager: SkillsManager, method: str, path: str) -> None:
+    """A good path without a file is a path error of its own kind that gives the nearest file."""
+    with pytest.raises(SkillFileNotFoundError) as caught:
+        ask(mode, manager, method, "csv-report", path)
+    assert isinstance(caught.value, SkillPathError)
+    assert f"`{path}`" in str(caught.value)
+    assert ("`references/guide.md`" if "guid" in path else "`scripts/run.py`") in str(caught.value)
+
+
+@both_modes
+@pytest.mark.parametrize(("method", "path"), [("get_skill_asset", "assets/x.md"), ("get_skill_script_path", "x.py")])
+def test_skills_without_files_say_so(mode: Mode, manager: SkillsManager, method: str, path: str) -> None:
+    """Where a skill has no files at all, that is what the error says."""
+    with pytest.raises(SkillFileNotFoundError, match="has no files"):
+        ask(mode, manager, method, "release-notes", path)
+    assert ask(mode, manager, "list_skill_assets", "release-notes") == []
+
+
+@pytest.mark.parametrize("method", ["list_skills", "list_metadata", "list_problems", "search_skills", *CALLS])
+def test_twins_take_the_same(method: str) -> None:
+    """An async twin takes the parameters of its sync method by the same names, with the same defaults."""
+    sync, twin = getattr(SkillsManager, method), getattr(SkillsManager, f"a{method}")
+    assert inspect.iscoroutinefunction(twin)
+    assert inspect.signature(sync) == inspect.signature(twin)
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("list_skills", []),
+        ("get_skill_content", ["name"]),
+        ("search_skills", ["query", "n"]),
+        ("list_skill_assets", ["skill_name"]),
+        ("get_skill_asset", ["skill_name", "relative_path"]),
+        ("get_skill_script_path", ["skill_name", "script_name"]),
+    ],
+)
+def test_parameters_have_their_names(method: str, parameters: list[str]) -> None:
+    """Parameters can be given by the names that are documented."""
+    assert list(inspect.signature(getattr(SkillsManager, method)).parameters)[1:] == parameters
+
+
+def test_every_method_has_a_twin() -> None:
+    """Nothing public is for sync callers alone, save what makes a manager."""
+    public = {name for name, _ in inspect.getmembers(SkillsManager, inspect.isfunction) if not name.startswith("_")}
+    twins = {name for name in public if f"a{name}" in public}
+    assert public == twins | {f"a{name}" for name in twins}
+
+
+# What is not there, or not text.
+
+
+@both_modes
+def test_missing_directories_give_nothing(mode: Mode, tmp_path: Path) -> None:
+    """A directory that is not there has no skills; that is no error."""
+    manager = SkillsManager.from_directory(tmp_path / "none")
+    assert ask(mode, manager, "list_skills") == []
+    assert ask(mode, manager, "list_metadata") == []
+    assert ask(mode, manager, "search_skills", "anything") == []
+    assert [problem["code"] for problem in ask(mode, manager, "list_problems")] == ["source-missing"]
+
+
+@both_modes
+@each_call
+def test_missing_directories_have_no_skill_of_any_name(mode: Mode, tmp_path: Path, method: str) -> None:
+    """Asking a missing directory for a skill says that there are none."""
+    manager = SkillsManager.from_directory(tmp_path / "none")
+    with pytest.raises(SkillNotFoundError, match="There are no skills"):
+        ask(mode, manager, method, "demo", *CALLS[method])
+
+
+@both_modes
+@pytest.mark.parametrize("name", ["", " ", "\x00", "../csv-report", "csv-report/", "/", "x" * 10_000, "\ud800"])
+@each_call
+def test_odd_names_are_not_found(mode: Mode, library: Path, method: str, name: str) -> None:
+    """A name is never taken for a path, and one that no skill can have is simply not found."""
+    with pytest.raises(SkillNotFoundError) as caught:
+        ask(mode, SkillsManager.from_directory(library), method, name, *CALLS[method])
+    assert len(str(caught.value)) < 1000
+
+
+BINARY = {
+    "image": b"\x89PNG\r\n\x1a\n\x00\x00",
+    "nul in text": b"text\x00text",
+    "not utf-8": "é".encode("latin-1"),
+    "utf-16": "text".encode("utf-16"),
+    "cut character": "周".encode()[:2],
+}
+
+
+@both_modes
+@pytest.mark.parametrize("content", BINARY.values(), ids=BINARY)
+def test_binary_files_are_told(mode: Mode, library: Path, content: bytes) -> None:
+    """A file that is not text is a format error, and its path can still be had."""
+    write_files(library, {"csv-report/scripts/data.bin": content})
+    manager = SkillsManager.from_directory(library)
+    with pytest.raises(SkillFormatError, match=r"`scripts/data\.bin` is not text"):
+        ask(mode, manager, "get_skill_asset", "csv-report", "scripts/data.bin")
+    path = ask(mode, manager, "get_skill_script_path", "csv-report", "data.bin")
+    assert Path(path).read_bytes() == content
+
+
+@both_modes
+def test_texts_come_as_they_are(mode: Mode, library: Path) -> None:
+    """A text is given whole: any script, any line ends, without a byte order mark, empty too."""
+    texts = {"a.md": "é 周 🎉\r\nend", "b.md": "\ufefftext", "c.md": "", "d.md": "x" * 200_000}
+    write_files(library, {f"csv-report/assets/{name}": text for name, text in texts.items()})
+    manager = SkillsManager.from_directory(library)
+    for name, text in texts.items():
+        assert ask(mode, manager, "get_skill_asset", "csv-report", f"assets/{name}") == text.removeprefix("\ufeff")
+
+
+@both_modes
+def test_too_large_files_are_told(mode: Mode, library: Path) -> None:
+    """The largest file that is read is read, one byte more is a format error."""
+    manager = SkillsManager.from_directory(library)
+    write_files(library, {"csv-report/assets/big.txt": b"x" * MAX_SKILL_FILE_BYTES})
+    assert len(ask(mode, manager, "get_skill_asset", "csv-report", "assets/big.txt")) == MAX_SKILL_FILE_BYTES
+    write_files(library, {"csv-report/assets/big.txt": b"x" * (MAX_SKILL_FILE_BYTES + 1)})
+    with pytest.raises(SkillFormatError, match="too large"):
+        ask(mode, manager, "get_skill_asset", "csv-report", "assets/big.txt")
+
+
+BROKEN = {
+    "no frontmatter": (b"# Only text\n", "no frontmatter"),
+    "unclosed": (b"---\nname: bad\ndescription: x\n", "not closed"),
+    "no description": (b"---\nname: bad\n---\n", "no description"),
+    "not a mapping": (b"---\n- one\n- two\n---\n", "not a mapping"),
+    "not text": (b"\x00\xff\xfe\x81", "not text"),
+    "empty": (b"", "no frontmatter"),
+    "too large": (b"---\ndescription: x\n---\n" + b"x" * MAX_SKILL_FILE_BYTES, "at most"),
+}
+
+
+@both_modes
+@pytest.mark.parametrize(("content", "reason"), BROKEN.values(), ids=BROKEN)
+def test_every_broken_file_says_why(mode: Mode, library: Path, content: bytes, reason: str) -> None:
+    """Whatever is wrong with a skill's file, asking for the skill tells it."""
+    write_files(library, {"bad/SKILL.md": content})
+    with pytest.raises(SkillFormatError, match=reason):
+        ask(mode, SkillsManager.from_directory(library), "get_skill_content", "bad")
+
+
+@both_modes
+def test_failing_sources_are_no_broken_skills(mode: Mode, tmp_path: Path) -> None:
+    """A source that cannot be listed is a problem of its own, not one of a skill named like its parent."""
+
+    class Down(FilesystemBackend):
+        def ls(self, path: str) -> LsResult:
+            raise OSError(f"cannot reach {path}")
+
+    manager = SkillsManager(backend=Down(tmp_path), sources=["/team/skills"])
+    assert ask(mode, manager, "list_skills") == []
+    assert [problem["code"] for problem in ask(mode, manager, "list_problems")] == ["source-failed"]
+    with pytest.raises(SkillNotFoundError):
+        ask(mode, manager, "get_skill_content", "team")
+
+
+@both_modes
+def test_unreadable_files_are_errors_of_their_own(mode: Mode, library: Path) -> None:
+    """A backend that cannot give a file makes neither a missing file nor an exception of its own out of it."""
+
+    class Flaky(FilesystemBackend):
+        def download_files(self, paths: list[str]) -> Any:
+            if any("references" in path for path in paths):
+                raise OSError("disk on fire")
+            return super().download_files(paths)
+
+    manager = SkillsManager(backend=Flaky(library), sources=["/"])
+    with pytest.raises(SkillsError, match="disk on fire") as caught:
+        ask(mode, manager, "get_skill_asset", "csv-report", "references/guide.md")
+    assert not isinstance(caught.value, SkillPathError)
+
+
+# Directories as people give them.
+
+
+@pytest.mark.parametrize("kind", [str, Path], ids=["text", "path"])
+def test_create_makes_a_missing_directory(tmp_path: Path, kind: Callable[[Path], str | Path]) -> None:
+    """With `create`, a missing directory is made, parents too, with a README that says what goes there."""
+    target = tmp_path / "new" / "skills"
+    manager = SkillsManager.from_directory(kind(target), create=True)
+    readme = (target / "README.md").read_text(encoding="utf-8")
+    assert [path.name for path in target.iterdir()] == ["README.md"]
+    for word in ("SKILL.md", "name:", "description:", "scripts/", "references/", "assets/"):
+        assert word in readme
+    assert manager.list_skills() == []
+    write_files(target, {"demo/SKILL.md": skill_md("demo")})
+    assert manager.list_skills() == ["demo"]
+
+
+@pytest.mark.parametrize("readme", [None, "Mine."], ids=["without README", "with README"])
+def test_create_leaves_a_directory_alone(library: Path, readme: str | None) -> None:
+    """With `create`, a directory that is there stays as it is."""
+    if readme is not None:
+        (library / "README.md").write_text(readme)
+    before = {path: path.read_bytes() for path in library.rglob("*") if path.is_file()}
+    assert SkillsManager.from_directory(library, create=True).list_skills() == NAMES
+    assert {path: path.read_bytes() for path in library.rglob("*") if path.is_file()} == before
+
+
+def test_create_twice_keeps_the_readme(tmp_path: Path) -> None:
+    """A README that was changed since is not written over."""
+    SkillsManager.from_directory(tmp_path / "skills", create=True)
+    (tmp_path / "skills" / "README.md").write_text("Changed.")
+    SkillsManager.from_directory(tmp_path / "skills", create=True)
+    assert (tmp_path / "skills" / "README.md").read_text() == "Changed."
+
+
+@pytest.mark.parametrize("options", [{}, {"create": False}], ids=["default", "create=False"])
+def test_without_create_nothing_is_made(tmp_path: Path, options: dict[str, bool]) -> None:
+    """Without `create`, looking into a missing directory leaves it missing."""
+    manager = SkillsManager.from_directory(tmp_path / "none", **options)
+    assert manager.list_skills() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_create_leaves_a_file_alone(tmp_path: Path) -> None:
+    """A file where the directory should be is not touched, and holds no skills."""
+    (tmp_path / "skills").write_text("a file")
+    assert SkillsManager.from_directory(tmp_path / "skills", create=True).list_skills() == []
+    assert (tmp_path / "skills").read_text() == "a file"
+
+
+SPELLINGS = {
+    "relative": "skills",
+    "relative with a dot": "./skills",
+    "relative with a slash": "skills/",
+    "relative through a parent": "../{base}/skills",
+    "below a parent": "skills/csv-report/..",
+    "home": "~/skills",
+    "absolute": "{root}/skills",
+    "absolute with a slash": "{root}/skills/",
+    "absolute through a parent": "{root}/skills/../skills",
+    "linked": "linked",
+}
+
+
+@both_modes
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+def test_directories_may_be_spelled_in_any_way(
+    mode: Mode, library: Path, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    """A directory given relative, below the home directory, with parents or by a link serves every method."""
+    root = library.parent
+    (root / "linked").symlink_to(library)
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("HOME", str(root))
+    manager = SkillsManager.from_directory(spelling.format(base=root.name, root=root))
+    monkeypatch.chdir("/")
+    assert ask(mode, manager, "list_skills") == NAMES
+    assert ask(mode, manager, "get_skill_content", "csv-report") == REPORT
+    assert ask(mode, manager, "get_skill_asset", "csv-report", "references/a/b/c.md") == "Far below."
+    script = ask(mode, manager, "get_skill_script_path", "csv-report", "run.py")
+    assert Path(script) == (library / "csv-report/scripts/run.py").resolve()
+    assert ask(mode, manager, "list_skill_assets", "csv-report") == [
+        "assets/logo.png",
+        "references/a/b/c.md",
+        "references/guide.md",
+        "scripts/run.py",
+    ]
+
+
+@both_modes
+@pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "real"])
+def test_sources_may_be_relative(mode: Mode, library: Path, *, virtual: bool) -> None:
+    """A source relative to the backend's root serves every method."""
+    backend = FilesystemBackend(root_dir=library.parent, virtual_mode=virtual)
+    manager = SkillsManager(backend=backend, sources=["skills"])
+    assert ask(mode, manager, "list_skills") == NAMES
+    assert ask(mode, manager, "get_skill_asset", "csv-report", "references/guide.md") == "How to report."
+    assert "references/a/b/c.md" in ask(mode, manager, "list_skill_assets", "csv-report")
+
+
+@both_modes
+def test_installed_by_link(mode: Mode, tmp_path: Path) -> None:
+    """A skill whose directory is a link to where it was installed works like any other."""
+    write_files(tmp_path / "installed", LIBRARY)
+    (tmp_path / "skills").mkdir()
+    (tmp_path / "skills" / "csv-report").symlink_to(tmp_path / "installed" / "csv-report")
+    manager = SkillsManager.from_directory(tmp_path / "skills")
+    assert ask(mode, manager, "list_skills") == ["csv-report"]
+    assert ask(mode, manager, "get_skill_content", "csv-report") == REPORT
+    assert ask(mode, manager, "get_skill_asset", "csv-report", "references/guide.md") == "How to report."
+    assert len(ask(mode, manager, "list_skill_assets", "csv-report")) == 4
+    script = ask(mode, manager, "get_skill_script_path", "csv-report", "run.py")
+    assert Path(script).read_text() == "print('ran')\n"
+
+
+@both_modes
+def test_installed_by_link_below_a_virtual_root(mode: Mode, tmp_path: Path) -> None:
+    """A linked skill directory works in virtual mode as long as the link stays below the root."""
+    write_files(tmp_path / "installed", LIBRARY)
+    (tmp_path / "skills").mkdir()
+    (tmp_path / "skills" / "csv-report").symlink_to("../installed/csv-report")
+    manager = SkillsManager(backend=disk(tmp_path), sources=["/skills"])
+    assert ask(mode, manager, "list_skills") == ["csv-report"]
+    assert ask(mode, manager, "get_skill_asset", "csv-report", "references/guide.md") == "How to report."
+    assert len(ask(mode, manager, "list_skill_assets", "csv-report")) == 4
+    assert Path(ask(mode, manager, "get_skill_script_path", "csv-report", "run.py")).is_file()
+
+
+# Sources in layers, at any depth.
+
+
+@both_modes
+def test_later_sources_win(mode: Mode, tmp_path: Path) -> None:
+    """Of two skills with one name every method serves that of the later source, files included."""
+    for layer in ("base", "user"):
+        files = {"SKILL.md": skill_md("shared", f"The {layer}'s."), "references/guide.md": f"By {layer}."}
+        write_files(tmp_path / layer / "shared", files)
+    write_files(tmp_path, {"base/only/SKILL.md": skill_md("only", "Base alone.")})
+    write_files(tmp_path, {"base/shared/assets/base.txt": "", "user/shared/assets/user.txt": ""})
+    manager = SkillsManager(backend=disk(tmp_path), sources=["/base", ("/user", "Mine"), "/optional"])
+    assert sorted(ask(mode, manager, "list_skills")) == ["only", "shared"]
+    assert "The user's." in ask(mode, manager, "get_skill_content", "shared")
+    assert ask(mode, manager, "get_skill_asset", "shared", "references/guide.md") == "By user."
+    assert ask(mode, manager, "list_skill_assets", "shared") == ["assets/user.txt", "references/guide.md"]
+    codes = [problem["code"] for problem in ask(mode, manager, "list_problems")]
+    assert sorted(codes) == ["skill-shadowed", "source-missing"]
+
+
+@both_modes
+def test_a_broken_skill_hides_no_good_one(mode: Mode, tmp_path: Path) -> None:
+    """Where a later source's file is broken, the earlier skill of that name is served."""
+    write_files(tmp_path, {"base/demo/SKILL.md": skill_md("demo", "Good."), "user/demo/SKILL.md": "broken"})
+    manager = SkillsManager(backend=disk(tmp_path), sources=["/base", "/user"])
+    assert "Good." in ask(mode, manager, "get_skill_content", "demo")
+    assert [problem["code"] for problem in ask(mode, manager, "list_problems")] == ["no-frontmatter"]
+
+
+@both_modes
+@pytest.mark.parametrize(("depth", "names"), [(1, ["top"]), (2, ["top", "mid"]), (3, ["top", "mid", "low"])])
+def test_max_depth_bounds_the_search(mode: Mode, tmp_path: Path, depth: int, names: list[str]) -> None:
+    """Skills are found as deep as asked for, and their files with them."""
+    for name, place in (("top", "top"), ("mid", "team/mid"), ("low", "team/sub/low")):
+        write_files(tmp_path / place, {"SKILL.md": skill_md(name), "assets/a.txt": name})
+    manager = SkillsManager(backend=disk(tmp_path), sources=["/"], max_depth=depth)
+    assert sorted(ask(mode, manager, "list_skills")) == sorted(names)
+    assert ask(mode, manager, "get_skill_asset", names[-1], "assets/a.txt") == names[-1]
+
+
+@both_modes
+def test_a_source_may_be_one_skill(mode: Mode, library: Path) -> None:
+    """A source that is itself a skill's directory is that skill."""
+    manager = SkillsManager.from_directory(library / "csv-report")
+    assert ask(mode, manager, "list_skills") == ["csv-report"]
+    assert ask(mode, manager, "get_skill_asset", "csv-report", "references/guide.md") == "How to report."
+
+
+@both_modes
+def test_names_need_not_be_those_of_directories(mode: Mode, tmp_path: Path) -> None:
+    """A skill is found by the name in its file, wherever it lies."""
+    write_files(tmp_path, {"dir/SKILL.md": skill_md("other-name"), "dir/assets/a.txt": "here"})
+    manager = SkillsManager.from_directory(tmp_path)
+    assert ask(mode, manager, "get_skill_asset", "Other-Name", "assets/a.txt") == "here"
+    with pytest.raises(SkillNotFoundError):
+        ask(mode, manager, "get_skill_content", "dir")
+
+
+@both_modes
+def test_every_call_looks_anew(mode: Mode, library: Path) -> None:
+    """What is added, changed or removed between two calls is seen by the next."""
+    manager = SkillsManager.from_directory(library)
+    assert ask(mode, manager, "list_skills") == NAMES
+    write_files(library, {"added/SKILL.md": skill_md("added", "Brand-new.")})
+    assert "added" in ask(mode, manager, "list_skills")
+    write_files(library, {"added/SKILL.md": skill_md("added", "Changed since.")})
+    assert "Changed since." in ask(mode, manager, "get_skill_content", "added")
+    assert ask(mode, manager, "search_skills", "changed") == [{"name": "added", "description": "Changed since."}]
+    (library / "added" / "SKILL.md").unlink()
+    with pytest.raises(SkillNotFoundError):
+        ask(mode, manager, "get_skill_content", "added")
+
+
+@pytest.mark.parametrize("sources", ["/skills", [1], [("/a", "b", "c")]], ids=["one text", "a number", "three parts"])
+def test_wrong_sources_are_refused(tmp_path: Path, sources: Any) -> None:
+    """Sources that are no sequence of paths fail when the manager is made."""
+    with pytest.raises(TypeError):
+        SkillsManager(backend=disk(tmp_path), sources=sources)
+
+
+# Slow backends, event loops, threads.
+
+
+@pytest.fixture
+def stuck(library: Path) -> Iterator[BackendProtocol]:
+    """Return a backend that gives no file before the test has ended."""
+    ended = threading.Event()
+
+    class Stuck(FilesystemBackend):
+        def download_files(self, paths: list[str]) -> Any:
+            if any("references" in path for path in paths):
+                ended.wait()
+            return super().download_files(paths)
+
+    yield Stuck(library)
+    ended.set()
+
+
+@both_modes
+def test_backend_timeout_ends_the_wait(mode: Mode, stuck: BackendProtocol) -> None:
+    """A backend that does not answer in time costs an error that says so."""
+    manager = SkillsManager(backend=stuck, sources=["/"], backend_timeout=0.2)
+    assert ask(mode, manager, "list_skills") == NAMES
+    with pytest.raises(SkillsError, match=r"no answer within 0\.2 seconds"):
+        ask(mode, manager, "get_skill_asset", "csv-report", "references/guide.md")
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [("list_skills", ()), ("search_skills", ("report",)), *((m, ("csv-report", *a)) for m, a in CALLS.items())],
+    ids=["list_skills", "search_skills", *CALLS],
+)
+def test_twins_do_not_block_the_event_loop(library: Path, method: str, arguments: tuple[str, ...]) -> None:
+    """An async twin makes no blocking call on the event loop: no file access, no database."""
+    manager = SkillsManager.from_directory(library)
+
+    async def call() -> Any:
+        with blockbuster_ctx():
+            return await getattr(manager, f"a{method}")(*arguments)
+
+    assert asyncio.run(call()) == ask("sync", manager, method, *arguments)
+
+
+def test_one_manager_serves_many_callers(library: Path) -> None:
+    """Calls from many tasks at once give what they give alone."""
+    manager = SkillsManager.from_directory(library)
+
+    async def all_at_once() -> list[Any]:
+        searches = [manager.asearch_skills("release notes") for _ in range(10)]
+        reads = [manager.aget_skill_asset("csv-report", "references/guide.md") for _ in range(10)]
+        lists = [manager.alist_skills() for _ in range(10)]
+        return list(await asyncio.gather(*searches, *reads, *lists))
+
+    found = asyncio.run(all_at_once())
+    assert [result[0]["name"] for result in found[:10]] == ["release-notes"] * 10
+    assert found[10:20] == ["How to report."] * 10
+    assert found[20:] == [NAMES] * 10

@@ -1,0 +1,180 @@
+"""Sources: labels as deepagents derives them, entries that are refused, and what lies under a source."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents.backends import StateBackend
+from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
+
+from deepskills import SkillsMiddleware, SkillSource
+from deepskills._sources import Source, distinct, lies_under, parent, parse_sources, tidy
+
+LABELLED: list[SkillSource] = [
+    "/skills/user/",
+    "/skills/user",
+    "/skills/project//",
+    "/skills",
+    "/skills/",
+    "skills",
+    "./skills",
+    "../skills",
+    "/",
+    "//",
+    "",
+    ".",
+    "..",
+    "/home/me/.claude/skills",
+    "/home/me/.claude/Skills/",
+    "~/.agents/skills",
+    "/repo/.deep-agents_two/skills",
+    "/repo/...odd/skills",
+    "/a/./skills",
+    "/lib/built_in_skills",
+    "/lib/BUILT_IN_SKILLS/",
+    "/lib/built_in_skills/skills",
+    "C:\\Users\\me\\.claude\\skills",
+    "C:\\Users\\me\\tools\\",
+    "/skills/MIXED-case_name",
+    "/skills/éclair",
+    "/技能/周报",
+    "/技能/skills",
+    "/with space/my skills",
+    "/with\nnewline/skills",
+    ("/repo/.claude/skills", "Project Claude"),
+    ("/anything", ""),
+    ("", "Root"),
+]
+
+
+class Layer(StrEnum):
+    TEAM = "Team"
+
+
+@pytest.mark.parametrize("source", LABELLED, ids=repr)
+def test_labels_and_paths_are_those_of_deepagents(source: SkillSource) -> None:
+    """A source is shown by the label, and kept by the path, that deepagents' own class gives it."""
+    ours = SkillsMiddleware(backend=StateBackend(), sources=[source])
+    theirs = DeepAgentsSkillsMiddleware[Any, Any](backend=StateBackend(), sources=[source])
+    assert ours.source_labels == theirs.source_labels
+    assert ours.sources == theirs.sources
+
+
+def test_labels_may_be_any_text() -> None:
+    """A pair whose parts are kinds of text, such as an enumeration's members, is taken as deepagents takes it."""
+    middleware = SkillsMiddleware(backend=StateBackend(), sources=[("/skills/team", Layer.TEAM)])
+    assert middleware.source_labels == ["Team"]
+
+
+@pytest.mark.parametrize("sources", [(), [], lambda _runtime: ["/skills"]], ids=["tuple", "list", "callable"])
+def test_sources_are_lists_that_can_be_iterated(sources: Sequence[SkillSource] | Callable[[Any], list[str]]) -> None:
+    """Paths and labels are always lists, empty where a function gives the sources."""
+    middleware = SkillsMiddleware(backend=StateBackend(), sources=sources)
+    assert middleware.sources == []
+    assert middleware.source_labels == []
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(("/a",), id="pair-too-short"),
+        pytest.param(("/a", "A", "B"), id="pair-too-long"),
+        pytest.param((), id="pair-empty"),
+        pytest.param(("/a", None), id="label-missing"),
+        pytest.param((None, "A"), id="path-missing"),
+        pytest.param((1, "A"), id="path-a-number"),
+        pytest.param(["/a", "A"], id="list-for-a-pair"),
+        pytest.param({"/a": "A"}, id="mapping"),
+        pytest.param(Path("/a"), id="path-object"),
+        pytest.param(b"/a", id="bytes"),
+        pytest.param(None, id="none"),
+        pytest.param(7, id="number"),
+    ],
+)
+def test_an_entry_that_is_no_source_is_refused(entry: Any) -> None:
+    """What is neither a path nor a pair of texts is a `TypeError` that shows it, at once and not in a run."""
+    with pytest.raises(TypeError) as caught:
+        SkillsMiddleware(backend=StateBackend(), sources=["/skills", entry])
+    assert repr(entry) in str(caught.value)
+
+
+@pytest.mark.parametrize("sources", ["/skills", ""], ids=["path", "empty"])
+def test_a_single_path_for_a_sequence_is_refused(sources: str) -> None:
+    """A path given in the place of a list is not taken letter by letter."""
+    with pytest.raises(TypeError, match="wrap it in a list"):
+        SkillsMiddleware(backend=StateBackend(), sources=sources)
+
+
+@pytest.mark.parametrize("sources", [None, 7], ids=repr)
+def test_no_sequence_at_all_is_refused(sources: Any) -> None:
+    """Something that cannot be gone through is a `TypeError`."""
+    with pytest.raises(TypeError):
+        SkillsMiddleware(backend=StateBackend(), sources=sources)
+
+
+@pytest.mark.parametrize(
+    ("path", "directory", "inside"),
+    [
+        pytest.param("/skills/a/SKILL.md", "/skills", True, id="inside"),
+        pytest.param("/skills/a/SKILL.md", "/skills/", True, id="slash-at-the-end"),
+        pytest.param("/skills/a/SKILL.md", "/skills//", True, id="slashes-at-the-end"),
+        pytest.param("/skills/a/SKILL.md", "\\skills", True, id="backslash-in-the-source"),
+        pytest.param("/skills/a/b/c/SKILL.md", "/skills", True, id="deep-inside"),
+        pytest.param("skills/a/SKILL.md", "skills", True, id="both-relative"),
+        pytest.param("/a/SKILL.md", "/", True, id="under-the-root"),
+        pytest.param("/skills/..a/b..c/...", "/skills", True, id="names-with-dots"),
+        pytest.param("/repo/app/../skills/a/SKILL.md", "/repo/app/../skills", True, id="source-that-climbs"),
+        pytest.param("/skills", "/skills", False, id="the-directory-itself"),
+        pytest.param("/skills-evil/a/SKILL.md", "/skills", False, id="neighbour-with-the-same-start"),
+        pytest.param("/skillsa", "/skills", False, id="longer-name"),
+        pytest.param("/etc/passwd", "/skills", False, id="elsewhere"),
+        pytest.param("/Skills/a/SKILL.md", "/skills", False, id="other-case"),
+        pytest.param("skills/a/SKILL.md", "/skills", False, id="relative-path"),
+        pytest.param("/skills/a/SKILL.md", "skills", False, id="relative-source"),
+        pytest.param("/skills/../etc/passwd", "/skills", False, id="climbs-out"),
+        pytest.param("/skills/a/../../etc/passwd", "/skills", False, id="climbs-out-later"),
+        pytest.param("/skills/a/..", "/skills", False, id="ends-climbing"),
+        pytest.param("/../etc/passwd", "/", False, id="climbs-above-the-root"),
+        pytest.param("/skills/..\\..\\etc\\passwd", "/skills", False, id="climbs-by-backslashes"),
+        pytest.param("/repo/app/../skills/../secret", "/repo/app/../skills", False, id="source-and-path-climb"),
+        pytest.param("", "/skills", False, id="no-path"),
+        pytest.param("", "/", False, id="no-path-under-the-root"),
+        pytest.param("\n/skills/a", "/skills", False, id="newline-first"),
+    ],
+)
+def test_only_what_lies_inside_a_source_lies_under_it(path: str, directory: str, *, inside: bool) -> None:
+    """A path counts as a source's only if it is inside it and nothing in it climbs."""
+    assert lies_under(path, directory) is inside
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/a/b/", "/a/b"),
+        ("/a/b//", "/a/b"),
+        ("/a", "/a"),
+        ("/", "/"),
+        ("", "/"),
+        ("\\a\\b\\", "/a/b"),
+        ("a", "a"),
+    ],
+)
+def test_a_directory_has_one_spelling(path: str, expected: str) -> None:
+    """Slashes at the end make no other directory."""
+    assert tidy(path) == expected
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/a/b", "/a"), ("/a", "/"), ("a/b", "a"), ("/a/b/SKILL.md", "/a/b")])
+def test_a_path_lies_in_its_parent(path: str, expected: str) -> None:
+    """The parent is the path without its last part."""
+    assert parent(path) == expected
+
+
+def test_a_source_named_twice_counts_once_where_it_stands_last() -> None:
+    """Equal paths are one source, with the priority and the label of the last."""
+    first, other, last = parse_sources([("/a", "First"), "/b", ("/a/", "Last")])
+    assert distinct([first, other, last]) == [other, last]
+    assert distinct([]) == []
+    assert last == Source("/a/", "Last")
