@@ -27,7 +27,11 @@ def is_current(state: Mapping[str, Any], settings: Settings) -> bool:
     """Whether the thread's catalog can be used as it is."""
     if settings.varies_by_run or session.trusted_catalog(state) is None:
         return False
-    if session.recorded_sources(state) != settings.sources_for(None)[0]:
+    sources, _reason = settings.sources_for(None)
+    if session.recorded_sources(state) != sources:
+        return False
+    origins = settings.origins.seen()
+    if not all(readable_from(skill["path"], sources, origins) for skill in session.trusted_catalog(state) or ()):
         return False
     return not any(p["code"] in _RETRIED for p in state.get("skills_problems") or ())
 
@@ -40,12 +44,13 @@ def discovery(
     Raises:
         SkillsError: If `strict` is set and a source or a skill has an error.
     """
-    known = session.known(state)
+    known = session.known(state, settings.origins.seen())
     sources, reason = settings.sources_for(runtime)
     if reason is None:
         catalog = yield from discover(sources, max_depth=settings.max_depth, read=cache.read, known=known)
     else:
         catalog = _as_before(state, known, reason)
+    settings.origins.note(catalog.origins)
     update = _update(state, catalog, cache)
     _log(catalog, update["skills_problems"], before=state.get("skills_problems") or ())
     if settings.strict:

@@ -61,7 +61,6 @@ class Catalog:
         return CatalogRecord(
             digest=catalog_digest(self.skills),
             sources=[[source.path, source.label] for source in self.sources],
-            origins=self.origins,
             tags=tags,
         )
 
@@ -129,8 +128,40 @@ def catalog_digest(skills: Iterable[SkillMetadata]) -> str:
     return hashlib.blake2b(repr(list(skills)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
+class Origins:
+    """Where listings led outside their sources (links, relative paths), as this process saw it; bounded, thread-safe.
+
+    Kept here and not in state, because a path is read on the word of it and state may come from a caller.
+    """
+
+    def __init__(self, size: int = MAX_REMEMBERED_FILES) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def note(self, origins: dict[str, list[str]]) -> None:
+        """Remember what a discovery saw."""
+        with self._lock:
+            for source, directories in origins.items():
+                for directory in directories:
+                    self._seen[source, directory] = None
+                    self._seen.move_to_end((source, directory))
+            while len(self._seen) > self._size:
+                self._seen.popitem(last=False)
+
+    def seen(self) -> dict[str, list[str]]:
+        """Return, for each source, the directories its listing led to."""
+        found: dict[str, list[str]] = {}
+        with self._lock:
+            for source, directory in self._seen:
+                found.setdefault(source, []).append(directory)
+        return found
+
+
 def readable_from(path: str, sources: Iterable[Source], origins: dict[str, list[str]]) -> bool:
-    """Whether a catalog's path lies under one of `sources`, or where that source's listing led."""
+    """Whether a catalog's path is a `SKILL.md` under one of `sources`, or where that source's listing led."""
+    if not path.endswith(f"/{SKILL_FILE}"):
+        return False
     return any(lies_under(path, root) for source in sources for root in _roots(source, origins))
 
 

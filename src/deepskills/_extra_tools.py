@@ -8,6 +8,7 @@ from typing import Any
 from langchain.tools import ToolRuntime
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel, Field
 
 from deepskills import _session as session
@@ -136,7 +137,7 @@ class ExtraTools:
     def _skill(self, runtime: "ToolRuntime[Any, Any]", skill_name: str) -> SkillMetadata:
         state: Mapping[str, Any] = runtime.state
         skill = find_or_raise(_catalog(state), state.get("skills_problems") or (), skill_name)
-        if not preparation(self._settings, runtime, state).may_read(skill["path"]):
+        if not preparation(self._settings, runtime).may_read(skill["path"]):
             raise SkillsError(f"The skill '{shown_name(skill_name)}' lies under no current source.")
         return skill
 
@@ -150,6 +151,8 @@ def _answered(name: str, plan: Plan[str], runtime: "ToolRuntime[Any, Any]") -> P
     call_id = runtime.tool_call_id or ""
     try:
         text = yield from plan
+    except GraphBubbleUp:
+        raise
     except SkillsError as error:
         return ToolMessage(f"Error: {error}", name=name, tool_call_id=call_id, status="error")
     except Exception as error:

@@ -193,13 +193,13 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
         """Load the skills named in `pinned_skills`."""
-        return self._settings.perform(pin(state, preparation(self._settings, runtime, state)), runtime)
+        return self._settings.perform(pin(state, preparation(self._settings, runtime)), runtime)
 
     async def abefore_model(  # type: ignore[override]
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
         """Load the skills named in `pinned_skills`."""
-        return await self._settings.aperform(pin(state, preparation(self._settings, runtime, state)), runtime)
+        return await self._settings.aperform(pin(state, preparation(self._settings, runtime)), runtime)
 
     def wrap_model_call(
         self,
@@ -299,7 +299,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
     def _composition(
         self, messages: Sequence[AnyMessage], state: Mapping[str, Any], runtime: object
     ) -> Plan[Composition]:
-        how = preparation(self._settings, runtime, state)
+        how = preparation(self._settings, runtime)
         return compose(messages, state, self._settings.budgets.tokens, self._memory, how)
 
     def _tell(self, composed: Composition, request: ModelRequest[ContextT]) -> None:

@@ -70,6 +70,11 @@ def check_template(template: object) -> None:
     missing = [f"{{{slot}}}" for slot in SLOTS if f"{{{slot}}}" not in template]
     if missing:
         raise ValueError(f"system_prompt lacks the slot(s) {', '.join(missing)}; add them, or pass None for no section")
+    slots_as_text = [f"{{{slot}}}" for slot in SLOTS if f"{{{{{slot}}}}}" in template]
+    if slots_as_text:
+        raise ValueError(
+            f"system_prompt has {', '.join(slots_as_text)} in double braces, which is text; use single ones"
+        )
     try:
         template.format(**dict.fromkeys(SLOTS, ""))
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:

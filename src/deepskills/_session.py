@@ -1,7 +1,7 @@
 """What a run has on its hands: the part of graph state that is about skills, read with suspicion. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
@@ -27,15 +27,24 @@ def trusted_catalog(state: Mapping[str, Any]) -> list[SkillMetadata] | None:
 
 
 def catalog_record(state: Mapping[str, Any]) -> CatalogRecord | None:
-    """Return what discovery noted about the catalog."""
-    record: CatalogRecord | None = state.get("skills_catalog_record")
-    return record
+    """Return what discovery noted about the catalog, if it is whole."""
+    record: Any = state.get("skills_catalog_record")
+    if not isinstance(record, dict) or record.keys() != CatalogRecord.__annotations__.keys():
+        return None
+    sources, tags = record["sources"], record["tags"]
+    is_whole = (
+        isinstance(record["digest"], str)
+        and isinstance(sources, list)
+        and all(isinstance(pair, list) and [type(part) for part in pair] == [str, str] for pair in sources)
+        and isinstance(tags, dict)
+        and all(isinstance(text, str) for item in tags.items() for text in item)
+    )
+    return cast("CatalogRecord", record) if is_whole else None
 
 
-def known(state: Mapping[str, Any]) -> Known:
+def known(state: Mapping[str, Any], origins: dict[str, list[str]]) -> Known:
     """Return what an earlier discovery on this thread found."""
-    skills, record = trusted_catalog(state), catalog_record(state)
-    return Known(skills, record["origins"]) if skills is not None and record is not None else Known()
+    return Known(trusted_catalog(state) or (), origins)
 
 
 def recorded_sources(state: Mapping[str, Any]) -> list[Source]:

@@ -1,12 +1,13 @@
 """What a user set on the middleware, checked once, and what it comes to in a run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
+from deepskills._discovery import Origins
 from deepskills._errors import SkillsError
 from deepskills._lifecycle import Budgets
 from deepskills._plan import Plan, ResultT, adrive, drive
@@ -55,6 +56,8 @@ class Settings:
     backend_timeout: float | None = None
     strict: bool = False
     catalog_budget: int | None = None
+    origins: Origins = field(default_factory=Origins)
+    """Filled by discovery: where its listings led outside the sources."""
 
     def __post_init__(self) -> None:
         _check_choice("refresh", self.refresh, get_args(Refresh))

@@ -8,6 +8,7 @@ from langchain.tools import ToolRuntime
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills import _lifecycle as life
@@ -78,9 +79,7 @@ class SkillTools:
         if skill is None:
             return _apply(session.LOAD_TOOL, life.unknown(catalog, skill_name), budgets, runtime)
         calls = session.earlier_calls(state.get("messages") or (), runtime.tool_call_id)
-        prepared = yield from life.prepare(
-            _skills_of(calls, catalog, skill), preparation(self._settings, runtime, state)
-        )
+        prepared = yield from life.prepare(_skills_of(calls, catalog, skill), preparation(self._settings, runtime))
         standing = life.after_calls(calls, session.standing(state), catalog, prepared, budgets)
         outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
         result = _apply(session.LOAD_TOOL, outcome, budgets, runtime)
@@ -96,7 +95,7 @@ class SkillTools:
         calls = session.earlier_calls(state.get("messages") or (), runtime.tool_call_id)
         if calls:
             catalog = session.trusted_catalog(state) or []
-            prepared = yield from life.prepare(_skills_of(calls, catalog), preparation(self._settings, runtime, state))
+            prepared = yield from life.prepare(_skills_of(calls, catalog), preparation(self._settings, runtime))
             standing = life.after_calls(calls, standing, catalog, prepared, budgets)
         outcome = life.decide_unload(skill_name, standing)
         if isinstance(outcome, life.NotLoaded):
@@ -106,13 +105,12 @@ class SkillTools:
         return _apply(session.UNLOAD_TOOL, outcome, budgets, runtime)
 
 
-def preparation(settings: Settings, runtime: object, state: Mapping[str, Any]) -> life.Preparation:
+def preparation(settings: Settings, runtime: object) -> life.Preparation:
     """Return how skills of this run are read: only from where its sources are."""
 
     def may_read(path: str) -> bool:
         sources, _reason = settings.sources_for(runtime)
-        record = session.catalog_record(state)
-        return readable_from(path, sources, record["origins"] if record else {})
+        return readable_from(path, sources, settings.origins.seen())
 
     return life.Preparation(settings.resource_depth, count_tokens, may_read)
 
@@ -129,6 +127,8 @@ def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, runtime: "ToolR
     """Turn what nobody foresaw into an error message; a tool never raises."""
     try:
         return (yield from plan)
+    except GraphBubbleUp:
+        raise
     except Exception as error:
         logger.exception("%s failed for %r", tool, skill_name)
         text = f"Error: {tool} failed for '{field_text(skill_name, 128)}' ({type(error).__name__}). Work without it."

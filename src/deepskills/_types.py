@@ -111,16 +111,13 @@ class LoadRecord(TypedDict):
 
 
 class CatalogRecord(TypedDict):
-    """Proof that a catalog is our own, and where its skills may be read from."""
+    """Proof that a catalog is our own, and what it was made from."""
 
     digest: str
     """Digest of the catalog as discovery wrote it."""
 
     sources: list[list[str]]
     """Path and label of each source that was searched."""
-
-    origins: dict[str, list[str]]
-    """For a source whose listing led elsewhere (links, relative paths): the directories it led to."""
 
     tags: dict[str, str]
     """By path: words that a skill is found by and that its metadata does not hold."""
