@@ -735,6 +735,67 @@ def test_a_source_that_is_down_keeps_its_entries_and_is_tried_again(
     assert chat.state["skills_load_errors"] == []
 
 
+class Down(FilesystemBackend):
+    """Real paths, and a switch that makes every listing fail."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, virtual_mode=False)
+        self.is_down = False
+
+    def ls(self, path: str) -> LsResult:
+        return LsResult(error="permission denied") if self.is_down else super().ls(path)
+
+
+@both_modes
+@pytest.mark.parametrize("kind", ["absolute", "relative", "linked"])
+def test_a_source_that_is_down_when_another_process_goes_on_keeps_its_entries(
+    mode: Mode, kind: str, tmp_path: Path
+) -> None:
+    """A thread that is resumed by another instance keeps the entries of a source that fails, and what is loaded."""
+    write_files(tmp_path, {"pool/one/SKILL.md": skill_md("one"), "skills/two/SKILL.md": skill_md("two")})
+    (tmp_path / "skills/one").symlink_to(tmp_path / "pool/one")
+    sources = {"absolute": f"{tmp_path}/skills", "relative": "skills", "linked": "/skills"}
+    backend = Down(tmp_path)
+    backend.virtual_mode = kind == "linked"
+    saver = InMemorySaver()
+    options: dict[str, Any] = {"backend": backend, "sources": [sources[kind]], "refresh": "run"}
+    first = Chat(mode, SkillsMiddleware(**options), call_tools(("load_skill", {"skill_name": "one"})), saver=saver)
+    assert sorted(shown(first.say())) == ["one", "two"]
+    assert first.state["skills_loaded"] == ["one"]
+    backend.is_down = True
+    later = Chat(mode, SkillsMiddleware(**options), saver=saver)
+    assert sorted(shown(later.say())) == ["one", "two"]
+    assert later.state["skills_loaded"] == ["one"]
+    assert later.problems == [(sources[kind], "source-failed", "error")]
+
+
+class Linked(BackendProtocol):
+    """A source of links, each to a place of its own."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def ls(self, path: str) -> LsResult:  # noqa: ARG002 - the protocol's signature
+        return LsResult(entries=[{"path": f"/pool-{n}/skill-{n}/", "is_dir": True} for n in range(self._count)])
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        text = "---\nname: {0}\ndescription: Does a thing.\n---\n"
+        return [FileDownloadResponse(path, text.format(path.split("/")[2]).encode()) for path in paths]
+
+
+@both_modes
+@pytest.mark.parametrize("refresh", ["thread", "run"])
+def test_a_later_run_is_cheap_however_many_links_there_are(mode: Mode, refresh: Any) -> None:
+    """A thread that knows thousands of linked skills looks at each of them once, not at each pair."""
+    middleware = SkillsMiddleware(backend=Linked(3000), sources=["/s"], refresh=refresh)
+    state = before_agent(mode, middleware, {"messages": []})
+    assert state is not None
+    assert len(state["skills_metadata"]) == 3000
+    started = time.process_time()
+    assert before_agent(mode, middleware, {"messages": [], **state}) is None
+    assert time.process_time() - started < 1.0
+
+
 @both_modes
 def test_a_skill_that_cannot_be_read_is_tried_again(mode: Mode, tmp_path: Path) -> None:
     """A file that could not be read at first is there at the next run, also with one discovery a thread."""

@@ -423,4 +423,4 @@ REJECTED = ToolMessage("No.", tool_call_id="a")
 )
 def test_the_calls_before_one_are_those_of_its_turn(messages: list[AnyMessage], expected: list[SkillCall]) -> None:
     """A call reckons with the loads and unloads that stand before it in its turn and are not answered otherwise."""
-    assert earlier_calls(messages, "c") == expected
+    assert earlier_calls({"messages": messages}, "c") == expected

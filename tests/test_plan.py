@@ -321,6 +321,41 @@ def test_one_call_alone_is_given_up_too(mode: Mode, hanging: Callable[[str], LsR
     assert {file.error for file in found.values()} == {"no answer within 0.1 seconds"}
 
 
+def test_a_late_call_of_the_backends_own_is_cancelled() -> None:
+    """An async method that is late does not go on in the background."""
+    ended = []
+
+    class Late(Answering):
+        async def als(self, path: str) -> Any:
+            try:
+                await asyncio.sleep(HANGS)
+            finally:
+                ended.append(path)
+
+    async def late() -> None:
+        await adrive(ask(ListDirectory("/a"), ListDirectory("/b")), lambda: Late(one_file), 0.1)
+        await asyncio.sleep(0.05)
+        assert ended == ["/a", "/b"]
+
+    asyncio.run(late())
+
+
+@both_modes
+def test_a_batch_over_several_backends_is_given_up_too(mode: Mode, hanging: Callable[[str], LsResult]) -> None:
+    """Files on a composite, one part of which hangs in a thread, hold up neither the run nor the end of the loop."""
+
+    def slow(paths: list[str]) -> list[FileDownloadResponse]:
+        hanging(paths[0])
+        return []
+
+    parts: dict[str, BackendProtocol] = {"/r/": Answering(slow), "/n/": NativelyAsync(lambda _paths: [])}
+    backend = CompositeBackend(default=NativelyAsync(one_file), routes=parts)
+    with Clock() as clock:
+        found = perform(mode, read_files(["/n/one", "/r/hangs"]), backend, 0.2)
+    assert clock.seconds < 5
+    assert found["/r/hangs"].error == "no answer within 0.2 seconds"
+
+
 SLEEPER = """
 import asyncio, sys, time
 from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBackend
@@ -561,12 +596,12 @@ def test_cancellation_closes_the_plan(seconds: float | None, kind: str, hanging:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert watched.closed
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert ended == (["/hangs", "/b/hangs"] if kind == "native" else [])
 
     with Clock() as clock:
         asyncio.run(cancelled())
     assert clock.seconds < 5
-    assert ended == (["/hangs", "/b/hangs"] if kind == "native" else [])
 
 
 # Files in one batch, and what becomes of a batch that fails.

@@ -13,6 +13,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
 from deepskills import SkillMetadata, SkillsMiddleware
@@ -144,7 +145,9 @@ def test_nonsense_for_a_catalog_is_replaced(mode: Mode, tmp_path: Path, catalog:
 def forged_state(vault: Vault, path: str) -> dict[str, Any]:
     """Return every key that skills keep in state, made up by a caller who knows how they are made."""
     catalog = [vault.forged(path)]
+    made: Any = vault.middleware().before_agent({"messages": []}, Runtime())
     record = {
+        **made["skills_catalog_record"],
         "digest": catalog_digest(catalog),
         "sources": [[vault.source, "Skills"], ["/", "Everything"]],
         "origins": {vault.source: ["/", str(vault.root), "..", "", "/etc"]},

@@ -75,7 +75,7 @@ def _update(state: Mapping[str, Any], catalog: Catalog, cache: SkillCache) -> di
         "skills_problems": problems,
         "skills_catalog_record": catalog.record(_tags(state, catalog, cache)),
     }
-    if "skills_loaded" not in state:
+    if _is_new(state):
         kept = [name for name in standing.loaded if name not in gone]
         update["skills_loaded"] = kept
         update["skill_resources"] = {name: resources.get(name, []) for name in kept}
@@ -97,9 +97,14 @@ def _tags(state: Mapping[str, Any], catalog: Catalog, cache: SkillCache) -> dict
 
 def _standing(state: Mapping[str, Any]) -> tuple[Standing, dict[str, list[ResourceMetadata]]]:
     """Return what is loaded; a thread that starts with another's messages takes over what they say."""
-    if "skills_loaded" in state:
+    if not _is_new(state):
         return session.standing(state), {}
     return session.rebuilt(state.get("messages") or ())
+
+
+def _is_new(state: Mapping[str, Any]) -> bool:
+    """Whether nothing was discovered or loaded on this thread yet."""
+    return state.get("skills_catalog_record") is None and not state.get("skills_loaded")
 
 
 def _gone(standing: Standing, catalog: Catalog) -> list[str]:

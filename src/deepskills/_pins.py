@@ -12,7 +12,6 @@ from deepskills import _session as session
 from deepskills._answers import answer
 from deepskills._plan import Plan
 from deepskills._problems import problem, quoted
-from deepskills._request import fingerprint
 from deepskills._text import one_line
 from deepskills._types import SkillMetadata, SkillProblem
 
@@ -56,9 +55,7 @@ def _add(update: dict[str, Any], outcome: life.Loaded) -> None:
     name = prepared.skill["name"]
     logger.info("Pinned skill %r: %d tokens", name, prepared.tokens)
     text = answer(outcome, _NO_LIMIT).text
-    update.setdefault("messages", []).append(
-        _message(prepared.skill, text, session.load_mark(prepared, fingerprint(text)))
-    )
+    update.setdefault("messages", []).append(_message(prepared.skill, text, session.load_mark(prepared, text)))
     update.setdefault("skills_loaded", []).append(name)
     update.setdefault("skill_resources", {})[name] = prepared.inventory.resources
     update.setdefault("skills_load_records", {})[name] = prepared.record()

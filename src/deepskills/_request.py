@@ -1,6 +1,5 @@
 """Applies the context decisions to the messages of a model request; the history in state is never edited."""
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -22,11 +21,6 @@ MAX_REMEMBERED_CHARACTERS = 32_000_000
 
 _OVERFLOW_SIGNS = ("context length", "context_length", "context window", "contextwindow", "prompt is too long")
 _OVERFLOW_STATUS = frozenset({400, 413, 422})
-
-
-def fingerprint(text: str) -> str:
-    """Return the digest by which a message's text is known to be whole."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class TextMemory:
@@ -109,7 +103,7 @@ def carriers_of(messages: Sequence[AnyMessage]) -> list[Carrier]:
     for position, message in enumerate(messages):
         mark = session.mark_of(message)
         if mark is not None and mark.get("event") == "load":
-            intact = mark.get("text") == fingerprint(str(message.text))
+            intact = session.carried_text(message, mark) is not None
             carriers.append(Carrier(position, mark["skill"], str(mark.get("digest")), intact))
     return carriers
 
@@ -160,8 +154,8 @@ def _from_history(name: str, digest: str, state: Mapping[str, Any]) -> str | Non
     for message in reversed(state.get("messages") or ()):
         mark = session.mark_of(message)
         if mark is not None and mark.get("event") == "load" and mark["skill"] == name and mark.get("digest") == digest:
-            text = str(message.text)
-            if mark.get("text") == fingerprint(text):
+            text = session.carried_text(message, mark)
+            if text is not None:
                 return text
     return None
 

@@ -1,5 +1,6 @@
 """What a run has on its hands: the part of graph state that is about skills, read with suspicion. Pure."""
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -64,11 +65,14 @@ def standing(state: Mapping[str, Any]) -> Standing:
     return Standing(tuple(state.get("skills_loaded") or ()), dict(state.get("skills_load_records") or {}))
 
 
-def earlier_calls(messages: Sequence[AnyMessage], tool_call_id: str | None) -> list[SkillCall]:
+def earlier_calls(state: Mapping[str, Any], tool_call_id: str | None) -> list[SkillCall]:
     """Return the loads and unloads that stand before this one in the same turn and are not answered yet.
 
-    An answer that is there already was given in the place of a call, as when a human rejected it.
+    An answer that is there already was given in the place of a call, as when a human rejected it. A call that a human
+    edited counts as edited; LangChain keeps the edits beside the messages.
     """
+    messages: Sequence[AnyMessage] = state.get("messages") or ()
+    edits: Mapping[str, Any] = state.get("hitl_edited_tool_calls") or {}
     turn = next(
         (
             message
@@ -84,20 +88,38 @@ def earlier_calls(messages: Sequence[AnyMessage], tool_call_id: str | None) -> l
     for call in turn.tool_calls:
         if call["id"] == tool_call_id:
             break
-        if call["name"] in _KINDS and call["id"] not in answered:
-            calls.append(SkillCall(_KINDS[call["name"]], str(call["args"].get("skill_name", ""))))
+        made = edits.get(call["id"] or "", call)
+        if made["name"] in _KINDS and call["id"] not in answered:
+            calls.append(SkillCall(_KINDS[made["name"]], str(made["args"].get("skill_name", ""))))
     return calls
 
 
 def load_mark(prepared: Prepared, text: str) -> dict[str, Any]:
-    """Return the mark of a message that brings a skill in, `text` being the fingerprint of what it says."""
+    """Return the mark of a message that brings a skill in by saying `text`."""
     return {
         "event": "load",
         "skill": prepared.skill["name"],
         **prepared.record(),
-        "text": text,
+        "text": fingerprint(text),
+        "length": len(text),
         "resources": prepared.inventory.resources,
     }
+
+
+def fingerprint(text: str) -> str:
+    """Return the digest by which a message's text is known to be whole."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def carried_text(message: AnyMessage, mark: Mapping[str, Any]) -> str | None:
+    """Return the text that a marked message brought in, if all of it is still there; others may add notes around it."""
+    text, length = str(message.text), mark.get("length")
+    if not isinstance(length, int) or length > len(text):
+        return None
+    for candidate in (text[:length], text[len(text) - length :]):
+        if fingerprint(candidate) == mark.get("text"):
+            return candidate
+    return None
 
 
 def mark_of(message: object) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from deepskills._answers import Answer, answer
 from deepskills._discovery import readable_from
 from deepskills._plan import Plan
 from deepskills._prompt import field_text
-from deepskills._request import TextMemory, fingerprint
+from deepskills._request import TextMemory
 from deepskills._settings import Settings
 from deepskills._skill_tools import was_read
 from deepskills._types import SkillMetadata
@@ -78,7 +78,7 @@ class SkillTools:
         skill = life.find_skill(catalog, skill_name)
         if skill is None:
             return _apply(session.LOAD_TOOL, life.unknown(catalog, skill_name), budgets, runtime)
-        calls = session.earlier_calls(state.get("messages") or (), runtime.tool_call_id)
+        calls = session.earlier_calls(state, runtime.tool_call_id)
         prepared = yield from life.prepare(_skills_of(calls, catalog, skill), preparation(self._settings, runtime))
         standing = life.after_calls(calls, session.standing(state), catalog, prepared, budgets)
         outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
@@ -92,7 +92,7 @@ class SkillTools:
         state: Mapping[str, Any] = runtime.state
         budgets = self._settings.budgets
         standing = session.standing(state)
-        calls = session.earlier_calls(state.get("messages") or (), runtime.tool_call_id)
+        calls = session.earlier_calls(state, runtime.tool_call_id)
         if calls:
             catalog = session.trusted_catalog(state) or []
             prepared = yield from life.prepare(_skills_of(calls, catalog), preparation(self._settings, runtime))
@@ -153,7 +153,7 @@ def _apply(tool: str, outcome: life.Outcome, budgets: life.Budgets, runtime: "To
 
 def _load_update(outcome: life.Loaded, message: ToolMessage) -> dict[str, Any]:
     prepared, name = outcome.prepared, outcome.prepared.skill["name"]
-    message.additional_kwargs[session.MARK] = session.load_mark(prepared, fingerprint(message.text))
+    message.additional_kwargs[session.MARK] = session.load_mark(prepared, message.text)
     return {
         "skills_loaded": [name],
         "skill_resources": {name: prepared.inventory.resources},

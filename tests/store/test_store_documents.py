@@ -3,7 +3,7 @@
 import pytest
 from store_support import BINARY, Sessions, draft, draft_with_files, service_on
 
-from deepskills import SkillFormatError, read_skill, validate_skill
+from deepskills import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, read_skill, validate_skill
 from deepskills.store import Skill, SkillCreate, SkillFile, SkillFileCreate, SkillFormatter, SkillUpdate
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +87,28 @@ async def test_generated_file(sessions: Sessions) -> None:
     assert reading.metadata["metadata"] == {"tags": "sales, weekly"}
     assert reading.body == "# Body\n"
     assert SkillCreate.from_skill_md(content).tags == ["sales", "weekly"]
+
+
+async def test_read_one_file(sessions: Sessions) -> None:
+    """One file is read by its path, by those who may see the skill."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(SkillCreate.from_skill_md(PLAIN, FILES), "alice")
+        for path, content in IN_BYTES.items():
+            assert await service.read_file(made.id, path, "alice") == content
+        for path in ("SKILL.md", "assets", "nothing", "a\x00"):
+            with pytest.raises(SkillFileNotFoundError):
+                await service.read_file(made.id, path, "alice")
+        with pytest.raises(SkillNotFoundError):
+            await service.read_file(made.id, "LICENSE", "bob")
+
+
+async def test_a_generated_file_is_utf_8(sessions: Sessions) -> None:
+    """Without frontmatter as written there is nothing whose encoding had to be kept."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft("report", encoding="utf-16-le"), "alice")
+        assert read_skill((await service.export_skill(made.id, "alice"))["SKILL.md"], path="report/SKILL.md").metadata
+        with pytest.raises(SkillFormatError):
+            await service.create_skill(draft("x", encoding="utf-16-le", frontmatter=PLAIN[:46]), "alice")
 
 
 async def test_an_update_of_the_body_keeps_the_frontmatter(sessions: Sessions) -> None:

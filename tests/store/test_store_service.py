@@ -205,6 +205,17 @@ async def test_a_failed_batch_leaves_nothing(sessions: Sessions) -> None:
     assert await counts(sessions) == (1, 3)
 
 
+async def test_a_file_that_the_database_refuses(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that fails after the skill and other files were written takes them along."""
+    monkeypatch.setattr("deepskills.store._service._sizes", lambda _: {})
+    twice = [SkillFileCreate(path="assets/a", content=content) for content in "xy"]
+    async with service_on(sessions) as service:
+        with pytest.raises(SkillConflictError):
+            await service.create_skill(draft("report", files=twice), "alice")
+        assert await service.list_skills("alice") == []
+    assert await counts(sessions) == (0, 0)
+
+
 async def test_a_failure_while_writing_rolls_back(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that fails after the skill's row was written leaves no row."""
 
@@ -278,6 +289,10 @@ async def test_add_file(sessions: Sessions) -> None:
             await service.add_file(made.id, SkillFileCreate(path="LICENSE.txt/x", content="x"), "alice")
         with pytest.raises(SkillTooLargeError, match="11 bytes"):
             await service.add_file(made.id, SkillFileCreate(path="assets/a", content="12345678"), "alice")
+        before = await service.get_skill(made.id, "alice")
+        with pytest.raises(SkillConflictError):
+            await service.add_file(made.id, SkillFileCreate(path="LICENSE.txt", content="x"), "alice")
+        assert (await service.get_skill(made.id, "alice")).updated_at == before.updated_at
         for path in ("assets/a", "forms/b"):
             await service.add_file(made.id, SkillFileCreate(path=path, content="x"), "alice")
         with pytest.raises(SkillTooLargeError, match="4 files"):

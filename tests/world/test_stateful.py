@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from langchain.agents import create_agent
@@ -14,7 +14,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from world_support import check_pairs, check_whole, replayed, scaled, told, versions_in
+from world_support import SOAK, check_pairs, check_whole, replayed, scaled, told, versions_in
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -232,6 +232,7 @@ def test_life_of_skills_in_any_order() -> None:
             deadline=None,
             derandomize=True,
             database=None,
+            phases=[Phase.generate, Phase.shrink] if SOAK else [Phase.generate],
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -98,10 +98,9 @@ class _View:
             self._tell_missing({skill.id for skill in skills})
             return tree_of(skills, root)
 
-        async def read_file(skill_id: UUID, path: str) -> bytes | None:
+        async def read_file(skill_id: UUID, path: str) -> bytes:
             async with self._service() as service:
-                files = await service.export_skill(skill_id, owner)
-            return files.get(path)
+                return await service.read_file(skill_id, path, owner)
 
         return SnapshotBackend(read_tree, read_file)
 

@@ -56,11 +56,10 @@ class Document:
         Raises:
             SkillFormatError: If it has no frontmatter and none can be generated from the values.
         """
-        frontmatter = self.frontmatter
-        if frontmatter is None:
-            extra = {"metadata": {"tags": ", ".join(self.tags)}} if self.tags else None
-            frontmatter = generate_skill_md(self.name, self.description, "", extra)
-        return (frontmatter + self.content).encode(self.encoding)
+        if self.frontmatter is not None:
+            return (self.frontmatter + self.content).encode(self.encoding)
+        extra = {"metadata": {"tags": ", ".join(self.tags)}} if self.tags else None
+        return (generate_skill_md(self.name, self.description, "", extra) + self.content).encode()
 
     def checked(self) -> "Document":
         """Return the document, its tags tidied, if it can be kept.
@@ -78,7 +77,8 @@ class Document:
                 f"The description has {len(self.description)} characters; write 1 to {MAX_DESCRIPTION_LENGTH}, "
                 "saying what the skill does and when to use it."
             )
-        document = replace(self, tags=checked_tags(self.tags))
+        encoding = "utf-8" if self.frontmatter is None else self.encoding
+        document = replace(self, tags=checked_tags(self.tags), encoding=encoding)
         rendered = document.render()
         check_skill_size(len(rendered))
         if document.frontmatter is not None:

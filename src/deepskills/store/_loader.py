@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 from uuid import UUID
 
 from deepagents.backends import BackendProtocol
@@ -86,7 +87,7 @@ class SkillSandboxLoader:
 
 async def _sync_deletions(directory: str, wanted: dict[str, bytes], backend: BackendProtocol) -> list[str]:
     """Delete what no wanted file needs, and return the wanted files that are there."""
-    needed = {path[: path.index("/", start)] for path in wanted for start in _slashes(path, len(directory) + 1)}
+    needed = {str(parent) for path in wanted for parent in PurePosixPath(path).parents}
     present: list[str] = []
     frontier = [directory]
     for _ in range(MAX_DEPTH):
@@ -105,20 +106,12 @@ async def _sync_deletions(directory: str, wanted: dict[str, bytes], backend: Bac
     raise SkillsError(f"{directory} nests deeper than {MAX_DEPTH} levels; remove it and try again")
 
 
-def _slashes(path: str, start: int) -> Iterable[int]:
-    """Yield where each slash of `path` from `start` on stands."""
-    position = path.find("/", start)
-    while position >= 0:
-        yield position
-        position = path.find("/", position + 1)
-
-
 async def _entries(path: str, backend: BackendProtocol) -> list[tuple[str, bool]]:
     """Return what lies in a directory, each with whether it is one; nothing for one that is missing."""
     listing = await backend.als(path)
-    if listing.error and (listing.entries is not None or not is_missing_error(listing.error)):
-        if "path_not_found" in listing.error:
-            return []
+    if listing.error and listing.entries is None and is_missing_error(listing.error):
+        return []
+    if listing.error:
         raise SkillsError(f"{path} cannot be listed: {listing.error}")
     entries = listing.entries or []
     return [(entry["path"].rstrip("/"), entry.get("is_dir", False) or entry["path"].endswith("/")) for entry in entries]

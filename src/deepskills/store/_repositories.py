@@ -41,9 +41,9 @@ class SkillRepository:
             query = query.where(Skill.id.in_(skill_ids))
         return (await self._session.scalars(query)).all()
 
-    async def get_visible(self, skill_id: UUID, viewer: str | None) -> Skill | None:
-        """Return a skill with the contents of its files, if `viewer` may see it."""
-        query = _whole(contents=True).where(Skill.id == skill_id, _visible(viewer))
+    async def get_visible(self, skill_id: UUID, viewer: str | None, *, contents: bool = False) -> Skill | None:
+        """Return a skill, with or without the contents of its files, if `viewer` may see it."""
+        query = _whole(contents=contents).where(Skill.id == skill_id, _visible(viewer))
         found: Skill | None = await self._session.scalar(query)
         return found
 
@@ -91,6 +91,12 @@ class SkillFileRepository:
     async def get(self, file_id: UUID) -> SkillFile | None:
         """Return a file without its content."""
         found: SkillFile | None = await self._session.scalar(select(SkillFile).where(SkillFile.id == file_id))
+        return found
+
+    async def read(self, skill_id: UUID, path: str) -> bytes | None:
+        """Return the content of the file at a path of a skill."""
+        query = select(SkillFile.data).where(SkillFile.skill_id == skill_id, SkillFile.path == path)
+        found: bytes | None = await self._session.scalar(query)
         return found
 
     async def sizes(self, skill_id: UUID) -> dict[str, int]:

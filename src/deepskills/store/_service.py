@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
+from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError
 from deepskills._problems import quoted
 from deepskills._types import SKILL_FILE
 from deepskills.store._document import Document
@@ -79,7 +79,7 @@ class SkillService:
             SkillNotFoundError: If there is none that this user may see.
         """
         async with self._transaction():
-            return self._detached([await self._visible(skill_id, owner_key(user_id))])[0]
+            return self._detached([await self._visible(skill_id, owner_key(user_id), contents=True)])[0]
 
     async def get_skill_by_name(self, name: str, user_id: UserId | None = None) -> Skill:
         """Return the skill of that name, in any case: the user's own, else the system's, else the oldest public one.
@@ -139,7 +139,7 @@ class SkillService:
         writer = _writer(user_id, system=system)
         try:
             async with self._transaction():
-                skill = await self._writable(skill_id, writer)
+                skill = await self._writable(skill_id, writer, contents=True)
                 if data.name is not None:
                     await self._check_name_free(data.name, writer, other_than=skill_id)
                 before = document_of(skill)
@@ -218,6 +218,20 @@ class SkillService:
             await self._files.delete(file_id)
             self._session.expunge_all()
 
+    async def read_file(self, skill_id: UUID, path: str, user_id: UserId | None = None) -> bytes:
+        """Return the content of one file of a skill.
+
+        Raises:
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillFileNotFoundError: If the skill has no file at that path.
+        """
+        async with self._transaction():
+            self._detached([await self._visible(skill_id, owner_key(user_id))])
+            content = await self._files.read(skill_id, storable(path))
+            if content is None:
+                raise SkillFileNotFoundError(f"The skill has no file {quoted(storable(path))}.")
+            return content
+
     async def export_skill(self, skill_id: UUID, user_id: UserId | None = None) -> dict[str, bytes]:
         """Return a skill as files by relative path, its `SKILL.md` first, byte for byte as it came in.
 
@@ -257,13 +271,13 @@ class SkillService:
             self._session.expunge(skill)
         return found
 
-    async def _visible(self, skill_id: UUID, viewer: str | None) -> Skill:
-        skill = await self._skills.get_visible(skill_id, viewer)
+    async def _visible(self, skill_id: UUID, viewer: str | None, *, contents: bool = False) -> Skill:
+        skill = await self._skills.get_visible(skill_id, viewer, contents=contents)
         if skill is None:
             raise SkillNotFoundError(f"There is no skill {skill_id}. List the skills to see which exist.")
         return skill
 
-    async def _writable(self, skill_id: UUID, writer: _Writer) -> Skill:
+    async def _writable(self, skill_id: UUID, writer: _Writer, *, contents: bool = False) -> Skill:
         """Return a skill that the writer owns, with other writers kept away until the transaction ends."""
         skill = await self._visible(skill_id, writer.owner_id)
         if skill.owner_id != writer.owner_id:
@@ -271,7 +285,7 @@ class SkillService:
                 f"The skill {quoted(skill.name)} is not yours to change. Create one of your own instead."
             )
         await self._skills.touch(skill_id, now())
-        return await self._visible(skill_id, writer.owner_id)
+        return await self._visible(skill_id, writer.owner_id, contents=contents)
 
     async def _check_name_free(self, name: str, writer: _Writer, *, other_than: UUID | None = None) -> None:
         check_text("name", name)

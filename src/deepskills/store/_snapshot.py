@@ -8,6 +8,7 @@ from uuid import UUID
 from deepagents.backends import BackendProtocol
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 
+from deepskills._errors import SkillFileNotFoundError, SkillNotFoundError
 from deepskills._types import SKILL_FILE
 from deepskills.store._bridge import private_loop
 from deepskills.store._models import Skill
@@ -61,7 +62,7 @@ class SnapshotBackend(BackendProtocol):
     def __init__(
         self,
         read_tree: Callable[[], Awaitable[StoredTree]],
-        read_file: Callable[[UUID, str], Awaitable[bytes | None]],
+        read_file: Callable[[UUID, str], Awaitable[bytes]],
     ) -> None:
         self._read_tree = read_tree
         self._read_file = read_file
@@ -97,8 +98,11 @@ class SnapshotBackend(BackendProtocol):
 
     async def _download(self, path: str, tree: StoredTree) -> FileDownloadResponse:
         content = tree.skill_files.get(path)
-        if content is None and path in tree.other_files:
-            content = await self._read_file(*tree.other_files[path])
+        if path in tree.other_files:
+            try:
+                content = await self._read_file(*tree.other_files[path])
+            except (SkillNotFoundError, SkillFileNotFoundError):
+                content = None
         if content is None:
             return FileDownloadResponse(
                 path=path, error="is_directory" if path in tree.directories else "file_not_found"

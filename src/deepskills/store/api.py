@@ -39,7 +39,7 @@ CurrentUser = Callable[..., Any]
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Largest request body by default."""
 
-MAX_DRAINED_BYTES = 256 * 1024 * 1024
+MAX_DRAINED_BYTES = 64 * 1024 * 1024
 """How much of a body that is too large is read and dropped, so that the client gets to read the answer."""
 
 _STATUS: dict[type[Exception], tuple[int, str]] = {
