@@ -12,6 +12,7 @@ from langchain_core.exceptions import ContextOverflowError
 from deepskills._context import Carrier, Decisions, decide
 from deepskills._lifecycle import Standing
 from deepskills._request import TextMemory, is_overflow
+from deepskills._session import fingerprint
 from deepskills._types import LoadRecord
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=300)
@@ -159,68 +160,68 @@ def test_what_is_put_back_has_room(scene: Scene) -> None:
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_text_is_remembered_by_path_and_digest() -> None:
-    """What was put in is given back for the same path and digest, and for no other."""
+def remembered(memory: TextMemory, *texts: str) -> list[str]:
+    return [text for text in texts if memory.get(fingerprint(text)) == text]
+
+
+def test_a_text_is_remembered_by_its_fingerprint() -> None:
+    """What was put in is given back for its own fingerprint, and for no other."""
     memory = TextMemory()
-    memory.put("/a", "1", "one")
+    memory.put("one")
 
-    assert memory.get("/a", "1") == "one"
-    assert memory.get("/a", "2") is None
-    assert memory.get("/b", "1") is None
+    assert memory.get(fingerprint("one")) == "one"
+    assert memory.get(fingerprint("two")) is None
+    assert memory.get("") is None
 
 
-def test_a_text_put_in_again_replaces_the_one_before() -> None:
-    """The latest text counts, and the one it replaces takes no room any more."""
+def test_a_text_put_in_again_takes_no_more_room() -> None:
+    """The same text counts once, however often it is put in."""
     memory = TextMemory(size=10)
-    for text in ("1234567890", "123", "1234567"):
-        memory.put("/a", "1", text)
-    memory.put("/b", "1", "123")
+    for text in ("1234567", "1234567", "1234567", "abc"):
+        memory.put(text)
 
-    assert memory.get("/a", "1") == "1234567"
-    assert memory.get("/b", "1") == "123"
+    assert remembered(memory, "1234567", "abc") == ["1234567", "abc"]
 
 
 def test_the_longest_unused_text_is_forgotten_first() -> None:
     """Memory is bounded; what was asked for lately outlives what was not."""
     memory = TextMemory(size=9)
-    for path in ("/a", "/b", "/c"):
-        memory.put(path, "1", "123")
-    memory.get("/a", "1")
-    memory.put("/d", "1", "123")
+    for text in ("aaa", "bbb", "ccc"):
+        memory.put(text)
+    memory.get(fingerprint("aaa"))
+    memory.put("ddd")
 
-    assert [path for path in ("/a", "/b", "/c", "/d") if memory.get(path, "1")] == ["/a", "/c", "/d"]
+    assert remembered(memory, "aaa", "bbb", "ccc", "ddd") == ["aaa", "ccc", "ddd"]
 
 
 def test_a_text_larger_than_the_memory_is_remembered_alone() -> None:
     """The latest text is always there, whatever its length, and goes when the next one comes."""
     memory = TextMemory(size=3)
-    memory.put("/a", "1", "12")
-    memory.put("/b", "1", "1234567890")
-    assert (memory.get("/a", "1"), memory.get("/b", "1")) == (None, "1234567890")
+    memory.put("12")
+    memory.put("1234567890")
+    assert remembered(memory, "12", "1234567890") == ["1234567890"]
 
-    memory.put("/c", "1", "12")
-    assert (memory.get("/b", "1"), memory.get("/c", "1")) == (None, "12")
+    memory.put("ab")
+    assert remembered(memory, "1234567890", "ab") == ["ab"]
 
 
 def test_threads_share_a_memory() -> None:
-    """Many threads at once leave a memory that holds what it may, and no text under another's key."""
+    """Many threads at once leave a memory that holds what it may, and no text under another's fingerprint."""
     memory = TextMemory(size=1_000)
+    texts = [[f"{thread}-{number}".ljust(20, ".") for number in range(20)] for thread in range(8)]
 
-    def work(thread: int) -> None:
-        for number in range(500):
-            key = f"{thread}-{number % 20}"
-            memory.put("/a", key, key.ljust(20, "."))
-            found = memory.get("/a", key)
-            assert found is None or found.startswith(f"{key}.")
+    def work(own: list[str]) -> None:
+        for text in own * 25:
+            memory.put(text)
+            assert memory.get(fingerprint(text)) in (None, text)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=work, args=(own,)) for own in texts]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    held = [memory.get("/a", f"{thread}-{number}") for thread in range(8) for number in range(20)]
-    assert sum(len(text) for text in held if text) == 1_000
+    assert len(remembered(memory, *(text for own in texts for text in own))) == 50
 
 
 # --- overflow --------------------------------------------------------------------------------------------------------

@@ -314,13 +314,13 @@ def test_a_cut_catalog_points_to_the_search(mode: Mode, tmp_path: Path) -> None:
     """Where the prompt shows names alone, it says that the search finds the rest, and the search does."""
     write_files(
         tmp_path,
-        {f"skills/s{i}/SKILL.md": skill_md(f"s{i}", f"Handles topic{i} well." + " Very well." * 20) for i in range(40)},
+        {f"skills/s{i}/SKILL.md": skill_md(f"s{i}", f"Handles{' well' * 40} topic{i}.") for i in range(40)},
     )
     talk = Conversation(mode, make(disk(tmp_path), catalog_budget=1500))
     (message,) = talk.call(search("topic17"))
     assert "`search_skills`" in talk.model.requests[0].system
     assert "topic17" not in talk.model.requests[0].system
-    assert message.text.startswith("- **s17**: Handles topic17")
+    assert message.text.startswith("- **s17**: Handles well")
 
 
 @both_modes
@@ -473,7 +473,7 @@ def test_only_current_sources_are_read(mode: Mode, tmp_path: Path) -> None:
     """Where sources depend on the run, tools serve the skills of this run's sources alone."""
     for user in ("ada", "bob"):
         write_files(tmp_path / user / "own", {"SKILL.md": skill_md(f"of-{user}"), "assets/a.txt": f"{user}'s"})
-    middleware = make(disk(tmp_path), lambda runtime: [f"/{runtime.context['user']}"])
+    middleware: Any = make(disk(tmp_path), lambda runtime: [f"/{runtime.context['user']}"])
     for user, other in (("ada", "bob"), ("bob", "ada")):
         calls = [asset(f"of-{user}", "assets/a.txt"), asset(f"of-{other}", "assets/a.txt")]
         agent = create_agent(

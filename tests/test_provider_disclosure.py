@@ -344,6 +344,10 @@ def openai(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedOpenAI]:
     return ScriptedOpenAI
 
 
+OLDER_CORE = pytest.mark.filterwarnings("ignore:Unrecognized keys in model profile")
+"""The oldest langchain-core that we support has not heard of the capability."""
+
+
 def sent(model: ScriptedChatModel) -> list[Any]:
     """Return what a scripted model was sent, as it can be compared."""
     return [
@@ -355,6 +359,7 @@ def sent(model: ScriptedChatModel) -> list[Any]:
     ]
 
 
+@OLDER_CORE
 @pytest.mark.parametrize(
     ("where", "scenario"),
     [
@@ -377,6 +382,7 @@ def test_openai_is_sent_what_deepagents_would_send(
     assert sent(models[1]) == sent(models[0])
 
 
+@OLDER_CORE
 @pytest.mark.parametrize("scenario", ["pin-later", "read"])
 def test_openai_is_given_the_tool_in_the_conversation(
     mode: Mode, tmp_path: Path, openai: type[ScriptedOpenAI], scenario: str

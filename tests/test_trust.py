@@ -11,6 +11,7 @@ from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.runtime import Runtime
@@ -327,6 +328,29 @@ def test_a_link_out_of_the_sources_is_no_way_for_a_caller(mode: Mode, tmp_path: 
     assert evil.status == "error"
 
 
+@both_modes
+@pytest.mark.parametrize("resumed", [False, True], ids=["next-run", "resumed-run"])
+def test_a_relative_source_can_be_read_by_another_process(mode: Mode, tmp_path: Path, *, resumed: bool) -> None:
+    """Where a source's own listing leads can be read also by a process that did not make the catalog."""
+    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
+    saver = InMemorySaver()
+    config: RunnableConfig = {"configurable": {"thread_id": "1"}}
+    replies = [call_tools(("ask", {})) if resumed else "Hello.", call_tools(load("alpha"))]
+    model = ScriptedChatModel(replies=replies)
+
+    def in_another_process() -> Any:
+        backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=False)
+        middleware = SkillsMiddleware(backend=backend, sources=["skills"])
+        return create_agent(model, tools=[ask], middleware=[middleware], checkpointer=saver)
+
+    run(mode, in_another_process(), "go", config)
+    result = run(mode, in_another_process(), Command(resume="yes") if resumed else "again", config)
+
+    answer = tool_messages(result)[-1]
+    assert answer.status == "success"
+    assert "Instructions of alpha." in answer.text
+
+
 # --- what passes through -----------------------------------------------------------------------------------------
 
 
@@ -410,6 +434,31 @@ def test_an_interrupt_in_a_function_of_the_runtime_passes_through(mode: Mode, tm
 
     assert answer.status == "success"
     assert conversation.loaded == ["alpha"]
+
+
+@both_modes
+def test_functions_of_the_runtime_are_called_once_a_load(mode: Mode, tmp_path: Path) -> None:
+    """However many calls a turn has, each asks for its backend and its sources once, so that a question comes once."""
+    write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name) for name in ("alpha", "beta", "gamma")})
+    asked: list[tuple[str, str]] = []
+
+    def note(what: str, runtime: Any) -> None:
+        if getattr(runtime, "tool_call_id", None):
+            asked.append((what, runtime.tool_call_id))
+
+    def backend(runtime: Any) -> FilesystemBackend:
+        note("backend", runtime)
+        return disk(tmp_path)
+
+    def sources(runtime: Any) -> list[str]:
+        note("sources", runtime)
+        return ["/skills"]
+
+    conversation = Conversation(mode, SkillsMiddleware(backend=backend, sources=sources))
+    conversation.call(load("alpha"), load("beta"), load("gamma"))
+
+    assert conversation.loaded == ["alpha", "beta", "gamma"]
+    assert len(asked) == len(set(asked)) == 6
 
 
 class HangingInAThread(FilesystemBackend):

@@ -16,6 +16,9 @@ from deepskills._types import ResourceMetadata, SkillMetadata
 LOADED_STATUS = " [Loaded]"
 """Marks a loaded skill in the list."""
 
+MIN_CAP = 12
+"""Shortest common length of descriptions; with less they say nothing, and names stand alone."""
+
 _ELLIPSIS = "..."
 
 
@@ -84,15 +87,16 @@ def _capped(listed: Listed, descriptions: Sequence[str], cap: int, *, searchable
     lines: list[str] = []
     whole = 0
     for skill, description in zip(listed.skills, descriptions, strict=True):
+        head = f"{entry_head(skill)}{listed.status(skill)}"
+        if cap < MIN_CAP:
+            lines.append(head)
+            continue
         shown = _cut(description, cap)
         whole += shown == description
-        head = f"{entry_head(skill)}{listed.status(skill)}"
-        lines += [f"{head}: {shown}" if shown else head, *listed.tail(skill)]
+        lines += [f"{head}: {shown}", *listed.tail(skill)]
     return _with_note(lines, whole, listed, searchable=searchable)
 
 
 def _cut(text: str, cap: int) -> str:
-    """Return `text` in at most `cap` characters; too little to say anything is nothing."""
-    if len(text) <= cap:
-        return text
-    return text[: cap - len(_ELLIPSIS)].rstrip() + _ELLIPSIS if cap > 2 * len(_ELLIPSIS) else ""
+    """Return `text` in at most `cap` characters."""
+    return text if len(text) <= cap else text[: cap - len(_ELLIPSIS)].rstrip() + _ELLIPSIS

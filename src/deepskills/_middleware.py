@@ -209,16 +209,20 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
         plan = self._composition(request.messages, request.state, request.runtime)
         composed = self._settings.perform(plan, request.runtime)
-        self._tell(composed, request)
         use = self._use(composed.messages, request)
         turn = Turn(request, composed, use, {n: self._tool_source.resolve(n, request.runtime) for n in use.names()})
+
+        def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
+            return handler(turn.original(changed))
+
         with turn.resolving():
             try:
-                response = super().wrap_model_call(turn.request(), handler)
+                response = super().wrap_model_call(turn.request(), call)
             except Exception as error:
                 if not turn.may_retry(error):
                     raise
-                response = super().wrap_model_call(turn.bare_request(), handler)
+                response = super().wrap_model_call(turn.bare_request(), call)
+        self._tell(composed, request)
         return turn.finish(response)
 
     async def awrap_model_call(
@@ -229,18 +233,22 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
         plan = self._composition(request.messages, request.state, request.runtime)
         composed = await self._settings.aperform(plan, request.runtime)
-        self._tell(composed, request)
         use = self._use(composed.messages, request)
         names = use.names()
         found = await asyncio.gather(*(self._tool_source.aresolve(name, request.runtime) for name in names))
         turn = Turn(request, composed, use, dict(zip(names, found, strict=True)))
+
+        async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
+            return await handler(turn.original(changed))
+
         with turn.resolving():
             try:
-                response = await super().awrap_model_call(turn.request(), handler)
+                response = await super().awrap_model_call(turn.request(), call)
             except Exception as error:
                 if not turn.may_retry(error):
                     raise
-                response = await super().awrap_model_call(turn.bare_request(), handler)
+                response = await super().awrap_model_call(turn.bare_request(), call)
+        self._tell(composed, request)
         return turn.finish(response)
 
     def _use(self, messages: Sequence[AnyMessage], request: ModelRequest[ContextT]) -> InUse:

@@ -42,10 +42,12 @@ def pin(state: Mapping[str, Any], preparation: life.Preparation) -> Plan[dict[st
             _add(update, outcome)
         elif isinstance(outcome, life.Unreadable):
             problems.append(problem(outcome.skill["path"], "skill-unreadable", reason=outcome.reason))
+    before = state.get("skills_problems") or []
+    problems = [found for found in problems if found not in before]
     if problems:
         for found in problems:
             logger.error("%s: %s: %s", one_line(found["path"]), found["code"], found["message"])
-        update["skills_problems"] = [*(state.get("skills_problems") or ()), *problems]
+        update["skills_problems"] = [*before, *problems]
     return update
 
 
@@ -58,7 +60,7 @@ def _add(update: dict[str, Any], outcome: life.Loaded) -> None:
     update.setdefault("messages", []).append(_message(prepared.skill, text, session.load_mark(prepared, text)))
     update.setdefault("skills_loaded", []).append(name)
     update.setdefault("skill_resources", {})[name] = prepared.inventory.resources
-    update.setdefault("skills_load_records", {})[name] = prepared.record()
+    update.setdefault("skills_load_records", {})[name] = session.load_record(prepared, text)
     update.setdefault("skills_reattached", {})[name] = None
 
 

@@ -7,44 +7,49 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.exceptions import ContextOverflowError
-from langchain_core.messages import AnyMessage, HumanMessage
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
 from deepskills import _session as session
 from deepskills._context import Carrier, Decisions, decide
 from deepskills._lifecycle import Preparation, Prepared, Standing, prepare
 from deepskills._plan import Plan
 from deepskills._prompt import CHANGED_LEAD, context_notice, lost_notice
-from deepskills._types import SkillMetadata
+from deepskills._types import LoadRecord, SkillMetadata
 
 MAX_REMEMBERED_CHARACTERS = 32_000_000
 """How much text of loaded skills a middleware remembers."""
 
-_OVERFLOW_SIGNS = ("context length", "context_length", "context window", "contextwindow", "prompt is too long")
+_OVERFLOW_SIGNS = (
+    *(f"context{gap}{noun}" for gap in (" ", "_", "") for noun in ("length", "window", "size", "limit")),
+    "prompt is too long",
+    "tokens exceed",
+)
 _OVERFLOW_STATUS = frozenset({400, 413, 422})
 
 
 class TextMemory:
-    """The texts of loaded skills by path and digest; bounded, safe to share by threads."""
+    """The texts of loaded skills by fingerprint; bounded, safe to share by threads."""
 
     def __init__(self, size: int = MAX_REMEMBERED_CHARACTERS) -> None:
         self._size = size
         self._held = 0
         self._lock = threading.Lock()
-        self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._texts: OrderedDict[str, str] = OrderedDict()
 
-    def get(self, path: str, digest: str) -> str | None:
-        """Return the text that was loaded from `path` when its file had `digest`."""
+    def get(self, fingerprint: str) -> str | None:
+        """Return the text that has this fingerprint."""
         with self._lock:
-            text = self._texts.get((path, digest))
+            text = self._texts.get(fingerprint)
             if text is not None:
-                self._texts.move_to_end((path, digest))
+                self._texts.move_to_end(fingerprint)
             return text
 
-    def put(self, path: str, digest: str, text: str) -> None:
+    def put(self, text: str) -> None:
         """Remember a text; the longest unused go when there is too much."""
+        key = session.fingerprint(text)
         with self._lock:
-            self._held += len(text) - len(self._texts.pop((path, digest), ""))
-            self._texts[path, digest] = text
+            self._held += len(text) - len(self._texts.pop(key, ""))
+            self._texts[key] = text
             while self._held > self._size and len(self._texts) > 1:
                 self._held -= len(self._texts.popitem(last=False)[1])
 
@@ -76,23 +81,28 @@ def compose(
     standing = session.standing(state)
     if not carriers and not standing.loaded:
         return Composition(list(messages))
+    texts: dict[str, str] = {}
+    lost: list[str] = []
     decisions = decide(carriers, standing, max_tokens)
-    texts = yield from _texts(decisions.put_back, standing, state, memory, preparation)
-    lost = [name for name in decisions.put_back if name not in texts]
-    if lost:
-        for name in lost:
-            standing = standing.without(name)
+    while missing := [name for name in decisions.put_back if name not in texts]:
+        found = yield from _recall(missing, standing, state, memory, preparation)
+        for name in missing:
+            if name in found:
+                texts[name], record = found[name]
+                standing = standing.with_load(name, record)
+            else:
+                lost.append(name)
+                standing = standing.without(name)
         decisions = decide(carriers, standing, max_tokens)
     bare = _apply(messages, decisions, {}, lost)
-    if not decisions.put_back:
-        return Composition(bare, update=_update(state, [], standing, lost))
+    put_back = decisions.put_back
     return Composition(
-        messages=_apply(messages, decisions, texts, lost),
-        bare=bare,
-        update=_update(state, decisions.put_back, standing, lost),
+        messages=_apply(messages, decisions, texts, lost) if put_back else bare,
+        bare=bare if put_back else None,
+        update=_update(state, put_back, standing, lost),
         events=[
             {"type": "skill.reattached", "skill": name, "tokens": standing.size(name)}
-            for name in _newly_lost(state, decisions.put_back, standing)
+            for name in _newly_lost(state, put_back, standing)
         ],
     )
 
@@ -116,38 +126,44 @@ def is_overflow(error: Exception) -> bool:
     return getattr(error, "status_code", None) in _OVERFLOW_STATUS and any(sign in text for sign in _OVERFLOW_SIGNS)
 
 
-def _texts(
+def _recall(
     names: Sequence[str],
     standing: Standing,
     state: Mapping[str, Any],
     memory: TextMemory,
     preparation: Preparation,
-) -> Plan[dict[str, str]]:
-    """Return the text of each skill as it was loaded: from memory, from the history in state, else from its file."""
-    texts: dict[str, str] = {}
+) -> Plan[dict[str, tuple[str, LoadRecord]]]:
+    """Return the text of each skill as it was loaded: from memory, from the history in state, else from its file.
+
+    A file that has changed since gives its present text, which says so, and the record that goes with it.
+    """
+    found: dict[str, tuple[str, LoadRecord]] = {}
     unread: list[SkillMetadata] = []
     for name in names:
         record = standing.records.get(name)
         if record is None:
             continue
-        text = memory.get(record["path"], record["digest"]) or _from_history(name, record["digest"], state)
+        text = memory.get(record.get("text", "")) or _from_history(name, record["digest"], state)
         if text is not None:
-            texts[name] = text
-            memory.put(record["path"], record["digest"], text)
+            memory.put(text)
+            found[name] = (text, record)
         else:
-            unread += [s for s in session.trusted_catalog(state) or () if s["name"] == name]
-    if unread:
-        prepared = yield from prepare(unread, preparation)
-        for name, ready in prepared.items():
-            if ready.failure is None:
-                record = standing.records[name]
-                texts[name] = _text_now(ready, record["digest"])
-                memory.put(record["path"], record["digest"], texts[name])
-    return texts
+            unread += [skill for skill in session.trusted_catalog(state) or () if skill["name"] == name]
+    prepared = (yield from prepare(unread, preparation)) if unread else {}
+    for name, ready in prepared.items():
+        if ready.failure is None:
+            found[name] = _present(ready, standing.records[name])
+            memory.put(found[name][0])
+    return found
 
 
-def _text_now(prepared: Prepared, digest: str) -> str:
-    return prepared.block if prepared.digest == digest else CHANGED_LEAD + prepared.block
+def _present(prepared: Prepared, record: LoadRecord) -> tuple[str, LoadRecord]:
+    """Return a skill's present text and its record, which keeps the digest that its own message is known by."""
+    text = prepared.block if prepared.digest == record["digest"] else CHANGED_LEAD + prepared.block
+    now = LoadRecord(
+        path=record["path"], digest=record["digest"], tokens=prepared.tokens, text=session.fingerprint(text)
+    )
+    return text, now
 
 
 def _from_history(name: str, digest: str, state: Mapping[str, Any]) -> str | None:
@@ -173,7 +189,11 @@ def _apply(
     front = [_inserted(name, texts.get(name)) for name in decisions.inserted]
     front += [_inserted(name, None) for name in decisions.omitted]
     front += [HumanMessage(lost_notice(name), additional_kwargs={"lc_source": "deepskills"}) for name in lost]
-    place = 1 if result and _is_summary(result[0]) else 0
+    place = 0
+    while place < len(result) and isinstance(result[place], SystemMessage):
+        place += 1
+    if place < len(result) and _is_summary(result[place]):
+        place += 1
     return [*result[:place], *front, *result[place:]]
 
 
@@ -215,4 +235,10 @@ def _update(
         told.update(dict.fromkeys(lost))
     if told:
         update["skills_reattached"] = told
+    before = state.get("skills_load_records") or {}
+    changed = {
+        name: standing.records[name] for name in standing.loaded if standing.records.get(name) != before.get(name)
+    }
+    if changed:
+        update["skills_load_records"] = {**update.get("skills_load_records", {}), **changed}
     return update

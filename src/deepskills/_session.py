@@ -94,13 +94,17 @@ def earlier_calls(state: Mapping[str, Any], tool_call_id: str | None) -> list[Sk
     return calls
 
 
+def load_record(prepared: Prepared, text: str) -> LoadRecord:
+    """Return what state keeps of a load that says `text`."""
+    return LoadRecord(**prepared.record(), text=fingerprint(text))
+
+
 def load_mark(prepared: Prepared, text: str) -> dict[str, Any]:
     """Return the mark of a message that brings a skill in by saying `text`."""
     return {
         "event": "load",
         "skill": prepared.skill["name"],
-        **prepared.record(),
-        "text": fingerprint(text),
+        **load_record(prepared, text),
         "length": len(text),
         "resources": prepared.inventory.resources,
     }
@@ -145,6 +149,7 @@ def rebuilt(messages: Iterable[object]) -> tuple[Standing, dict[str, list[Resour
                 path=str(mark.get("path")),
                 digest=str(mark.get("digest")),
                 tokens=tokens if isinstance(tokens, int) else 0,
+                text=str(mark.get("text")),
             )
             found = found.with_load(name, record)
             resources[name] = _resources(mark.get("resources"))

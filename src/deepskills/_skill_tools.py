@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.runnables import RunnableBinding
 from langchain_core.tools import BaseTool, tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphBubbleUp
 
 from deepskills import _session as session
@@ -89,9 +91,13 @@ class ToolSource:
 
 
 def _checked(name: str, found: object) -> Resolution:
-    if not isinstance(found, Sequence) or not all(isinstance(item, BaseTool) for item in found):
+    is_list = isinstance(found, Sequence) and not isinstance(found, str | bytes)
+    if not is_list or not all(isinstance(item, BaseTool) for item in found):  # type: ignore[attr-defined]
         return _failed(name, f"it returned {type(found).__name__}, not a list of tools")
-    return Resolution(list({item.name: item for item in found}.values()))
+    tools: dict[str, BaseTool] = {}
+    for item in found:  # type: ignore[attr-defined]
+        tools.setdefault(item.name, item)
+    return Resolution(list(tools.values()))
 
 
 def _failed(name: str, reason: str) -> Resolution:
@@ -181,8 +187,29 @@ def _tidy(path: str) -> str:
     return "/" + "/".join(part for part in path.replace("\\", "/").split("/") if part not in {"", "."})
 
 
+def acceptance(model: object) -> Callable[[BaseTool], bool]:
+    """Return which tools a model's provider takes; one that it refuses would fail the whole request."""
+    model = model.bound if isinstance(model, RunnableBinding) else model
+    if not any(base.__module__.startswith("langchain_anthropic.") for base in type(model).__mro__):
+        return lambda _tool: True
+
+    def accepts(item: BaseTool) -> bool:
+        schema = convert_to_openai_tool(item)["function"].get("parameters", {})
+        refused = [key for key in ("oneOf", "anyOf", "allOf") if key in schema]
+        if refused:
+            logger.warning(
+                "Tool %r is withheld: its schema starts with %s, which Anthropic refuses", item.name, refused
+            )
+        return not refused
+
+    return accepts
+
+
 def bound(
-    tools: Sequence[BaseTool | dict[str, Any]], use: InUse, resolved: Mapping[str, Sequence[BaseTool]]
+    tools: Sequence[BaseTool | dict[str, Any]],
+    use: InUse,
+    resolved: Mapping[str, Sequence[BaseTool]],
+    accepts: Callable[[BaseTool], bool],
 ) -> tuple[list[BaseTool | dict[str, Any]], dict[str, str]]:
     """Return the request's tools with those of loaded skills, and a record of what was added and for which name."""
     by_name = {_name_of(item): item for item in tools}
@@ -193,8 +220,9 @@ def bound(
         for item in produced:
             present = by_name.get(_name_of(item))
             if present is None and isinstance(item, BaseTool):
-                result[item.name] = item
-                record[item.name] = name
+                if item.name not in result and accepts(item):
+                    result[item.name] = item
+                    record[item.name] = name
             elif isinstance(present, BaseTool) and (present.extras or {}).get(_DEFER_LOADING) is True:
                 extras = {key: value for key, value in (present.extras or {}).items() if key != _DEFER_LOADING}
                 result[present.name] = present.model_copy(update={"extras": extras})

@@ -19,7 +19,7 @@ from deepskills._plan import Plan
 from deepskills._prompt import field_text
 from deepskills._request import TextMemory
 from deepskills._settings import Settings
-from deepskills._skill_tools import was_read
+from deepskills._skill_tools import include_names, was_read
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")
@@ -84,8 +84,7 @@ class SkillTools:
         outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
         result = _apply(session.LOAD_TOOL, outcome, budgets, runtime)
         if isinstance(outcome, life.Loaded):
-            record = outcome.prepared.record()
-            self._memory.put(record["path"], record["digest"], answer(outcome, budgets).text)
+            self._memory.put(answer(outcome, budgets).text)
         return result
 
     def _unload(self, skill_name: str, runtime: "ToolRuntime[Any, Any]") -> Plan[ToolResult]:
@@ -100,7 +99,7 @@ class SkillTools:
         outcome = life.decide_unload(skill_name, standing)
         if isinstance(outcome, life.NotLoaded):
             skill = life.find_skill(session.trusted_catalog(state) or [], skill_name)
-            if skill is not None and was_read(state.get("messages") or (), skill):
+            if skill is not None and include_names(skill) and was_read(state.get("messages") or (), skill):
                 outcome = life.ToolsWithdrawn(skill["name"])
         return _apply(session.UNLOAD_TOOL, outcome, budgets, runtime)
 
@@ -157,7 +156,7 @@ def _load_update(outcome: life.Loaded, message: ToolMessage) -> dict[str, Any]:
     return {
         "skills_loaded": [name],
         "skill_resources": {name: prepared.inventory.resources},
-        "skills_load_records": {name: prepared.record()},
+        "skills_load_records": {name: session.load_record(prepared, message.text)},
         "skills_reattached": {name: None},
         "messages": [message],
     }

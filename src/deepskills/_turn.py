@@ -21,6 +21,7 @@ from deepskills._skill_tools import (
     DISCLOSED,
     InUse,
     Resolution,
+    acceptance,
     bound,
     disclosed,
     resolved_tools,
@@ -42,7 +43,7 @@ class Turn(Generic[ContextT]):
         self._composed = composed
         self._use = use
         self._resolved = {name: found.tools for name, found in resolutions.items()}
-        self._tools, self._record = bound(request.tools, use, self._resolved)
+        self._tools, self._record = bound(request.tools, use, self._resolved, acceptance(request.model))
 
     @contextmanager
     def resolving(self) -> Iterator[None]:
@@ -52,6 +53,10 @@ class Turn(Generic[ContextT]):
             yield
         finally:
             resolved_tools.reset(token)
+
+    def original(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
+        """Return a request with the state as it is; only deepagents' class is to see another."""
+        return request.override(state=self._request.state)
 
     def request(self) -> ModelRequest[ContextT]:
         """Return the request with every loaded skill's text and tools."""

@@ -1,6 +1,6 @@
 """The values that cross deepskills' borders, and the limits they keep."""
 
-from typing import Literal, TypeAlias
+from typing import Literal, NotRequired, TypeAlias
 
 # LangGraph builds JSON schemas through pydantic, which before Python 3.12 takes
 # only this TypedDict; langchain-core always brings the package along.
@@ -108,6 +108,9 @@ class LoadRecord(TypedDict):
 
     tokens: int
     """What the text costs in a request, approximately."""
+
+    text: NotRequired[str]
+    """Fingerprint of what the conversation was given."""
 
 
 class CatalogRecord(TypedDict):

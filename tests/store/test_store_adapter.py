@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -278,6 +279,28 @@ def test_options(mode: Mode, any_sessions: Sessions) -> None:
         DatabaseSkillAdapter(user_id="a", db_session_factory=any_sessions, sources=["/x"])
     with pytest.raises(TypeError, match="no_such_option"):
         DatabaseSkillAdapter(user_id="a", db_session_factory=any_sessions, no_such_option=1)
+
+
+tenant: ContextVar[str] = ContextVar("tenant")
+
+
+def test_the_session_factory_sees_the_context(mode: Mode, any_sessions: Sessions) -> None:
+    """A session factory may rely on context variables of the caller, as where each tenant has a database."""
+    seed(any_sessions, "alice", draft("mine"))
+    seen: list[str] = []
+
+    def open_session() -> Any:
+        seen.append(tenant.get("nobody"))
+        return any_sessions()
+
+    talk = Conversation(mode, DatabaseSkillAdapter(user_id="alice", db_session_factory=open_session))
+    token = tenant.set("acme")
+    try:
+        talk.call(load("mine"))
+    finally:
+        tenant.reset(token)
+    assert seen
+    assert set(seen) == {"acme"}
 
 
 SCRIPT = """

@@ -2,11 +2,14 @@
 
 import asyncio
 import datetime as dt
+import shutil
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import NullPool, func, select
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from store_support import BINARY, Sessions, draft, draft_with_files, service_on
 
 from deepskills import SkillFormatError, SkillNotFoundError, SkillPathError, SkillsError
@@ -262,7 +265,7 @@ async def test_renaming_to_another_case_of_itself(sessions: Sessions) -> None:
 
 
 async def test_delete_takes_files_and_tags(sessions: Sessions) -> None:
-    """Nothing of a deleted skill stays, also where the database does not cascade."""
+    """Nothing of a deleted skill stays, and of a deleted file neither."""
     async with service_on(sessions) as service:
         made = await service.create_skill(draft_with_files("report", {"assets/a": "x"}, tags=["a"]), "alice")
         kept = await service.create_skill(draft_with_files("kept", {"assets/a": "x"}), "alice")
@@ -275,6 +278,17 @@ async def test_delete_takes_files_and_tags(sessions: Sessions) -> None:
             await service.delete_file(kept.files[0].id, "alice")
         assert (await service.get_skill(kept.id, "alice")).updated_at > kept.updated_at
     assert await counts(sessions) == (1, 0)
+
+
+async def test_delete_where_the_database_does_not_cascade(sqlite_template: Path, tmp_path: Path) -> None:
+    """On an engine that leaves SQLite's foreign keys off, files and tags go all the same."""
+    shutil.copy(sqlite_template, tmp_path / "store.db")
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'store.db'}", poolclass=NullPool)
+    sessions = async_sessionmaker(engine)
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft_with_files("report", {"assets/a": "x"}, tags=["a"]), "alice")
+        await service.delete_skill(made.id, "alice")
+    assert await counts(sessions) == (0, 0)
 
 
 async def test_add_file(sessions: Sessions) -> None:

@@ -113,6 +113,7 @@ def agent_of(root: Path, death: Death) -> Iterator[tuple[Any, ScriptedChatModel]
     middleware = SkillsMiddleware(backend=Mortal(root, death), sources=["/skills"], refresh="run")
     with MortalSaver.from_conn_string(str(root / "threads.sqlite")) as saver:
         assert isinstance(saver, SqliteSaver)
+        saver.conn.execute("PRAGMA synchronous=OFF")
         saver.death = death  # type: ignore[attr-defined]
         yield create_agent(model, middleware=[middleware], checkpointer=saver), model
 

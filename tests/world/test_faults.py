@@ -1,4 +1,4 @@
-"""A backend that raises, hangs, answers short, in the wrong order or with garbage, and loses files, by seeded chance."""
+"""A backend that raises, hangs, answers short, in disorder or with garbage, and loses files, by seeded chance."""
 
 import asyncio
 import random
@@ -216,7 +216,8 @@ class HostileThread:
             self.looked_empty |= {path for fault, path in self.fate.happened if fault == "lose"}
         for source, names in NAMES.items():
             whole = any(
-                problem["path"] == source and (problem["code"] == "source-failed" or f"{source} is" in problem["message"])
+                problem["path"] == source
+                and (problem["code"] == "source-failed" or f"{source} is" in problem["message"])
                 for problem in errors
             )
             for name in set(names) - catalog:
@@ -259,15 +260,15 @@ class FailsOnce(Hostile):
         return super().download_files(paths)
 
 
-@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("failing", [1, 2, 3])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("limits", [{"max_loaded_skills": 1}, {"max_loaded_tokens": 150}], ids=["slots", "tokens"])
+@pytest.mark.parametrize("limits", [{"max_loaded_skills": 1}, {"max_loaded_tokens": 100}], ids=["slots", "tokens"])
 def test_budgets_hold_when_a_sibling_cannot_be_read(mode: Mode, failing: int, limits: dict[str, int]) -> None:
-    """Of two loads in one turn for which there is room once, one is granted at most, whichever read fails."""
+    """Of two skills loaded in one turn with room for one, one is granted at most, whichever read fails."""
     backend = FailsOnce("alpha", failing)
     talk = Conversation(mode, SkillsMiddleware(backend=backend, sources=SOURCES, **limits))  # type: ignore[arg-type]
 
-    talk.call(load("alpha"), load("beta"))
+    talk.call(load("alpha"), load("alpha"), load("beta"))
 
     assert len(talk.loaded) <= 1
 

@@ -22,7 +22,7 @@ from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, skill_md, unload, write_files
 
 SKILLS = [f"skill-{number:02}" for number in range(12)]
-RUNS = 3
+RUNS = scaled(2, 3)
 TURNS = 2
 THREADS = scaled(24, 200)
 TASKS = scaled(60, 500)
@@ -76,7 +76,7 @@ def edits(root: Path) -> Iterator[None]:
 
     def keep_editing() -> None:
         dice, version = random.Random(0), 1
-        while not over.wait(0.002):
+        while not over.wait(0.01):
             version += 1
             write_version(root, dice.choice(SKILLS), version)
             guest = root / "skills" / f"guest-{version % 5}"

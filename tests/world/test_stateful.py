@@ -3,14 +3,16 @@
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from langchain.agents import create_agent
-from langchain_core.messages import AnyMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
@@ -18,7 +20,7 @@ from world_support import SOAK, check_pairs, check_whole, replayed, scaled, told
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, disk, load, run, skill_md, tool_messages, unload, write_files
+from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, unload, write_files
 
 NAMES = ["alpha", "beta", "gamma", "delta", "epsilon"]
 SLOTS = 3
@@ -82,18 +84,18 @@ class LifeOfSkills(RuleBasedStateMachine):
         body = f"{told(name, self.files[name])}\n" + "Word by word. " * (40 * (NAMES.index(name) % 3))
         write_files(self.root, {f"skills/{name}/SKILL.md": skill_md(name, body=body)})
 
-    def talk(self, *turn: tuple[str, str], pins: list[str] | None = None, given: list[AnyMessage] | None = None) -> None:
+    def talk(self, *turn: tuple[str, str], pins: Sequence[str] = (), given: Sequence[BaseMessage] = ()) -> None:
         """Make one run in which the model makes these calls in one turn, and check all that was promised."""
         replies = [call_tools(*((load if kind == "load" else unload)(name) for kind, name in turn))] if turn else []
         self.model.replies = [*(["Done."] * len(self.model.requests)), *replies]
-        value: dict[str, Any] = {"messages": [*(given or []), HumanMessage("go")]}
+        value: dict[str, Any] = {"messages": [*given, HumanMessage("go")]}
         if pins:
-            value["pinned_skills"] = pins
+            value["pinned_skills"] = list(pins)
         first = len(self.model.requests)
         result = run(self.mode, self.agent, value, self.config)
         self.messages = result["messages"]
         self.expect_discovery()
-        self.expect_pins(pins or [])
+        self.expect_pins(pins)
         self.expect_put_back()
         self.check_request(first)
         self.expect_answers(turn, result)
@@ -106,7 +108,7 @@ class LifeOfSkills(RuleBasedStateMachine):
             self.loaded = {name: version for name, version in self.loaded.items() if name in self.files}
         self.is_new = False
 
-    def expect_pins(self, pins: list[str]) -> None:
+    def expect_pins(self, pins: Sequence[str]) -> None:
         for name in pins:
             if name in self.catalog and name in self.files:
                 self.loaded[name] = self.files[name]
@@ -213,8 +215,7 @@ class LifeOfSkills(RuleBasedStateMachine):
         latest = {name: self.loaded.get(name, texts[name]) for name in inherited}
         self.new_thread()
         self.loaded = latest
-        given, self.messages = self.messages, []
-        self.talk(given=given)
+        self.talk(given=self.messages)
 
     @rule()
     def resume(self) -> None:
@@ -222,9 +223,43 @@ class LifeOfSkills(RuleBasedStateMachine):
         self.talk()
 
 
+def forked(talk: Conversation) -> Any:
+    """Return what is loaded on a new thread that starts with the messages of another."""
+    config: RunnableConfig = {"configurable": {"thread_id": "fork"}}
+    run(talk.mode, talk.agent, {"messages": [*talk.result["messages"], HumanMessage("go")]}, config)
+    return talk.agent.get_state(config).values["skills_loaded"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fork_leaves_alone_what_was_gone(mode: Mode, tmp_path: Path) -> None:
+    """A skill whose file went away and came back is loaded in a fork no more than in the thread it came from."""
+    files = {f"skills/{name}/SKILL.md": skill_md(name) for name in ("alpha", "beta")}
+    write_files(tmp_path, files)
+    talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], refresh="run"))
+    talk.call(load("alpha"), load("beta"))
+    shutil.rmtree(tmp_path / "skills" / "alpha")
+    talk.say()
+    write_files(tmp_path, files)
+    talk.say()
+
+    assert forked(talk) == talk.loaded == ["beta"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fork_keeps_the_order_of_loads(mode: Mode, tmp_path: Path) -> None:
+    """A skill that was loaded anew after a change keeps its place, in the thread and in a fork of it."""
+    write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name) for name in ("alpha", "beta")})
+    talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"]))
+    talk.call(load("alpha"), load("beta"))
+    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha", body="Changed.")})
+    talk.call(load("alpha"))
+
+    assert forked(talk) == talk.loaded == ["alpha", "beta"]
+
+
 def test_life_of_skills_in_any_order() -> None:
     """In any order of events, what is loaded is what was granted, its text is present once, and budgets hold."""
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         LifeOfSkills,
         settings=settings(
             max_examples=scaled(12, 300),

@@ -5,7 +5,6 @@ pooled connections usable from one sync call to the next.
 """
 
 import asyncio
-import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -26,7 +25,6 @@ class PrivateLoop:
     def run(self, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
         """Return what `work` returns, run on the private loop in the caller's context."""
         loop = self._started()
-        context = contextvars.copy_context()
         done: Future[ResultT] = Future()
 
         async def settle() -> None:
@@ -37,8 +35,9 @@ class PrivateLoop:
             else:
                 done.set_result(result)
 
+        # Scheduling takes the caller's context along; the loop itself holds tasks only weakly.
         tasks: set[asyncio.Task[None]] = set()
-        loop.call_soon_threadsafe(lambda: tasks.add(loop.create_task(settle(), context=context)))
+        loop.call_soon_threadsafe(lambda: tasks.add(loop.create_task(settle())))
         return done.result()
 
     def _started(self) -> asyncio.AbstractEventLoop:
