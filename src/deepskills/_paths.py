@@ -13,7 +13,7 @@ MAX_PATH_LENGTH = 1024
 MAX_PART_LENGTH = 255
 """Longest name of a file or directory."""
 
-_ENCODED = re.compile(r"%(?:2e|2f|5c|00|25|u)", re.IGNORECASE)
+_ENCODED = re.compile(r"%[0-9a-fu]", re.IGNORECASE)
 _DRIVE = re.compile(r"[A-Za-z]:")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _LOOKALIKES = frozenset("\u2024\u2025\u2026\u2044\u2215\u2216\u29f5\u29f8\u29f9\ufe52\ufe68\uff0e\uff0f\uff3c")
@@ -39,19 +39,23 @@ def _refusal(path: str) -> str | None:
     parts = path.split("/")
     checks = (
         (not path.strip(), "it is empty"),
-        (len(path) > MAX_PATH_LENGTH or any(len(part) > MAX_PART_LENGTH for part in parts), "it is too long"),
+        (len(path) > MAX_PATH_LENGTH or any(_bytes(part) > MAX_PART_LENGTH for part in parts), "it is too long"),
         (_UNSEEN.search(path), "it holds characters that cannot be seen"),
         ("\\" in path, "it holds a backslash"),
         (path.startswith(("/", "~")), "it is not relative"),
         (any(_DRIVE.match(part) for part in parts), "it names a drive"),
         (_ENCODED.search(path), "it holds percent-encoded characters"),
         (_holds_lookalikes(path), "it holds characters that look like dots or slashes"),
-        (".." in parts, "it leads out of the skill"),
+        (".." in path, "it leads out of the skill"),
         ("" in parts or "." in parts, "it holds an empty step"),
         (any(part != part.strip() or part.endswith(".") for part in parts), "a name in it ends with a space or a dot"),
         (parts[0] not in RESOURCE_DIRECTORIES or len(parts) == 1, "it lies in none of the skill's directories"),
     )
     return next((reason for refused, reason in checks if refused), None)
+
+
+def _bytes(part: str) -> int:
+    return len(part.encode("utf-8", "surrogatepass"))
 
 
 def _holds_lookalikes(path: str) -> bool:

@@ -206,7 +206,7 @@ def problem(path: str, code: str, **values: object) -> SkillProblem:
 
 def quoted(text: str) -> str:
     """Return `text` in backticks, on one line and bounded."""
-    line = " ".join(text.split()).replace("`", "'")
+    line = one_line(text).replace("`", "'")
     if len(line) > MAX_QUOTED_LENGTH:
         line = f"{line[:MAX_QUOTED_LENGTH]}..."
     return f"`{line}`"

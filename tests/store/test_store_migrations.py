@@ -89,7 +89,11 @@ def test_processes_that_upgrade_at_once(postgres_server: str) -> None:
     url = create_database(postgres_server)
 
     async def upgrade_at_once() -> None:
-        await asyncio.gather(*(migrations.upgrade(new_engine(url)) for _ in range(5)))
+        async with asyncio.timeout(60):
+            results = await asyncio.gather(
+                *(migrations.upgrade(new_engine(url)) for _ in range(5)), return_exceptions=True
+            )
+        assert results == [None] * 5
         assert await migrations.current_revision(url) == "0001"
 
     asyncio.run(upgrade_at_once())

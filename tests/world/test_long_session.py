@@ -17,6 +17,7 @@ from world_support import check_whole, scaled, told, versions_in
 from deepskills import SkillsMiddleware
 from deepskills._discovery import SkillCache
 from deepskills._request import TextMemory
+from deepskills._session import fingerprint
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, skill_md, unload, write_files
 
@@ -98,10 +99,11 @@ def test_memory_and_time_per_turn_stay_flat(tmp_path: Path) -> None:
 def test_remembered_texts_are_bounded() -> None:
     """What a middleware remembers of texts stays within its size, however many are loaded, the newest being kept."""
     memory = TextMemory(size=10_000)
-    for number in range(1_000):
-        memory.put("/skills/alpha/SKILL.md", str(number), "x" * 1_000)
+    texts = [f"{number:04}" * 250 for number in range(1_000)]
+    for text in texts:
+        memory.put(text)
 
-    kept = [number for number in range(1_000) if memory.get("/skills/alpha/SKILL.md", str(number)) is not None]
+    kept = [number for number, text in enumerate(texts) if memory.get(fingerprint(text)) == text]
 
     assert kept == list(range(990, 1_000))
 

@@ -24,7 +24,10 @@ from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_m
 
 NAMES = ["alpha", "beta", "gamma", "delta", "epsilon"]
 SLOTS = 3
-TOKENS = 800
+TOKENS = 700
+WEIGHTS = {"alpha": 0, "beta": 1, "gamma": 2, "delta": 0, "epsilon": 1}
+"""How long each skill is: a hundred tokens at most, and less than 150 for each point."""
+
 names = st.sampled_from(NAMES)
 calls = st.lists(st.tuples(st.sampled_from(["load", "load", "unload"]), names), min_size=1, max_size=3)
 
@@ -81,7 +84,7 @@ class LifeOfSkills(RuleBasedStateMachine):
     def write(self, name: str) -> None:
         self.written[name] += 1
         self.files[name] = self.written[name]
-        body = f"{told(name, self.files[name])}\n" + "Word by word. " * (40 * (NAMES.index(name) % 3))
+        body = f"{told(name, self.files[name])}\n" + "Word by word. " * (40 * WEIGHTS[name])
         write_files(self.root, {f"skills/{name}/SKILL.md": skill_md(name, body=body)})
 
     def talk(self, *turn: tuple[str, str], pins: Sequence[str] = (), given: Sequence[BaseMessage] = ()) -> None:
@@ -179,7 +182,7 @@ class LifeOfSkills(RuleBasedStateMachine):
 
     @rule(name=names)
     def pin(self, name: str) -> None:
-        if name in self.files:
+        if name in self.files and sum(100 + 150 * WEIGHTS[other] for other in {*self.loaded, name}) <= TOKENS:
             self.talk(pins=[name])
 
     @rule(name=names)
