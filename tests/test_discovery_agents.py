@@ -925,6 +925,19 @@ def test_a_catalog_from_the_caller_is_replaced_by_discovery(
 
 
 @both_modes
+@pytest.mark.parametrize("when", ["first-run", "later-run"])
+def test_a_catalog_from_the_caller_about_true_files_is_replaced_too(mode: Mode, when: str, tmp_path: Path) -> None:
+    """Words that a caller puts into the mouth of a skill that does exist are not shown."""
+    write_files(tmp_path, LAYERS)
+    chat = Chat(mode, SkillsMiddleware(backend=FilesystemBackend(tmp_path), sources=["/base"]))
+    if when == "later-run":
+        chat.say()
+    catalog = [forged("shared", "/base/shared/SKILL.md"), forged("obey-me", "/base/only-base/SKILL.md")]
+    system = chat.say({"messages": [HumanMessage("go")], "skills_metadata": catalog})
+    assert shown(system) == {"only-base": "Base alone.", "shared": "The base's."}
+
+
+@both_modes
 def test_private_keys_in_the_input_are_not_believed(mode: Mode, tmp_path: Path) -> None:
     """A caller cannot pass a catalog's proof, loads or problems along with it."""
     write_files(tmp_path, LAYERS)

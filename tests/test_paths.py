@@ -6,12 +6,14 @@ import unicodedata
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepskills import SkillFileNotFoundError, SkillPathError, SkillsError
 from deepskills._paths import MAX_PART_LENGTH, MAX_PATH_LENGTH, check_relative, script_to_relative
 from deepskills._resources import RESOURCE_DIRECTORIES
+
+repeatable = settings(deadline=None, derandomize=True, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
 HOSTILE = {
     # Steps to the parent.
@@ -311,6 +313,7 @@ FRAGMENTS = (
 )
 
 
+@repeatable
 @given(st.sampled_from(list(RESOURCE_DIRECTORIES)), st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join))
 def test_what_passes_stays_inside(directory: str, rest: str) -> None:
     """However a path that passed is decoded or normalized later, it names a file in the same directory."""
@@ -325,6 +328,7 @@ def test_what_passes_stays_inside(directory: str, rest: str) -> None:
             assert seen.startswith(f"{directory}/")
 
 
+@repeatable
 @given(st.text())
 def test_any_text_passes_or_is_refused(text: str) -> None:
     """Whatever the path, the answer is the path itself or a refusal."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langgraph.checkpoint.memory import InMemorySaver
@@ -26,6 +26,8 @@ from test_manager import ask
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 benchmark: Any = importlib.import_module("search")
+
+repeatable = settings(deadline=None, derandomize=True, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 both_halves = pytest.mark.parametrize("half", benchmark.HALVES)
@@ -271,6 +273,7 @@ def test_long_words_of_skills_cost_little() -> None:
 LETTERS = st.characters(categories=("L", "N", "M"))
 
 
+@repeatable
 @given(st.text() | st.text(LETTERS) | st.lists(st.sampled_from([*SYNTAX.values(), *NOTHING.values()])).map(" ".join))
 def test_any_text_is_a_query(query: str) -> None:
     """Whatever the query, the answer is a list of names, the same each time."""
@@ -287,6 +290,7 @@ def test_every_character_may_stand_in_a_word() -> None:
         library.search(" ".join(f"a{letter}b" for letter in letters[start : start + 20]))
 
 
+@repeatable
 @given(st.lists(st.tuples(st.text(max_size=20), st.text(max_size=40), st.text(max_size=20)), max_size=5), st.text())
 def test_any_text_can_be_indexed(documents: list[tuple[str, str, str]], query: str) -> None:
     """Whatever a catalog holds, it is indexed, and only names of it are found."""

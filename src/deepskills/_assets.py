@@ -5,8 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
-from deepskills._paths import check_relative, script_to_relative
-from deepskills._plan import Failed, File, Files, ListDirectory, Listing, Plan, ReadFiles, RealPaths, ResolveLinks
+from deepskills._paths import check_relative, is_allowed, script_to_relative
+from deepskills._plan import (
+    Entry,
+    Failed,
+    File,
+    Files,
+    ListDirectory,
+    Listing,
+    Plan,
+    ReadFiles,
+    RealPaths,
+    ResolveLinks,
+    is_missing_error,
+)
 from deepskills._problems import listed, quoted
 from deepskills._resources import RESOURCE_DIRECTORIES
 from deepskills._sources import PASSED_OVER, lies_under, parent
@@ -15,7 +27,9 @@ from deepskills._types import MAX_SKILL_FILE_BYTES, SkillMetadata
 MAX_ASSETS = 500
 """How many files of a skill are listed."""
 
-MAX_ASSET_DEPTH = 16
+_NO_FILE = frozenset({"is_directory", "invalid_path"})
+
+MAX_ASSET_DEPTH = 64
 """How deep directories are listed; links may form circles."""
 
 
@@ -34,27 +48,52 @@ class Place:
         """Return a backend path as the skill names it."""
         return path[len(self.directory.rstrip("/")) + 1 :]
 
+    def canonical(self, real: str) -> str:
+        """Return the backend path of a file that really lies at `real`."""
+        return self.path(_posix(real)[len(_posix(self.real or "")) + 1 :])
+
     def holds(self, real: str | None) -> bool:
         """Whether a resolved path lies in the skill's directory."""
         return self.real is None or (real is not None and lies_under(_posix(real), _posix(self.real)))
 
 
 def list_assets(skill: SkillMetadata) -> Plan[list[str]]:
-    """List the files in the skill's three directories at any depth, relative to the skill."""
+    """List the files in the skill's three directories at any depth, each once, relative to the skill.
+
+    Raises:
+        SkillsError: If a directory that is there cannot be listed.
+    """
     place = yield from _place(skill)
-    found: list[str] = []
+    found: set[str] = set()
+    listed_already: set[str] = set()
     frontier = [place.path(name) for name in RESOURCE_DIRECTORIES]
     for _ in range(MAX_ASSET_DEPTH):
-        frontier = yield from _inside(place, frontier)
+        inside = yield from _inside(place, frontier)
+        frontier = sorted(set(inside) - listed_already)
+        listed_already.update(frontier)
         if not frontier or len(found) >= MAX_ASSETS:
             break
         replies = yield tuple(ListDirectory(path) for path in frontier)
-        entries = [entry for reply in replies if isinstance(reply, Listing) for entry in reply.entries]
+        entries = [entry for reply in replies for entry in _entries(skill, reply)]
         own = [entry for entry in entries if lies_under(entry.path, place.directory)]
-        files = yield from _inside(place, [entry.path for entry in own if not entry.is_directory])
-        found += [place.relative(path) for path in files]
-        frontier = [entry.path for entry in own if entry.is_directory and entry.name not in PASSED_OVER]
+        named = [entry.path for entry in own if not entry.is_directory and is_allowed(place.relative(entry.path))]
+        files = yield from _inside(place, named)
+        found.update(relative for path in files if is_allowed(relative := place.relative(path)))
+        frontier = [entry.path for entry in own if entry.is_directory and _may_enter(place, entry)]
     return sorted(found)[:MAX_ASSETS]
+
+
+def _may_enter(place: Place, directory: Entry) -> bool:
+    return directory.name not in PASSED_OVER and is_allowed(f"{place.relative(directory.path)}/file")
+
+
+def _entries(skill: SkillMetadata, reply: object) -> Sequence[Entry]:
+    if isinstance(reply, Listing):
+        return reply.entries
+    reason = reply.reason if isinstance(reply, Failed) else "no listing"
+    if is_missing_error(reason) or "not_a_directory" in reason:
+        return ()
+    raise SkillsError(f"The files of the skill {quoted(skill['name'])} could not be listed: {quoted(reason)}.")
 
 
 def read_asset(skill: SkillMetadata, relative_path: str) -> Plan[str]:
@@ -67,11 +106,12 @@ def read_asset(skill: SkillMetadata, relative_path: str) -> Plan[str]:
     """
     check_relative(relative_path)
     place = yield from _place(skill)
-    yield from _check_links(place, relative_path)
-    replies = yield (ReadFiles((place.path(relative_path),)),)
-    file = _only(replies[0], place.path(relative_path))
+    real = yield from _check_links(place, relative_path)
+    path = place.canonical(real) if real is not None else place.path(relative_path)
+    replies = yield (ReadFiles((path,)),)
+    file = _only(replies[0], path)
     if file.content is None:
-        if file.is_missing or _is_directory(file):
+        if file.is_missing or file.error in _NO_FILE:
             raise (yield from _not_there(skill, relative_path))
         raise SkillsError(f"The file {quoted(relative_path)} could not be read: {file.error}. Try again later.")
     return _as_text(file.content, relative_path)
@@ -88,10 +128,9 @@ def script_path(skill: SkillMetadata, script_name: str) -> Plan[str]:
     check_relative(relative)
     place = yield from _place(skill)
     real = yield from _check_links(place, relative)
-    path = place.path(relative)
+    path = place.canonical(real) if real is not None else place.path(relative)
     replies = yield (ListDirectory(parent(path)),)
-    listing = replies[0]
-    names = {entry.name for entry in listing.entries if not entry.is_directory} if isinstance(listing, Listing) else ()
+    names = {entry.name for entry in _entries(skill, replies[0]) if not entry.is_directory}
     if path.rpartition("/")[2] not in names:
         raise (yield from _not_there(skill, relative))
     return real or path
@@ -105,12 +144,12 @@ def _place(skill: SkillMetadata) -> Plan[Place]:
 
 
 def _inside(place: Place, paths: Sequence[str]) -> Plan[list[str]]:
-    """Return the paths that do not lead out of the skill."""
+    """Return the paths that do not lead out of the skill, with the links in them resolved."""
     if place.real is None or not paths:
         return list(paths)
     replies = yield (ResolveLinks(tuple(paths)),)
     real = replies[0].paths if isinstance(replies[0], RealPaths) else {}
-    return [path for path in paths if place.holds(real.get(path))]
+    return [place.canonical(real[path]) for path in paths if place.holds(real.get(path))]
 
 
 def _check_links(place: Place, relative: str) -> Plan[str | None]:
@@ -127,7 +166,10 @@ def _check_links(place: Place, relative: str) -> Plan[str | None]:
 
 def _not_there(skill: SkillMetadata, relative: str) -> Plan[SkillFileNotFoundError]:
     """Return the error for a path without a file, with the nearest that have one."""
-    available = yield from list_assets(skill)
+    try:
+        available = yield from list_assets(skill)
+    except SkillsError:
+        available = []
     nearest = difflib.get_close_matches(relative, available, n=3, cutoff=0.4) or available[:5]
     hint = f"Did you mean {listed(nearest)}?" if nearest else "The skill has no files in its directories."
     return SkillFileNotFoundError(f"The skill {quoted(skill['name'])} has no file {quoted(relative)}. {hint}")
@@ -137,10 +179,6 @@ def _only(reply: object, path: str) -> File:
     if isinstance(reply, Files):
         return reply.files[0]
     return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend gave no file")
-
-
-def _is_directory(file: File) -> bool:
-    return file.error == "is_directory"
 
 
 def _as_text(content: bytes, relative: str) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deepskills._frontmatter import as_text
@@ -22,6 +22,9 @@ SOURCE_ERRORS = frozenset({"sources-failed", "source-failed", "source-incomplete
 TAG_FIELDS = ("tags", "keywords", "triggers")
 """Frontmatter keys, at the top or in `metadata`, whose words a skill is found by."""
 
+Led = Mapping[str, Collection[str]]
+"""For a source, the directories that its listing led to outside of it."""
+
 SkillReader = Callable[[str, bytes], tuple[SkillMetadata | None, list[SkillProblem]]]
 """Turns a path and a file's content into metadata and problems."""
 
@@ -31,17 +34,16 @@ class Known:
     """What an earlier discovery on this thread found."""
 
     skills: Sequence[SkillMetadata] = ()
-    origins: dict[str, list[str]] = field(default_factory=dict)
+    origins: Led = field(default_factory=dict)
 
     def by_source(self, sources: Sequence[Source]) -> dict[str, list[SkillMetadata]]:
         """Return the skills that each source gave; where one source lies inside another, the inner gave it."""
         given: dict[str, list[SkillMetadata]] = {source.path: [] for source in sources}
-        roots = [(root, source.path) for source in sources for root in _roots(source, self.origins)]
-        roots.sort(key=lambda item: len(item[0]), reverse=True)
+        innermost = sorted(sources, key=lambda source: len(source.path), reverse=True)
         for skill in self.skills:
-            owner = next((path for root, path in roots if lies_under(skill["path"], root)), None)
+            owner = next((source for source in innermost if _gave(source, skill["path"], self.origins)), None)
             if owner is not None:
-                given[owner].append(skill)
+                given[owner.path].append(skill)
         return given
 
 
@@ -52,7 +54,7 @@ class Catalog:
     skills: list[SkillMetadata]
     problems: list[SkillProblem]
     sources: list[Source]
-    origins: dict[str, list[str]]
+    origins: Led
     unsure: list[Source]
     """Sources that failed in part or in whole: what they no longer show may still be there."""
 
@@ -139,7 +141,7 @@ class Origins:
         self._lock = threading.Lock()
         self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def note(self, origins: dict[str, list[str]]) -> None:
+    def note(self, origins: Led) -> None:
         """Remember what a discovery saw."""
         with self._lock:
             for source, directories in origins.items():
@@ -149,25 +151,27 @@ class Origins:
             while len(self._seen) > self._size:
                 self._seen.popitem(last=False)
 
-    def seen(self) -> dict[str, list[str]]:
+    def seen(self) -> Led:
         """Return, for each source, the directories its listing led to."""
-        found: dict[str, list[str]] = {}
+        found: dict[str, set[str]] = {}
         with self._lock:
             for source, directory in self._seen:
-                found.setdefault(source, []).append(directory)
+                found.setdefault(source, set()).add(directory)
         return found
 
 
-def readable_from(path: str, sources: Iterable[Source], origins: dict[str, list[str]]) -> bool:
+def readable_from(path: str, sources: Iterable[Source], origins: Led) -> bool:
     """Whether a catalog's path is a `SKILL.md` under one of `sources`, or where that source's listing led."""
     if not path.endswith(f"/{SKILL_FILE}"):
         return False
-    return any(lies_under(path, root) for source in sources for root in _roots(source, origins))
+    return any(_gave(source, path, origins) for source in sources)
 
 
-def _roots(source: Source, origins: dict[str, list[str]]) -> list[str]:
-    """Return the directories from which skills of `source` come: its own, and where its listing led."""
-    return [source.path, *origins.get(source.path, [])]
+def _gave(source: Source, path: str, origins: Led) -> bool:
+    """Whether a `SKILL.md` lies under a source, or in a directory that its listing led to."""
+    led = origins.get(source.path, ())
+    directory = parent(path)
+    return lies_under(path, source.path) or (bool(led) and (directory in led or parent(directory) in led))
 
 
 class _Search:
@@ -251,6 +255,13 @@ def discover(sources: Sequence[Source], *, max_depth: int, read: SkillReader, kn
             search.frontier += search.take(path, reply, deepest=level == max_depth - 1)
     files = yield from read_files([path for search in searches for path in search.files])
     before = known.by_source([search.source for search in searches])
+    claimed = {skill["path"] for skills in before.values() for skill in skills}
+    unclaimed = [skill for skill in known.skills if skill["path"] not in claimed]
+    for search in searches:
+        # Another process may have followed a link or spelled out a relative path; only listing again can tell.
+        if search.unsure and unclaimed:
+            before[search.source.path] += unclaimed
+            break
     return _merge(sources, [_Harvest(search, files, read, before[search.source.path]) for search in searches])
 
 
@@ -301,7 +312,7 @@ class _Harvest:
     def _origin(self, path: str) -> str:
         """Return the skill's directory, or the source's own where the backend only spells it out."""
         directory = parent(path)
-        named = self.source.path.strip("./").rstrip("/")
+        named = "/".join(part for part in self.source.path.split("/") if part not in {"", ".", ".."})
         spelled_out = bool(named) and parent(directory).endswith(f"/{named}")
         return parent(directory) if spelled_out else directory
 

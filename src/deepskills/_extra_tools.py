@@ -1,5 +1,6 @@
 """The tools for agents without file tools or with large libraries: search a catalog, list and read a skill's files."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from deepskills._assets import list_assets, read_asset, script_path
 from deepskills._errors import SkillsError
 from deepskills._finding import SearchCache, find_or_raise
 from deepskills._plan import Plan
-from deepskills._prompt import field_text, shown_name, shown_path
+from deepskills._prompt import field_text, shown_name
 from deepskills._settings import Settings
 from deepskills._tools import preparation
 from deepskills._types import MAX_DESCRIPTION_LENGTH, SkillMetadata
@@ -104,6 +105,8 @@ class ExtraTools:
             return settings.perform(_answered(name, plan(runtime, **arguments), runtime), runtime)
 
         async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+            if name == "search_skills":
+                return await asyncio.to_thread(call, runtime, **arguments)
             return await settings.aperform(_answered(name, plan(runtime, **arguments), runtime), runtime)
 
         return StructuredTool.from_function(
@@ -126,7 +129,7 @@ class ExtraTools:
         paths = yield from list_assets(skill)
         if not paths:
             return f"The skill '{shown_name(skill['name'])}' has no files besides its instructions."
-        return "\n".join(f"- {shown_path(path)}" for path in paths)
+        return "\n".join(f"- {path}" for path in paths)
 
     def _read_asset(self, runtime: "ToolRuntime[Any, Any]", skill_name: str, relative_path: str) -> Plan[str]:
         return (yield from read_asset(self._skill(runtime, skill_name), relative_path))

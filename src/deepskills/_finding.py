@@ -10,7 +10,7 @@ from deepskills._lifecycle import find_skill, unknown
 from deepskills._problems import listed, quoted
 from deepskills._search import Document, SearchIndex
 from deepskills._sources import parent
-from deepskills._types import SkillMetadata, SkillProblem
+from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
 
 REMEMBERED_INDEXES = 4
 """How many catalogs stay indexed; an instance may serve users with different ones."""
@@ -28,7 +28,8 @@ def find_or_raise(catalog: Sequence[SkillMetadata], problems: Iterable[SkillProb
         return skill
     for found in problems:
         directory = parent(found["path"]).rpartition("/")[2]
-        if found["severity"] == "error" and directory.casefold() == name.casefold():
+        is_skill = found["path"].endswith(f"/{SKILL_FILE}") and found["severity"] == "error"
+        if is_skill and directory.casefold() == name.casefold():
             raise SkillFormatError(f"The skill {quoted(name)} cannot be used. {found['path']}: {found['message']}")
     missing = unknown(catalog, name)
     hint = f" Did you mean {listed(missing.closest)}?" if missing.closest else ""
@@ -52,7 +53,7 @@ class SearchCache:
         return [by_name[name] for name in self._index(skills, tags).search(query, n)]
 
     def _index(self, skills: Sequence[SkillMetadata], tags: Mapping[str, str]) -> SearchIndex:
-        key = catalog_digest(skills)
+        key = f"{catalog_digest(skills)}:{sorted(tags.items())}"
         with self._lock:
             index = self._indexes.get(key)
             if index is None:

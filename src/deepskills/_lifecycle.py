@@ -269,6 +269,12 @@ def after_calls(
             if ready is None:
                 continue
             outcome = decide_load(ready, standing, budgets)
+            if isinstance(outcome, Unreadable):
+                # It may be readable to the call itself: taken as granted, with all the room there is.
+                room = 0 if budgets.tokens is None else max(0, budgets.tokens - standing.tokens)
+                record = LoadRecord(path=ready.skill["path"], digest="", tokens=room)
+                if len(standing.loaded) < budgets.skills:
+                    standing = standing.with_load(ready.skill["name"], record)
         if isinstance(outcome, Loaded | Unloaded):
             standing = outcome.standing
     return standing

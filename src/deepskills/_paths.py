@@ -13,7 +13,7 @@ MAX_PATH_LENGTH = 1024
 MAX_PART_LENGTH = 255
 """Longest name of a file or directory."""
 
-_ENCODED = re.compile(r"%[0-9a-fu]", re.IGNORECASE)
+_ENCODED = re.compile(r"%(?:2e|2f|5c|00|25|c0|c1|e0|u|%)", re.IGNORECASE)
 _DRIVE = re.compile(r"[A-Za-z]:")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _LOOKALIKES = frozenset("\u2024\u2025\u2026\u2044\u2215\u2216\u29f5\u29f8\u29f9\ufe52\ufe68\uff0e\uff0f\uff3c")
@@ -68,6 +68,11 @@ def _holds_lookalikes(path: str) -> bool:
         not character.isascii() and any(mark in unicodedata.normalize("NFKC", character) for mark in "./\\%")
         for character in path
     )
+
+
+def is_allowed(path: str) -> bool:
+    """Whether a relative path would be taken."""
+    return _refusal(path) is None
 
 
 def script_to_relative(script_name: str) -> str:

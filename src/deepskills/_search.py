@@ -14,11 +14,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+MAX_RESULTS = 10_000
+"""How many matches are given at most."""
+
+MAX_WORD_LENGTH = 32
+"""Longest word whose slips are corrected."""
+
 MAX_QUERY_WORDS = 32
 """How many words of a query count."""
 
 MIN_PREFIX_LENGTH = 5
 """How many first letters two forms of a word share at least."""
+
+SHARED_BEGINNING = 0.65
+"""How much of a word its other forms share with it."""
 
 MIN_LIKENESS = 0.8
 """How alike a word and its correction must be."""
@@ -62,7 +71,7 @@ class SearchIndex:
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._database.execute(
             "CREATE VIRTUAL TABLE skills USING fts5(name, tags, description, "
-            "tokenize = 'porter unicode61 remove_diacritics 2', prefix = '5', detail = 'column')"
+            "tokenize = 'porter unicode61 remove_diacritics 2', prefix = '1 5')"
         )
         self._database.executemany(
             "INSERT INTO skills(rowid, name, tags, description) VALUES (?, ?, ?, ?)",
@@ -84,38 +93,40 @@ class SearchIndex:
             rows = self._database.execute(
                 "SELECT rowid, bm25(skills, 5.0, 3.0, 1.5) AS score FROM skills WHERE skills MATCH ? "
                 "ORDER BY score, rowid LIMIT ?",
-                (" OR ".join(terms), limit),
+                (" OR ".join(terms), min(limit, MAX_RESULTS)),
             ).fetchall()
         return [self._names[row - 1] for row, _score in rows]
 
     def _indexed(self, text: str) -> str:
-        words = split_words(text)
+        words = split_words(text, indexing=True)
         self._vocabulary.update(word for word in words if word.isascii())
         return " ".join(words)
 
     def _terms(self, query: str) -> list[str]:
         """Return the query as FTS5 terms: each word, and the beginning that its other forms share with it."""
         terms: list[str] = []
-        for word in split_words(query)[:MAX_QUERY_WORDS]:
-            if word in _STOP_WORDS:
-                continue
+        words = [word for word in dict.fromkeys(split_words(query)) if word not in _STOP_WORDS]
+        for word in words[:MAX_QUERY_WORDS]:
+            if len(word) == 1 and not word.isascii():
+                terms.append(f'"{word}" *')
             for known in self._known_forms(word):
                 terms.append(f'"{known}"')
-                if known.isascii() and len(known) > MIN_PREFIX_LENGTH:
-                    terms.append(f'"{known[:MIN_PREFIX_LENGTH]}" *')
+                shared = max(MIN_PREFIX_LENGTH, round(len(known) * SHARED_BEGINNING))
+                if known.isascii() and len(known) > shared:
+                    terms.append(f'"{known[:shared]}" *')
         return list(dict.fromkeys(terms))
 
     def _known_forms(self, word: str) -> list[str]:
         """Return the word, or where no skill has it, those nearest to it."""
-        if not word.isascii() or word in self._vocabulary or len(word) < 4:  # noqa: PLR2004 - too short to guess
+        if not word.isascii() or word in self._vocabulary or not 4 <= len(word) <= MAX_WORD_LENGTH:  # noqa: PLR2004
             return [word]
-        return self._corrected(word) or [word]
+        return [word, *self._corrected(word)]
 
     def _corrected(self, word: str) -> list[str]:
         """Return the known words that one letter dropped, added, swapped or changed makes of `word`."""
         if self._nearest is None:
             nearest: dict[str, list[str]] = {}
-            for known in sorted(self._vocabulary):
+            for known in sorted(word for word in self._vocabulary if len(word) <= MAX_WORD_LENGTH):
                 for key in _deletions(known):
                     nearest.setdefault(key, []).append(known)
             self._nearest = nearest
@@ -133,7 +144,7 @@ def _deletions(word: str) -> Iterable[str]:
             yield word[:position] + word[position + 1 :]
 
 
-def split_words(text: str) -> list[str]:
+def split_words(text: str, *, indexing: bool = False) -> list[str]:
     """Split text into words; runs of Chinese or Japanese become pairs of characters."""
     words: list[str] = []
     for run in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
@@ -141,15 +152,17 @@ def split_words(text: str) -> list[str]:
         for match in _CJK.finditer(run):
             if match.start() > position:
                 words.append(run[position : match.start()])
-            words += _pairs(match[0])
+            words += _pairs(match[0], indexing=indexing)
             position = match.end()
         if position < len(run):
             words.append(run[position:])
     return words
 
 
-def _pairs(run: str) -> list[str]:
+def _pairs(run: str, *, indexing: bool) -> list[str]:
     if len(run) == 1:
         return [] if run in _CJK_STOP else [run]
     pairs = [run[start : start + 2] for start in range(len(run) - 1)]
-    return [pair for pair in pairs if not all(character in _CJK_STOP for character in pair)]
+    words = [pair for pair in pairs if not all(character in _CJK_STOP for character in pair)]
+    # Of a skill the last character too, so that a query of one character meets every place it stands in.
+    return [*words, run[-1]] if indexing and run[-1] not in _CJK_STOP else words

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from deepskills._discovery import Known, catalog_digest
+from deepskills._discovery import Known, Led, catalog_digest
 from deepskills._lifecycle import Prepared, SkillCall, Standing
 from deepskills._sources import Source
 from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata
@@ -43,7 +43,7 @@ def catalog_record(state: Mapping[str, Any]) -> CatalogRecord | None:
     return cast("CatalogRecord", record) if is_whole else None
 
 
-def known(state: Mapping[str, Any], origins: dict[str, list[str]]) -> Known:
+def known(state: Mapping[str, Any], origins: Led) -> Known:
     """Return what an earlier discovery on this thread found."""
     return Known(trusted_catalog(state) or (), origins)
 
@@ -73,17 +73,16 @@ def earlier_calls(state: Mapping[str, Any], tool_call_id: str | None) -> list[Sk
     """
     messages: Sequence[AnyMessage] = state.get("messages") or ()
     edits: Mapping[str, Any] = state.get("hitl_edited_tool_calls") or {}
-    turn = next(
-        (
-            message
-            for message in reversed(messages)
-            if isinstance(message, AIMessage) and any(call["id"] == tool_call_id for call in message.tool_calls)
-        ),
-        None,
-    )
+    turn: AIMessage | None = None
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if isinstance(message, ToolMessage):
+            answered.add(message.tool_call_id)
+        elif isinstance(message, AIMessage) and any(call["id"] == tool_call_id for call in message.tool_calls):
+            turn = message
+            break
     if turn is None:
         return []
-    answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
     calls: list[SkillCall] = []
     for call in turn.tool_calls:
         if call["id"] == tool_call_id:

@@ -20,6 +20,7 @@ from deepskills._prompt import field_text
 from deepskills._request import TextMemory
 from deepskills._settings import Settings
 from deepskills._skill_tools import include_names, was_read
+from deepskills._sources import Source
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")
@@ -106,10 +107,12 @@ class SkillTools:
 
 def preparation(settings: Settings, runtime: object) -> life.Preparation:
     """Return how skills of this run are read: only from where its sources are."""
+    asked: list[list[Source]] = []
 
     def may_read(path: str) -> bool:
-        sources, _reason = settings.sources_for(runtime)
-        return readable_from(path, sources, settings.origins.seen())
+        if not asked:
+            asked.append(settings.sources_for(runtime)[0])
+        return readable_from(path, asked[0], settings.origins.seen())
 
     return life.Preparation(settings.resource_depth, count_tokens, may_read)
 

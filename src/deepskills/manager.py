@@ -1,5 +1,6 @@
 """`SkillsManager`: skills outside an agent, by the same rules as inside one."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -120,7 +121,8 @@ class SkillsManager:
 
     async def asearch_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
-        return await self._arun(lambda: self._found(query, n))
+        catalog = await self._arun(self._catalog)
+        return await asyncio.to_thread(self._matches, catalog, query, n)
 
     def list_skill_assets(self, skill_name: str) -> list[str]:
         """Return the files in a skill's three directories, relative to the skill."""
@@ -176,7 +178,9 @@ class SkillsManager:
         return ready.text
 
     def _found(self, query: str, n: int) -> Plan[list[SearchResult]]:
-        catalog = yield from self._catalog()
+        return self._matches((yield from self._catalog()), query, n)
+
+    def _matches(self, catalog: Catalog, query: str, n: int) -> list[SearchResult]:
         tags = self._cache.tags(catalog.skills)
         found = self._search.search(catalog.skills, tags, query, n)
         return [SearchResult(name=skill["name"], description=skill["description"]) for skill in found]

@@ -1,6 +1,7 @@
 """The tables come and go by migrations, and the models are what the migrations make."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from store_support import create_database, drop_database, new_engine
 
@@ -84,19 +85,29 @@ async def test_an_upgrade_keeps_what_is_there(empty_url: str) -> None:
         assert [skill.name for skill in await SkillService(session).list_skills("alice")] == ["kept"]
 
 
-def test_processes_that_upgrade_at_once(postgres_server: str) -> None:
-    """On PostgreSQL any number of processes may upgrade at the same time."""
+@pytest.mark.anyio
+async def test_many_databases_at_once(tmp_path: Path, empty_url: str) -> None:
+    """A process may migrate several databases, and one several times, at the same time."""
+    urls = [empty_url] * 3 + [f"sqlite:///{tmp_path / str(number)}.db" for number in range(3)]
+    await asyncio.gather(*(migrations.upgrade(url) for url in urls))
+    assert [await migrations.current_revision(url) for url in urls] == ["0001"] * 6
+
+
+def test_processes_take_turns(postgres_server: str) -> None:
+    """On PostgreSQL a process waits while another migrates the same database."""
     url = create_database(postgres_server)
 
-    async def upgrade_at_once() -> None:
+    async def scenario() -> None:
+        async with new_engine(url).connect() as other_process:
+            await other_process.execute(text("SELECT pg_advisory_lock(:key)"), {"key": migrations.POSTGRES_LOCK})
+            waiting = asyncio.create_task(migrations.upgrade(new_engine(url)))
+            _, pending = await asyncio.wait([waiting], timeout=1)
+            assert pending == {waiting}
         async with asyncio.timeout(60):
-            results = await asyncio.gather(
-                *(migrations.upgrade(new_engine(url)) for _ in range(5)), return_exceptions=True
-            )
-        assert results == [None] * 5
+            await waiting
         assert await migrations.current_revision(url) == "0001"
 
-    asyncio.run(upgrade_at_once())
+    asyncio.run(scenario())
     drop_database(postgres_server, url)
 
 

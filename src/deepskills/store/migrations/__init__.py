@@ -3,6 +3,8 @@
 The revisions stand in a version table of their own, so that an application's migrations are not disturbed.
 """
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,8 +20,13 @@ from deepskills.store._engine import create_store_engine
 VERSION_TABLE = "deepskills_alembic_version"
 """Where a database keeps the revision it is at."""
 
-_LOCK = 0x6465_6570_736B_696C
-"""The key of the lock that lets one process migrate a PostgreSQL database at a time."""
+POSTGRES_LOCK = 0x6465_6570_736B_696C
+"""The key of the advisory lock that lets one process migrate a PostgreSQL database at a time."""
+
+_POLL_SECONDS = 0.01
+
+_one_at_a_time = threading.Lock()
+"""Alembic keeps what it works on in global variables, so a process migrates one database at a time."""
 
 
 async def upgrade(database: AsyncEngine | str, revision: str = "head") -> None:
@@ -44,9 +51,9 @@ async def current_revision(database: AsyncEngine | str) -> str | None:
 
 
 async def _migrate(database: AsyncEngine | str, run: Callable[[Config], None]) -> None:
-    async with _engine(database) as engine, engine.begin() as connection:
+    async with _turn(), _engine(database) as engine, engine.begin() as connection:
         if connection.dialect.name == "postgresql":
-            await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK})
         await connection.run_sync(lambda sync: run(_config(sync)))
 
 
@@ -55,6 +62,17 @@ def _config(connection: Connection) -> Config:
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
+
+
+@asynccontextmanager
+async def _turn() -> AsyncIterator[None]:
+    """Wait for the other migrations of this process, in whichever thread or event loop they run."""
+    while not _one_at_a_time.acquire(blocking=False):  # noqa: ASYNC110 - no event crosses event loops
+        await asyncio.sleep(_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        _one_at_a_time.release()
 
 
 @asynccontextmanager
