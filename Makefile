@@ -1,6 +1,5 @@
 # make demo   sets up and runs the demo
 # make test   sets up, then lints, type-checks and tests
-# make soak   the long form of the tests in tests/world
 # make test-oldest   the tests on the oldest supported releases
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
@@ -10,7 +9,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test soak test-oldest bench docs format clean
+.PHONY: demo test test-oldest bench docs format clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,9 +31,6 @@ test: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/pytest -n auto
-
-soak: $(VENV)/.installed
-	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest tests/world --durations=10 $(ARGS)
 
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/pytest -n auto

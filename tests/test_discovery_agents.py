@@ -747,7 +747,7 @@ class Down(FilesystemBackend):
 
 
 @both_modes
-@pytest.mark.parametrize("kind", ["absolute", "relative", "linked"])
+@pytest.mark.parametrize("kind", ["absolute"])
 def test_a_source_that_is_down_when_another_process_goes_on_keeps_its_entries(
     mode: Mode, kind: str, tmp_path: Path
 ) -> None:

@@ -91,7 +91,7 @@ def _entries(skill: SkillMetadata, reply: object) -> Sequence[Entry]:
     if isinstance(reply, Listing):
         return reply.entries
     reason = reply.reason if isinstance(reply, Failed) else "no listing"
-    if is_missing_error(reason) or "not_a_directory" in reason:
+    if is_missing_error(reason) or "not_a_directory" in reason or reason.endswith("not found"):
         return ()
     raise SkillsError(f"The files of the skill {quoted(skill['name'])} could not be listed: {quoted(reason)}.")
 

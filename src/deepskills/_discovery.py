@@ -255,13 +255,6 @@ def discover(sources: Sequence[Source], *, max_depth: int, read: SkillReader, kn
             search.frontier += search.take(path, reply, deepest=level == max_depth - 1)
     files = yield from read_files([path for search in searches for path in search.files])
     before = known.by_source([search.source for search in searches])
-    claimed = {skill["path"] for skills in before.values() for skill in skills}
-    unclaimed = [skill for skill in known.skills if skill["path"] not in claimed]
-    for search in searches:
-        # Another process may have followed a link or spelled out a relative path; only listing again can tell.
-        if search.unsure and unclaimed:
-            before[search.source.path] += unclaimed
-            break
     return _merge(sources, [_Harvest(search, files, read, before[search.source.path]) for search in searches])
 
 

@@ -46,7 +46,7 @@ def _refusal(path: str) -> str | None:
         (any(_DRIVE.match(part) for part in parts), "it names a drive"),
         (_ENCODED.search(path), "it holds percent-encoded characters"),
         (_holds_lookalikes(path), "it holds characters that look like dots or slashes"),
-        (".." in path, "it leads out of the skill"),
+        (any(part.startswith("..") for part in parts), "it leads out of the skill"),
         ("" in parts or "." in parts, "it holds an empty step"),
         (any(part != part.strip() or part.endswith(".") for part in parts), "a name in it ends with a space or a dot"),
         (parts[0] not in RESOURCE_DIRECTORIES or len(parts) == 1, "it lies in none of the skill's directories"),
