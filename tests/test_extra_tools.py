@@ -15,6 +15,7 @@ from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBac
 from deepagents.middleware.filesystem import FilesystemMiddleware
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
@@ -482,6 +483,25 @@ def test_only_current_sources_are_read(mode: Mode, tmp_path: Path) -> None:
         own, foreign = tool_messages(run(mode, agent, context={"user": user}))
         assert (own.status, own.text) == ("success", f"{user}'s")
         assert foreign.status == "error"
+
+
+@both_modes
+def test_a_resumed_thread_reads_from_the_sources_of_now(mode: Mode, tmp_path: Path) -> None:
+    """A catalog of an earlier run gives no access where the agent that resumes the thread has other sources."""
+    write_files(tmp_path / "vault/demo", {"SKILL.md": skill_md("demo"), "assets/a.txt": SECRET, "scripts/a.py": ""})
+    (tmp_path / "skills").mkdir()
+    saver = InMemorySaver()
+    config = {"configurable": {"thread_id": "one"}}
+    calls = [listing("demo"), asset("demo", "assets/a.txt"), script("demo", "a.py")]
+    for source, status in (("/vault", "success"), ("/skills", "error")):
+        agent: Any = create_agent(
+            ScriptedChatModel(replies=[call_tools(*calls)]),
+            middleware=[make(disk(tmp_path), [source])],
+            checkpointer=saver,
+        )
+        answers = tool_messages(run(mode, agent, "go", config))[-3:]
+        assert [message.status for message in answers] == [status] * 3
+        assert all(SECRET not in message.text or source == "/vault" for message in answers)
 
 
 # Backends that fail.

@@ -168,6 +168,14 @@ def test_missing_files_are_told_with_the_nearest(mode: Mode, manager: SkillsMana
 
 
 @both_modes
+def test_the_nearest_of_many_files_is_told(mode: Mode, library: Path) -> None:
+    """However many files a skill has, the error names the one that was probably meant."""
+    write_files(library / "csv-report", {f"assets/{number:03}.txt": "" for number in range(100)})
+    with pytest.raises(SkillFileNotFoundError, match=r"Did you mean `references/guide\.md`"):
+        ask(mode, SkillsManager.from_directory(library), "get_skill_asset", "csv-report", "references/giude.md")
+
+
+@both_modes
 @pytest.mark.parametrize(("method", "path"), [("get_skill_asset", "assets/x.md"), ("get_skill_script_path", "x.py")])
 def test_skills_without_files_say_so(mode: Mode, manager: SkillsManager, method: str, path: str) -> None:
     """Where a skill has no files at all, that is what the error says."""

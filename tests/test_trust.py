@@ -213,12 +213,15 @@ def test_an_updated_state_reads_nothing(mode: Mode, tmp_path: Path, path: str, h
 
 @both_modes
 @pytest.mark.parametrize("way", ["input", "update"])
-def test_a_file_inside_a_source_is_no_skill_because_a_caller_says_so(mode: Mode, tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("file", ["private.txt", "drafts/SKILL.md"])
+def test_a_file_inside_a_source_is_no_skill_because_a_caller_says_so(
+    mode: Mode, tmp_path: Path, file: str, way: str
+) -> None:
     """Also below a source only what discovery found is listed and can be loaded."""
     vault = Vault(tmp_path)
-    write_files(tmp_path, {"skills/alpha/private.txt": SECRET})
+    write_files(tmp_path, {f"skills/alpha/{file}": SECRET})
     conversation = Conversation(mode, vault.middleware())
-    forged = {"skills_metadata": [vault.forged("ROOT/skills/alpha/private.txt")]}
+    forged = {"skills_metadata": [vault.forged(f"ROOT/skills/alpha/{file}")]}
     conversation.say("Hello.")
 
     if way == "update":
