@@ -156,10 +156,18 @@ def test_hostile_paths_are_refused(mode: Mode, kind: str, trap: Trap, path: str)
 @each_kind
 @outside_paths
 def test_other_places_are_refused(mode: Mode, kind: str, trap: Trap, path: str) -> None:
-    """Files of the skill outside the three directories are refused as assets and absent as scripts."""
-    manager = trap.manager(kind)
-    assert not isinstance(refusal(mode, manager, "get_skill_asset", "demo", path), SkillFileNotFoundError)
-    refusal(mode, manager, "get_skill_script_path", "demo", path)
+    """Files of the skill outside the three directories are refused, whatever lies there."""
+    error = refusal(mode, trap.manager(kind), "get_skill_asset", "demo", path)
+    assert not isinstance(error, SkillFileNotFoundError)
+
+
+@both_modes
+@each_kind
+@pytest.mark.parametrize("name", ["SKILL.md", "private/secret.txt", "~/secret.txt"])
+def test_other_places_have_no_scripts(mode: Mode, kind: str, trap: Trap, name: str) -> None:
+    """A script's name is taken below `scripts/` alone: what lies elsewhere under that name is no script."""
+    error = refusal(mode, trap.manager(kind), "get_skill_script_path", "demo", name)
+    assert isinstance(error, SkillFileNotFoundError)
 
 
 @both_modes

@@ -63,8 +63,17 @@ def ask(mode: Mode, manager: SkillsManager, method: str, *arguments: Any, **opti
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
+    """Return the library in a directory of the test's own."""
     write_files(tmp_path / "skills", LIBRARY)
     return tmp_path / "skills"
+
+
+@pytest.fixture(scope="module")
+def shared_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the library in a directory that no test changes."""
+    root = tmp_path_factory.mktemp("shared") / "skills"
+    write_files(root, LIBRARY)
+    return root
 
 
 def store_backend(root: str = "") -> StoreBackend:
@@ -79,14 +88,14 @@ def store_backend(root: str = "") -> StoreBackend:
 
 
 @pytest.fixture(params=["directory", "virtual", "composite", "store"])
-def manager(request: pytest.FixtureRequest, library: Path) -> SkillsManager:
+def manager(request: pytest.FixtureRequest, shared_library: Path) -> SkillsManager:
     """Return a manager of the library on one kind of backend."""
     if request.param == "directory":
-        return SkillsManager.from_directory(library)
+        return SkillsManager.from_directory(shared_library)
     if request.param == "virtual":
-        return SkillsManager(backend=disk(library.parent), sources=["/skills"])
+        return SkillsManager(backend=disk(shared_library.parent), sources=["/skills"])
     if request.param == "composite":
-        backend = CompositeBackend(default=StateBackend(), routes={"/library/": disk(library.parent)})
+        backend = CompositeBackend(default=StateBackend(), routes={"/library/": disk(shared_library.parent)})
         return SkillsManager(backend=backend, sources=["/library/skills"])
     return SkillsManager(backend=store_backend("/skills"), sources=["/skills"])
 
@@ -240,10 +249,10 @@ def test_missing_directories_have_no_skill_of_any_name(mode: Mode, tmp_path: Pat
 @both_modes
 @pytest.mark.parametrize("name", ["", " ", "\x00", "../csv-report", "csv-report/", "/", "x" * 10_000, "\ud800"])
 @each_call
-def test_odd_names_are_not_found(mode: Mode, library: Path, method: str, name: str) -> None:
+def test_odd_names_are_not_found(mode: Mode, shared_library: Path, method: str, name: str) -> None:
     """A name is never taken for a path, and one that no skill can have is simply not found."""
     with pytest.raises(SkillNotFoundError) as caught:
-        ask(mode, SkillsManager.from_directory(library), method, name, *CALLS[method])
+        ask(mode, SkillsManager.from_directory(shared_library), method, name, *CALLS[method])
     assert len(str(caught.value)) < 1000
 
 
@@ -325,7 +334,7 @@ def test_failing_sources_are_no_broken_skills(mode: Mode, tmp_path: Path) -> Non
 
 
 @both_modes
-def test_unreadable_files_are_errors_of_their_own(mode: Mode, library: Path) -> None:
+def test_unreadable_files_are_errors_of_their_own(mode: Mode, shared_library: Path) -> None:
     """A backend that cannot give a file makes neither a missing file nor an exception of its own out of it."""
 
     class Flaky(FilesystemBackend):
@@ -334,7 +343,7 @@ def test_unreadable_files_are_errors_of_their_own(mode: Mode, library: Path) -> 
                 raise OSError("disk on fire")
             return super().download_files(paths)
 
-    manager = SkillsManager(backend=Flaky(library), sources=["/"])
+    manager = SkillsManager(backend=Flaky(shared_library), sources=["/"])
     with pytest.raises(SkillsError, match="disk on fire") as caught:
         ask(mode, manager, "get_skill_asset", "csv-report", "references/guide.md")
     assert not isinstance(caught.value, SkillPathError)
@@ -431,9 +440,9 @@ def test_directories_may_be_spelled_in_any_way(
 
 @both_modes
 @pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "real"])
-def test_sources_may_be_relative(mode: Mode, library: Path, *, virtual: bool) -> None:
+def test_sources_may_be_relative(mode: Mode, shared_library: Path, *, virtual: bool) -> None:
     """A source relative to the backend's root serves every method."""
-    backend = FilesystemBackend(root_dir=library.parent, virtual_mode=virtual)
+    backend = FilesystemBackend(root_dir=shared_library.parent, virtual_mode=virtual)
     manager = SkillsManager(backend=backend, sources=["skills"])
     assert ask(mode, manager, "list_skills") == NAMES
     assert ask(mode, manager, "get_skill_asset", "csv-report", "references/guide.md") == "How to report."
@@ -509,9 +518,9 @@ def test_max_depth_bounds_the_search(mode: Mode, tmp_path: Path, depth: int, nam
 
 
 @both_modes
-def test_a_source_may_be_one_skill(mode: Mode, library: Path) -> None:
+def test_a_source_may_be_one_skill(mode: Mode, shared_library: Path) -> None:
     """A source that is itself a skill's directory is that skill."""
-    manager = SkillsManager.from_directory(library / "csv-report")
+    manager = SkillsManager.from_directory(shared_library / "csv-report")
     assert ask(mode, manager, "list_skills") == ["csv-report"]
     assert ask(mode, manager, "get_skill_asset", "csv-report", "references/guide.md") == "How to report."
 
@@ -552,7 +561,7 @@ def test_wrong_sources_are_refused(tmp_path: Path, sources: Any) -> None:
 
 
 @pytest.fixture
-def stuck(library: Path) -> Iterator[BackendProtocol]:
+def stuck(shared_library: Path) -> Iterator[BackendProtocol]:
     """Return a backend that gives no file before the test has ended."""
     ended = threading.Event()
 
@@ -562,7 +571,7 @@ def stuck(library: Path) -> Iterator[BackendProtocol]:
                 ended.wait()
             return super().download_files(paths)
 
-    yield Stuck(library)
+    yield Stuck(shared_library)
     ended.set()
 
 
@@ -580,9 +589,9 @@ def test_backend_timeout_ends_the_wait(mode: Mode, stuck: BackendProtocol) -> No
     [("list_skills", ()), ("search_skills", ("report",)), *((m, ("csv-report", *a)) for m, a in CALLS.items())],
     ids=["list_skills", "search_skills", *CALLS],
 )
-def test_twins_do_not_block_the_event_loop(library: Path, method: str, arguments: tuple[str, ...]) -> None:
+def test_twins_do_not_block_the_event_loop(shared_library: Path, method: str, arguments: tuple[str, ...]) -> None:
     """An async twin makes no blocking call on the event loop: no file access, no database."""
-    manager = SkillsManager.from_directory(library)
+    manager = SkillsManager.from_directory(shared_library)
 
     async def call() -> Any:
         with blockbuster_ctx():
@@ -591,9 +600,9 @@ def test_twins_do_not_block_the_event_loop(library: Path, method: str, arguments
     assert asyncio.run(call()) == ask("sync", manager, method, *arguments)
 
 
-def test_one_manager_serves_many_callers(library: Path) -> None:
+def test_one_manager_serves_many_callers(shared_library: Path) -> None:
     """Calls from many tasks at once give what they give alone."""
-    manager = SkillsManager.from_directory(library)
+    manager = SkillsManager.from_directory(shared_library)
 
     async def all_at_once() -> list[Any]:
         searches = [manager.asearch_skills("release notes") for _ in range(10)]
