@@ -787,13 +787,17 @@ class Linked(BackendProtocol):
 @pytest.mark.parametrize("refresh", ["thread", "run"])
 def test_a_later_run_is_cheap_however_many_links_there_are(mode: Mode, refresh: Any) -> None:
     """A thread that knows thousands of linked skills looks at each of them once, not at each pair."""
-    middleware = SkillsMiddleware(backend=Linked(3000), sources=["/s"], refresh=refresh)
-    state = before_agent(mode, middleware, {"messages": []})
-    assert state is not None
-    assert len(state["skills_metadata"]) == 3000
-    started = time.process_time()
-    assert before_agent(mode, middleware, {"messages": [], **state}) is None
-    assert time.process_time() - started < 1.0
+
+    def seconds(count: int) -> float:
+        middleware = SkillsMiddleware(backend=Linked(count), sources=["/s"], refresh=refresh)
+        state = before_agent(mode, middleware, {"messages": []})
+        assert state is not None
+        assert len(state["skills_metadata"]) == count
+        started = time.process_time()
+        assert before_agent(mode, middleware, {"messages": [], **state}) is None
+        return time.process_time() - started
+
+    assert min(map(seconds, [3000] * 3)) < 8 * min(map(seconds, [750] * 3))
 
 
 @both_modes

@@ -1,5 +1,6 @@
 """Hostile files: whatever comes in, reading never raises, stays fast and small, and hands on clean text."""
 
+import functools
 import itertools
 import json
 import re
@@ -22,7 +23,8 @@ repeatable = settings(deadline=None, derandomize=True, max_examples=400, suppres
 PATH = "/skills/demo/SKILL.md"
 REQUIRED = "name: demo\ndescription: Does it.\n"
 
-MAX_SECONDS = 0.25
+MAX_RATIO = 6.0
+"""How much dearer than plain frontmatter of full size a file may be: 0.25 s where that takes 0.04 s."""
 MAX_GROWTH = 3.5
 """How much dearer twice the input may be: two, and room for noise."""
 MEASURABLE_SECONDS = 0.002
@@ -333,6 +335,19 @@ def seconds_to_read(content: bytes | str, rounds: int = 3) -> float:
     return min(times)
 
 
+def is_slow(content: bytes | str) -> bool:
+    """Whether a reading takes longer than it may, beside plain frontmatter read in the same moment."""
+    if seconds_to_read(content, 1) <= MAX_RATIO * plain_seconds():
+        return False
+    plain_seconds.cache_clear()
+    return seconds_to_read(content, 5) > MAX_RATIO * plain_seconds()
+
+
+@functools.cache
+def plain_seconds() -> float:
+    return seconds_to_read(fields(fill("a: b\n", FRONTMATTER)))
+
+
 @attacks
 def test_attacks_are_read_like_any_file(attack: Attack) -> None:
     """An attack gives a reading that says what was wrong, and that is not much larger than the file."""
@@ -345,10 +360,10 @@ def test_attacks_are_read_like_any_file(attack: Attack) -> None:
 
 @attacks
 def test_attacks_cost_little_time(attack: Attack) -> None:
-    """No file takes more than a quarter of a second, and twice the file takes about twice the time."""
+    """No file takes much longer than plain frontmatter does, and twice the file takes about twice the time."""
     whole, half = attack.build(attack.size), attack.build(attack.size // 2)
+    assert not is_slow(whole)
     seconds = seconds_to_read(whole)
-    assert seconds < MAX_SECONDS
     fresh_memory = attack.size * SECONDS_PER_FRESH_BYTE
     if seconds > MEASURABLE_SECONDS and seconds > MAX_GROWTH * seconds_to_read(half) + fresh_memory:
         assert seconds_to_read(whole, 9) < MAX_GROWTH * seconds_to_read(half, 9) + fresh_memory
@@ -371,13 +386,13 @@ def test_attacks_cost_little_memory(attack: Attack) -> None:
 def test_no_repeated_pattern_is_slow() -> None:
     """No pattern of one or two of YAML's special characters, filling the frontmatter, takes long to read."""
     special = "-?:,[]{}#&*!|>'\"%@`<=~.\\ \t\na"
-    slow = {}
+    slow = []
     for length, (opening, closing) in itertools.product((1, 2), (("", ""), ("k: ", "\nz: a: b"))):
         for characters in itertools.product(special, repeat=length):
             content = fields(opening + fill("".join(characters), FRONTMATTER) + closing)
-            if seconds_to_read(content, 1) > MAX_SECONDS and (seconds := seconds_to_read(content)) > MAX_SECONDS:
-                slow[opening + "".join(characters)] = seconds
-    assert slow == {}
+            if is_slow(content):
+                slow.append(opening + "".join(characters))
+    assert slow == []
 
 
 @pytest.mark.parametrize(

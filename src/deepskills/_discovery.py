@@ -16,6 +16,9 @@ from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, CatalogRecord, SkillM
 MAX_REMEMBERED_FILES = 16_384
 """How many parsed files a middleware remembers."""
 
+MAX_INCOMPLETE = 100
+"""How many directories of a source that could not be listed are named, each in a problem of its own."""
+
 SOURCE_ERRORS = frozenset({"sources-failed", "source-failed", "source-incomplete"})
 """Codes of problems that are about a whole source; it is tried again at the next run."""
 
@@ -40,8 +43,9 @@ class Known:
         """Return the skills that each source gave; where one source lies inside another, the inner gave it."""
         given: dict[str, list[SkillMetadata]] = {source.path: [] for source in sources}
         innermost = sorted(sources, key=lambda source: len(source.path), reverse=True)
+        origins = {source: frozenset(directories) for source, directories in self.origins.items()}
         for skill in self.skills:
-            owner = next((source for source in innermost if _gave(source, skill["path"], self.origins)), None)
+            owner = next((source for source in innermost if _gave(source, skill["path"], origins)), None)
             if owner is not None:
                 given[owner.path].append(skill)
         return given
@@ -185,7 +189,8 @@ class _Search:
         self.directories = 0
         self.cut = False
         self.failed: str | None = None
-        self.incomplete: str | None = None
+        self.incomplete: list[str] = []
+        """For each directory that could not be listed in full, which and why."""
         self.missing = False
 
     def take(self, path: str, reply: object, *, deepest: bool) -> list[str]:
@@ -195,7 +200,7 @@ class _Search:
             self._note_failure(path, reason)
             return []
         if reply.error:
-            self.incomplete = reply.error
+            self._note_incomplete(path, reply.error)
         own = next((e for e in reply.entries if e.name == SKILL_FILE and not e.is_directory), None)
         if own is not None:
             self.files[own.path] = True
@@ -209,11 +214,14 @@ class _Search:
 
     def _note_failure(self, path: str, reason: str) -> None:
         if path != self.source.path:
-            self.incomplete = f"{path}: {reason}"
+            self._note_incomplete(path, reason)
         elif is_missing_error(reason):
             self.missing = True
         else:
             self.failed = reason
+
+    def _note_incomplete(self, path: str, reason: str) -> None:
+        self.incomplete.append(reason if path == self.source.path else f"{path}: {reason}")
 
     def _bounded(self, entries: list[Entry]) -> list[Entry]:
         room = MAX_DIRECTORIES - self.directories
@@ -223,15 +231,17 @@ class _Search:
 
     @property
     def unsure(self) -> bool:
-        return self.failed is not None or self.incomplete is not None
+        return self.failed is not None or bool(self.incomplete)
 
     def problems(self, *, found_any: bool) -> list[SkillProblem]:
         path = self.source.path
         found: list[SkillProblem] = []
         if self.failed is not None:
             found.append(problem(path, "source-failed", reason=self.failed))
-        if self.incomplete is not None:
-            found.append(problem(path, "source-incomplete", reason=self.incomplete))
+        reasons = self.incomplete[:MAX_INCOMPLETE]
+        if len(self.incomplete) > MAX_INCOMPLETE:
+            reasons.append(f"{len(self.incomplete) - MAX_INCOMPLETE} more directories")
+        found += [problem(path, "source-incomplete", reason=reason) for reason in reasons]
         if self.missing:
             found.append(problem(path, "source-missing"))
         elif not found_any and not found:

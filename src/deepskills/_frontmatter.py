@@ -29,6 +29,12 @@ MAX_PARSES = 256
 MAX_SALVAGED = 64 * 1024
 """How many characters of broken frontmatter are tried as YAML; nested keys count at every level."""
 
+MAX_EVENTS = 200_000
+"""How many YAML events frontmatter may have; what is within the size limit has fewer."""
+
+MAX_SALVAGED_EVENTS = 16_000
+"""How many YAML events are read again key by key; then the rest is taken as plain text."""
+
 MAX_FAILED_PARSES = 24
 """How many of those may fail; a failure can cost more than a success."""
 
@@ -86,7 +92,7 @@ def read_yaml(text: str) -> tuple[Tree, Notes]:
     cleaned = clean(text)
     notes.cleaned = cleaned != text
     try:
-        return _compose(cleaned, notes), notes
+        return _compose(cleaned, notes, iter(range(MAX_EVENTS))), notes
     except FrontmatterError as error:
         notes = Notes(cleaned=notes.cleaned)
         tree = _Salvage(notes).mapping(cleaned.split("\n"))
@@ -109,23 +115,26 @@ def as_text(tree: Tree, *, nested: bool = False) -> str:
     return ", ".join(as_text(item, nested=True) for item in tree)
 
 
-def _compose(text: str, notes: Notes) -> Tree:
-    """Put the one YAML document of `text` together.
+def _compose(text: str, notes: Notes, steps: Iterator[int]) -> Tree:
+    """Put the one YAML document of `text` together, one event a step.
 
     Raises:
-        FrontmatterError: If it is not valid YAML, holds several documents, or nests too deep.
+        FrontmatterError: If it is not valid YAML, holds several documents, nests too deep, or needs more steps.
     """
     source = _EventSource(text)
     composer = _Composer(notes, text.split("\n") if "#" in text else [])
     try:
-        while (event := source.get_event()) is not None:
+        for _ in steps:
+            event = source.get_event()
+            if event is None:
+                return composer.root
             composer.take(event)
     except yaml.YAMLError as error:
         raise FrontmatterError(_reason(error)) from None
     except UnicodeDecodeError:
         # A tag's %-escapes may be no UTF-8, which libyaml lets through.
         raise FrontmatterError("a tag is not text") from None
-    return composer.root
+    raise FrontmatterError("it holds too many values")
 
 
 class _Frame:
@@ -247,6 +256,7 @@ class _Salvage:
         self._parses = MAX_PARSES
         self._failures = MAX_FAILED_PARSES
         self._characters = MAX_SALVAGED
+        self._steps = iter(range(MAX_SALVAGED_EVENTS))
 
     def mapping(self, lines: Iterable[str], depth: int = 0) -> dict[str, Tree]:
         """Return the keys at the indentation of the first line that has one, each with its value."""
@@ -265,7 +275,7 @@ class _Salvage:
             self._characters -= len(text)
             notes = Notes()
             try:
-                tree = _compose(text, notes)
+                tree = _compose(text, notes, self._steps)
             except _TooDeepError:
                 self._failures -= 1
                 self._notes.too_deep.append(key)
