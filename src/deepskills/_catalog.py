@@ -25,13 +25,16 @@ _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 
 def is_current(state: Mapping[str, Any], settings: Settings) -> bool:
     """Whether the thread's catalog can be used as it is."""
-    if settings.varies_by_run or session.trusted_catalog(state) is None:
+    if settings.varies_by_run:
+        return False
+    skills = session.trusted_catalog(state)
+    if skills is None:
         return False
     sources, _reason = settings.sources_for(None)
     if session.recorded_sources(state) != sources:
         return False
     origins = settings.origins.seen()
-    if not all(readable_from(skill["path"], sources, origins) for skill in session.trusted_catalog(state) or ()):
+    if not all(readable_from(skill["path"], sources, origins) for skill in skills):
         return False
     return not any(p["code"] in _RETRIED for p in state.get("skills_problems") or ())
 

@@ -136,13 +136,12 @@ def rebuilt(messages: Iterable[object]) -> tuple[Standing, dict[str, list[Resour
     found = Standing()
     resources: dict[str, list[ResourceMetadata]] = {}
     for message in messages:
+        for name in _taken_away(message):
+            found = found.without(name)
+            resources.pop(name, None)
         mark = mark_of(message)
-        if mark is None:
-            continue
-        name = mark["skill"]
-        found = found.without(name)
-        resources.pop(name, None)
-        if mark.get("event") == "load":
+        if mark is not None and mark.get("event") == "load":
+            name = mark["skill"]
             tokens = mark.get("tokens")
             record = LoadRecord(
                 path=str(mark.get("path")),
@@ -153,6 +152,15 @@ def rebuilt(messages: Iterable[object]) -> tuple[Standing, dict[str, list[Resour
             found = found.with_load(name, record)
             resources[name] = _resources(mark.get("resources"))
     return found, resources
+
+
+def _taken_away(message: object) -> list[str]:
+    """Return the skills that a message unloaded: the one of a call, or all that discovery found gone."""
+    mark: Any = getattr(message, "additional_kwargs", {}).get(MARK)
+    if not isinstance(mark, dict) or mark.get("event") == "load":
+        return []
+    names = [mark.get("skill"), *(mark["skills"] if isinstance(mark.get("skills"), list) else ())]
+    return [name for name in names if isinstance(name, str)]
 
 
 def _resources(items: object) -> list[ResourceMetadata]:
