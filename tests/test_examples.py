@@ -28,7 +28,7 @@ SHOWN = {
         "of 2000 descriptions are shown in full",
     ],
     "streaming": ["skill.loaded", "skill.refused    csv-raport", "skill.unloaded"],
-    "store_app": [],
+    "store_app": ["alice posted release-notes with 3 files", "bob sees: no skills"],
 }
 """What each example prints."""
 
