@@ -11,6 +11,7 @@ from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMid
 
 from deepskills import SkillsMiddleware, SkillSource
 from deepskills._sources import Source, distinct, lies_under, parent, parse_sources, tidy
+from support import MODES, Conversation, Mode, disk, load, skill_md, write_files
 
 LABELLED: list[SkillSource] = [
     "/skills/user/",
@@ -51,6 +52,7 @@ LABELLED: list[SkillSource] = [
 
 class Layer(StrEnum):
     TEAM = "Team"
+    BASE = "/one"
 
 
 @pytest.mark.parametrize("source", LABELLED, ids=repr)
@@ -178,3 +180,28 @@ def test_a_source_named_twice_counts_once_where_it_stands_last() -> None:
     assert distinct([first, other, last]) == [other, last]
     assert distinct([]) == []
     assert last == Source("/a/", "Last")
+
+
+class Text(str):
+    """A path of a user's own kind."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "sources",
+    [[Layer.BASE], [Text("/one")], [("/one", Text("Label"))], lambda _runtime: [Layer.BASE]],
+    ids=["enum", "subclass", "label", "function"],
+)
+def test_skills_of_a_source_that_is_a_kind_of_text_can_be_loaded(mode: Mode, tmp_path: Path, sources: Any) -> None:
+    """A member of an enumeration of paths, or another kind of text, is a path like any other."""
+    write_files(tmp_path, {"one/alpha/SKILL.md": skill_md("alpha")})
+    conversation = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=sources))
+
+    [answer] = conversation.call(load("alpha"))
+
+    assert answer.status == "success"
+    assert conversation.loaded == ["alpha"]
+    [pair] = conversation.state["skills_catalog_record"]["sources"]
+    assert [type(part) for part in pair] == [str, str]

@@ -31,7 +31,8 @@ def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
 
 def _parse_source(source: SkillSource) -> Source:
     if isinstance(source, str):
-        return Source(source, derive_label(source))
+        path = str.__str__(source)
+        return Source(path, derive_label(path))
     if isinstance(source, tuple) and len(source) == 2 and all(isinstance(part, str) for part in source):  # noqa: PLR2004
         return Source(str.__str__(source[0]), str.__str__(source[1]))
     raise TypeError(f"a source is a path or a (path, label) pair of strings, got {source!r}")
