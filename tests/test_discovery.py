@@ -510,6 +510,13 @@ def test_the_record_of_a_catalog_is_plain_data() -> None:
     assert record["digest"] != catalog_digest(reversed(catalog.skills))
 
 
+def test_a_catalog_is_known_again_whatever_the_order_of_its_keys() -> None:
+    """A checkpointer that sorts the keys of mappings does not make a catalog another one."""
+    catalog = Tree({"/s/a/SKILL.md": skill_md("a", metadata={"z": "1", "b": "2"})}).discover("/s")
+    turned = [dict(reversed(skill.items())) for skill in catalog.skills]
+    assert catalog_digest(turned) == catalog_digest(catalog.skills)  # type: ignore[arg-type]
+
+
 # The memory of parsed files.
 
 

@@ -1,6 +1,7 @@
 """A drop-in: ours stands where deepagents' class stands, and where there is no deepagents at all."""
 
 import asyncio
+import copy
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -373,3 +374,25 @@ def test_values_that_no_argument_has_are_refused(arguments: dict[str, Any], erro
 def test_values_at_the_border_are_taken(arguments: dict[str, Any]) -> None:
     """Zero slots, no limit, a resolver for tools, functions of the runtime: all fine."""
     SkillsMiddleware(**{"backend": StateBackend(), "sources": ["/skills"], **arguments})
+
+
+# --- copies ------------------------------------------------------------------------------------------------------
+
+
+@both_modes
+def test_a_deep_copy_is_a_middleware_of_its_own(mode: Mode, tmp_path: Path) -> None:
+    """A copy finds and loads skills, and what it or the original remembers is not shared."""
+    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
+    backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=False)
+    original = HouseSkills(backend=backend, sources=["skills"], extra_tools=["search_skills", "list_skill_assets"])
+    Conversation(mode, original).call(load("alpha"))
+
+    twin = copy.deepcopy(original)
+    conversation = Conversation(mode, twin)
+    loaded, found = conversation.call(load("alpha"), ("search_skills", {"query": "alpha"}))
+
+    assert type(twin) is HouseSkills
+    assert [made.name for made in twin.tools] == [made.name for made in original.tools]
+    assert (loaded.status, found.status) == ("success", "success")
+    assert conversation.loaded == ["alpha"]
+    assert copy.deepcopy(twin).sources == ["skills"]

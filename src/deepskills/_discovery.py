@@ -1,6 +1,7 @@
 """Plans: sources to a catalog of skills and the problems on the way."""
 
 import hashlib
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -80,6 +81,10 @@ class SkillCache:
         self._remembered: OrderedDict[tuple[str, bytes], _Remembered] = OrderedDict()
         self._latest: dict[str, _Remembered] = {}
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "SkillCache":
+        """Return an empty one: what is remembered is not part of what a copy is for."""
+        return SkillCache(self._size)
+
     def read(self, path: str, content: bytes) -> tuple[SkillMetadata | None, list[SkillProblem]]:
         """Return the metadata and problems of a file; the caller owns what it gets."""
         key = (path, hashlib.blake2b(content, digest_size=16).digest())
@@ -130,8 +135,9 @@ def _copy(skill: SkillMetadata) -> SkillMetadata:
 
 
 def catalog_digest(skills: Iterable[SkillMetadata]) -> str:
-    """Return a digest of a catalog's content."""
-    return hashlib.blake2b(repr(list(skills)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    """Return a digest of a catalog's content, whatever the order of keys: a checkpointer may have its own."""
+    text = json.dumps(list(skills), sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class Origins:
@@ -144,6 +150,10 @@ class Origins:
         self._size = size
         self._lock = threading.Lock()
         self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Origins":
+        """Return an empty one: what is remembered is not part of what a copy is for."""
+        return Origins(self._size)
 
     def note(self, origins: Led) -> None:
         """Remember what a discovery saw."""

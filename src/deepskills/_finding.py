@@ -45,6 +45,10 @@ class SearchCache:
         self._lock = threading.Lock()
         self._indexes: OrderedDict[str, SearchIndex] = OrderedDict()
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "SearchCache":
+        """Return an empty one: what is remembered is not part of what a copy is for."""
+        return SearchCache(self._size)
+
     def search(
         self, skills: Sequence[SkillMetadata], tags: Mapping[str, str], query: str, n: int
     ) -> list[SkillMetadata]:

@@ -1,6 +1,7 @@
 """`SkillsMiddleware`: settings and hooks, each hook a few lines."""
 
 import asyncio
+import copy
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -121,11 +122,8 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         self.source_labels: list[str] = [source.label for source in fixed or ()]
         self.system_prompt_template = system_prompt
         self._memory = TextMemory()
-        extra = ExtraTools(self._settings)
-        self.tools: Sequence[BaseTool] = [
-            *SkillTools(self._settings, self._memory).all(),
-            *(extra.make(name) for name in check_names(extra_tools)),
-        ]
+        self._extra_tools = check_names(extra_tools)
+        self.tools: Sequence[BaseTool] = self._own_tools()
         self._cache = SkillCache()
         self._section = None
         if system_prompt is not None:
@@ -135,6 +133,21 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
                 budget=catalog_budget,
                 searchable="search_skills" in extra_tools,
             )
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "SkillsMiddleware[ContextT, ResponseT]":
+        """Return a copy that remembers nothing and whose tools work on its own settings."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        for key, value in vars(self).items():
+            if key != "tools":
+                setattr(twin, key, copy.deepcopy(value, memo))
+        own = {tool.name: tool for tool in twin._own_tools()}  # noqa: SLF001 - of the same class
+        twin.tools = [own.get(tool.name, tool) for tool in self.tools]
+        return twin
+
+    def _own_tools(self) -> list[BaseTool]:
+        extra = ExtraTools(self._settings)
+        return [*SkillTools(self._settings, self._memory).all(), *(extra.make(name) for name in self._extra_tools)]
 
     @property
     def name(self) -> str:

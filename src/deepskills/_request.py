@@ -36,6 +36,10 @@ class TextMemory:
         self._lock = threading.Lock()
         self._texts: OrderedDict[str, str] = OrderedDict()
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "TextMemory":
+        """Return an empty one: what is remembered is not part of what a copy is for."""
+        return TextMemory(self._size)
+
     def get(self, fingerprint: str) -> str | None:
         """Return the text that has this fingerprint."""
         with self._lock:

@@ -38,6 +38,12 @@ class Section:
         self._lock = threading.Lock()
         self._sections: deque[tuple[SectionInput, str]] = deque(maxlen=REMEMBERED_SECTIONS)
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "Section":
+        """Return an empty one: what is remembered is not part of what a copy is for."""
+        return Section(
+            self._template, shows_loaded=self._shows_loaded, budget=self._budget, searchable=self._searchable
+        )
+
     def render(self, given: SectionInput) -> str:
         """Return the section's text."""
         given = self._snapshot(given)

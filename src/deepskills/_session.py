@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
@@ -22,7 +22,7 @@ _KINDS: dict[str, Any] = {LOAD_TOOL: "load", UNLOAD_TOOL: "unload"}
 def trusted_catalog(state: Mapping[str, Any]) -> list[SkillMetadata] | None:
     """Return the catalog in state if discovery wrote it, else `None`: a caller's own is not believed."""
     skills, record = state.get("skills_metadata"), catalog_record(state)
-    if isinstance(skills, list) and record is not None and record["digest"] == catalog_digest(skills):
+    if record is not None and _is_catalog(skills) and record["digest"] == catalog_digest(skills):
         return skills
     return None
 
@@ -36,11 +36,34 @@ def catalog_record(state: Mapping[str, Any]) -> CatalogRecord | None:
     is_whole = (
         isinstance(record["digest"], str)
         and isinstance(sources, list)
-        and all(isinstance(pair, list) and [type(part) for part in pair] == [str, str] for pair in sources)
+        and all(isinstance(pair, list) and len(pair) == 2 and _are_text(pair) for pair in sources)  # noqa: PLR2004 - a pair
         and isinstance(tags, dict)
-        and all(isinstance(text, str) for item in tags.items() for text in item)
+        and _are_text([*tags, *tags.values()])
     )
     return cast("CatalogRecord", record) if is_whole else None
+
+
+def _is_catalog(value: object) -> TypeGuard[list[SkillMetadata]]:
+    """Whether `value` has the shape of a catalog, whoever made it."""
+    return isinstance(value, list) and all(isinstance(item, dict) and _is_skill(item) for item in value)
+
+
+def _is_skill(item: Mapping[object, object]) -> bool:
+    if item.keys() != SkillMetadata.__annotations__.keys():
+        return False
+    optional = (item["license"], item["compatibility"])
+    further, tools = item["metadata"], item["allowed_tools"]
+    return (
+        _are_text([item["path"], item["name"], item["description"], *(text for text in optional if text is not None)])
+        and isinstance(further, dict)
+        and _are_text([*further, *further.values()])
+        and isinstance(tools, list)
+        and _are_text(tools)
+    )
+
+
+def _are_text(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def known(state: Mapping[str, Any], origins: Led) -> Known:
