@@ -15,9 +15,9 @@ from deepskills._discovery import (
     SkillCache,
     catalog_digest,
     discover,
-    readable_from,
     source_errors,
 )
+from deepskills._origins import readable_from
 from deepskills._plan import Call, Entry, Failed, File, Files, ListDirectory, Listing, ReadFiles, Reply
 from deepskills._sources import parse_sources
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SkillSource
@@ -448,7 +448,7 @@ def test_a_source_that_fails_keeps_what_its_links_gave() -> None:
     assert readable_from("/pool/linked/SKILL.md", catalog.sources, catalog.origins)
 
 
-@pytest.mark.parametrize(
+RELATIVE = pytest.mark.parametrize(
     ("source", "real"),
     [
         ("skills", "/home/me/skills"),
@@ -459,6 +459,40 @@ def test_a_source_that_fails_keeps_what_its_links_gave() -> None:
         ("app/.agents/skills", "/home/me/app/.agents/skills"),
     ],
 )
+
+
+@RELATIVE
+def test_a_relative_source_that_fails_keeps_its_entries_also_in_another_process(source: str, real: str) -> None:
+    """Whose an entry was is told by its path; that makes nothing readable that no listing showed."""
+    before = Known(Tree(skills(f"{real}/one", "/elsewhere/two")).discover(real, "/elsewhere").skills)
+    catalog = Tree({}, replies={source: Failed("down")}).discover(source, known=before)
+    assert paths(catalog) == {"one": f"{real}/one/SKILL.md"}
+    assert not readable_from(f"{real}/one/SKILL.md", catalog.sources, catalog.origins)
+
+
+@pytest.mark.parametrize("order", [("skills", "/x/skills"), ("/x/skills", "skills")])
+def test_an_absolute_source_keeps_what_a_relative_one_might_claim(order: tuple[str, str]) -> None:
+    """An entry that lies under one source is not taken for another's that only sounds like it."""
+    before = Known(Tree(skills("/x/skills/one")).discover("/x/skills").skills)
+    replies: dict[str, Reply] = {"skills": Failed("down"), "/x/skills": Listing(())}
+    assert Tree({}, replies=replies).discover(*order, known=before).skills == []
+
+
+def test_words_to_find_skills_by_come_with_the_discovery_that_read_them() -> None:
+    """Of two catalogs with the same path, each has the words of its own file; a skill without any has none."""
+    cache = SkillCache()
+    files = [{"/s/a/SKILL.md": f"---\nname: a\ndescription: d\ntags: {tag}\n---\n"} for tag in ("mine", "yours", "")]
+    found = [Tree(one).discover("/s", cache=cache).tags for one in (*files, files[0])]
+    assert [tags["/s/a/SKILL.md"] for tags in found] == ["mine", "yours", "", "mine"]
+
+
+def test_a_file_that_no_skill_can_be_made_of_is_named_apart_from_one_that_is_gone() -> None:
+    """Where a file is and cannot be used, the catalog says so."""
+    files = {"/s/a/SKILL.md": "---\nname: a\n---\n", "/s/b/SKILL.md": skill_md("b"), "/s/c/notes.md": "x"}
+    assert set(Tree(files).discover("/s").unusable) == {"/s/a/SKILL.md"}
+
+
+@RELATIVE
 def test_a_relative_source_is_kept_as_one_place(source: str, real: str) -> None:
     """What state keeps of a source whose paths a backend spells out does not grow with its skills."""
     files = skills(*(f"{real}/skill-{number}" for number in range(20)))
@@ -538,8 +572,8 @@ def test_a_file_is_parsed_once_for_all_threads() -> None:
 def test_a_changed_file_is_parsed_anew() -> None:
     """Content, not only the path, tells whether a file is known."""
     cache = SkillCache()
-    first, _ = cache.read("/s/a/SKILL.md", skill_md("a", "Old.").encode())
-    second, _ = cache.read("/s/a/SKILL.md", skill_md("a", "New.").encode())
+    first, *_ = cache.read("/s/a/SKILL.md", skill_md("a", "Old.").encode())
+    second, *_ = cache.read("/s/a/SKILL.md", skill_md("a", "New.").encode())
     assert first is not None
     assert second is not None
     assert (first["description"], second["description"]) == ("Old.", "New.")
@@ -549,8 +583,8 @@ def test_equal_files_at_two_paths_are_two_skills() -> None:
     """A copy elsewhere has its own path and its own problems."""
     cache = SkillCache()
     content = skill_md("a").encode()
-    first, first_problems = cache.read("/s/a/SKILL.md", content)
-    second, second_problems = cache.read("/s/b/SKILL.md", content)
+    first, first_problems, _ = cache.read("/s/a/SKILL.md", content)
+    second, second_problems, _ = cache.read("/s/b/SKILL.md", content)
     assert first is not None
     assert second is not None
     assert (first["path"], second["path"]) == ("/s/a/SKILL.md", "/s/b/SKILL.md")
@@ -562,13 +596,13 @@ def test_a_caller_owns_what_it_gets() -> None:
     """Changing what the cache gave changes nothing for the next caller."""
     cache = SkillCache()
     content = skill_md("a", allowed_tools="Read Write", metadata={"k": "v"}).encode()
-    first, problems = cache.read("/s/other/SKILL.md", content)
+    first, problems, _ = cache.read("/s/other/SKILL.md", content)
     assert first is not None
     first["name"] = "changed"
     first["allowed_tools"].append("Bash")
     first["metadata"]["k"] = "changed"
     problems.clear()
-    second, problems = cache.read("/s/other/SKILL.md", content)
+    second, problems, _ = cache.read("/s/other/SKILL.md", content)
     assert second is not None
     assert (second["name"], second["allowed_tools"], second["metadata"]) == ("a", ["Read", "Write"], {"k": "v"})
     assert len(problems) == 1
@@ -576,7 +610,7 @@ def test_a_caller_owns_what_it_gets() -> None:
 
 def described(cache: SkillCache, name: str) -> str:
     """Return a skill's description as the cache reads it."""
-    skill, _problems = cache.read(f"/s/{name}/SKILL.md", skill_md(name, f"What {name} does.").encode())
+    skill, *_ = cache.read(f"/s/{name}/SKILL.md", skill_md(name, f"What {name} does.").encode())
     assert skill is not None
     return skill["description"]
 

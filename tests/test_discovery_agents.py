@@ -747,16 +747,15 @@ class Down(FilesystemBackend):
 
 
 @both_modes
-@pytest.mark.parametrize("kind", ["absolute"])
+@pytest.mark.parametrize("kind", ["absolute", "relative"])
 def test_a_source_that_is_down_when_another_process_goes_on_keeps_its_entries(
     mode: Mode, kind: str, tmp_path: Path
 ) -> None:
     """A thread that is resumed by another instance keeps the entries of a source that fails, and what is loaded."""
     write_files(tmp_path, {"pool/one/SKILL.md": skill_md("one"), "skills/two/SKILL.md": skill_md("two")})
     (tmp_path / "skills/one").symlink_to(tmp_path / "pool/one")
-    sources = {"absolute": f"{tmp_path}/skills", "relative": "skills", "linked": "/skills"}
+    sources = {"absolute": f"{tmp_path}/skills", "relative": "skills"}
     backend = Down(tmp_path)
-    backend.virtual_mode = kind == "linked"
     saver = InMemorySaver()
     options: dict[str, Any] = {"backend": backend, "sources": [sources[kind]], "refresh": "run"}
     first = Chat(mode, SkillsMiddleware(**options), call_tools(("load_skill", {"skill_name": "one"})), saver=saver)
@@ -767,6 +766,44 @@ def test_a_source_that_is_down_when_another_process_goes_on_keeps_its_entries(
     assert sorted(shown(later.say())) == ["one", "two"]
     assert later.state["skills_loaded"] == ["one"]
     assert later.problems == [(sources[kind], "source-failed", "error")]
+
+
+@both_modes
+@pytest.mark.parametrize("source", ["skills", "./skills"])
+def test_a_relative_source_on_a_virtual_backend_is_kept_by_another_process_too(
+    mode: Mode, source: str, tmp_path: Path
+) -> None:
+    """Also where the backend's own root is virtual, a relative source that is down takes nothing away."""
+    write_files(tmp_path, {"skills/one/SKILL.md": skill_md("one"), "skills/two/SKILL.md": skill_md("two")})
+    backend = Switchable(tmp_path)
+    backend.virtual_mode = True
+    saver = InMemorySaver()
+    options: dict[str, Any] = {"backend": backend, "sources": [source], "refresh": "run"}
+    first = Chat(mode, SkillsMiddleware(**options), call_tools(("load_skill", {"skill_name": "one"})), saver=saver)
+    first.say()
+    backend.down[source] = failing()
+    later = Chat(mode, SkillsMiddleware(**options), saver=saver)
+    assert sorted(shown(later.say())) == ["one", "two"]
+    assert later.state["skills_loaded"] == ["one"]
+
+
+@both_modes
+def test_words_of_one_users_skills_reach_no_other_user(mode: Mode, tmp_path: Path) -> None:
+    """Two users whose skills lie at the same path are each found by their own words, also while a source is down."""
+    for user, word in (("ann", "alpha"), ("bob", "secret")):
+        text = f"---\nname: notes\ndescription: Notes.\ntags: {word}\n---\n"
+        write_files(tmp_path, {f"{user}/skills/notes/SKILL.md": text})
+    backends = {user: Switchable(tmp_path / user) for user in ("ann", "bob")}
+    for backend in backends.values():
+        backend.virtual_mode = True
+    middleware = SkillsMiddleware(backend=lambda runtime: backends[runtime.context.name], sources=["/skills"])
+    chats = {user: Chat(mode, middleware, context_schema=User) for user in backends}
+    for user, chat in chats.items():
+        chat.say(context=User(user))
+    backends["ann"].down["/skills"] = failing()
+    chats["ann"].say(context=User("ann"))
+    assert chats["ann"].state["skills_catalog_record"]["tags"] == {"/skills/notes/SKILL.md": "alpha"}
+    assert chats["bob"].state["skills_catalog_record"]["tags"] == {"/skills/notes/SKILL.md": "secret"}
 
 
 class Linked(BackendProtocol):
@@ -833,12 +870,8 @@ def deleted(root: Path) -> None:
     shutil.rmtree(root / "s/gone")
 
 
-def broken(root: Path) -> None:
-    (root / "s/gone/SKILL.md").write_text("no longer a skill")
-
-
 @both_modes
-@pytest.mark.parametrize("change", [moved, deleted, broken])
+@pytest.mark.parametrize("change", [moved, deleted])
 def test_a_loaded_skill_that_is_gone_is_unloaded_and_the_model_told(
     mode: Mode, change: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -867,6 +900,26 @@ def test_a_loaded_skill_that_is_gone_is_unloaded_and_the_model_told(
     assert told[0] in chat.model.requests[-1].text
     chat.say()
     assert [message.text for message in chat.state["messages"] if "unloaded" in message.text] == told
+
+
+@both_modes
+def test_a_loaded_skill_whose_file_is_broken_for_a_moment_stays_loaded(mode: Mode, tmp_path: Path) -> None:
+    """A file that is half saved when a run looks takes nothing away; the model is told of no loss."""
+    write_files(tmp_path, {"skills/one/SKILL.md": skill_md("one"), "skills/two/SKILL.md": skill_md("two")})
+    backend = Counting(tmp_path)
+    backend.virtual_mode = True
+    middleware = SkillsMiddleware(backend=backend, sources=["/skills"], refresh="run")
+    chat = Chat(mode, middleware, call_tools(("load_skill", {"skill_name": "one"})))
+    chat.say()
+    write_files(tmp_path, {"skills/one/SKILL.md": "---\nname: one\n---\nhalf saved"})
+    chat.say()
+    assert chat.state["skills_loaded"] == ["one"]
+    assert chat.problems == [("/skills/one/SKILL.md", "description-missing", "error")]
+    assert "Instructions of one." in chat.model.requests[-1].text
+    assert "No longer available" not in chat.model.requests[-1].text
+    write_files(tmp_path, {"skills/one/SKILL.md": skill_md("one")})
+    assert sorted(shown(chat.say())) == ["one", "two"]
+    assert chat.state["skills_loaded"] == ["one"]
 
 
 @both_modes

@@ -7,9 +7,10 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 from deepskills import _session as session
-from deepskills._discovery import SOURCE_ERRORS, Catalog, Known, SkillCache, discover, readable_from, source_errors
+from deepskills._discovery import SOURCE_ERRORS, Catalog, Known, SkillCache, discover, source_errors
 from deepskills._errors import SkillsError
 from deepskills._lifecycle import Standing
+from deepskills._origins import Led, owner_of, readable_from
 from deepskills._plan import Plan
 from deepskills._problems import problem, quoted
 from deepskills._prompt import shown_name
@@ -54,7 +55,7 @@ def discovery(
     else:
         catalog = _as_before(state, known, reason)
     settings.origins.note(catalog.origins)
-    update = _update(state, catalog, cache)
+    update = _update(state, catalog, settings.origins.seen())
     _log(catalog, update["skills_problems"], before=state.get("skills_problems") or ())
     if settings.strict:
         _raise_errors(catalog.problems)
@@ -68,15 +69,15 @@ def _as_before(state: Mapping[str, Any], known: Known, reason: str) -> Catalog:
     return Catalog(list(known.skills), problems, sources, known.origins, unsure=sources)
 
 
-def _update(state: Mapping[str, Any], catalog: Catalog, cache: SkillCache) -> dict[str, Any]:
+def _update(state: Mapping[str, Any], catalog: Catalog, origins: Led) -> dict[str, Any]:
     standing, resources = _standing(state)
-    gone = _gone(standing, catalog)
+    gone = _gone(standing, catalog, origins)
     problems = [*catalog.problems, *(problem(standing.records[n]["path"], "skill-gone", name=quoted(n)) for n in gone)]
     update: dict[str, Any] = {
         "skills_metadata": catalog.skills,
         "skills_load_errors": source_errors(problems),
         "skills_problems": problems,
-        "skills_catalog_record": catalog.record(_tags(state, catalog, cache)),
+        "skills_catalog_record": catalog.record(_tags(state, catalog)),
     }
     if _is_new(state):
         kept = [name for name in standing.loaded if name not in gone]
@@ -91,11 +92,10 @@ def _update(state: Mapping[str, Any], catalog: Catalog, cache: SkillCache) -> di
     return update
 
 
-def _tags(state: Mapping[str, Any], catalog: Catalog, cache: SkillCache) -> dict[str, str]:
-    """Return the search words of every skill in the catalog, those of kept entries included."""
-    paths = {skill["path"] for skill in catalog.skills}
-    before = {path: words for path, words in session.recorded_tags(state).items() if path in paths}
-    return {**before, **cache.tags(catalog.skills)}
+def _tags(state: Mapping[str, Any], catalog: Catalog) -> dict[str, str]:
+    """Return the search words of every skill in the catalog; entries that were kept have those of before."""
+    words = {**session.recorded_tags(state), **catalog.tags}
+    return {path: found for skill in catalog.skills if (found := words.get(path := skill["path"]))}
 
 
 def _standing(state: Mapping[str, Any]) -> tuple[Standing, dict[str, list[ResourceMetadata]]]:
@@ -110,15 +110,19 @@ def _is_new(state: Mapping[str, Any]) -> bool:
     return state.get("skills_catalog_record") is None and not state.get("skills_loaded")
 
 
-def _gone(standing: Standing, catalog: Catalog) -> list[str]:
-    """Return the loaded skills that a successful listing no longer has, or has at another path."""
+def _gone(standing: Standing, catalog: Catalog, origins: Led) -> list[str]:
+    """Return the loaded skills that a successful listing no longer has, or has at another path.
+
+    A file that is there and cannot be used, perhaps half saved, takes nothing away.
+    """
     paths = {skill["name"]: skill["path"] for skill in catalog.skills}
     gone = []
     for name in standing.loaded:
         record = standing.records.get(name)
         if record is None or paths.get(name) == record["path"]:
             continue
-        if not readable_from(record["path"], catalog.unsure, catalog.origins):
+        is_there = record["path"] in catalog.unusable
+        if not is_there and owner_of(record["path"], catalog.unsure, origins) is None:
             gone.append(name)
     return gone
 

@@ -1,7 +1,7 @@
 """What the command line knows of the skills in local directories."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -9,7 +9,7 @@ from typing import TypeVar
 from deepagents.backends import FilesystemBackend
 from typing_extensions import TypedDict
 
-from deepskills._discovery import Catalog, Known, SkillCache, discover
+from deepskills._discovery import Catalog, Known, Reading, SkillCache, discover
 from deepskills._errors import SkillsError
 from deepskills._finding import SearchCache, find_or_raise
 from deepskills._lifecycle import Preparation, Prepared, prepare
@@ -111,7 +111,7 @@ class LocalCatalog:
     catalog: Catalog
     found: list[Found]
     source_problems: list[SkillProblem]
-    tags: dict[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, name: str) -> Found:
         """Return the usable skill of that name, in any case.
@@ -175,11 +175,11 @@ def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
     cache = SkillCache()
     claims: dict[str, str] = {}
 
-    def read(path: str, content: bytes) -> tuple[SkillMetadata | None, list[SkillProblem]]:
-        metadata, problems = cache.read(path, content)
-        if metadata is not None:
-            claims[path] = metadata["name"]
-        return metadata, problems
+    def read(path: str, content: bytes) -> Reading:
+        reading = cache.read(path, content)
+        if reading[0] is not None:
+            claims[path] = reading[0]["name"]
+        return reading
 
     catalog = yield from discover(sources, max_depth=1, read=read, known=Known())
     prepared = yield from prepare(catalog.skills, LOADING)
@@ -197,7 +197,7 @@ def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
             found = broken.setdefault(path, _broken(path, _source_of(path, catalog)))
         found.row["problems"].append(noted)
     everything = sorted([*usable.values(), *broken.values()], key=lambda found: (found.row["name"], found.row["path"]))
-    return LocalCatalog(catalog, everything, source_problems, cache.tags(catalog.skills))
+    return LocalCatalog(catalog, everything, source_problems, catalog.tags)
 
 
 def _found(ready: Prepared, source: Source) -> Found:

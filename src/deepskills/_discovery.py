@@ -6,12 +6,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from deepskills._frontmatter import as_text
+from deepskills._origins import Led, origin_of, owner_of, readable_from
 from deepskills._plan import Entry, Failed, File, ListDirectory, Listing, Plan, is_missing_error, read_files
 from deepskills._problems import problem, quoted
 from deepskills._skillmd import SkillReading, read_skill
-from deepskills._sources import PASSED_OVER, Source, distinct, lies_under, parent
+from deepskills._sources import PASSED_OVER, Source, distinct, lies_under
 from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
 
 MAX_REMEMBERED_FILES = 16_384
@@ -26,11 +28,11 @@ SOURCE_ERRORS = frozenset({"sources-failed", "source-failed", "source-incomplete
 TAG_FIELDS = ("tags", "keywords", "triggers")
 """Frontmatter keys, at the top or in `metadata`, whose words a skill is found by."""
 
-Led = Mapping[str, Collection[str]]
-"""For a source, the directories that its listing led to outside of it."""
+Reading: TypeAlias = tuple[SkillMetadata | None, list[SkillProblem], str]
+"""A file's metadata, its problems, and words that a skill is found by and that its metadata does not hold."""
 
-SkillReader = Callable[[str, bytes], tuple[SkillMetadata | None, list[SkillProblem]]]
-"""Turns a path and a file's content into metadata and problems."""
+SkillReader = Callable[[str, bytes], Reading]
+"""Turns a path and a file's content into a reading."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,16 @@ class Known:
     def by_source(self, sources: Sequence[Source]) -> dict[str, list[SkillMetadata]]:
         """Return the skills that each source gave; where one source lies inside another, the inner gave it."""
         given: dict[str, list[SkillMetadata]] = {source.path: [] for source in sources}
-        innermost = sorted(sources, key=lambda source: len(source.path), reverse=True)
-        origins = {source: frozenset(directories) for source, directories in self.origins.items()}
+        led = self.led()
         for skill in self.skills:
-            owner = next((source for source in innermost if _gave(source, skill["path"], origins)), None)
+            owner = owner_of(skill["path"], sources, led)
             if owner is not None:
                 given[owner.path].append(skill)
         return given
+
+    def led(self) -> Led:
+        """Return where listings led, quick to look up."""
+        return {source: frozenset(directories) for source, directories in self.origins.items()}
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,12 @@ class Catalog:
     origins: Led
     unsure: list[Source]
     """Sources that failed in part or in whole: what they no longer show may still be there."""
+
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """By path, for each skill whose file was read: words that it is found by and that its metadata does not hold."""
+
+    unusable: frozenset[str] = frozenset()
+    """Paths where a file was found that no skill could be made of."""
 
     def record(self, tags: dict[str, str]) -> CatalogRecord:
         """Return what state keeps to know this catalog again, and by which further words to find its skills."""
@@ -79,14 +90,13 @@ class SkillCache:
         self._size = size
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[str, bytes], _Remembered] = OrderedDict()
-        self._latest: dict[str, _Remembered] = {}
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SkillCache":
         """Return an empty one: what is remembered is not part of what a copy is for."""
         return SkillCache(self._size)
 
-    def read(self, path: str, content: bytes) -> tuple[SkillMetadata | None, list[SkillProblem]]:
-        """Return the metadata and problems of a file; the caller owns what it gets."""
+    def read(self, path: str, content: bytes) -> Reading:
+        """Return what a file says; the caller owns what it gets."""
         key = (path, hashlib.blake2b(content, digest_size=16).digest())
         with self._lock:
             remembered = self._remembered.get(key)
@@ -96,18 +106,9 @@ class SkillCache:
             remembered = _Remembered.of(read_skill(content, path=path))
         with self._lock:
             self._remembered[key] = remembered
-            self._latest[path] = remembered
             while len(self._remembered) > self._size:
-                (gone, _digest), old = self._remembered.popitem(last=False)
-                if self._latest.get(gone) is old:
-                    del self._latest[gone]
+                self._remembered.popitem(last=False)
         return remembered.copy()
-
-    def tags(self, skills: Iterable[SkillMetadata]) -> dict[str, str]:
-        """Return the words that skills are found by and that their metadata does not hold, by path."""
-        with self._lock:
-            latest = {skill["path"]: self._latest.get(skill["path"]) for skill in skills}
-        return {path: found.tags for path, found in latest.items() if found is not None and found.tags}
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ class _Remembered:
         tags = " ".join(as_text(reading.frontmatter.get(name)) for name in TAG_FIELDS)
         return cls(reading.metadata, reading.problems, tags.strip())
 
-    def copy(self) -> tuple[SkillMetadata | None, list[SkillProblem]]:
-        return (_copy(self.metadata) if self.metadata is not None else None), list(self.problems)
+    def copy(self) -> Reading:
+        return (_copy(self.metadata) if self.metadata is not None else None), list(self.problems), self.tags
 
 
 def _copy(skill: SkillMetadata) -> SkillMetadata:
@@ -138,54 +139,6 @@ def catalog_digest(skills: Iterable[SkillMetadata]) -> str:
     """Return a digest of a catalog's content, whatever the order of keys: a checkpointer may have its own."""
     text = json.dumps(list(skills), sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-class Origins:
-    """Where listings led outside their sources (links, relative paths), as this process saw it; bounded, thread-safe.
-
-    Kept here and not in state, because a path is read on the word of it and state may come from a caller.
-    """
-
-    def __init__(self, size: int = MAX_REMEMBERED_FILES) -> None:
-        self._size = size
-        self._lock = threading.Lock()
-        self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "Origins":
-        """Return an empty one: what is remembered is not part of what a copy is for."""
-        return Origins(self._size)
-
-    def note(self, origins: Led) -> None:
-        """Remember what a discovery saw."""
-        with self._lock:
-            for source, directories in origins.items():
-                for directory in directories:
-                    self._seen[source, directory] = None
-                    self._seen.move_to_end((source, directory))
-            while len(self._seen) > self._size:
-                self._seen.popitem(last=False)
-
-    def seen(self) -> Led:
-        """Return, for each source, the directories its listing led to."""
-        found: dict[str, set[str]] = {}
-        with self._lock:
-            for source, directory in self._seen:
-                found.setdefault(source, set()).add(directory)
-        return found
-
-
-def readable_from(path: str, sources: Iterable[Source], origins: Led) -> bool:
-    """Whether a catalog's path is a `SKILL.md` under one of `sources`, or where that source's listing led."""
-    if not path.endswith(f"/{SKILL_FILE}"):
-        return False
-    return any(_gave(source, path, origins) for source in sources)
-
-
-def _gave(source: Source, path: str, origins: Led) -> bool:
-    """Whether a `SKILL.md` lies under a source, or in a directory that its listing led to."""
-    led = origins.get(source.path, ())
-    directory = parent(path)
-    return lies_under(path, source.path) or (bool(led) and (directory in led or parent(directory) in led))
 
 
 class _Search:
@@ -275,17 +228,25 @@ def discover(sources: Sequence[Source], *, max_depth: int, read: SkillReader, kn
             search.frontier += search.take(path, reply, deepest=level == max_depth - 1)
     files = yield from read_files([path for search in searches for path in search.files])
     before = known.by_source([search.source for search in searches])
-    return _merge(sources, [_Harvest(search, files, read, before[search.source.path]) for search in searches])
+    led = known.led()
+    harvests = [_Harvest(search, files, read, before[search.source.path], led) for search in searches]
+    return _merge(sources, harvests)
 
 
 class _Harvest:
     """The skills and problems of one source, its files read."""
 
-    def __init__(self, search: _Search, files: dict[str, File], read: SkillReader, known: list[SkillMetadata]) -> None:
+    def __init__(
+        self, search: _Search, files: dict[str, File], read: SkillReader, known: list[SkillMetadata], led: Led
+    ) -> None:
         self.source = search.source
         self.skills: dict[str, SkillMetadata] = {}
         self.problems: list[SkillProblem] = []
         self.unsure = search.unsure
+        self.tags: dict[str, str] = {}
+        self.unusable: list[str] = []
+        self._listed = search.files
+        self._led = led
         before = {skill["path"]: skill for skill in known}
         for path in sorted(search.files):
             self._take(path, files[path], read, before, listed=search.files[path])
@@ -300,10 +261,12 @@ class _Harvest:
         self, path: str, file: File, read: SkillReader, before: dict[str, SkillMetadata], *, listed: bool
     ) -> None:
         if file.content is not None:
-            metadata, problems = read(path, file.content)
+            metadata, problems, self.tags[path] = read(path, file.content)
             self.problems += problems
             if metadata is not None:
                 self._add(metadata)
+            else:
+                self.unusable.append(path)
         elif listed or not file.is_missing:
             self.problems.append(problem(path, "skill-unreadable", reason=file.error))
             if not file.is_missing:
@@ -319,18 +282,10 @@ class _Harvest:
             )
 
     def origins(self) -> list[str]:
-        """Return the directories outside the source that its listing led to."""
-        return sorted({self._origin(skill["path"]) for skill in self.skills.values() if not self._holds(skill["path"])})
-
-    def _origin(self, path: str) -> str:
-        """Return the skill's directory, or the source's own where the backend only spells it out."""
-        directory = parent(path)
-        named = "/".join(part for part in self.source.path.split("/") if part not in {"", ".", ".."})
-        spelled_out = bool(named) and parent(directory).endswith(f"/{named}")
-        return parent(directory) if spelled_out else directory
-
-    def _holds(self, path: str) -> bool:
-        return lies_under(path, self.source.path)
+        """Return the directories outside the source that its listing led to, now or before; state has no say in it."""
+        outside = [s["path"] for s in self.skills.values() if not lies_under(s["path"], self.source.path)]
+        seen = [path for path in outside if path in self._listed or readable_from(path, [self.source], self._led)]
+        return sorted({origin_of(path, self.source) for path in seen})
 
 
 def _merge(sources: Sequence[Source], harvests: list[_Harvest]) -> Catalog:
@@ -346,12 +301,15 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest]) -> Catalog:
                     problem(loser["path"], "skill-shadowed", name=quoted(name), winner=quoted(skill["path"]))
                 )
             skills[name] = skill
+    paths = {skill["path"] for skill in skills.values()}
     return Catalog(
         skills=list(skills.values()),
         problems=problems,
         sources=list(sources),
         origins={harvest.source.path: origins for harvest in harvests if (origins := harvest.origins())},
         unsure=[harvest.source for harvest in harvests if harvest.unsure],
+        tags={path: words for h in harvests for path, words in h.tags.items() if path in paths},
+        unusable=frozenset(path for harvest in harvests for path in harvest.unusable),
     )
 
 

@@ -6,8 +6,9 @@ from typing import Any, TypeGuard, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from deepskills._discovery import Known, Led, catalog_digest
+from deepskills._discovery import Known, catalog_digest
 from deepskills._lifecycle import Prepared, SkillCall, Standing
+from deepskills._origins import Led
 from deepskills._sources import Source
 from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata
 

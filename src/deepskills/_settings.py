@@ -7,9 +7,9 @@ from typing import Any, Literal, NoReturn, TypeAlias, get_args
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._discovery import Origins
 from deepskills._errors import SkillsError
 from deepskills._lifecycle import Budgets
+from deepskills._origins import Origins
 from deepskills._plan import Plan, ResultT, adrive, drive
 from deepskills._sources import Source, parse_sources
 from deepskills._types import SkillSource

@@ -14,7 +14,7 @@ from langgraph.types import Command
 from deepskills import _lifecycle as life
 from deepskills import _session as session
 from deepskills._answers import Answer, answer
-from deepskills._discovery import readable_from
+from deepskills._origins import readable_from
 from deepskills._plan import Plan
 from deepskills._prompt import field_text
 from deepskills._request import TextMemory

@@ -181,8 +181,7 @@ class SkillsManager:
         return self._matches((yield from self._catalog()), query, n)
 
     def _matches(self, catalog: Catalog, query: str, n: int) -> list[SearchResult]:
-        tags = self._cache.tags(catalog.skills)
-        found = self._search.search(catalog.skills, tags, query, n)
+        found = self._search.search(catalog.skills, catalog.tags, query, n)
         return [SearchResult(name=skill["name"], description=skill["description"]) for skill in found]
 
     def _skill(self, name: str) -> Plan[SkillMetadata]:
