@@ -38,6 +38,7 @@ class Tree:
     def answer(self, call: Call) -> Reply:
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
+        assert isinstance(call, ReadFiles)
         return Files(tuple(self._file(path) for path in call.paths))
 
     def _listing(self, path: str) -> Reply:

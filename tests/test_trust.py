@@ -332,13 +332,15 @@ def test_a_link_out_of_the_sources_is_no_way_for_a_caller(mode: Mode, tmp_path: 
 
 
 @both_modes
-def test_a_relative_source_can_be_read_by_another_process(mode: Mode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["next-run", "resumed"])
+def test_a_relative_source_can_be_read_by_another_process(mode: Mode, tmp_path: Path, when: str) -> None:
     """Where a source's own listing leads can be read also by a process that did not make the catalog."""
     write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
     saver = InMemorySaver()
     config: RunnableConfig = {"configurable": {"thread_id": "1"}}
-    replies = ["Hello.", call_tools(load("alpha"))]
-    model = ScriptedChatModel(replies=replies)
+    model = ScriptedChatModel(
+        replies=[call_tools(("ask", {})) if when == "resumed" else "Hello.", call_tools(load("alpha"))]
+    )
 
     def in_another_process() -> Any:
         backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=False)
@@ -346,11 +348,33 @@ def test_a_relative_source_can_be_read_by_another_process(mode: Mode, tmp_path: 
         return create_agent(model, tools=[ask], middleware=[middleware], checkpointer=saver)
 
     run(mode, in_another_process(), "go", config)
-    result = run(mode, in_another_process(), "again", config)
+    result = run(mode, in_another_process(), Command(resume="yes") if when == "resumed" else "again", config)
 
     answer = tool_messages(result)[-1]
     assert answer.status == "success"
     assert "Instructions of alpha." in answer.text
+
+
+@both_modes
+@forgeries
+def test_a_path_that_the_sources_do_not_have_stays_refused_in_another_process(
+    mode: Mode, tmp_path: Path, path: str
+) -> None:
+    """A process that has listed nothing yet looks at its sources, and at nothing else, before it refuses."""
+    vault = Vault(tmp_path)
+    saver = InMemorySaver()
+    config: RunnableConfig = {"configurable": {"thread_id": "1"}}
+    model = ScriptedChatModel(replies=[call_tools(("ask", {})), call_tools(load("evil"))])
+
+    def in_another_process() -> Any:
+        return create_agent(model, tools=[ask], middleware=[vault.middleware()], checkpointer=saver)
+
+    run(mode, in_another_process(), "go", config)
+    agent = in_another_process()
+    agent.update_state(config, {**forged_state(vault, path), "pinned_skills": ["evil"]}, as_node="model")
+    result = run(mode, agent, Command(resume="yes"), config)
+
+    vault.check((result, model.requests))
 
 
 # --- what passes through -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 from deepskills import _session as session
-from deepskills._discovery import SOURCE_ERRORS, Catalog, Known, SkillCache, discover, source_errors
+from deepskills._discovery import SOURCE_ERRORS, Catalog, Known, discover, source_errors
 from deepskills._errors import SkillsError
 from deepskills._lifecycle import Standing
 from deepskills._origins import Led, owner_of, readable_from
@@ -40,18 +40,16 @@ def is_current(state: Mapping[str, Any], settings: Settings) -> bool:
     return not any(p["code"] in _RETRIED for p in state.get("skills_problems") or ())
 
 
-def discovery(
-    state: Mapping[str, Any], runtime: object, settings: Settings, cache: SkillCache
-) -> Plan[SkillsStateUpdate | None]:
+def discovery(state: Mapping[str, Any], runtime: object, settings: Settings) -> Plan[SkillsStateUpdate | None]:
     """Find the skills of this run and return what changes in state, or `None` if nothing does.
 
     Raises:
         SkillsError: If `strict` is set and a source or a skill has an error.
     """
     known = session.known(state, settings.origins.seen())
-    sources, reason = settings.sources_for(runtime)
+    sources, reason = yield from settings.sources_in(runtime)
     if reason is None:
-        catalog = yield from discover(sources, max_depth=settings.max_depth, read=cache.read, known=known)
+        catalog = yield from discover(sources, max_depth=settings.max_depth, read=settings.cache.read, known=known)
     else:
         catalog = _as_before(state, known, reason)
     settings.origins.note(catalog.origins)

@@ -114,8 +114,8 @@ class ExtraTools:
         )
 
     def _search_skills(self, runtime: "ToolRuntime[Any, Any]", query: str, n: int = 5) -> Plan[str]:
-        yield from ()
-        skills, tags = _catalog(runtime.state), session.recorded_tags(runtime.state)
+        skills = yield from session.catalog_of(runtime.state, preparation(self._settings, runtime))
+        tags = session.recorded_tags(runtime.state)
         found = self._search.search(skills, tags, query, max(1, min(n, MAX_RESULTS)))
         if not found:
             return f"No skill matches '{field_text(query, 200)}'. Try other words, or work without a skill."
@@ -125,28 +125,29 @@ class ExtraTools:
         )
 
     def _list_assets(self, runtime: "ToolRuntime[Any, Any]", skill_name: str) -> Plan[str]:
-        skill = self._skill(runtime, skill_name)
+        skill = yield from self._skill(runtime, skill_name)
         paths = yield from list_assets(skill)
         if not paths:
             return f"The skill '{shown_name(skill['name'])}' has no files besides its instructions."
         return "\n".join(f"- {path}" for path in paths)
 
     def _read_asset(self, runtime: "ToolRuntime[Any, Any]", skill_name: str, relative_path: str) -> Plan[str]:
-        return (yield from read_asset(self._skill(runtime, skill_name), relative_path))
+        skill = yield from self._skill(runtime, skill_name)
+        return (yield from read_asset(skill, relative_path))
 
     def _script_path(self, runtime: "ToolRuntime[Any, Any]", skill_name: str, script_name: str) -> Plan[str]:
-        return (yield from script_path(self._skill(runtime, skill_name), script_name))
+        skill = yield from self._skill(runtime, skill_name)
+        return (yield from script_path(skill, script_name))
 
-    def _skill(self, runtime: "ToolRuntime[Any, Any]", skill_name: str) -> SkillMetadata:
+    def _skill(self, runtime: "ToolRuntime[Any, Any]", skill_name: str) -> Plan[SkillMetadata]:
         state: Mapping[str, Any] = runtime.state
-        skill = find_or_raise(_catalog(state), state.get("skills_problems") or (), skill_name)
-        if not preparation(self._settings, runtime).may_read(skill["path"]):
+        how = preparation(self._settings, runtime)
+        catalog = yield from session.catalog_of(state, how)
+        skill = find_or_raise(catalog, state.get("skills_problems") or (), skill_name)
+        yield from how.learn([skill["path"]])
+        if not how.may_read(skill["path"]):
             raise SkillsError(f"The skill '{shown_name(skill_name)}' lies under no current source.")
         return skill
-
-
-def _catalog(state: Mapping[str, Any]) -> list[SkillMetadata]:
-    return session.trusted_catalog(state) or []
 
 
 def _answered(name: str, plan: Plan[str], runtime: "ToolRuntime[Any, Any]") -> Plan[ToolMessage]:

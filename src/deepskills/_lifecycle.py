@@ -173,6 +173,15 @@ def unknown(catalog: Sequence[SkillMetadata], asked: str) -> Unknown:
     return Unknown(asked, [folded[name] for name in closest], names)
 
 
+def _learn_nothing(_paths: Sequence[str]) -> Plan[None]:
+    yield from ()
+
+
+def _find_nothing() -> Plan[list[SkillMetadata]]:
+    yield from ()
+    return []
+
+
 @dataclass(frozen=True)
 class Preparation:
     """How skills are read: how deep their files are listed, what a text costs, and which paths are allowed."""
@@ -180,10 +189,16 @@ class Preparation:
     depth: int
     count_tokens: Callable[[str], int]
     may_read: Callable[[str], bool]
+    learn: Callable[[Sequence[str]], Plan[None]] = _learn_nothing
+    """Finds out what there is to know before `may_read` judges these paths."""
+    discover: Callable[[], Plan[list[SkillMetadata]]] = _find_nothing
+    """Gives the skills there are, for a thread that has no catalog to believe."""
 
 
 def prepare(skills: Sequence[SkillMetadata], how: Preparation) -> Plan[dict[str, Prepared]]:
     """Read the text and list the files of several skills: two rounds, however many they are."""
+    if skills:
+        yield from how.learn([skill["path"] for skill in skills])
     allowed = [skill for skill in skills if how.may_read(skill["path"])]
     prepared = {
         skill["name"]: Prepared(skill, failure="its path lies under no current source")

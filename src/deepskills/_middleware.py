@@ -25,7 +25,6 @@ from langgraph.types import Command
 
 from deepskills import _session as session
 from deepskills._catalog import discovery, is_current
-from deepskills._discovery import SkillCache
 from deepskills._extra_tools import ExtraTools, check_names
 from deepskills._lifecycle import Budgets
 from deepskills._pins import pin
@@ -124,7 +123,6 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         self._memory = TextMemory()
         self._extra_tools = check_names(extra_tools)
         self.tools: Sequence[BaseTool] = self._own_tools()
-        self._cache = SkillCache()
         self._section = None
         if system_prompt is not None:
             self._section = Section(
@@ -163,7 +161,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         """Discover skills, if this thread has none yet or is to look again."""
         if is_current(state, self._settings):
             return None
-        plan = discovery(state, runtime, self._settings, self._cache)
+        plan = discovery(state, runtime, self._settings)
         return self._settings.perform(plan, runtime)
 
     async def abefore_agent(  # type: ignore[override]
@@ -175,7 +173,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         """Discover skills, if this thread has none yet or is to look again."""
         if is_current(state, self._settings):
             return None
-        plan = discovery(state, runtime, self._settings, self._cache)
+        plan = discovery(state, runtime, self._settings)
         return await self._settings.aperform(plan, runtime)
 
     def skills_section(self, state: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ def pin(state: Mapping[str, Any], preparation: life.Preparation) -> Plan[dict[st
     names = state.get("pinned_skills")
     if not names:
         return None
-    catalog = {skill["name"]: skill for skill in session.trusted_catalog(state) or ()}
+    catalog = {skill["name"]: skill for skill in (yield from session.catalog_of(state, preparation))}
     asked = list(dict.fromkeys(str(name) for name in names))
     prepared = yield from life.prepare([catalog[name] for name in asked if name in catalog], preparation)
     problems: list[SkillProblem] = []

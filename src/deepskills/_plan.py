@@ -50,6 +50,13 @@ class ResolveLinks:
 
 
 @dataclass(frozen=True)
+class Consult:
+    """Ask a function that the user gave, and that may take its time; always a step of its own."""
+
+    ask: Callable[[], object]
+
+
+@dataclass(frozen=True)
 class Entry:
     """A file or directory, its path without a slash at the end."""
 
@@ -99,6 +106,13 @@ class RealPaths:
 
 
 @dataclass(frozen=True)
+class Consulted:
+    """What a user's function returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
 class Failed:
     """A call that gave no usable answer."""
 
@@ -106,8 +120,8 @@ class Failed:
     timed_out: bool = False
 
 
-Call: TypeAlias = ListDirectory | ReadFiles | ResolveLinks
-Reply: TypeAlias = Listing | Files | RealPaths | Failed
+Call: TypeAlias = ListDirectory | ReadFiles | ResolveLinks | Consult
+Reply: TypeAlias = Listing | Files | RealPaths | Consulted | Failed
 ResultT = TypeVar("ResultT")
 Plan: TypeAlias = Generator[tuple[Call, ...], list[Reply], ResultT]
 
@@ -146,10 +160,12 @@ def is_missing_error(error: str | None) -> bool:
 
 def drive(plan: Plan[ResultT], get_backend: Callable[[], BackendProtocol], seconds: float | None = None) -> ResultT:
     """Perform `plan` on the backend's sync methods and return its result; a plan without calls needs no backend."""
+    backend: BackendProtocol | None = None
     try:
         calls = next(plan)
-        backend = get_backend()
         while True:
+            if backend is None and not _is_consultation(calls):
+                backend = get_backend()
             calls = plan.send(_perform(calls, backend, seconds))
     except StopIteration as stop:
         result: ResultT = stop.value
@@ -161,11 +177,17 @@ def drive(plan: Plan[ResultT], get_backend: Callable[[], BackendProtocol], secon
 async def adrive(
     plan: Plan[ResultT], get_backend: Callable[[], BackendProtocol], seconds: float | None = None
 ) -> ResultT:
-    """Perform `plan` on the backend's async methods and return its result; a plan without calls needs no backend."""
+    """Perform `plan` on the backend's async methods and return its result; a plan without calls needs no backend.
+
+    `get_backend` may be a user's own and is called in a thread; if it is late, so is every call.
+    """
+    backend: BackendProtocol | Failed | None = None
     try:
         calls = next(plan)
-        backend = get_backend()
         while True:
+            if backend is None and not _is_consultation(calls):
+                [made] = await _aperform((Consult(get_backend),), None, seconds)
+                backend = made.value if isinstance(made, Consulted) else made  # type: ignore[assignment]
             calls = plan.send(await _aperform(calls, backend, seconds))
     except StopIteration as stop:
         result: ResultT = stop.value
@@ -174,9 +196,13 @@ async def adrive(
         plan.close()
 
 
-def _perform(calls: Sequence[Call], backend: BackendProtocol, seconds: float | None) -> list[Reply]:
-    if seconds is None and len(calls) == 1:
-        return [_attempt(calls[0], backend)]
+def _is_consultation(calls: Sequence[Call]) -> bool:
+    return all(isinstance(call, Consult) for call in calls)
+
+
+def _perform(calls: Sequence[Call], backend: BackendProtocol | None, seconds: float | None) -> list[Reply]:
+    if _is_consultation(calls) or (seconds is None and len(calls) == 1):
+        return [_attempt(call, backend) for call in calls]
     replies: list[Reply] = []
     for wave in _waves(calls):
         futures = [_in_thread(call, backend) for call in wave]
@@ -185,7 +211,11 @@ def _perform(calls: Sequence[Call], backend: BackendProtocol, seconds: float | N
     return replies
 
 
-async def _aperform(calls: Sequence[Call], backend: BackendProtocol, seconds: float | None) -> list[Reply]:
+async def _aperform(
+    calls: Sequence[Call], backend: BackendProtocol | Failed | None, seconds: float | None
+) -> list[Reply]:
+    if isinstance(backend, Failed) and not _is_consultation(calls):
+        return [backend for _ in calls]
     replies: list[Reply] = []
     for wave in _waves(calls):
         tasks = [asyncio.create_task(_answer(call, backend, seconds)) for call in wave]
@@ -198,13 +228,13 @@ async def _aperform(calls: Sequence[Call], backend: BackendProtocol, seconds: fl
     return replies
 
 
-async def _answer(call: Call, backend: BackendProtocol, seconds: float | None) -> Reply:
+async def _answer(call: Call, backend: Any, seconds: float | None) -> Reply:  # noqa: ANN401 - a function needs none
     """Make one call without blocking the event loop.
 
     With a limit, a backend whose async methods only wait for a thread is called in a thread of ours: the loop's own
     pool would be waited for at the end of the process.
     """
-    if not isinstance(call, ResolveLinks) and (seconds is None or _is_async_at_heart(backend, call)):
+    if isinstance(call, ListDirectory | ReadFiles) and (seconds is None or _is_async_at_heart(backend, call)):
         return await _aattempt(call, backend)
     return await asyncio.wrap_future(_in_thread(call, backend))
 
@@ -217,8 +247,10 @@ def _late_reply(seconds: float | None) -> Failed:
     return Failed(f"no answer within {seconds:g} seconds", timed_out=True)
 
 
-def _attempt(call: Call, backend: BackendProtocol) -> Reply:
+def _attempt(call: Call, backend: Any) -> Reply:  # noqa: ANN401 - a function needs none
     try:
+        if isinstance(call, Consult):
+            return Consulted(call.ask())
         if isinstance(call, ListDirectory):
             return _listing(backend.ls(call.path))
         if isinstance(call, ResolveLinks):
@@ -241,7 +273,7 @@ async def _aattempt(call: ListDirectory | ReadFiles, backend: BackendProtocol) -
         return Failed(_describe(error))
 
 
-def _in_thread(call: Call, backend: BackendProtocol) -> Future[Reply]:
+def _in_thread(call: Call, backend: BackendProtocol | None) -> Future[Reply]:
     """Make one call in a thread that sees this context and that nobody waits for at the end of the process."""
     future: Future[Reply] = Future()
     future.set_running_or_notify_cancel()

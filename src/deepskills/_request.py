@@ -152,7 +152,8 @@ def _recall(
             memory.put(text)
             found[name] = (text, record)
         else:
-            unread += [skill for skill in session.trusted_catalog(state) or () if skill["name"] == name]
+            catalog = yield from session.catalog_of(state, preparation)
+            unread += [skill for skill in catalog if skill["name"] == name]
     prepared = (yield from prepare(unread, preparation)) if unread else {}
     for name, ready in prepared.items():
         if ready.failure is None:

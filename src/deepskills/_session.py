@@ -7,8 +7,9 @@ from typing import Any, TypeGuard, cast
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from deepskills._discovery import Known, catalog_digest
-from deepskills._lifecycle import Prepared, SkillCall, Standing
+from deepskills._lifecycle import Preparation, Prepared, SkillCall, Standing
 from deepskills._origins import Led
+from deepskills._plan import Plan
 from deepskills._sources import Source
 from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata
 
@@ -26,6 +27,12 @@ def trusted_catalog(state: Mapping[str, Any]) -> list[SkillMetadata] | None:
     if record is not None and _is_catalog(skills) and record["digest"] == catalog_digest(skills):
         return skills
     return None
+
+
+def catalog_of(state: Mapping[str, Any], how: Preparation) -> Plan[list[SkillMetadata]]:
+    """Return the catalog in state if it can be believed, else what there is now."""
+    trusted = trusted_catalog(state)
+    return trusted if trusted is not None else (yield from how.discover())
 
 
 def catalog_record(state: Mapping[str, Any]) -> CatalogRecord | None:

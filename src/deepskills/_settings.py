@@ -7,10 +7,11 @@ from typing import Any, Literal, NoReturn, TypeAlias, get_args
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
+from deepskills._discovery import SkillCache
 from deepskills._errors import SkillsError
 from deepskills._lifecycle import Budgets
 from deepskills._origins import Origins
-from deepskills._plan import Plan, ResultT, adrive, drive
+from deepskills._plan import Consult, Consulted, Failed, Plan, ResultT, adrive, drive
 from deepskills._sources import Source, parse_sources
 from deepskills._types import SkillSource
 
@@ -58,6 +59,8 @@ class Settings:
     catalog_budget: int | None = None
     origins: Origins = field(default_factory=Origins)
     """Filled by discovery: where its listings led outside the sources."""
+    cache: SkillCache = field(default_factory=SkillCache)
+    """Filled by discovery: the files that were read."""
 
     def __post_init__(self) -> None:
         _check_choice("refresh", self.refresh, get_args(Refresh))
@@ -99,6 +102,16 @@ class Settings:
     async def aperform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
         """Perform a plan on the backend of a run, without blocking."""
         return await adrive(plan, lambda: self.backend_for(runtime), self.backend_timeout)
+
+    def sources_in(self, runtime: object) -> Plan[tuple[list[Source], str | None]]:
+        """Return the sources of a run, or why there are none; a user's function is called by the driver."""
+        if not callable(self.sources):
+            return list(self.sources), None
+        [reply] = yield (Consult(lambda: self.sources_for(runtime)),)
+        if isinstance(reply, Consulted):
+            found: tuple[list[Source], str | None] = reply.value
+            return found
+        return [], reply.reason if isinstance(reply, Failed) else "no answer"
 
     def sources_for(self, runtime: object) -> tuple[list[Source], str | None]:
         """Return the sources of a run, or why there are none."""

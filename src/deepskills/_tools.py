@@ -14,13 +14,12 @@ from langgraph.types import Command
 from deepskills import _lifecycle as life
 from deepskills import _session as session
 from deepskills._answers import Answer, answer
-from deepskills._origins import readable_from
+from deepskills._looking import Look
 from deepskills._plan import Plan
 from deepskills._prompt import field_text
 from deepskills._request import TextMemory
 from deepskills._settings import Settings
 from deepskills._skill_tools import include_names, was_read
-from deepskills._sources import Source
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")
@@ -75,12 +74,13 @@ class SkillTools:
     def _load(self, skill_name: str, runtime: "ToolRuntime[Any, Any]") -> Plan[ToolResult]:
         state: Mapping[str, Any] = runtime.state
         budgets = self._settings.budgets
-        catalog = session.trusted_catalog(state) or []
+        how = preparation(self._settings, runtime)
+        catalog = yield from session.catalog_of(state, how)
         skill = life.find_skill(catalog, skill_name)
         if skill is None:
             return _apply(session.LOAD_TOOL, life.unknown(catalog, skill_name), budgets, runtime)
         calls = session.earlier_calls(state, runtime.tool_call_id)
-        prepared = yield from life.prepare(_skills_of(calls, catalog, skill), preparation(self._settings, runtime))
+        prepared = yield from life.prepare(_skills_of(calls, catalog, skill), how)
         standing = life.after_calls(calls, session.standing(state), catalog, prepared, budgets)
         outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
         result = _apply(session.LOAD_TOOL, outcome, budgets, runtime)
@@ -94,8 +94,9 @@ class SkillTools:
         standing = session.standing(state)
         calls = session.earlier_calls(state, runtime.tool_call_id)
         if calls:
-            catalog = session.trusted_catalog(state) or []
-            prepared = yield from life.prepare(_skills_of(calls, catalog), preparation(self._settings, runtime))
+            how = preparation(self._settings, runtime)
+            catalog = yield from session.catalog_of(state, how)
+            prepared = yield from life.prepare(_skills_of(calls, catalog), how)
             standing = life.after_calls(calls, standing, catalog, prepared, budgets)
         outcome = life.decide_unload(skill_name, standing)
         if isinstance(outcome, life.NotLoaded):
@@ -107,14 +108,8 @@ class SkillTools:
 
 def preparation(settings: Settings, runtime: object) -> life.Preparation:
     """Return how skills of this run are read: only from where its sources are."""
-    asked: list[list[Source]] = []
-
-    def may_read(path: str) -> bool:
-        if not asked:
-            asked.append(settings.sources_for(runtime)[0])
-        return readable_from(path, asked[0], settings.origins.seen())
-
-    return life.Preparation(settings.resource_depth, count_tokens, may_read)
+    look = Look(settings, runtime)
+    return life.Preparation(settings.resource_depth, count_tokens, look.may_read, look.learn, look.discover)
 
 
 def _skills_of(

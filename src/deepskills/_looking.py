@@ -1,0 +1,51 @@
+"""What a run may read: only what its sources hold, and where their listings led in this process.
+
+A run may go on in a process that has listed nothing yet, or on a thread whose catalog another class wrote. Then the
+sources are looked at once, within the same plan, before anything is refused.
+"""
+
+from collections.abc import Sequence
+
+from deepskills._discovery import Known, discover
+from deepskills._origins import readable_from
+from deepskills._plan import Plan
+from deepskills._settings import Settings
+from deepskills._sources import Source
+from deepskills._types import SkillMetadata
+
+
+class Look:
+    """The sources of one plan: asked for once, and listed once at most."""
+
+    def __init__(self, settings: Settings, runtime: object) -> None:
+        self._settings = settings
+        self._runtime = runtime
+        self._sources: list[Source] | None = None
+        self._found: list[SkillMetadata] | None = None
+
+    def may_read(self, path: str) -> bool:
+        """Whether a path lies where the sources are, as far as they were looked at."""
+        return readable_from(path, self._sources or (), self._settings.origins.seen())
+
+    def learn(self, paths: Sequence[str]) -> Plan[None]:
+        """Ask for the sources, and list them if they do not account for all of `paths`."""
+        yield from self._ask()
+        if not all(map(self.may_read, paths)):
+            yield from self.discover()
+
+    def discover(self) -> Plan[list[SkillMetadata]]:
+        """Return the skills that the sources hold now."""
+        if self._found is None:
+            sources = yield from self._ask()
+            settings = self._settings
+            catalog = yield from discover(
+                sources, max_depth=settings.max_depth, read=settings.cache.read, known=Known()
+            )
+            settings.origins.note(catalog.origins)
+            self._found = catalog.skills
+        return self._found
+
+    def _ask(self) -> Plan[list[Source]]:
+        if self._sources is None:
+            self._sources, _reason = yield from self._settings.sources_in(self._runtime)
+        return self._sources
