@@ -1,6 +1,7 @@
 """One instance, many runs at once: no thread sees another's skills, and the event loop is never held up."""
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -185,3 +187,68 @@ def test_the_event_loop_runs_on_while_a_backend_is_slow(tmp_path: Path, build: A
 
     assert loaded_in(model.requests[-1].system) == ["alpha"]
     assert ticks > 30
+
+
+@pytest.mark.parametrize("what", ["sources", "backend"])
+def test_the_event_loop_runs_on_while_a_users_function_is_slow(tmp_path: Path, what: str) -> None:
+    """Functions for sources and backend may take their time under `ainvoke`; other tasks go on without a pause."""
+    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
+    threads: set[str] = set()
+
+    def slow(given: Any) -> Any:
+        def function(_runtime: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            time.sleep(0.2)
+            return given
+
+        return function
+
+    options: dict[str, Any] = {"sources": ["/skills"], "backend": disk(tmp_path)}
+    middleware = SkillsMiddleware(**{**options, what: slow(options[what])})
+    model = ScriptedChatModel(replies=[call_tools(load("alpha"))])
+    agent: Any = create_agent(model, middleware=[middleware])
+    pauses: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            started = time.perf_counter()
+            await asyncio.sleep(0.005)
+            pauses.append(time.perf_counter() - started)
+
+    async def together() -> None:
+        ticking = asyncio.create_task(tick())
+        await agent.ainvoke({"messages": [HumanMessage("go")]})
+        ticking.cancel()
+
+    asyncio.run(together())
+
+    assert loaded_in(model.requests[-1].system) == ["alpha"]
+    assert threading.main_thread().name not in threads
+    assert max(pauses) < 0.18
+
+
+@pytest.mark.parametrize("what", ["sources", "backend"])
+def test_a_users_function_may_ask_an_async_store(tmp_path: Path, what: str) -> None:
+    """A store that refuses to be asked on its own event loop answers functions for sources and backend."""
+    write_files(tmp_path, {"acme/alpha/SKILL.md": skill_md("alpha")})
+
+    def sources(runtime: Any) -> list[str]:
+        return [item.value["path"] for item in runtime.store.search(("tenants",))]
+
+    def backend(runtime: Any) -> FilesystemBackend:
+        assert runtime.store.get(("tenants",), "acme") is not None
+        return disk(tmp_path)
+
+    options: dict[str, Any] = {"sources": sources if what == "sources" else ["/acme"]}
+    options["backend"] = backend if what == "backend" else disk(tmp_path)
+
+    async def with_a_store() -> Any:
+        async with AsyncSqliteStore.from_conn_string(":memory:") as store:
+            await store.setup()
+            await store.aput(("tenants",), "acme", {"path": "/acme"})
+            model = ScriptedChatModel(replies=[call_tools(load("alpha"))])
+            agent: Any = create_agent(model, middleware=[SkillsMiddleware(**options)], store=store)
+            return await agent.ainvoke({"messages": [HumanMessage("go")]})
+
+    [answer] = tool_messages(asyncio.run(with_a_store()))
+    assert answer.status == "success"

@@ -522,6 +522,34 @@ def test_a_function_for_the_backend_that_fails_is_an_error_and_the_run_goes_on(
     assert reason in chat.state["skills_problems"][0]["message"]
 
 
+@pytest.mark.parametrize("what", ["sources", "backend"])
+def test_a_function_that_is_late_under_ainvoke_is_one_that_fails(what: str, tmp_path: Path) -> None:
+    """A function that hangs is given up after `backend_timeout`; what was known stays, and the run goes on."""
+    write_files(tmp_path, LAYERS)
+    hangs, released = threading.Event(), threading.Event()
+
+    def maybe_late(given: Any) -> Any:
+        def function(_runtime: Any) -> Any:
+            if hangs.is_set():
+                released.wait(20)
+            return given
+
+        return function
+
+    options: dict[str, Any] = {"backend": FilesystemBackend(tmp_path), "sources": ["/base"]}
+    options[what] = maybe_late(options[what])
+    chat = Chat("async", SkillsMiddleware(**options, backend_timeout=0.3))
+    before = shown(chat.say())
+    hangs.set()
+    started = time.monotonic()
+    assert shown(chat.say()) == before
+    assert time.monotonic() - started < 5
+    released.set()
+    code = "sources-failed" if what == "sources" else "source-failed"
+    assert [found for _, found, _ in chat.problems] == [code]
+    assert "no answer within 0.3 seconds" in chat.state["skills_problems"][0]["message"]
+
+
 @both_modes
 def test_a_function_that_fails_once_keeps_what_was_known(mode: Mode, tmp_path: Path) -> None:
     """While a function fails, the thread keeps its catalog, and what is loaded stays loaded."""

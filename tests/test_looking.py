@@ -1,4 +1,4 @@
-"""Runs that go on in another process, or on a thread of another class: what the sources have can be read all the same."""
+"""Runs that go on in another process, or on a thread of another class: what the sources have can still be read."""
 
 from pathlib import Path
 from typing import Any

@@ -19,6 +19,8 @@ from langgraph.store.memory import InMemoryStore
 from deepskills._plan import (
     MAX_FAILED_BATCHES,
     Call,
+    Consult,
+    Consulted,
     Entry,
     Failed,
     File,
@@ -181,6 +183,66 @@ def test_a_plan_without_calls_needs_no_backend(mode: Mode) -> None:
         assert drive(plan(), no_backend) == "done"
     else:
         assert asyncio.run(adrive(plan(), no_backend)) == "done"
+
+
+# What is asked of a user's function.
+
+
+@both_modes
+def test_a_plan_may_consult_a_function_without_a_backend(mode: Mode) -> None:
+    """What a user's function returns is the reply, and what it raises is a failure; no backend is made for it."""
+
+    def plan() -> Plan[list[Reply]]:
+        [good] = yield (Consult(lambda: 5),)
+        [bad] = yield (Consult(lambda: dict[str, str]()["missing"]),)
+        return [good, bad]
+
+    def no_backend() -> NoReturn:
+        raise AssertionError
+
+    good, bad = drive(plan(), no_backend) if mode == "sync" else asyncio.run(adrive(plan(), no_backend))
+    assert good == Consulted(5)
+    assert bad == Failed("KeyError: 'missing'")
+
+
+@pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
+def test_functions_are_called_here_when_sync_and_in_a_thread_when_async(seconds: float | None) -> None:
+    """A sync run calls functions where it is; an async one calls them, and makes its backend, off the event loop."""
+    here = threading.current_thread()
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+    variable.set("set")
+    seen: list[tuple[bool, str]] = []
+
+    def note() -> Any:
+        seen.append((threading.current_thread() is here, variable.get()))
+        return FilesystemBackend()
+
+    def plan() -> Plan[None]:
+        yield (Consult(note),)
+        yield (ListDirectory("/"),)
+
+    drive(plan(), note, seconds)
+    asyncio.run(adrive(plan(), note, seconds))
+    assert seen == [(True, "set")] * 2 + [(False, "set")] * 2
+
+
+def test_a_backend_that_is_made_too_late_fails_every_call() -> None:
+    """An async run does not wait longer for the making of a backend than for an answer of it."""
+    released = threading.Event()
+
+    def plan() -> Plan[list[Reply]]:
+        first = yield (ListDirectory("/a"), ListDirectory("/b"))
+        second = yield (ReadFiles(("/a",)),)
+        return [*first, *second]
+
+    def late() -> Any:
+        released.wait(HANGS)
+
+    started = time.monotonic()
+    replies = asyncio.run(adrive(plan(), late, 0.1))
+    released.set()
+    assert time.monotonic() - started < HANGS / 2
+    assert replies == [Failed("no answer within 0.1 seconds", timed_out=True)] * 3
 
 
 # Several calls at once.
