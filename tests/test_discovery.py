@@ -13,10 +13,10 @@ from deepskills._discovery import (
     Catalog,
     Known,
     SkillCache,
-    catalog_digest,
     discover,
     source_errors,
 )
+from deepskills._kept import catalog_digest
 from deepskills._origins import readable_from
 from deepskills._plan import Call, Entry, Failed, File, Files, ListDirectory, Listing, ReadFiles, Reply
 from deepskills._sources import parse_sources

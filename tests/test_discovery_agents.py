@@ -763,6 +763,51 @@ def test_a_source_that_is_down_keeps_its_entries_and_is_tried_again(
     assert chat.state["skills_load_errors"] == []
 
 
+FORGED = [{"name": "evil", "path": "/base/evil/SKILL.md"}]
+
+
+@both_modes
+@pytest.mark.parametrize("refresh", ["thread", "run"])
+@pytest.mark.parametrize("given", [None, FORGED, "nonsense"], ids=["none", "forged", "nonsense"])
+def test_asking_again_while_a_source_is_down_takes_nothing_away(
+    mode: Mode, refresh: Any, given: Any, tmp_path: Path
+) -> None:
+    """A caller who overwrites the catalog gets what a failing source gave before; nothing loaded is lost."""
+    write_files(tmp_path, LAYERS)
+    backend = Switchable(tmp_path)
+    middleware = SkillsMiddleware(backend=backend, sources=["/base", "/user"], refresh=refresh)
+    chat = Chat(mode, middleware, call_tools(("load_skill", {"skill_name": "only-user"})))
+    before = shown(chat.say())
+    backend.down["/user"] = failing()
+    assert shown(chat.say({"messages": [HumanMessage("go")], "skills_metadata": given})) == before
+    assert chat.state["skills_loaded"] == ["only-user"]
+    assert chat.problems[0] == ("/user", "source-failed", "error")
+    chat.agent.update_state(chat.config, {"skills_metadata": given})
+    assert shown(chat.say()) == before
+    backend.down.clear()
+    shutil.rmtree(tmp_path / "user/only-user")
+    assert sorted(shown(chat.say())) == ["only-base", "shared"]
+
+
+@both_modes
+@pytest.mark.parametrize("kept", ["absent", 5, "x", ["list"]], ids=repr)
+def test_a_record_that_keeps_no_catalog_goes_on_working(mode: Mode, kept: Any, tmp_path: Path) -> None:
+    """The record of an older thread, or one that a caller changed, costs what was kept and nothing else."""
+    write_files(tmp_path, LAYERS)
+    backend = Switchable(tmp_path)
+    chat = Chat(mode, SkillsMiddleware(backend=backend, sources=["/base"], refresh="run"))
+    before = shown(chat.say())
+    record = {key: value for key, value in chat.state["skills_catalog_record"].items() if key != "kept"}
+    changed = record if kept == "absent" else {**record, "kept": kept}
+    chat.agent.update_state(chat.config, {"skills_catalog_record": changed})
+    backend.down["/base"] = failing()
+    assert shown(chat.say()) == before
+    chat.agent.update_state(chat.config, {"skills_catalog_record": changed, "skills_metadata": None})
+    assert shown(chat.say()) == {}
+    backend.down.clear()
+    assert shown(chat.say()) == before
+
+
 class Down(FilesystemBackend):
     """Real paths, and a switch that makes every listing fail."""
 

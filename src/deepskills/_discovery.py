@@ -1,7 +1,6 @@
 """Plans: sources to a catalog of skills and the problems on the way."""
 
 import hashlib
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from deepskills._frontmatter import as_text
+from deepskills._kept import catalog_text, pack, text_digest
 from deepskills._origins import Led, origin_of, owner_of, readable_from
 from deepskills._plan import Entry, Failed, File, ListDirectory, Listing, Plan, is_missing_error, read_files
 from deepskills._problems import problem, quoted
@@ -76,11 +76,16 @@ class Catalog:
 
     def record(self, tags: dict[str, str]) -> CatalogRecord:
         """Return what state keeps to know this catalog again, and by which further words to find its skills."""
-        return CatalogRecord(
-            digest=catalog_digest(self.skills),
+        text = catalog_text(self.skills)
+        record = CatalogRecord(
+            digest=text_digest(text),
             sources=[[source.path, source.label] for source in self.sources],
             tags=tags,
         )
+        packed = pack(text)
+        if packed is not None:
+            record["kept"] = packed
+        return record
 
 
 class SkillCache:
@@ -133,12 +138,6 @@ def _copy(skill: SkillMetadata) -> SkillMetadata:
     copy["metadata"] = skill["metadata"].copy()
     copy["allowed_tools"] = skill["allowed_tools"].copy()
     return copy
-
-
-def catalog_digest(skills: Iterable[SkillMetadata]) -> str:
-    """Return a digest of a catalog's content, whatever the order of keys: a checkpointer may have its own."""
-    text = json.dumps(list(skills), sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class _Search:

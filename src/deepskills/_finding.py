@@ -4,8 +4,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from deepskills._discovery import TAG_FIELDS, catalog_digest
+from deepskills._discovery import TAG_FIELDS
 from deepskills._errors import SkillFormatError, SkillNotFoundError
+from deepskills._kept import catalog_digest
 from deepskills._lifecycle import find_skill, unknown
 from deepskills._problems import listed, quoted
 from deepskills._search import Document, SearchIndex

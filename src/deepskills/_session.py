@@ -6,7 +6,8 @@ from typing import Any, TypeGuard, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from deepskills._discovery import Known, catalog_digest
+from deepskills._discovery import Known
+from deepskills._kept import catalog_digest, unpack
 from deepskills._lifecycle import Preparation, Prepared, SkillCall, Standing
 from deepskills._origins import Led
 from deepskills._plan import Plan
@@ -38,7 +39,7 @@ def catalog_of(state: Mapping[str, Any], how: Preparation) -> Plan[list[SkillMet
 def catalog_record(state: Mapping[str, Any]) -> CatalogRecord | None:
     """Return what discovery noted about the catalog, if it is whole."""
     record: Any = state.get("skills_catalog_record")
-    if not isinstance(record, dict) or record.keys() != CatalogRecord.__annotations__.keys():
+    if not isinstance(record, dict) or record.keys() - {"kept"} != CatalogRecord.__annotations__.keys() - {"kept"}:
         return None
     sources, tags = record["sources"], record["tags"]
     is_whole = (
@@ -75,8 +76,16 @@ def _are_text(values: Iterable[object]) -> bool:
 
 
 def known(state: Mapping[str, Any], origins: Led) -> Known:
-    """Return what an earlier discovery on this thread found."""
-    return Known(trusted_catalog(state) or (), origins)
+    """Return what an earlier discovery on this thread found, also where a caller has overwritten it since."""
+    skills = trusted_catalog(state)
+    return Known(_kept_catalog(state) if skills is None else skills, origins)
+
+
+def _kept_catalog(state: Mapping[str, Any]) -> list[SkillMetadata]:
+    """Return the catalog that the record keeps; none, if it is not whole."""
+    record = catalog_record(state)
+    kept = unpack(record.get("kept"), record["digest"]) if record else None
+    return kept if _is_catalog(kept) else []
 
 
 def recorded_sources(state: Mapping[str, Any]) -> list[Source]:

@@ -124,3 +124,6 @@ class CatalogRecord(TypedDict):
 
     tags: dict[str, str]
     """By path: words that a skill is found by and that its metadata does not hold."""
+
+    kept: NotRequired[str]
+    """The catalog itself, packed, for when its own key was overwritten."""
