@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, get_type_hints
 import deepagents.middleware.skills as upstream
 import pytest
 from deepagents.backends import FilesystemBackend, StateBackend
-from deepagents.backends.protocol import LsResult
+from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from deepagents.middleware import FilesystemMiddleware
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
 from langchain.agents import create_agent
@@ -309,6 +309,44 @@ def test_a_missing_source_costs_no_other(mode: Mode, tmp_path: Path, sources: li
 
     assert ours["skills_metadata"] == theirs["skills_metadata"]
     assert [skill["name"] for skill in ours["skills_metadata"]] == ["alpha", "beta", "gamma"]
+
+
+class Peculiar(FilesystemBackend):
+    """A backend that answers in a way of its own, which deepagents' class takes."""
+
+    def __init__(self, root: Path, way: str) -> None:
+        super().__init__(root_dir=root, virtual_mode=True)
+        self._way = way
+
+    def ls(self, path: str) -> Any:
+        found = super().ls(path)
+        return tuple(found.entries or ()) if self._way == "tuples" else found
+
+    def download_files(self, paths: list[str]) -> Any:
+        answers = [self._answer(found) for found in super().download_files(paths)]
+        return tuple(answers) if self._way == "tuples" else answers
+
+    def _answer(self, found: FileDownloadResponse) -> FileDownloadResponse:
+        path: str = found.path.lstrip("/") if self._way == "other-paths" else found.path
+        content: Any = bytearray(found.content) if self._way == "bytearray" and found.content else found.content
+        error: Any = {"other-words": "NoSuchKey: 404 Not Found", "no-words": None}.get(self._way, found.error)
+        return FileDownloadResponse(path, content, error if found.error else None)
+
+
+@EACH_MODE
+@pytest.mark.parametrize("way", ["tuples", "other-paths", "bytearray", "other-words", "no-words"])
+def test_a_backend_that_serves_one_class_serves_the_other(mode: Mode, tmp_path: Path, way: str) -> None:
+    """What deepagents' class makes of a backend's answers, ours makes of them too, and complains of nothing."""
+    write_files(tmp_path, {**LAYERS, "base/notes/README.md": "No skill."})
+    backend = Peculiar(tmp_path, way)
+
+    theirs, ours = (
+        drive(mode, tmp_path, kind(backend=backend, sources=["/base"]), [step()]).states[0] for kind in CLASSES
+    )
+
+    assert len(ours["skills_metadata"]) > 0
+    assert ours["skills_metadata"] == theirs["skills_metadata"]
+    assert ours["skills_problems"] == []
 
 
 class PartlyClosedBackend(FilesystemBackend):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import UserList
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
@@ -32,6 +33,7 @@ from deepskills._plan import (
     Reply,
     adrive,
     drive,
+    is_missing_error,
     read_files,
 )
 from support import MODES, Mode, write_files
@@ -467,6 +469,27 @@ def test_a_hanging_backend_holds_up_no_process(mode: Mode, kinds: list[str]) -> 
     assert ended.stdout.splitlines() == [f"{kind} Hello." for kind in kinds]
 
 
+@both_modes
+@pytest.mark.parametrize("kind", ["threads", "native"])
+def test_the_times_of_calls_that_hang_do_not_add_up(mode: Mode, kind: str, hanging: Callable[[str], LsResult]) -> None:
+    """Once as many calls as run at a time were all too late, the rest of that step is given up with them."""
+    make, prefix = SLOW_BACKENDS[kind]
+    calls = [ListDirectory(f"{prefix}/{number}/hangs") for number in range(160)]
+    with Clock() as clock:
+        replies = perform(mode, ask(*calls), make(hanging), 0.3)
+    assert clock.seconds < 1.5
+    assert replies == [Failed("no answer within 0.3 seconds", timed_out=True)] * 160
+
+
+@both_modes
+def test_calls_go_on_while_some_are_answered(mode: Mode, hanging: Callable[[str], LsResult]) -> None:
+    """A backend that answers some calls of a wave is asked the rest, too."""
+    make, prefix = SLOW_BACKENDS["threads"]
+    calls = [ListDirectory(f"{prefix}/{number}/{'hangs' if number % 2 else 'fine'}") for number in range(40)]
+    replies = perform(mode, ask(*calls), make(hanging), 0.2)
+    assert [isinstance(reply, Listing) for reply in replies] == [True, False] * 20
+
+
 # Backends that lie.
 
 
@@ -495,6 +518,17 @@ A, B = "/a/SKILL.md", "/b/SKILL.md"
         pytest.param(None, {A: None, B: None}, id="none"),
         pytest.param("text", {A: None, B: None}, id="text"),
         pytest.param({A: b"a"}, {A: None, B: None}, id="mapping"),
+        pytest.param((response(A, b"a"), response(B, b"b")), {A: b"a", B: b"b"}, id="tuple"),
+        pytest.param(UserList([response(A, b"a"), response(B, b"b")]), {A: b"a", B: b"b"}, id="sequence"),
+        pytest.param([response("a/SKILL.md", b"a"), response("b/SKILL.md", b"b")], {A: b"a", B: b"b"}, id="stripped"),
+        pytest.param([response("", b"a"), response("", b"b")], {A: b"a", B: b"b"}, id="nameless"),
+        pytest.param([response(B, b"b"), response("x", b"x")], {A: None, B: b"b"}, id="one-nameless-in-anothers-place"),
+        pytest.param([response("x", b"a"), response(B, b"b")], {A: b"a", B: b"b"}, id="one-nameless"),
+        pytest.param([response(A, b"a"), response(A, b"b")], {A: b"b", B: None}, id="one-twice"),
+        pytest.param([response("x", b"x")], {A: None, B: None}, id="short-and-nameless"),
+        pytest.param(
+            [response(A, bytearray(b"a")), response(B, memoryview(b"b"))], {A: b"a", B: b"b"}, id="bytes-like"
+        ),
     ],
 )
 def test_files_are_those_asked_for_whatever_a_backend_answers(
@@ -504,6 +538,70 @@ def test_files_are_those_asked_for_whatever_a_backend_answers(
     found = perform(mode, read_files([A, B]), Answering(lambda _paths: answer))
     assert {path: file.content for path, file in found.items()} == contents
     assert all((file.content is None) == bool(file.error) for file in found.values())
+
+
+@both_modes
+def test_an_answer_without_content_and_error_is_a_missing_file(mode: Mode) -> None:
+    """A backend that has nothing to say about a file has no such file; content of another kind is an error."""
+    found = perform(mode, read_files([A, B]), Answering(lambda _paths: [response(A, None), response(B, 7)]))
+    assert [file.is_missing for file in found.values()] == [True, False]
+    assert found[B].error == "the backend gave int, not bytes"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "file_not_found",
+        "path_not_found",
+        "File not found",
+        "not found",
+        "Not Found.",
+        "Error: File '/skills/denied/SKILL.md' not found",
+        "Directory '/skills' not found",
+        "NoSuchKey",
+        "An error occurred (NoSuchKey) when calling the GetObject operation: The specified key does not exist.",
+        "404",
+        "404 Not Found",
+        "NoSuchKey: 404 Not Found",
+        "HTTP 404",
+        "HTTPStatusError: Client error, status code 404",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/x'",
+    ],
+)
+def test_an_error_that_says_so_means_a_missing_file(error: str) -> None:
+    """Backends have many words for a file that is not there."""
+    assert is_missing_error(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        "",
+        "permission denied",
+        "permission_denied",
+        "403 Forbidden: /skills/404",
+        "Access denied: user not found",
+        "PermissionError: [Errno 13] Permission denied: '/skills/404/SKILL.md'",
+        "credentials not found, run `aws configure`",
+        "ConnectError: host not found",
+        "ModuleNotFoundError: No module named 'boto3'",
+        "/skills/404/SKILL.md: connection reset",
+        "error 4040",
+        "timed out after 404 seconds",
+        "is_directory",
+        "down",
+        "Object access denied: bucket not found",
+        "file " * 100_000,
+        " " * 100_000 + "not found" + " " * 100_000 + "x",
+    ],
+    ids=lambda error: str(error)[:40],
+)
+def test_any_other_error_does_not_mean_a_missing_file(error: str | None) -> None:
+    """What cannot be reached may still be there: it must not pass for missing."""
+    started = time.process_time()
+    assert not is_missing_error(error)
+    assert time.process_time() - started < 0.5
 
 
 class Broken:
@@ -537,7 +635,9 @@ class Broken:
         pytest.param(
             [{"path": "\\a\\b\\", "is_dir": True}], Listing((Entry("/a/b", is_directory=True),)), id="backslashes"
         ),
-        pytest.param(LsResult(), Failed("the backend answered with LsResult"), id="neither"),
+        pytest.param(({"path": "/a", "is_dir": True},), Listing((Entry("/a", is_directory=True),)), id="tuple"),
+        pytest.param(UserList([{"path": "/a/"}]), Listing((Entry("/a", is_directory=True),)), id="sequence"),
+        pytest.param(LsResult(), Listing(()), id="neither"),
         pytest.param(None, Failed("the backend answered with NoneType"), id="none"),
         pytest.param("text", Failed("the backend answered with str"), id="text"),
         pytest.param(Broken(), Failed("OSError: gone while listing"), id="raises-while-read"),

@@ -7,6 +7,7 @@ drive it by hand. A call that fails is answered with `Failed`; nothing is thrown
 
 import asyncio
 import contextvars
+import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
@@ -25,7 +26,20 @@ MAX_CALLS_AT_ONCE = 16
 MAX_FAILED_BATCHES = 64
 """How many failing batches `read_files` splits before it gives the rest up."""
 
-_MISSING_SIGNS = ("path_not_found", "file_not_found", "no such file or directory", "filenotfounderror")
+_MISSING_SIGNS = (
+    *("path_not_found", "file_not_found", "no such file or directory", "filenotfounderror"),
+    *("file not found", "path not found", "directory not found", "nosuchkey", "no such key"),
+)
+_OTHER_CAUSES = ("denied", "forbidden", "unauthorized", "not authorized", "timed out", "timeout")
+_NOT_FOUND = re.compile(
+    r"\W*(?:error\W+)?(?:404\W+)?"
+    r"(?:(?:file|path|directory|object|blob)(?:[ :]+(?:'[^']{1,1024}'|\"[^\"]{1,1024}\"|\S{1,1024}))?\s+)?not found\W*"
+)
+"""The whole of a text that says no more; a "not found" among other words may be about a host or a credential."""
+
+_STATUS_404 = re.compile(r"(?:^|\bhttp(?:/[\d.]+)?|\bstatus(?: code)?|\berror|\bcode)\W{0,3}404(?![\w/])")
+
+_NO_CONTENT = "file_not_found: the backend gave neither content nor an error"
 
 
 @dataclass(frozen=True)
@@ -155,7 +169,9 @@ def is_missing_error(error: str | None) -> bool:
     if not error:
         return False
     text = error.lower()
-    return any(sign in text for sign in _MISSING_SIGNS)
+    if any(sign in text for sign in _MISSING_SIGNS) or _NOT_FOUND.fullmatch(text):
+        return True
+    return not any(cause in text for cause in _OTHER_CAUSES) and _STATUS_404.search(text) is not None
 
 
 def drive(plan: Plan[ResultT], get_backend: Callable[[], BackendProtocol], seconds: float | None = None) -> ResultT:
@@ -205,6 +221,8 @@ def _perform(calls: Sequence[Call], backend: BackendProtocol | None, seconds: fl
         return [_attempt(call, backend) for call in calls]
     replies: list[Reply] = []
     for wave in _waves(calls):
+        if _is_hopeless(replies):
+            return [*replies, *(_late_reply(seconds) for _ in calls[len(replies) :])]
         futures = [_in_thread(call, backend) for call in wave]
         done, _late = wait_for_futures(futures, seconds)
         replies += [future.result() if future in done else _late_reply(seconds) for future in futures]
@@ -218,6 +236,8 @@ async def _aperform(
         return [backend for _ in calls]
     replies: list[Reply] = []
     for wave in _waves(calls):
+        if _is_hopeless(replies):
+            return [*replies, *(_late_reply(seconds) for _ in calls[len(replies) :])]
         tasks = [asyncio.create_task(_answer(call, backend, seconds)) for call in wave]
         try:
             done, _late = await asyncio.wait(tasks, timeout=seconds)
@@ -241,6 +261,12 @@ async def _answer(call: Call, backend: Any, seconds: float | None) -> Reply:  # 
 
 def _waves(calls: Sequence[Call]) -> Iterable[Sequence[Call]]:
     return (calls[start : start + MAX_CALLS_AT_ONCE] for start in range(0, len(calls), MAX_CALLS_AT_ONCE))
+
+
+def _is_hopeless(replies: Sequence[Reply]) -> bool:
+    """Whether a whole wave of calls was too late: the next would be, too, and their times would add up."""
+    wave = replies[-MAX_CALLS_AT_ONCE:]
+    return bool(wave) and all(isinstance(reply, Failed) and reply.timed_out for reply in wave)
 
 
 def _late_reply(seconds: float | None) -> Failed:
@@ -302,11 +328,11 @@ def _is_async_at_heart(backend: object, call: ListDirectory | ReadFiles) -> bool
 def _listing(answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
     """Return a backend's answer to `ls` in order; entries that are no entries are passed over."""
     error = getattr(answer, "error", None)
-    items = answer if isinstance(answer, list) else getattr(answer, "entries", None)
-    if items is None:
+    items = answer if _is_sequence(answer) else getattr(answer, "entries", None)
+    if items is None and (error or not hasattr(answer, "entries")):
         return Failed(str(error) if error else f"the backend answered with {type(answer).__name__}")
     found: dict[str, Entry] = {}
-    for item in items:
+    for item in items or ():
         path = item.get("path") if isinstance(item, dict) else None
         if isinstance(path, str) and path:
             tidy = path.replace("\\", "/").rstrip("/") or "/"
@@ -315,22 +341,31 @@ def _listing(answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answere
 
 
 def _files(call: ReadFiles, answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
-    """Return a backend's answer to `download_files` in the order of the call, whatever its own order and length."""
-    if not isinstance(answer, list):
+    """Return a backend's answer to `download_files` in the order of the call, whatever its own order and length.
+
+    A backend may name files otherwise than it was asked for them; then their place tells, if there are as many.
+    """
+    if not _is_sequence(answer):
         return Failed(f"the backend answered with {type(answer).__name__}")
     by_path = {getattr(item, "path", None): item for item in answer}
-    files = []
-    for path in call.paths:
-        item = by_path.get(path)
-        if item is None:
-            files.append(File(path, error="the backend gave no answer for this file"))
-            continue
-        content, error = getattr(item, "content", None), getattr(item, "error", None)
-        if error or not isinstance(content, bytes):
-            files.append(File(path, error=str(error) if error else "the backend gave no content"))
-        else:
-            files.append(File(path, content))
-    return Files(tuple(files))
+    by_place = dict(zip(call.paths, answer, strict=True)) if len(answer) == len(call.paths) else {}
+    others = {path: item for path, item in by_place.items() if getattr(item, "path", None) not in by_place}
+    return Files(tuple(_file(path, by_path.get(path, others.get(path))) for path in call.paths))
+
+
+def _file(path: str, item: object) -> File:
+    if not hasattr(item, "content"):
+        return File(path, error="the backend gave no answer for this file")
+    content, error = item.content, getattr(item, "error", None)
+    if error:
+        return File(path, error=str(error))
+    if isinstance(content, bytes | bytearray | memoryview):
+        return File(path, bytes(content))
+    return File(path, error=_NO_CONTENT if content is None else f"the backend gave {type(content).__name__}, not bytes")
+
+
+def _is_sequence(answer: object) -> bool:
+    return isinstance(answer, Sequence) and not isinstance(answer, str | bytes | bytearray | memoryview)
 
 
 def _describe(error: Exception) -> str:
