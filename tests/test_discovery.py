@@ -419,6 +419,22 @@ def test_a_source_that_failed_before_it_gave_anything_gives_nothing() -> None:
     assert catalog.skills == []
 
 
+# Names that are not text.
+
+
+@pytest.mark.parametrize("max_depth", [1, 2])
+def test_a_directory_whose_name_is_not_text_is_a_problem_and_no_entry(max_depth: int) -> None:
+    """A skill in such a directory could not be stored or asked for; one that is none costs no word."""
+    found = {f"/s/{name}/SKILL.md": skill_md("a") for name in ("caf\udce9", "good")}
+    catalog = Tree({**found, "/s/\udcff/README.md": "No skill."}).discover("/s", max_depth=max_depth)
+    assert paths(catalog) == {"a": "/s/good/SKILL.md"}
+    assert [code for code in codes(catalog) if code[1] != "name-directory-mismatch"] == [
+        ("/s/caf\\udce9/SKILL.md", "skill-unreadable", "error")
+    ]
+    [message] = [p["message"] for p in catalog.problems if p["code"] == "skill-unreadable"]
+    assert "not text" in message
+
+
 # Listings that lead elsewhere.
 
 

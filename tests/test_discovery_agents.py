@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import re
 import shutil
 import threading
@@ -296,6 +297,32 @@ def test_a_partial_listing_is_used(mode: Mode, tmp_path: Path) -> None:
 
 
 @both_modes
+@pytest.mark.parametrize("virtual", [True, False])
+def test_a_directory_whose_name_is_not_utf_8_costs_no_other(mode: Mode, *, virtual: bool, tmp_path: Path) -> None:
+    """Its skill is reported, not listed, and the state can be stored; the others load and stay loaded."""
+    write_files(tmp_path, {"skills/good/SKILL.md": skill_md("good")})
+    odd = os.path.join(os.fsencode(tmp_path), b"skills", b"caf\xe9")  # noqa: PTH118 - a path of bytes
+    try:
+        os.mkdir(odd)  # noqa: PTH102 - a path of bytes
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    write_files(Path(os.fsdecode(odd)), {"SKILL.md": skill_md("cafe")})
+    source = "/skills" if virtual else f"{tmp_path}/skills"
+    backend = FilesystemBackend(tmp_path, virtual_mode=virtual)
+    chat = Chat(
+        mode,
+        SkillsMiddleware(backend=backend, sources=[source]),
+        call_tools(("load_skill", {"skill_name": "cafe"}), ("load_skill", {"skill_name": "good"})),
+    )
+    assert list(shown(chat.say())) == ["good"]
+    assert [answer.status for answer in tool_messages(chat.result)] == ["error", "success"]
+    assert chat.problems == [(f"{source}/caf\\udce9/SKILL.md", "skill-unreadable", "error")]
+    chat.say()
+    assert chat.state["skills_loaded"] == ["good"]
+    assert repr(chat.state).isascii()
+
+
+@both_modes
 def test_one_broken_skill_costs_no_other(mode: Mode, tmp_path: Path) -> None:
     """Files that cannot be used are errors of their own; the skills beside them load."""
     broken: dict[str, bytes] = {
@@ -310,10 +337,10 @@ def test_one_broken_skill_costs_no_other(mode: Mode, tmp_path: Path) -> None:
     write_files(tmp_path, {"s/caf\udce9/SKILL.md": skill_md("cafe")})  # a name on disk that is not UTF-8
     chat = Chat(mode, SkillsMiddleware(backend=FilesystemBackend(tmp_path), sources=["/s"]))
     system = chat.say()
-    assert {"a-date", "cafe", "good", "zebra"} <= set(shown(system))
+    assert {"a-date", "good", "zebra"} <= set(shown(system))
     system.encode()
     errors = {path.split("/")[2] for path, _code, severity in chat.problems if severity == "error"}
-    assert errors == {"binary", "none", "huge", "folder"}
+    assert errors == {"binary", "none", "huge", "folder", "caf\\udce9"}
 
 
 # Backends that hang.

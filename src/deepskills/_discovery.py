@@ -14,6 +14,7 @@ from deepskills._plan import Entry, Failed, File, ListDirectory, Listing, Plan, 
 from deepskills._problems import problem, quoted
 from deepskills._skillmd import SkillReading, read_skill
 from deepskills._sources import PASSED_OVER, Source, distinct, lies_under
+from deepskills._text import as_readable, is_text
 from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
 
 MAX_REMEMBERED_FILES = 16_384
@@ -259,7 +260,11 @@ class _Harvest:
     def _take(
         self, path: str, file: File, read: SkillReader, before: dict[str, SkillMetadata], *, listed: bool
     ) -> None:
-        if file.content is not None:
+        if not is_text(path):
+            if listed or not file.is_missing:
+                reason = "its path is not text (UTF-8), so it can be neither shown nor asked for; rename the directory"
+                self.problems.append(problem(as_readable(path), "skill-unreadable", reason=reason))
+        elif file.content is not None:
             metadata, problems, self.tags[path] = read(path, file.content)
             self.problems += problems
             if metadata is not None:

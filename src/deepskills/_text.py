@@ -21,3 +21,17 @@ def clean(text: str) -> str:
 def one_line(text: str) -> str:
     """Return `text` cleaned and on one line, every run of white space a single space."""
     return " ".join(clean(text).split())
+
+
+def is_text(text: str) -> bool:
+    """Whether `text` can be encoded: a file's name that is not UTF-8 comes as surrogates, which cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def as_readable(text: str) -> str:
+    """Return `text` with escapes for what cannot be encoded."""
+    return text.encode(errors="backslashreplace").decode()
