@@ -238,6 +238,14 @@ ATTACKS = {
     "newlines-before-fence": Attack(lambda n: "\n" * (n - 100) + fields(""), WHOLE_FILE, ("text-before-frontmatter",)),
     "wide-blanks-before-fence": Attack(lambda n: ("\u2003" * (n // 3)).encode(), WHOLE_FILE, ("no-frontmatter",)),
     "control-characters-before-fence": Attack(lambda n: b"\0" * n, WHOLE_FILE, ("no-frontmatter",)),
+    "control-characters-behind-fence": Attack(lambda n: b"---" + b"\0" * n, WHOLE_FILE - 3, ("frontmatter-unclosed",)),
+    "control-characters-behind-many-fences": Attack(
+        lambda n: "---\n" + fill(f"---{chr(0) * 200}x\n", n), WHOLE_FILE - 4, ("frontmatter-too-large",)
+    ),
+    "keys-behind-tabs": Attack(lambda n: fields(fits(lambda i: f"\tk{i}: v\n", n)), FRONTMATTER, ("yaml-repaired",)),
+    "keys-behind-tabs-below-a-long-value": Attack(
+        lambda n: fields('k: "' + "x" * (n // 2) + "\n" + fill("\ta: b\n", n // 2)), FRONTMATTER, ("yaml-repaired",)
+    ),
     "comments-before-fence": Attack(lambda n: fill("<!---->", n), WHOLE_FILE, ("no-frontmatter",)),
     "open-comments-before-fence": Attack(lambda n: fill("<!--", n), WHOLE_FILE, ("no-frontmatter",)),
     "one-comment-before-fence": Attack(

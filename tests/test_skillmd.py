@@ -248,6 +248,28 @@ SLIPS = {
     ),
     "nul-first": Case("text-before-frontmatter", f"\0{DEMO}", ("first line of the file",)),
     "nul": Case("control-characters", with_fields("license: M\0IT\n"), ("removed", "Delete them"), {"license": "MIT"}),
+    **{
+        f"{name}-behind-the-{which}-fence": Case("control-characters", content, ("removed", "Delete them"))
+        for name, stray in {
+            "nul": "\0",
+            "form-feed": "\x0c",
+            "no-break-space": "\xa0",
+            "zero-width-space": "\u200b",
+            "byte-order-mark": "\ufeff",
+            "several": " \t\u200b\0 \u202e",
+        }.items()
+        for which, content in {
+            "opening": DEMO.replace("---\n", f"---{stray}\n", 1),
+            "closing": DEMO.replace("\n---\n", f"\n---{stray}\n"),
+            "other": DEMO.replace("---\n", f"---{stray}\r\n"),
+        }.items()
+    },
+    "tab-before-a-key": Case(
+        "yaml-repaired",
+        "---\nname: demo\n\tdescription: Does it.\n \tlicense: MIT\n---\nBody.\n",
+        ("`description`", "`license`"),
+        {"license": "MIT"},
+    ),
     "escape-sequence": Case(
         "control-characters", with_fields("license: M\x1b[1mIT\n"), ("Delete them",), {"license": "M[1mIT"}
     ),
@@ -559,6 +581,16 @@ def test_names(given: str, directory: str, name: str, found: list[str]) -> None:
         pytest.param('license: "C:\\Users"\n', {"license": "C:\\Users"}, id="backslash"),
         pytest.param("license: one\ntwo\n\nthree\n", {"license": "one two  three"}, id="lines-not-indented"),
         pytest.param("license: one\n\ttwo\n", {"license": "one two"}, id="tab-indented-text"),
+        pytest.param(
+            "license: one\n\tx: 1.10\ny: z\n", {"license": "one", "x": "1.10", "y": "z"}, id="tab-before-a-key"
+        ),
+        pytest.param("license: 'one'\n\tx: [a, b]\n", {"license": "one", "x": ["a", "b"]}, id="tab-behind-quotes"),
+        pytest.param("license: [a]\n\tx: |\n\t  b\n", {"license": ["a"], "x": "b"}, id="tab-behind-flow"),
+        pytest.param('license: "one\n\tx: b"\ny: c: d\n', {"license": "one x: b", "y": "c: d"}, id="tab-inside-quotes"),
+        pytest.param("license: |\n\tx: b\n", {"license": "x: b"}, id="tab-and-key-inside-a-block"),
+        pytest.param(
+            "metadata:\n  a: b\n  \tc: d\n\te: f\n", {"metadata": {"a": "b", "c": "d", "e": "f"}}, id="tab-in-metadata"
+        ),
         pytest.param("license: |\n\tone\n\ttwo\n", {"license": "one\ntwo"}, id="tab-indented-literal-block"),
         pytest.param("license: >-\none\ntwo\n", {"license": "one two"}, id="folded-block-not-indented"),
         pytest.param("metadata:\n\ta: b\n\tc: d\n", {"metadata": {"a": "b", "c": "d"}}, id="tab-indented-mapping"),
@@ -625,6 +657,7 @@ def test_repairs_are_named_by_key() -> None:
         pytest.param(framed(REQUIRED).replace("\n", "\r"), "Body.\r", id="cr"),
         pytest.param(f"---\n{REQUIRED}--- \t\r\n\r\nb", "\r\nb", id="one-line-end-after-the-fence"),
         pytest.param(framed(REQUIRED, "\0\u202e\ufeff\x1b"), "\0\u202e\ufeff\x1b", id="control-characters"),
+        pytest.param(f"---\n{REQUIRED}---\0\n\0b", "\0b", id="stray-character-behind-the-fence"),
         pytest.param(framed(REQUIRED, "周报\n").encode("utf-16"), "周报\n", id="utf-16"),
         pytest.param(sized(1000, "---" + " " * 80_000 + "\n b"), " b", id="many-blanks-after-fence"),
         pytest.param(framed("- a\n", "b"), "b", id="frontmatter-refused"),

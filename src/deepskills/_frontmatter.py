@@ -301,15 +301,21 @@ def _blocks(lines: Iterable[str], notes: Notes) -> Iterator[tuple[str, list[str]
     base: int | None = None
     key: str | None = None
     block: list[str] = []
+    is_whole = False
     for line in lines:
         stripped = line.strip()
         indent = len(line) - len(line.lstrip())
+        if base is not None and indent > base and is_whole and "\t" in line[:indent] and _key_of(stripped) is not None:
+            # A slip of the tab key: what stands above needs no more lines.
+            line, indent = " " * base + stripped, base  # noqa: PLW2901 - read as if it were not indented
+            notes.repaired.append(_key_of(stripped) or "")
         is_comment = stripped.startswith("#") and (base is None or indent <= base)
         starts = None if not stripped or is_comment or (base is not None and indent > base) else _key_of(stripped)
         if starts is not None:
             if key is not None:
                 yield key, block
             key, block, base = starts, [line], indent if base is None else base
+            is_whole = _has_whole_value(stripped)
         elif key is not None and not is_comment:
             block.append(line)
         elif stripped and not is_comment:
@@ -321,6 +327,15 @@ def _blocks(lines: Iterable[str], notes: Notes) -> Iterator[tuple[str, list[str]
 def _key_of(stripped: str) -> str | None:
     match = _KEY.match(stripped[:_MAX_KEY_LENGTH])
     return match[2] if match else None
+
+
+def _has_whole_value(line: str) -> bool:
+    """Whether the value of a line's key is plain, or opened and closed, on that line."""
+    rest = _rest([line])
+    closing = {'"': '"', "'": "'", "[": "]", "{": "}"}.get(rest[:1])
+    if closing is not None:
+        return len(rest) > 1 and rest.endswith(closing)
+    return bool(rest) and rest[0] not in "|>#"
 
 
 def _rest(block: list[str]) -> str:

@@ -28,7 +28,12 @@ SPECIFIED_FIELDS = frozenset({"name", "description", "license", "compatibility",
 FALLBACK_NAME = "unnamed-skill"
 """The name of a skill that has none and lies in no directory."""
 
-_FENCE = re.compile(r"---[ \t]*+(?:\r\n|[\r\n]|\Z)")
+_STRAY = (
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0"  # control characters and the no-break space
+    "\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f"  # what has no width
+)
+_FENCE = re.compile(f"---[ \t{_STRAY}]*+(?:\r\n|[\r\n]|\\Z)")
+_STRAY_CHARACTER = re.compile(f"[{_STRAY}]")
 _LINE_OF_DASHES = re.compile(r"(?<=[\r\n])---")
 _BLANK = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*")
 
@@ -108,6 +113,7 @@ class _Reader:
         self._path = str(path)
         self._problems: list[SkillProblem] = []
         self.strict_problems: list[SkillProblem] = []
+        self._has_odd_fence = False
 
     def read(self, content: bytes | str) -> SkillReading:
         frontmatter: dict[str, Tree] = {}
@@ -177,6 +183,7 @@ class _Reader:
 
     def _check_framing(self, opening: str, raw: str, closing: str) -> None:
         framed = opening + raw + closing
+        self._has_odd_fence = bool(_STRAY_CHARACTER.search(opening + closing))
         if "\r" in framed.replace("\r\n", ""):
             self._report("line-ends-cr")
         if "\t" in framed:
@@ -213,7 +220,7 @@ class _Reader:
         for code, noted in (
             ("yaml-alias", notes.aliases),
             ("yaml-tag", notes.tags),
-            ("control-characters", notes.cleaned),
+            ("control-characters", notes.cleaned or self._has_odd_fence),
         ):
             if noted:
                 self._report(code)
