@@ -39,7 +39,7 @@ _NOT_FOUND = re.compile(
 
 _STATUS_404 = re.compile(r"(?:^|\bhttp(?:/[\d.]+)?|\bstatus(?: code)?|\berror|\bcode)\W{0,3}404(?![\w/])")
 
-_NO_CONTENT = "file_not_found: the backend gave neither content nor an error"
+_NO_CONTENT = "file_not_found: the backend gave no content and no error"
 
 
 @dataclass(frozen=True)
