@@ -278,16 +278,18 @@ DEEP: dict[str, str | bytes] = {
 
 
 @pytest.mark.parametrize(
-    ("depth", "rounds", "scripts"),
+    ("depth", "rounds", "scripts", "passed_over"),
     [
-        (1, 1, ["/s/scripts/a.py", "/s/scripts/b.py"]),
-        (2, 2, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py"]),
-        (3, 3, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py", "/s/scripts/lib/deep/d.py"]),
-        (9, 3, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py", "/s/scripts/lib/deep/d.py"]),
+        (1, 1, ["/s/scripts/a.py", "/s/scripts/b.py"], ["scripts/lib"]),
+        (2, 2, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py"], ["scripts/lib/deep"]),
+        (3, 3, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py", "/s/scripts/lib/deep/d.py"], []),
+        (9, 3, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py", "/s/scripts/lib/deep/d.py"], []),
     ],
 )
-def test_resources_are_listed_as_deep_as_asked(depth: int, rounds: int, scripts: list[str]) -> None:
-    """Each level is one round; types come from the directory, other directories are only named."""
+def test_resources_are_listed_as_deep_as_asked(
+    depth: int, rounds: int, scripts: list[str], passed_over: list[str]
+) -> None:
+    """Each level is one round; types come from the directory, others and those too deep are only named."""
     answers = tree(DEEP)
     root = answers(ListDirectory("/s"))
 
@@ -304,7 +306,7 @@ def test_resources_are_listed_as_deep_as_asked(depth: int, rounds: int, scripts:
         "asset": ["/s/assets/f.png"],
         "other": ["/s/README"],
     }
-    assert inventory.other_directories == ["docs"]
+    assert inventory.other_directories == ["docs", *passed_over]
     assert (inventory.more, inventory.failure) == (0, None)
 
 

@@ -249,7 +249,7 @@ SLIPS = {
     "nul-first": Case("text-before-frontmatter", f"\0{DEMO}", ("first line of the file",)),
     "nul": Case("control-characters", with_fields("license: M\0IT\n"), ("removed", "Delete them"), {"license": "MIT"}),
     "escape-sequence": Case(
-        "control-characters", with_fields("license: M\x1b[1mIT\n"), ("Delete them",), {"license": "M[1mIT"}
+        "control-characters", with_fields("license: M\x1b[1mIT\n"), ("Delete them",), {"license": "MIT"}
     ),
     "next-line": Case("control-characters", with_fields("license: M\x85IT\n"), ("removed",), {"license": "MIT"}),
     "bidi-override": Case(
