@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+RUNS = 7
+"""How often both sides of a comparison run, in turns."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -39,7 +42,9 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def compare(reference: Callable[[], object], ours: Callable[[], object], runs: int = 7) -> tuple[Ratio, float, float]:
+def compare(
+    reference: Callable[[], object], ours: Callable[[], object], runs: int = RUNS
+) -> tuple[Ratio, float, float]:
     """Run both in turns and return how many times faster ours is, and the median seconds of each."""
     pairs = [(seconds(reference), seconds(ours)) for _ in range(runs)]
     ratios = sorted(theirs / mine for theirs, mine in pairs)
