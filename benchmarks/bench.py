@@ -2,6 +2,8 @@
 
 make bench                    the table
 make bench ARGS="--json"      the same as JSON
+
+The table goes to standard output, progress to standard error.
 """
 
 import argparse
@@ -13,7 +15,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from footprint import bytes_held, checkpoint_bytes, import_ratio
 from langchain.agents.middleware.types import ModelRequest
 from langgraph.runtime import Runtime
 from library import write_library
-from measure import RUNS, Row, compare, seconds
+from measure import RUNS, Row, compare, markdown_table, seconds
 from prompt_cache import measure as measure_prompt_cache
 from search import quality, speed
 from unloading import tokens_given_back
@@ -336,6 +339,13 @@ def rows() -> Iterator[Row]:
     yield from search_rows()
 
 
+def table(found: Sequence[Row]) -> str:
+    """Return the rows as a Markdown table."""
+    cells = [["what", "reference", "deepskills", "reach", ""], ["---"] * 5]
+    cells += [[row.what, row.reference, row.measured, row.reach, "ok" if row.reached else "SHORT"] for row in found]
+    return markdown_table(cells)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure deepskills beside deepagents.")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -345,15 +355,14 @@ def main() -> int:
     start = time.perf_counter()
     found = []
     for row in rows():
+        print(f"{time.perf_counter() - start:4.0f} s  {row.what}", file=sys.stderr)
         found.append(row)
-        if not as_json:
-            print(f"{'ok   ' if row.reached else 'SHORT'} {row.what}")
-            print(f"        {row.measured}   beside {row.reference}   (reach: {row.reach})")
     if as_json:
-        print(json.dumps([row.__dict__ for row in found], indent=2))
-    else:
-        short = [row.what for row in found if not row.reached]
-        print(f"\n{len(found) - len(short)} of {len(found)} reached in {time.perf_counter() - start:.0f} s")
+        print(json.dumps([asdict(row) for row in found], indent=2))
+        return 0
+    print(table(found))
+    short = [row.what for row in found if not row.reached]
+    print(f"\n{len(found) - len(short)} of {len(found)} reached in {time.perf_counter() - start:.0f} s")
     return 0
 
 

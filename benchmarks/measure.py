@@ -3,7 +3,7 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 RUNS = 7
@@ -53,3 +53,10 @@ def compare(
         statistics.median(theirs for theirs, _ in pairs),
         statistics.median(mine for _, mine in pairs),
     )
+
+
+def markdown_table(cells: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells, the first the heading and the second the rule, as an aligned Markdown table."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return "\n".join(f"| {line} |" for line in lines)
