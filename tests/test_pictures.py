@@ -9,8 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 
@@ -28,9 +26,8 @@ def test_the_demo_is_drawn_as_it_runs() -> None:
     assert words_of(done.stdout) - words_of(html.unescape(" ".join(drawn))) == Counter()
 
 
-def test_the_plot_can_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plot_can_be_drawn() -> None:
     """Every point of every line stands in the plot, the dearest highest."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     plot: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "plot.py"))
     series = {name: [1.0 * rank, 10.0 * rank, 100.0 * rank] for rank, name in enumerate(plot["COLOURS"], start=1)}
     drawn = plot["draw"](series, (10, 100, 1_000))

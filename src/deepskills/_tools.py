@@ -86,8 +86,11 @@ class SkillTools:
             return _apply(session.LOAD_TOOL, refusal, budgets, runtime)
         calls = session.earlier_calls(state, runtime.tool_call_id)
         prepared = yield from life.prepare(_skills_of(calls, catalog, skill), preparation(self._settings, runtime))
-        standing = life.after_calls(calls, session.standing(state), catalog, prepared, budgets)
+        before = session.standing(state)
+        standing = life.after_calls(calls, before, catalog, prepared, budgets)
         outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
+        if isinstance(outcome, life.AlreadyLoaded) and outcome.unchecked and outcome.name not in before.loaded:
+            outcome = life.Unreadable(skill, outcome.unchecked)  # an earlier call of the turn will have failed too
         if isinstance(outcome, life.AlreadyLoaded) and is_left_out(state, outcome.name):
             outcome = replace(outcome, crowded=True)
         result = _apply(session.LOAD_TOOL, outcome, budgets, runtime)
