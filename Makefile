@@ -1,15 +1,17 @@
 # make demo   sets up and runs the demo
 # make test   sets up, then lints, type-checks and tests
 # make test-oldest   the tests on the oldest supported releases
+# make soak   the long form of the tests of a hostile world
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
+# make pictures   draws the pictures in README and documentation anew
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 OLDEST := .venv-oldest
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-oldest bench docs format clean
+.PHONY: demo test test-oldest soak bench pictures docs format clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -35,8 +37,15 @@ test: $(VENV)/.installed
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/pytest -n auto
 
+soak: $(VENV)/.installed
+	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto tests/world
+
 bench: $(VENV)/.installed
 	$(VENV)/bin/python benchmarks/bench.py $(ARGS)
+
+pictures: $(VENV)/.installed
+	$(VENV)/bin/python docs/pictures/record_demo.py
+	$(VENV)/bin/python benchmarks/plot.py
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python $(PIP_INSTALL) --group docs

@@ -2,16 +2,21 @@
 
 make bench                    the table
 make bench ARGS="--json"      the same as JSON
+
+The table goes to standard output, progress to standard error.
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
+import logging
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +24,11 @@ from typing import Any
 from deepagents.backends import BackendProtocol, FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
+from footprint import bytes_held, checkpoint_bytes, import_ratio
 from langchain.agents.middleware.types import ModelRequest
 from langgraph.runtime import Runtime
 from library import write_library
-from measure import Row, compare, seconds
+from measure import RUNS, Row, compare, markdown_table, seconds
 from prompt_cache import measure as measure_prompt_cache
 from search import quality, speed
 from unloading import tokens_given_back
@@ -35,6 +41,7 @@ SOURCES = ["/skills"]
 DELAY = 0.02
 RUNTIME: Runtime[None] = Runtime()
 ROUNDS_TOLERANCE = 0.9
+"""How much of a round everything else may take."""
 
 
 class SlowBackend(FilesystemBackend):
@@ -74,18 +81,24 @@ def theirs(backend: BackendProtocol, sources: list[str] | None = None) -> Any:
     return DeepAgentsSkillsMiddleware(backend=backend, sources=sources or SOURCES)
 
 
+def discover(middleware: Any) -> object:
+    """Discover skills for a new thread."""
+    return middleware.before_agent({"messages": []}, RUNTIME, {})
+
+
 def discovery_rows(root: Path) -> Iterator[Row]:
     backend = FilesystemBackend(root_dir=root)
     upstream, warm = theirs(backend), ours(backend)
+    fresh = [ours(backend) for _ in range(RUNS)]
 
     def first() -> object:
-        return ours(backend).before_agent({"messages": []}, RUNTIME)
+        return discover(fresh.pop())
 
     def second() -> object:
-        return warm.before_agent({"messages": []}, RUNTIME)
+        return discover(warm)
 
     def reference() -> object:
-        return upstream.before_agent({"messages": []}, RUNTIME, {})
+        return discover(upstream)
 
     def floor() -> object:
         entries = backend.ls(SOURCES[0]).entries or []
@@ -121,17 +134,12 @@ def discovery_rows(root: Path) -> Iterator[Row]:
     )
 
 
-def _first_discovery(backend: BackendProtocol) -> object:
-    return ours(backend).before_agent({"messages": []}, RUNTIME)
-
-
 def scaling_row(roots: dict[int, Path]) -> Row:
-    cost = {}
-    for count, root in roots.items():
-        backend = FilesystemBackend(root_dir=root)
-        runs = 7 if count < 10_000 else 3
-        times = [seconds(partial(_first_discovery, backend)) for _ in range(runs)]
-        cost[count] = min(times) / count
+    times: dict[int, list[float]] = {count: [] for count in roots}
+    for _ in range(5):
+        for count, root in roots.items():
+            times[count].append(seconds(partial(discover, ours(FilesystemBackend(root_dir=root)))) / count)
+    cost = {count: statistics.median(found) for count, found in times.items()}
     spread = max(cost.values()) / min(cost.values())
     shown = ", ".join(f"{count:,}: {value * 1e6:.0f} us" for count, value in cost.items())
     return Row(
@@ -166,7 +174,7 @@ def rounds_rows(root: Path) -> Iterator[Row]:
     update = asyncio.run(middleware.abefore_agent({"messages": []}, RUNTIME))
     skills = update["skills_metadata"][:1] if update else []
     for directory in ("scripts", "references", "assets"):
-        folder = root / "source-0" / "skill-00000" / directory
+        folder = root / Path(skills[0]["path"]).parent.relative_to("/") / directory
         folder.mkdir()
         (folder / "file.txt").write_text("x", encoding="utf-8")
     how = Preparation(depth=1, count_tokens=len, may_read=lambda _path: True)
@@ -260,6 +268,37 @@ def _best(action: Callable[[], object], runs: int = 3) -> float:
     return min(seconds(action) for _ in range(runs))
 
 
+def footprint_rows(roots: dict[int, Path]) -> Iterator[Row]:
+    """Measure what no promise is made about, so that everyone can see it."""
+    mine, other = (bytes_held(make, roots[10_000]) for make in (ours, theirs))
+    yield Row(
+        "memory for 10,000 skills, one thread",
+        f"deepagents {other / 1e6:.1f} MB",
+        f"{mine / 1e6:.1f} MB, {mine / other:.1f}x (files that were read are remembered for other threads)",
+        "at most 3x",
+        mine <= 3 * other,
+        {"bytes": mine, "reference": other},
+    )
+    bare, mine, other = (checkpoint_bytes(make, roots[1_000]) for make in (None, ours, theirs))
+    yield Row(
+        "a checkpoint in SQLite, 1,000 skills",
+        f"deepagents {(other - bare) / 1e3:.0f} KB",
+        f"{(mine - bare) / 1e3:.0f} KB, {(mine - bare) / (other - bare):.2f}x",
+        "at most 1.5x",
+        mine - bare <= 1.5 * (other - bare),
+        {"bytes": mine - bare, "reference": other - bare},
+    )
+    ratio, our_time, their_time = import_ratio()
+    yield Row(
+        "importing the package",
+        f"deepagents alone {their_time * 1000:.0f} ms",
+        f"{our_time * 1000:.0f} ms, {ratio} of that",
+        "at most 1.3x",
+        ratio.median <= 1.3,
+        {"ratio": ratio.median},
+    )
+
+
 def search_rows() -> Iterator[Row]:
     for half in ("dev", "frozen"):
         table = quality(half)
@@ -294,27 +333,36 @@ def rows() -> Iterator[Row]:
         yield scaling_row(roots)
         yield from rounds_rows(base / "slow")
         yield prompt_row(roots[1_000])
+        yield from footprint_rows(roots)
     yield from conversation_rows()
     yield hostile_row()
     yield from search_rows()
+
+
+def table(found: Sequence[Row]) -> str:
+    """Return the rows as a Markdown table."""
+    cells = [["what", "reference", "deepskills", "reach", ""], ["---"] * 5]
+    cells += [[row.what, row.reference, row.measured, row.reach, "ok" if row.reached else "SHORT"] for row in found]
+    return markdown_table(cells)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure deepskills beside deepagents.")
     parser.add_argument("--json", action="store_true", help="print JSON")
     as_json = parser.parse_args().json
+    for name in ("deepskills", "deepagents"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # shadowed and hostile skills are part of the measure
     start = time.perf_counter()
     found = []
     for row in rows():
+        print(f"{time.perf_counter() - start:4.0f} s  {row.what}", file=sys.stderr)
         found.append(row)
-        if not as_json:
-            print(f"{'ok   ' if row.reached else 'SHORT'} {row.what}")
-            print(f"        {row.measured}   beside {row.reference}   (reach: {row.reach})")
     if as_json:
-        print(json.dumps([row.__dict__ for row in found], indent=2))
-    else:
-        short = [row.what for row in found if not row.reached]
-        print(f"\n{len(found) - len(short)} of {len(found)} reached in {time.perf_counter() - start:.0f} s")
+        print(json.dumps([asdict(row) for row in found], indent=2))
+        return 0
+    print(table(found))
+    short = [row.what for row in found if not row.reached]
+    print(f"\n{len(found) - len(short)} of {len(found)} reached in {time.perf_counter() - start:.0f} s")
     return 0
 
 

@@ -3,8 +3,11 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+RUNS = 7
+"""How often both sides of a comparison run, in turns."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,9 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def compare(reference: Callable[[], object], ours: Callable[[], object], runs: int = 7) -> tuple[Ratio, float, float]:
+def compare(
+    reference: Callable[[], object], ours: Callable[[], object], runs: int = RUNS
+) -> tuple[Ratio, float, float]:
     """Run both in turns and return how many times faster ours is, and the median seconds of each."""
     pairs = [(seconds(reference), seconds(ours)) for _ in range(runs)]
     ratios = sorted(theirs / mine for theirs, mine in pairs)
@@ -48,3 +53,10 @@ def compare(reference: Callable[[], object], ours: Callable[[], object], runs: i
         statistics.median(theirs for theirs, _ in pairs),
         statistics.median(mine for _, mine in pairs),
     )
+
+
+def markdown_table(cells: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells, the first the heading and the second the rule, as an aligned Markdown table."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return "\n".join(f"| {line} |" for line in lines)

@@ -20,6 +20,7 @@ from deepagents.backends import FilesystemBackend
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from measure import markdown_table
 
 from deepskills import SkillsMiddleware, generate_skill_md
 from deepskills.testing import Request, ScriptedChatModel, call_tools
@@ -163,9 +164,7 @@ def table(found: dict[str, dict[str, float]]) -> str:
         shares = ["-" if math.isnan(numbers[key]) else f"{numbers[key]:.1%}" for key in COLUMNS]
         name = f"deepskills, {label}" if label in OURS else label
         rows.append([name, *shares, f"{numbers['system_prompts']:.0f}"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
+    return markdown_table(rows)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Runs on a scripted model. With a key in the environment, run it on a real one:
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
@@ -51,6 +52,7 @@ def main() -> None:
     agent = create_deep_agent(model=model, backend=backend, middleware=[skills])
 
     print(f"user: {REQUEST}\n")
+    loaded: list[str] = []
     updates = agent.stream({"messages": [HumanMessage(REQUEST)]}, stream_mode="updates")
     for update in updates:
         for node, change in update.items():
@@ -58,6 +60,16 @@ def main() -> None:
                 print(f"skills found: {', '.join(skill['name'] for skill in change['skills_metadata'])}\n")
             for message in (change or {}).get("messages", []):
                 print("\n".join(lines_of(message)), end="\n\n")
+            if node == "tools" and "skills_loaded" in change:
+                loaded = merge_loaded(loaded, change["skills_loaded"])
+                print(f"loaded now: {', '.join(loaded) or 'nothing'}\n")
+
+
+def merge_loaded(loaded: list[str], change: Any) -> list[str]:
+    """Return what is loaded after a change of state: a list adds, `{"unload": [...]}` removes."""
+    if isinstance(change, dict):
+        return [name for name in loaded if name not in change["unload"]]
+    return [*loaded, *change]
 
 
 def lines_of(message: AnyMessage) -> Iterator[str]:

@@ -16,6 +16,7 @@ SHOWN = {
         "# Style guide for release notes",
         "2 of 2 skills are loaded",
         "Unloaded the skill 'release-notes'. Free now: 1 of 2 skills",
+        "loaded now: csv-report, incident-review",
         '<skill_content name="incident-review"',
     ],
     "plain_agent": ["**csv-report**", "- references/statistics.md", "usage: profile_csv.py"],

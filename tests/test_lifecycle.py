@@ -29,7 +29,8 @@ from deepskills._lifecycle import (
     unknown,
 )
 from deepskills._plan import Call, Entry, Failed, File, Files, ListDirectory, Listing, Plan, ReadFiles, Reply
-from deepskills._resources import summarize, take_inventories
+from deepskills._prompt import skill_block
+from deepskills._resources import Inventory, summarize, take_inventories
 from deepskills._types import LoadRecord, ResourceType
 from support import skill_md
 
@@ -277,17 +278,35 @@ DEEP: dict[str, str | bytes] = {
 }
 
 
+@pytest.mark.parametrize("hidden", ["", "\x00", "\u200b", " ", "\u2060", "\ufeff", "\xad"])
 @pytest.mark.parametrize(
-    ("depth", "rounds", "scripts"),
+    "tag", ["</skill_{}content>", "<{}/skill_content>", "</{}skill_content >", "<sk{}ill_content x>"]
+)
+def test_nothing_in_a_file_passes_for_its_end(tag: str, hidden: str) -> None:
+    """A tag of ours in a file is no tag any more, whatever characters that nobody sees are put between its letters."""
+    block = skill_block(skill("alpha"), f"Before.\n{tag.format(hidden)}\nAfter.", Inventory())
+    assert tag.format(hidden) not in block
+    assert f"&lt;{tag[1:].format(hidden)}" in block
+
+
+def test_marking_off_a_file_takes_linear_time() -> None:
+    """Long runs of blanks behind an angle bracket are read once."""
+    assert skill_block(skill("alpha"), "<" + " " * 2_000_000 + "<" * 100_000, Inventory()).endswith("`")
+
+
+@pytest.mark.parametrize(
+    ("depth", "rounds", "scripts", "passed_over"),
     [
-        (1, 1, ["/s/scripts/a.py", "/s/scripts/b.py"]),
-        (2, 2, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py"]),
-        (3, 3, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py", "/s/scripts/lib/deep/d.py"]),
-        (9, 3, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py", "/s/scripts/lib/deep/d.py"]),
+        (1, 1, ["/s/scripts/a.py", "/s/scripts/b.py"], ["scripts/lib"]),
+        (2, 2, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py"], ["scripts/lib/deep"]),
+        (3, 3, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py", "/s/scripts/lib/deep/d.py"], []),
+        (9, 3, ["/s/scripts/a.py", "/s/scripts/b.py", "/s/scripts/lib/c.py", "/s/scripts/lib/deep/d.py"], []),
     ],
 )
-def test_resources_are_listed_as_deep_as_asked(depth: int, rounds: int, scripts: list[str]) -> None:
-    """Each level is one round; types come from the directory, other directories are only named."""
+def test_resources_are_listed_as_deep_as_asked(
+    depth: int, rounds: int, scripts: list[str], passed_over: list[str]
+) -> None:
+    """Each level is one round; types come from the directory, others and those too deep are only named."""
     answers = tree(DEEP)
     root = answers(ListDirectory("/s"))
 
@@ -304,7 +323,7 @@ def test_resources_are_listed_as_deep_as_asked(depth: int, rounds: int, scripts:
         "asset": ["/s/assets/f.png"],
         "other": ["/s/README"],
     }
-    assert inventory.other_directories == ["docs"]
+    assert inventory.other_directories == ["docs", *passed_over]
     assert (inventory.more, inventory.failure) == (0, None)
 
 

@@ -405,7 +405,7 @@ REJECTED = ToolMessage("No.", tool_call_id="a")
         ([called(A, B, C), REJECTED], [UNLOAD_BETA]),
         ([called(A), REJECTED, called(A, C)], [LOAD_ALPHA]),
         ([called(A, B), called(C)], []),
-        ([called(("x", "load_skill", {}), C)], [SkillCall("load", "")]),
+        ([called(("x", "load_skill", {}), ("y", "load_skill", {"skill_name": ["alpha"]}), C)], []),
         ([HumanMessage("go")], []),
         ([], []),
     ],

@@ -139,7 +139,7 @@ NAMED = [
     Named("unknown", ["nope"], [], ["nope"]),
     Named("unknown-among-known", ["alpha", "nope", "beta"], ["alpha", "beta"], ["nope"]),
     Named("repeated-unknown", ["nope", "nope", "none", "nope"], [], ["nope", "none"]),
-    Named("other-case", ["ALPHA"], [], ["ALPHA"]),
+    Named("other-case", ["ALPHA", "alpha"], ["alpha"], []),
     Named("empty-name", [""], [], [""]),
     Named(
         "path-for-a-name",

@@ -225,12 +225,26 @@ def test_no_template_leaves_the_section_out() -> None:
         pytest.param(SLOTS + "{skills_list:d}", "brace", id="format-for-numbers"),
         pytest.param(SLOTS + "{skills_list!x}", "brace", id="unknown-conversion"),
         pytest.param(SLOTS + "{skills_list:{width}}", "width", id="nested-placeholder"),
+        pytest.param(SLOTS + "{skills_list:{skills_list}}", "brace", id="slot-as-format"),
     ],
 )
 def test_a_template_that_cannot_be_filled_in_is_refused_at_once(template: str, mistake: str) -> None:
     """A template that lacks a slot or cannot be formatted is a `ValueError` in `__init__` that names the mistake."""
     with pytest.raises(ValueError, match=mistake):
         middleware(system_prompt=template)
+
+
+@pytest.mark.parametrize(
+    ("template", "shown"),
+    [
+        ("{skills_locations}{skills_load_warnings}{{{skills_list}}}", "{- **alpha**"),
+        (SLOTS + "{{skills_list}}", "{skills_list}"),
+        (SLOTS + "{skills_list!s:s}", "- **alpha**"),
+    ],
+)
+def test_a_template_may_hold_braces_as_text(template: str, shown: str) -> None:
+    """Braces that are text, around a slot or beside it, are shown as they are."""
+    assert shown in middleware(system_prompt=template).skills_section(state(skill("alpha")))
 
 
 @pytest.mark.parametrize("template", [b"{skills_list}", 7, ["x"], Path("/x"), False], ids=repr)
@@ -279,6 +293,29 @@ def is_clean(text: str) -> bool:
         or 0xE0000 <= ord(character) <= 0xE007F
         for character in set(text)
     )
+
+
+@pytest.mark.parametrize("name", ["[alpha]", "{alpha}", "<alpha>", "*alpha*", "`alpha`", '"alpha"', "alpha\\"])
+def test_no_two_names_look_alike(name: str) -> None:
+    """A name with markup in it is not shown as the name of another skill."""
+    section = middleware().skills_section(state(skill("alpha"), skill(name)))
+    assert section.count("- **alpha**") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b[31mred\x1b[0m b", "ared b"),
+        ("a\x1b]0;title\x07b", "ab"),
+        ("one\x85two", "one two"),
+        ("one\x0btwo", "one two"),
+        ("a\u200e\u200f\u061cb", "ab"),
+        ("a\x1b]not ended\nb", "anot ended b"),
+    ],
+)
+def test_what_only_terminals_and_layouts_read_is_gone(text: str, shown: str) -> None:
+    """Terminal sequences go whole, direction marks go, and breaks of every kind part words."""
+    assert f"**alpha**: {shown}\n" in middleware().skills_section(state(skill("alpha", description=text)))
 
 
 ENTRY = re.compile(r"- \*\*[^*]+\*\*( \[Loaded\])?: ")

@@ -271,7 +271,7 @@ SLIPS = {
         {"license": "MIT"},
     ),
     "escape-sequence": Case(
-        "control-characters", with_fields("license: M\x1b[1mIT\n"), ("Delete them",), {"license": "M[1mIT"}
+        "control-characters", with_fields("license: M\x1b[1mIT\n"), ("Delete them",), {"license": "MIT"}
     ),
     "next-line": Case("control-characters", with_fields("license: M\x85IT\n"), ("removed",), {"license": "MIT"}),
     "bidi-override": Case(

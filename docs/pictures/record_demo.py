@@ -17,6 +17,7 @@ STYLES = {
     "$": "bold white",
     "user:": "bold",
     "skills found:": "green",
+    "loaded now:": "green",
     "agent:": "bold cyan",
     "  calls": "yellow",
     "    | Error:": "red",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepskills import _lifecycle as life
-from deepskills._prompt import field_text, shown_name, sizes
+from deepskills._prompt import UPDATED_LEAD, field_text, shown_name, sizes
 
 MAX_NAMES = 50
 """How many available skills the answer to an unknown name lists."""
@@ -36,16 +36,14 @@ def answer(outcome: life.Outcome, budgets: life.Budgets) -> Answer:
             return _refused(outcome, budgets)
 
 
-def _refused(
-    outcome: life.Unknown | life.NotLoaded | life.OverBudget | life.Unreadable, budgets: life.Budgets
-) -> Answer:
+def _refused(outcome: life.Refusal, budgets: life.Budgets) -> Answer:
     match outcome:
         case life.Unknown(asked):
             name, reason, text = asked, "unknown", _unknown(outcome)
         case life.NotLoaded(asked, standing):
             loaded = sizes({other: standing.size(other) for other in standing.loaded}) or "none"
             name, reason = asked, "not_loaded"
-            text = f"The skill '{shown_name(asked)}' is not loaded. Loaded now: {loaded}."
+            text = f"The skill '{field_text(asked, 128)}' is not loaded. Loaded now: {loaded}."
         case life.OverBudget(skill):
             name, text = skill["name"], _over_budget(outcome, budgets)
             reason = "max_loaded_skills" if outcome.limit == "skills" else "max_loaded_tokens"
@@ -55,12 +53,23 @@ def _refused(
                 f"The skill '{shown_name(name)}' could not be loaded: {field_text(cause, 500)}. "
                 "Work without it, or ask for its file to be repaired."
             )
+        case life.Broken(asked, problem):
+            name, reason = asked, "unreadable"
+            text = (
+                f"The skill '{field_text(asked, 128)}' cannot be used ({problem['code']}): "
+                f"{field_text(problem['message'], 500)} Work without it, or ask for its file to be repaired."
+            )
     event = {"type": "skill.refused", "skill": name, "reason": reason}
     return Answer(f"Error: {text}", event, is_error=True)
 
 
 def _already_loaded(outcome: life.AlreadyLoaded) -> Answer:
     text = f"The skill '{shown_name(outcome.name)}' is already loaded; its instructions are in this conversation."
+    if outcome.crowded:
+        text = (
+            f"The skill '{shown_name(outcome.name)}' is already loaded, but more is loaded than there is room for, and "
+            "its text may be left out. Unload what is no longer needed: the text comes back by itself."
+        )
     if outcome.unchecked:
         text += f" (Its file could not be checked for changes: {field_text(outcome.unchecked, 300)})"
     return Answer(text)
@@ -74,7 +83,7 @@ def _loaded(outcome: life.Loaded) -> Answer:
         "tokens": prepared.tokens,
         "resources": len(prepared.inventory.resources),
     }
-    lead = "The skill changed since it was loaded; this is its new text.\n" if outcome.updated else ""
+    lead = UPDATED_LEAD if outcome.updated else ""
     return Answer(lead + prepared.block, event)
 
 
@@ -82,6 +91,8 @@ def _unknown(outcome: life.Unknown) -> str:
     text = f"There is no skill named '{field_text(outcome.asked, 128)}'."
     if outcome.closest:
         text += f" Did you mean {' or '.join(repr(shown_name(name)) for name in outcome.closest)}?"
+    if outcome.incomplete:
+        text += " A source of skills could not be read, so skills may be missing; try again later."
     if not outcome.available:
         return f"{text} No skills are available."
     shown = ", ".join(shown_name(name) for name in outcome.available[:MAX_NAMES])

@@ -6,18 +6,25 @@ Pure, save for the plans that say what to read. Outcomes are values; `_prompt` w
 import difflib
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from deepskills._discovery import SOURCE_ERRORS
 from deepskills._plan import File, Files, ListDirectory, Plan, ReadFiles, Reply
 from deepskills._prompt import shown_name, skill_block
 from deepskills._resources import Inventory, take_inventories
 from deepskills._skillmd import decode_skill
 from deepskills._sources import parent
-from deepskills._types import MAX_SHOWN_NAME_LENGTH, LoadRecord, SkillMetadata
+from deepskills._text import one_line
+from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE, LoadRecord, SkillMetadata, SkillProblem
 
 CLOSEST_NAMES = 3
 """How many similar names an unknown name is answered with."""
+
+_MARKS = "*`'\"[](){}<> "
+
+MAX_COMPARED_NAMES = 1_000
+"""How many names an unknown name is compared with letter by letter."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,9 @@ class AlreadyLoaded:
     unchecked: str | None = None
     """Why the file could not be compared with what is loaded."""
 
+    crowded: bool = False
+    """Whether more is loaded than there is room for, so that the text may be left out of requests."""
+
 
 @dataclass(frozen=True)
 class Unloaded:
@@ -122,6 +132,8 @@ class Unknown:
     asked: str
     closest: list[str]
     available: list[str]
+    incomplete: bool = False
+    """Whether a source could not be read, so that there may be more."""
 
 
 @dataclass(frozen=True)
@@ -150,25 +162,51 @@ class Unreadable:
     reason: str
 
 
-Outcome: TypeAlias = Loaded | AlreadyLoaded | Unloaded | ToolsWithdrawn | Unknown | NotLoaded | OverBudget | Unreadable
+@dataclass(frozen=True)
+class Broken:
+    """There is a directory of that name, and its file cannot be used."""
+
+    asked: str
+    problem: SkillProblem
+
+
+Refusal: TypeAlias = Unknown | NotLoaded | OverBudget | Unreadable | Broken
+Outcome: TypeAlias = Loaded | AlreadyLoaded | Unloaded | ToolsWithdrawn | Refusal
 
 
 def find_skill(catalog: Sequence[SkillMetadata], asked: str) -> SkillMetadata | None:
-    """Return the skill of that name, else the one whose name differs only in case or in how it is shown."""
-    exact = next((skill for skill in catalog if skill["name"] == asked), None)
-    if exact is not None:
-        return exact
-    folded = shown_name(asked).casefold()
-    return next((skill for skill in catalog if shown_name(skill["name"]).casefold() == folded), None)
+    """Return the skill that a model means by a name."""
+    name = meant_name([skill["name"] for skill in catalog], asked)
+    return next((skill for skill in catalog if skill["name"] == name), None)
+
+
+def meant_name(names: Sequence[str], asked: str) -> str | None:
+    """Return the name that was asked for: exactly, in another case or as it is shown, or with marks around it."""
+    if asked in names:
+        return asked
+    shown = {shown_name(name).casefold(): name for name in reversed(names)}
+    return shown.get(shown_name(asked).casefold()) or shown.get(one_line(asked).strip(_MARKS).casefold())
+
+
+def not_found(catalog: Sequence[SkillMetadata], problems: Sequence[SkillProblem], asked: str) -> Broken | Unknown:
+    """Return what to answer to a name that no skill has; a broken file in a directory of that name is the reason."""
+    for found in problems:
+        directory, _, file = found["path"].rpartition("/")
+        is_error = found["severity"] == "error" and file == SKILL_FILE
+        if is_error and directory.rpartition("/")[2].casefold() == asked.casefold():
+            return Broken(asked, found)
+    incomplete = any(found["code"] in SOURCE_ERRORS for found in problems)
+    return replace(unknown(catalog, asked), incomplete=incomplete)
 
 
 def unknown(catalog: Sequence[SkillMetadata], asked: str) -> Unknown:
-    """Return what to answer to a name that no skill has."""
+    """Return the names that come near to one that no skill has."""
     names = [skill["name"] for skill in catalog]
     folded = {name.casefold(): name for name in names}
     wanted = asked.casefold()[:MAX_SHOWN_NAME_LENGTH]
     within = [name for name in folded if wanted and wanted in name]
-    similar = difflib.get_close_matches(wanted, folded, n=CLOSEST_NAMES, cutoff=0.5)
+    comparable = [name for name in folded if abs(len(name) - len(wanted)) <= len(wanted)][:MAX_COMPARED_NAMES]
+    similar = difflib.get_close_matches(wanted, comparable, n=CLOSEST_NAMES, cutoff=0.5)
     closest = list(dict.fromkeys([*within, *similar]))[:CLOSEST_NAMES]
     return Unknown(asked, [folded[name] for name in closest], names)
 
@@ -242,12 +280,13 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
     name = prepared.skill["name"]
     is_loaded = name in standing.loaded
     record = standing.records.get(name)
+    crowded = budgets.tokens is not None and standing.tokens > budgets.tokens
     if prepared.failure is not None:
         if is_loaded:
-            return AlreadyLoaded(name, unchecked=prepared.failure)
+            return AlreadyLoaded(name, unchecked=prepared.failure, crowded=crowded)
         return Unreadable(prepared.skill, prepared.failure)
     if is_loaded and record is not None and record["digest"] == prepared.digest:
-        return AlreadyLoaded(name)
+        return AlreadyLoaded(name, crowded=crowded)
     if not is_loaded and len(standing.loaded) >= budgets.skills:
         return OverBudget(prepared.skill, prepared.tokens, standing, "skills")
     others = standing.tokens - (standing.size(name) if is_loaded else 0)
@@ -258,10 +297,7 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
 
 def decide_unload(asked: str, standing: Standing) -> Outcome:
     """Decide on one unload, given what is loaded when its turn comes."""
-    folded = shown_name(asked).casefold()
-    name = next((n for n in standing.loaded if n == asked), None) or next(
-        (n for n in standing.loaded if shown_name(n).casefold() == folded), None
-    )
+    name = meant_name(standing.loaded, asked)
     if name is None:
         return NotLoaded(asked, standing)
     return Unloaded(name, standing.without(name))

@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,14 +32,12 @@ from deepskills._prompt import SKILLS_SYSTEM_PROMPT, check_template
 from deepskills._request import Composition, TextMemory, compose
 from deepskills._section import Section, SectionInput
 from deepskills._settings import BackendFactory, LoadedStatus, Refresh, Settings, SourcesFactory
-from deepskills._skill_tools import InUse, ToolSource, answer_from_context, skills_in_use
+from deepskills._skill_tools import InUse, ToolSource, answer_from_context, needed_names, skills_in_use
 from deepskills._sources import Source, parse_sources
 from deepskills._state import SkillsState, SkillsStateUpdate
 from deepskills._tools import SkillTools, preparation
-from deepskills._turn import Turn, failed_call, hidden_tool, with_tool
+from deepskills._turn import Turn, failed_call, hidden_tool, tell, with_tool
 from deepskills._types import SkillSource
-
-logger = logging.getLogger("deepskills")
 
 
 class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
@@ -204,13 +201,15 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
         """Load the skills named in `pinned_skills`."""
-        return self._settings.perform(pin(state, preparation(self._settings, runtime)), runtime)
+        plan = pin(state, preparation(self._settings, runtime), runtime.stream_writer)
+        return self._settings.perform(plan, runtime)
 
     async def abefore_model(  # type: ignore[override]
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
         """Load the skills named in `pinned_skills`."""
-        return await self._settings.aperform(pin(state, preparation(self._settings, runtime)), runtime)
+        plan = pin(state, preparation(self._settings, runtime), runtime.stream_writer)
+        return await self._settings.aperform(plan, runtime)
 
     def wrap_model_call(
         self,
@@ -220,8 +219,9 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
         plan = self._composition(request.messages, request.state, request.runtime)
         composed = self._settings.perform(plan, request.runtime)
-        use = self._use(composed.messages, request)
-        turn = Turn(request, composed, use, {n: self._tool_source.resolve(n, request.runtime) for n in use.names()})
+        use = self._use(composed, request)
+        names = needed_names(use, request.tools)
+        turn = Turn(request, composed, use, {n: self._tool_source.resolve(n, request.runtime) for n in names})
 
         def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
             return handler(turn.original(changed))
@@ -233,7 +233,6 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
                 if not turn.may_retry(error):
                     raise
                 response = super().wrap_model_call(turn.bare_request(), call)
-        self._tell(composed, request)
         return turn.finish(response)
 
     async def awrap_model_call(
@@ -244,8 +243,8 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
         plan = self._composition(request.messages, request.state, request.runtime)
         composed = await self._settings.aperform(plan, request.runtime)
-        use = self._use(composed.messages, request)
-        names = use.names()
+        use = self._use(composed, request)
+        names = needed_names(use, request.tools)
         found = await asyncio.gather(*(self._tool_source.aresolve(name, request.runtime) for name in names))
         turn = Turn(request, composed, use, dict(zip(names, found, strict=True)))
 
@@ -259,12 +258,11 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
                 if not turn.may_retry(error):
                     raise
                 response = await super().awrap_model_call(turn.bare_request(), call)
-        self._tell(composed, request)
         return turn.finish(response)
 
-    def _use(self, messages: Sequence[AnyMessage], request: ModelRequest[ContextT]) -> InUse:
-        state: Mapping[str, Any] = request.state
-        return skills_in_use(messages, state.get("skills_metadata") or (), state.get("skills_loaded") or ())
+    def _use(self, composed: Composition, request: ModelRequest[ContextT]) -> InUse:
+        state = composed.seen_in(request.state)
+        return skills_in_use(composed.messages, state.get("skills_metadata") or (), state.get("skills_loaded") or ())
 
     def wrap_tool_call(
         self,
@@ -297,34 +295,33 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         text once and no unloaded skill's.
         """
         composed = self._settings.perform(self._composition(state["messages"], state, runtime), runtime)
-        return self._with_section(composed.messages, state), composed.update
+        return self._for_own_graph(composed, state, runtime)
 
     async def amodel_messages(
         self, state: Mapping[str, Any], runtime: object
     ) -> tuple[list[AnyMessage], dict[str, Any]]:
         """Return what to send to the model from a graph of your own, without blocking; see `model_messages`."""
         composed = await self._settings.aperform(self._composition(state["messages"], state, runtime), runtime)
-        return self._with_section(composed.messages, state), composed.update
+        return self._for_own_graph(composed, state, runtime)
 
-    def _with_section(self, messages: list[AnyMessage], state: Mapping[str, Any]) -> list[AnyMessage]:
-        section = self.skills_section(state)
+    def _for_own_graph(
+        self, composed: Composition, state: Mapping[str, Any], runtime: object
+    ) -> tuple[list[AnyMessage], dict[str, Any]]:
+        tell(composed, getattr(runtime, "stream_writer", lambda _event: None))
+        messages = composed.messages
+        section = self.skills_section(composed.seen_in(state))
         if not section:
-            return messages
+            return messages, composed.update
         first = messages[0] if messages else None
         if isinstance(first, SystemMessage):
-            return [_appended(first, section), *messages[1:]]
-        return [SystemMessage(section), *messages]
+            return [_appended(first, section), *messages[1:]], composed.update
+        return [SystemMessage(section), *messages], composed.update
 
     def _composition(
         self, messages: Sequence[AnyMessage], state: Mapping[str, Any], runtime: object
     ) -> Plan[Composition]:
         how = preparation(self._settings, runtime)
         return compose(messages, state, self._settings.budgets.tokens, self._memory, how)
-
-    def _tell(self, composed: Composition, request: ModelRequest[ContextT]) -> None:
-        for event in composed.events:
-            logger.info("Put the text of skill %r back into the request", event["skill"])
-            request.runtime.stream_writer(event)
 
 
 def _appended(message: SystemMessage | None, section: str) -> SystemMessage:

@@ -1,7 +1,7 @@
 """Pins: skills that the user names, put into the conversation before the next model call."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from langchain_core.messages import HumanMessage
@@ -13,7 +13,7 @@ from deepskills._answers import answer
 from deepskills._plan import Plan
 from deepskills._problems import problem, quoted
 from deepskills._text import one_line
-from deepskills._types import SkillMetadata, SkillProblem
+from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")
 
@@ -21,25 +21,25 @@ _NO_LIMIT = life.Budgets(skills=1_000_000, tokens=None)
 """Pins are the user's word: budgets count them and do not refuse them."""
 
 
-def pin(state: Mapping[str, Any], preparation: life.Preparation) -> Plan[dict[str, Any] | None]:
+def pin(
+    state: Mapping[str, Any], preparation: life.Preparation, write: Callable[[Any], None]
+) -> Plan[dict[str, Any] | None]:
     """Return the update that loads the skills named in `pinned_skills`, or `None` if none is named."""
     names = state.get("pinned_skills")
     if not names:
         return None
-    catalog = {skill["name"]: skill for skill in (yield from session.catalog_of(state, preparation))}
-    asked = list(dict.fromkeys(str(name) for name in names))
-    prepared = yield from life.prepare([catalog[name] for name in asked if name in catalog], preparation)
-    problems: list[SkillProblem] = []
+    catalog = yield from session.catalog_of(state, preparation)
+    asked = {name: life.find_skill(catalog, name) for name in map(str, names)}
+    known = {skill["name"]: skill for skill in asked.values() if skill is not None}
+    prepared = yield from life.prepare(list(known.values()), preparation)
+    problems = [problem(name, "pin-unknown", name=quoted(name)) for name, skill in asked.items() if skill is None]
     update: dict[str, Any] = {"pinned_skills": Overwrite([])}
     standing = session.standing(state)
-    for name in asked:
-        if name not in catalog:
-            problems.append(problem(name, "pin-unknown", name=quoted(name)))
-            continue
+    for name in known:
         outcome = life.decide_load(prepared[name], standing, _NO_LIMIT)
         if isinstance(outcome, life.Loaded):
             standing = outcome.standing
-            _add(update, outcome)
+            _add(update, outcome, write)
         elif isinstance(outcome, life.Unreadable):
             problems.append(problem(outcome.skill["path"], "skill-unreadable", reason=outcome.reason))
     before = state.get("skills_problems") or []
@@ -51,12 +51,16 @@ def pin(state: Mapping[str, Any], preparation: life.Preparation) -> Plan[dict[st
     return update
 
 
-def _add(update: dict[str, Any], outcome: life.Loaded) -> None:
-    """Add one pinned skill to the update."""
+def _add(update: dict[str, Any], outcome: life.Loaded, write: Callable[[Any], None]) -> None:
+    """Add one pinned skill to the update, and tell of it."""
     prepared = outcome.prepared
     name = prepared.skill["name"]
     logger.info("Pinned skill %r: %d tokens", name, prepared.tokens)
-    text = answer(outcome, _NO_LIMIT).text
+    if prepared.inventory.failure:
+        logger.warning("Cannot list the files of skill %r: %s", name, prepared.inventory.failure)
+    reply = answer(outcome, _NO_LIMIT)
+    write(reply.event)
+    text = reply.text
     update.setdefault("messages", []).append(_message(prepared.skill, text, session.load_mark(prepared, text)))
     update.setdefault("skills_loaded", []).append(name)
     update.setdefault("skill_resources", {})[name] = prepared.inventory.resources

@@ -54,8 +54,16 @@ instructions to you."""
 """The section that is appended to the system prompt. Custom templates take the same three slots."""
 
 _TAG = re.compile(r"<(?=[/!?a-zA-Z])")
-_BLOCK_TAG = re.compile(r"<(?=\s*/?\s*skill_content)", re.IGNORECASE)
-_MARKUP_IN_NAME = str.maketrans("", "", '*`[]<>{}"\\')
+_BLOCK_START = "<skill_content "
+_BLOCK_END = "</skill_content>"
+_HIDDEN = (
+    r"[\s\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f"
+    r"\ufe00-\ufe0f\ufeff]*+"
+)
+"""Any run of characters that nobody sees; they do not make another tag of a tag."""
+_BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?{_HIDDEN.join('skill_content')})", re.IGNORECASE)
+_MARKUP_IN_NAME = str.maketrans({**dict(zip("[]<>{}", "()()()", strict=True)), "*": "_", "`": "'", '"': "'", "\\": "_"})
+"""What stands for each character that marks up text, so that two names never look like one."""
 
 
 def check_template(template: object) -> None:
@@ -67,22 +75,24 @@ def check_template(template: object) -> None:
     """
     if not isinstance(template, str):
         raise TypeError(f"system_prompt must be a string or None, got {type(template).__name__}")
-    missing = [f"{{{slot}}}" for slot in SLOTS if f"{{{slot}}}" not in template]
-    if missing:
-        raise ValueError(f"system_prompt lacks the slot(s) {', '.join(missing)}; add them, or pass None for no section")
-    slots_as_text = [f"{{{slot}}}" for slot in SLOTS if f"{{{{{slot}}}}}" in template]
-    if slots_as_text:
-        raise ValueError(
-            f"system_prompt has {', '.join(slots_as_text)} in double braces, which is text; use single ones"
-        )
+    fields = {name for _, name, _, _ in _fields(template) if name is not None}
+    missing = [f"{{{slot}}}" for slot in SLOTS if slot not in fields]
     try:
-        template.format(**dict.fromkeys(SLOTS, ""))
+        for text in ("", "text"):
+            template.format(**dict.fromkeys(SLOTS, text))
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-        names = {name for _, name, _, _ in _fields(template) if name is not None} - set(SLOTS)
+        names = fields - set(SLOTS)
         culprit = f"the placeholder {{{min(names)}}}" if names else f"a brace in it ({error})"
         raise ValueError(
             f"system_prompt cannot be formatted because of {culprit}; write {{{{ and }}}} for braces that are text"
         ) from None
+    slots_as_text = [slot for slot in missing if f"{{{slot}}}" in template]  # seen inside {{...}}, which is text
+    if slots_as_text:
+        raise ValueError(
+            f"system_prompt has {', '.join(slots_as_text)} in double braces, which is text; use single ones"
+        )
+    if missing:
+        raise ValueError(f"system_prompt lacks the slot(s) {', '.join(missing)}; add them, or pass None for no section")
 
 
 def _fields(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
@@ -189,14 +199,19 @@ def skill_block(skill: SkillMetadata, text: str, inventory: Inventory) -> str:
     body = _BLOCK_TAG.sub("&lt;", text)
     directory = shown_path(skill["path"].rpartition("/")[0] or "/")
     lines = [
-        f'<skill_content name="{name}" path="{path}">',
+        f'{_BLOCK_START}name="{name}" path="{path}">',
         body.rstrip("\n"),
-        "</skill_content>",
+        _BLOCK_END,
         "",
         f"Skill directory: `{directory}`",
         *_inventory_lines(inventory),
     ]
     return "\n".join(lines)
+
+
+def is_block(text: str) -> bool:
+    """Whether `text` is a skill's block from its beginning to its end, whatever became of the words in between."""
+    return text.removeprefix(UPDATED_LEAD).startswith(_BLOCK_START) and _BLOCK_END in text
 
 
 def _inventory_lines(inventory: Inventory) -> list[str]:
@@ -220,11 +235,17 @@ def sizes(tokens: Mapping[str, int]) -> str:
     return ", ".join(f"{shown_name(name)} ({count:,} tokens)" for name, count in tokens.items())
 
 
+UPDATED_LEAD = "The skill changed since it was loaded; this is its new text.\n"
+"""Stands before the text of a skill that was loaded before in an older version."""
+
 CHANGED_LEAD = "(The file has changed since it was loaded; this is its present text.)\n"
 """Stands before a text that could be put back only in a newer version."""
 
 _REMOVED = "[Skill '{name}': text removed here; the skill was unloaded, or loaded anew further on.]"
-_NO_ROOM = "[Skill '{name}' is loaded, but there is no room for its text: unload another skill and load it again.]"
+_NO_ROOM = (
+    "[Skill '{name}' is loaded, but there is no room for its text. Unload what is no longer needed: "
+    "the text comes back by itself when there is room.]"
+)
 # One wording for both: a message that was emptied stays the same when its skill is loaded again, and caches hold.
 _NOTICES = {"unloaded": _REMOVED, "superseded": _REMOVED, "no_room": _NO_ROOM}
 

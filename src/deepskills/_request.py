@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,9 @@ from deepskills._types import LoadRecord, SkillMetadata
 
 MAX_REMEMBERED_CHARACTERS = 32_000_000
 """How much text of loaded skills a middleware remembers."""
+
+LEFT_OUT = ""
+"""Stands in `skills_reattached` for a skill whose text the model had no room for."""
 
 _OVERFLOW_SIGNS = (
     *(f"context{gap}{noun}" for gap in (" ", "_", "") for noun in ("length", "window", "size", "limit")),
@@ -69,8 +72,27 @@ class Composition:
     update: dict[str, Any] = field(default_factory=dict)
     """What changes in state."""
 
-    events: list[dict[str, Any]] = field(default_factory=list)
-    """What the stream is told."""
+    put_back: list[str] = field(default_factory=list)
+    """The skills whose text was put back."""
+
+    reattached: dict[str, int] = field(default_factory=dict)
+    """Those of them whose loss was not told yet, each with what it costs."""
+
+    lost: dict[str, str] = field(default_factory=dict)
+    """The skills whose text could not be had again, each with the reason."""
+
+    def without_put_back(self) -> "Composition":
+        """Return what goes out to a model that had no room for what was put back."""
+        left_out = {**self.update.get("skills_reattached", {}), **dict.fromkeys(self.put_back, LEFT_OUT)}
+        update = {**self.update, "skills_reattached": left_out}
+        return Composition(self.bare or self.messages, update=update, lost=self.lost)
+
+    def seen_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return `state` without the skills that were lost."""
+        if not self.lost:
+            return state
+        loaded = [name for name in state.get("skills_loaded") or () if name not in self.lost]
+        return {**state, "skills_loaded": loaded}
 
 
 def compose(
@@ -85,18 +107,20 @@ def compose(
     standing = session.standing(state)
     if not carriers and not standing.loaded:
         return Composition(list(messages))
+    standing = _with_edits(messages, carriers, standing, memory)
     texts: dict[str, str] = {}
-    lost: list[str] = []
+    lost: dict[str, str] = {}
     decisions = decide(carriers, standing, max_tokens)
     while missing := [name for name in decisions.put_back if name not in texts]:
-        found = yield from _recall(missing, standing, state, memory, preparation)
+        recalled = yield from _recall(missing, standing, state, memory, preparation)
         for name in missing:
-            if name in found:
-                texts[name], record = found[name]
-                standing = standing.with_load(name, record)
-            else:
-                lost.append(name)
+            found = recalled[name]
+            if isinstance(found, str):
+                lost[name] = found
                 standing = standing.without(name)
+            else:
+                texts[name], record = found
+                standing = standing.with_load(name, record)
         decisions = decide(carriers, standing, max_tokens)
     bare = _apply(messages, decisions, {}, lost)
     put_back = decisions.put_back
@@ -104,10 +128,9 @@ def compose(
         messages=_apply(messages, decisions, texts, lost) if put_back else bare,
         bare=bare if put_back else None,
         update=_update(state, put_back, standing, lost),
-        events=[
-            {"type": "skill.reattached", "skill": name, "tokens": standing.size(name)}
-            for name in _newly_lost(state, put_back, standing)
-        ],
+        put_back=put_back,
+        reattached={name: standing.size(name) for name in _newly_lost(state, put_back, standing)},
+        lost=lost,
     )
 
 
@@ -120,6 +143,28 @@ def carriers_of(messages: Sequence[AnyMessage]) -> list[Carrier]:
             intact = session.carried_text(message, mark) is not None
             carriers.append(Carrier(position, mark["skill"], str(mark.get("digest")), intact))
     return carriers
+
+
+def _with_edits(
+    messages: Sequence[AnyMessage], carriers: Sequence[Carrier], standing: Standing, memory: TextMemory
+) -> Standing:
+    """Take over texts that others changed in place: what was hidden stays hidden when the text is put back later."""
+    for carrier in carriers:
+        record = standing.records.get(carrier.skill)
+        mark = session.mark_of(messages[carrier.position])
+        if not carrier.intact or mark is None or record is None or record["digest"] != carrier.digest:
+            continue
+        text = session.carried_text(messages[carrier.position], mark)
+        if text is None or session.fingerprint(text) in {mark.get("text"), record.get("text")}:
+            continue
+        memory.put(text)
+        standing = standing.with_load(carrier.skill, LoadRecord(**{**record, "text": session.fingerprint(text)}))
+    return standing
+
+
+def is_left_out(state: Mapping[str, Any], name: str) -> bool:
+    """Whether the latest request went out without the text of a loaded skill because the model had no room."""
+    return (state.get("skills_reattached") or {}).get(name) == LEFT_OUT
 
 
 def is_overflow(error: Exception) -> bool:
@@ -136,12 +181,13 @@ def _recall(
     state: Mapping[str, Any],
     memory: TextMemory,
     preparation: Preparation,
-) -> Plan[dict[str, tuple[str, LoadRecord]]]:
+) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
     """Return the text of each skill as it was loaded: from memory, from the history in state, else from its file.
 
-    A file that has changed since gives its present text, which says so, and the record that goes with it.
+    A file that has changed since gives its present text, which says so, and the record that goes with it. Where the
+    text cannot be had, the reason stands in its place.
     """
-    found: dict[str, tuple[str, LoadRecord]] = {}
+    found: dict[str, tuple[str, LoadRecord] | str] = dict.fromkeys(names, "it is no longer in the catalog")
     unread: list[SkillMetadata] = []
     for name in names:
         record = standing.records.get(name)
@@ -156,9 +202,12 @@ def _recall(
             unread += [skill for skill in catalog if skill["name"] == name]
     prepared = (yield from prepare(unread, preparation)) if unread else {}
     for name, ready in prepared.items():
-        if ready.failure is None:
-            found[name] = _present(ready, standing.records[name])
-            memory.put(found[name][0])
+        if ready.failure is not None:
+            found[name] = ready.failure
+            continue
+        text, now = _present(ready, standing.records[name])
+        memory.put(text)
+        found[name] = (text, now)
     return found
 
 
@@ -182,7 +231,7 @@ def _from_history(name: str, digest: str, state: Mapping[str, Any]) -> str | Non
 
 
 def _apply(
-    messages: Sequence[AnyMessage], decisions: Decisions, texts: Mapping[str, str], lost: Sequence[str]
+    messages: Sequence[AnyMessage], decisions: Decisions, texts: Mapping[str, str], lost: Iterable[str]
 ) -> list[AnyMessage]:
     """Return the messages with notices and texts in place; a skill without a text gets a notice."""
     result = list(messages)
@@ -227,7 +276,7 @@ def _newly_lost(state: Mapping[str, Any], names: Sequence[str], standing: Standi
 
 
 def _update(
-    state: Mapping[str, Any], put_back: Sequence[str], standing: Standing, lost: Sequence[str]
+    state: Mapping[str, Any], put_back: Sequence[str], standing: Standing, lost: Iterable[str]
 ) -> dict[str, Any]:
     update: dict[str, Any] = {}
     told: dict[str, str | None] = {

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from deepskills._plan import Entry, Failed, ListDirectory, Listing, Plan, Reply
-from deepskills._sources import PASSED_OVER
+from deepskills._sources import PASSED_OVER, parent
 from deepskills._types import MAX_RESOURCES, SKILL_FILE, ResourceMetadata, ResourceType
 
 RESOURCE_DIRECTORIES: dict[str, ResourceType] = {"scripts": "script", "references": "reference", "assets": "asset"}
@@ -17,6 +17,8 @@ class Inventory:
 
     resources: list[ResourceMetadata] = field(default_factory=list)
     other_directories: list[str] = field(default_factory=list)
+    """Directories whose files are not listed, relative to the skill: further ones, and those too deep."""
+
     failure: str | None = None
     """Why the list is missing or may not be all."""
 
@@ -31,6 +33,7 @@ class _Walk:
         self._skill_name = skill_name
         self.inventory = Inventory()
         self._found: list[ResourceMetadata] = []
+        self._root = ""
 
     def take_root(self, reply: Reply) -> list[tuple[str, ResourceType]]:
         """Note the skill's own directory; return the standard directories to list next."""
@@ -40,6 +43,7 @@ class _Walk:
                 if entry.name != SKILL_FILE:
                     self._add(entry, "other")
             elif entry.name in RESOURCE_DIRECTORIES:
+                self._root = parent(entry.path)
                 below.append((entry.path, RESOURCE_DIRECTORIES[entry.name]))
             elif entry.name not in PASSED_OVER:
                 self.inventory.other_directories.append(entry.name)
@@ -54,6 +58,10 @@ class _Walk:
             elif entry.name not in PASSED_OVER:
                 below.append((entry.path, kind))
         return below
+
+    def pass_over(self, path: str) -> None:
+        """Note a directory that lies too deep to be listed."""
+        self.inventory.other_directories.append(path.removeprefix(f"{self._root.rstrip('/')}/"))
 
     def _entries(self, reply: Reply) -> Iterable[Entry]:
         if isinstance(reply, Listing):
@@ -90,6 +98,8 @@ def take_inventories(names: Sequence[str], roots: Sequence[Reply], depth: int) -
             for (walk, _, kind), reply in zip(frontier, replies, strict=True)
             for path, below_kind in walk.take(reply, kind)
         ]
+    for walk, path, _ in frontier:
+        walk.pass_over(path)
     return [walk.finish() for walk in walks]
 
 

@@ -11,6 +11,7 @@ from deepskills._kept import catalog_digest, unpack
 from deepskills._lifecycle import Preparation, Prepared, SkillCall, Standing
 from deepskills._origins import Led
 from deepskills._plan import Plan
+from deepskills._prompt import is_block
 from deepskills._sources import Source
 from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata
 
@@ -128,8 +129,9 @@ def earlier_calls(state: Mapping[str, Any], tool_call_id: str | None) -> list[Sk
         if call["id"] == tool_call_id:
             break
         made = edits.get(call["id"] or "", call)
-        if made["name"] in _KINDS and call["id"] not in answered:
-            calls.append(SkillCall(_KINDS[made["name"]], str(made["args"].get("skill_name", ""))))
+        asked = made["args"].get("skill_name")
+        if made["name"] in _KINDS and isinstance(asked, str) and call["id"] not in answered:
+            calls.append(SkillCall(_KINDS[made["name"]], asked))
     return calls
 
 
@@ -155,14 +157,17 @@ def fingerprint(text: str) -> str:
 
 
 def carried_text(message: AnyMessage, mark: Mapping[str, Any]) -> str | None:
-    """Return the text that a marked message brought in, if all of it is still there; others may add notes around it."""
+    """Return the text that a marked message brought in, if it is still there; others may add notes around it.
+
+    A text in which somebody changed words, as middleware that hides personal data does, is still there as it is now.
+    """
     text, length = str(message.text), mark.get("length")
-    if not isinstance(length, int) or length > len(text):
+    if not isinstance(length, int):
         return None
-    for candidate in (text[:length], text[len(text) - length :]):
+    for candidate in (text[:length], text[max(0, len(text) - length) :]):
         if fingerprint(candidate) == mark.get("text"):
             return candidate
-    return None
+    return text if is_block(text) and len(text) * 2 > length else None
 
 
 def mark_of(message: object) -> dict[str, Any] | None:

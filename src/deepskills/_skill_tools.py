@@ -123,35 +123,44 @@ class InUse:
     hidden: list[SkillMetadata] = field(default_factory=list)
     """Read once and unloaded since."""
 
-    def names(self) -> list[str]:
-        """Return every name whose tools are needed."""
-        return list(dict.fromkeys(name for skill in (*self.loaded, *self.seen) for name in include_names(skill)))
-
 
 def skills_in_use(messages: Sequence[AnyMessage], skills: Iterable[SkillMetadata], loaded: Iterable[str]) -> InUse:
     """Tell which skills that have tools are in use, going by the messages of a request."""
     with_tools = [skill for skill in skills if include_names(skill)]
     if not with_tools:
         return InUse()
-    reads, unloads = _last_reads(messages), _last_unloads(messages)
-    pinned = {mark for message in messages if (mark := pinned_name(message)) is not None}
+    seen = _last_seen(messages)
+    unloads = _last_unloads(messages)
     names = set(loaded)
     use = InUse()
     for skill in with_tools:
-        name, read = skill["name"], reads.get(_tidy(skill["path"]), -1)
-        was_read = read > unloads.get(name, -1)
-        if was_read or name in pinned:
+        name, position = skill["name"], seen(skill)
+        if position > unloads.get(name, -1):
             use.seen.append(skill)
         elif name in names:
             use.loaded.append(skill)
-        elif read >= 0:
+        elif position >= 0:
             use.hidden.append(skill)
     return use
 
 
-def was_read(messages: Sequence[AnyMessage], skill: SkillMetadata) -> bool:
-    """Whether a skill's file was read by `read_file` and not unloaded since."""
-    return _last_reads(messages).get(_tidy(skill["path"]), -1) > _last_unloads(messages).get(skill["name"], -1)
+def needed_names(use: InUse, tools: Iterable[BaseTool | dict[str, Any]]) -> list[str]:
+    """Return every name that has to be resolved: not those of tools that the agent has itself."""
+    own = {_name_of(item) for item in tools}
+    named = dict.fromkeys(name for skill in (*use.loaded, *use.seen) for name in include_names(skill))
+    return [name for name in named if name not in own]
+
+
+def was_seen(messages: Sequence[AnyMessage], skill: SkillMetadata) -> bool:
+    """Whether a skill's file was read by `read_file`, or pinned by deepagents' class, and not unloaded since."""
+    return _last_seen(messages)(skill) > _last_unloads(messages).get(skill["name"], -1)
+
+
+def _last_seen(messages: Sequence[AnyMessage]) -> Callable[[SkillMetadata], int]:
+    """Return where a skill was last read as a file or pinned; -1 for nowhere."""
+    reads = _last_reads(messages)
+    pins = {name: position for position, message in enumerate(messages) if (name := pinned_name(message)) is not None}
+    return lambda skill: max(reads.get(_tidy(skill["path"]), -1), pins.get(skill["name"], -1))
 
 
 def pinned_name(message: object) -> str | None:

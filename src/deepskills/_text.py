@@ -12,15 +12,25 @@ _UNSAFE = re.compile(
     "]"
 )
 
+_TERMINAL = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours and cursor movements
+    r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # titles and links
+    r"|\x1b[@-_]"
+)
+_LINE_BREAKS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+_DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f]")
+
 
 def clean(text: str) -> str:
     """Return `text` without characters that hide, reorder or break what is shown; tabs and newlines stay."""
-    return _UNSAFE.sub("", text) if _UNSAFE.search(text) else text
+    if not _UNSAFE.search(text):
+        return text
+    return _UNSAFE.sub("", _TERMINAL.sub("", text))
 
 
 def one_line(text: str) -> str:
     """Return `text` cleaned and on one line, every run of white space a single space."""
-    return " ".join(clean(text).split())
+    return " ".join(_DIRECTION_MARKS.sub("", clean(_LINE_BREAKS.sub(" ", text))).split())
 
 
 def is_text(text: str) -> bool:

@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from langchain.tools import ToolRuntime
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphBubbleUp
@@ -17,9 +18,9 @@ from deepskills._answers import Answer, answer
 from deepskills._looking import Look
 from deepskills._plan import Plan
 from deepskills._prompt import field_text
-from deepskills._request import TextMemory
+from deepskills._request import TextMemory, is_left_out
 from deepskills._settings import Settings
-from deepskills._skill_tools import include_names, was_read
+from deepskills._skill_tools import include_names, was_seen
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")
@@ -31,14 +32,17 @@ LOAD_DESCRIPTION = """Load a skill: bring its full instructions and the list of 
 
 Call this before you start on a task that a listed skill fits, then follow the instructions."""
 
+_USUAL_ID = "call_" + "x" * 25
+"""As long as the ids that providers give to tool calls, which are part of what a message costs."""
+
 UNLOAD_DESCRIPTION = (
     """Unload a skill whose work is done, to make room for others. It can be loaded again at any time."""
 )
 
 
 def count_tokens(text: str) -> int:
-    """Return about how many tokens `text` costs as a message."""
-    return count_tokens_approximately([HumanMessage(text)])
+    """Return about how many tokens `text` costs as the answer to a call of `load_skill`."""
+    return count_tokens_approximately([ToolMessage(text, name=session.LOAD_TOOL, tool_call_id=_USUAL_ID)])
 
 
 class SkillTools:
@@ -78,11 +82,17 @@ class SkillTools:
         catalog = yield from session.catalog_of(state, how)
         skill = life.find_skill(catalog, skill_name)
         if skill is None:
-            return _apply(session.LOAD_TOOL, life.unknown(catalog, skill_name), budgets, runtime)
+            refusal = life.not_found(catalog, state.get("skills_problems") or (), skill_name)
+            return _apply(session.LOAD_TOOL, refusal, budgets, runtime)
         calls = session.earlier_calls(state, runtime.tool_call_id)
         prepared = yield from life.prepare(_skills_of(calls, catalog, skill), how)
-        standing = life.after_calls(calls, session.standing(state), catalog, prepared, budgets)
+        before = session.standing(state)
+        standing = life.after_calls(calls, before, catalog, prepared, budgets)
         outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
+        if isinstance(outcome, life.AlreadyLoaded) and outcome.unchecked and outcome.name not in before.loaded:
+            outcome = life.Unreadable(skill, outcome.unchecked)  # an earlier call of the turn will have failed too
+        if isinstance(outcome, life.AlreadyLoaded) and is_left_out(state, outcome.name):
+            outcome = replace(outcome, crowded=True)
         result = _apply(session.LOAD_TOOL, outcome, budgets, runtime)
         if isinstance(outcome, life.Loaded):
             self._memory.put(answer(outcome, budgets).text)
@@ -101,7 +111,7 @@ class SkillTools:
         outcome = life.decide_unload(skill_name, standing)
         if isinstance(outcome, life.NotLoaded):
             skill = life.find_skill(session.trusted_catalog(state) or [], skill_name)
-            if skill is not None and include_names(skill) and was_read(state.get("messages") or (), skill):
+            if skill is not None and include_names(skill) and was_seen(state.get("messages") or (), skill):
                 outcome = life.ToolsWithdrawn(skill["name"])
         return _apply(session.UNLOAD_TOOL, outcome, budgets, runtime)
 
@@ -188,10 +198,12 @@ def _log(outcome: life.Outcome, budgets: life.Budgets) -> None:
             if prepared.inventory.failure:
                 logger.warning("Cannot list the files of skill %r: %s", name, prepared.inventory.failure)
         case life.Unloaded(name, standing):
-            logger.info("Unloaded skill %r: %d slots left", name, budgets.skills - len(standing.loaded))
+            logger.info("Unloaded skill %r: %d slots left", name, max(0, budgets.skills - len(standing.loaded)))
         case life.OverBudget(skill, _, _, limit):
             logger.warning("Skill %r was not loaded: the limit on %s is reached", skill["name"], limit)
         case life.Unreadable(skill, reason):
             logger.error("Cannot read skill %r at %s: %s", skill["name"], skill["path"], reason)
+        case life.AlreadyLoaded(name, unchecked) if unchecked:
+            logger.error("Cannot read the loaded skill %r again: %s", name, unchecked)
         case _:
             pass

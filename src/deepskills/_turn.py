@@ -1,6 +1,7 @@
 """One model call with skills: the request that goes out, a second try, and what comes back into state."""
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic
 
@@ -27,6 +28,9 @@ from deepskills._skill_tools import (
     resolved_tools,
     shown_to_deepagents,
 )
+from deepskills._text import one_line
+
+logger = logging.getLogger("deepskills")
 
 
 class Turn(Generic[ContextT]):
@@ -63,8 +67,9 @@ class Turn(Generic[ContextT]):
         return self._with(self._composed.messages)
 
     def bare_request(self) -> ModelRequest[ContextT]:
-        """Return the request without the texts that were put back."""
-        return self._with(self._composed.bare or self._composed.messages)
+        """Return the request without the texts that were put back; from now on the turn is one without them."""
+        self._composed = self._composed.without_put_back()
+        return self._with(self._composed.messages)
 
     def may_retry(self, error: Exception) -> bool:
         """Whether the model had no room for what was put back."""
@@ -73,7 +78,8 @@ class Turn(Generic[ContextT]):
     def finish(
         self, response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]
     ) -> ExtendedModelResponse[ResponseT]:
-        """Return the response with what this turn changes in state."""
+        """Return the response with what this turn changes in state, and tell what became of lost texts."""
+        tell(self._composed, self._request.runtime.stream_writer)
         command = response.command if isinstance(response, ExtendedModelResponse) else None
         before = command.update if command is not None and isinstance(command.update, dict) else {}
         record = dict(sorted({**before.get(DISCLOSED, {}), **self._record}.items()))
@@ -82,13 +88,23 @@ class Turn(Generic[ContextT]):
         return ExtendedModelResponse(model_response=inner, command=Command(update=update))
 
     def _with(self, messages: list[AnyMessage]) -> ModelRequest[ContextT]:
-        request = self._request.override(messages=messages)
+        state: Any = self._composed.seen_in(self._request.state)
+        request = self._request.override(messages=messages, state=state)
         if not (self._use.loaded or self._use.seen or self._use.hidden):
             return request
-        state: Any = self._request.state
         shown = shown_to_deepagents(state.get("skills_metadata") or (), self._use)
         seen_by_deepagents: Any = {**state, "skills_metadata": shown}
         return request.override(tools=self._tools, state=seen_by_deepagents)
+
+
+def tell(composed: Composition, write: Callable[[Any], None]) -> None:
+    """Log and stream which texts were put back, and which could not be had again."""
+    for name, tokens in composed.reattached.items():
+        logger.info("Put the text of skill %r back into the request", name)
+        write({"type": "skill.reattached", "skill": name, "tokens": tokens})
+    for name, reason in composed.lost.items():
+        logger.error("Unloaded skill %r: its text was lost and its file could not be read: %s", name, one_line(reason))
+        write({"type": "skill.unloaded", "skill": name, "reason": reason})
 
 
 def hidden_tool(request: ToolCallRequest) -> str | None:

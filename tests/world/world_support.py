@@ -2,15 +2,10 @@
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
-
-# What the tests of the whole library share, also when these run alone.
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 SOAK = os.environ.get("DEEPSKILLS_SOAK") == "1"
 """Whether the long form was asked for."""

@@ -1,0 +1,47 @@
+"""The pictures in the documentation show what is there now."""
+
+import html
+import re
+import runpy
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PICTURES = ROOT / "docs" / "pictures"
+
+
+def words_of(text: str) -> Counter[str]:
+    return Counter(word for word in text.replace("\xa0", " ").split() if word != "|")
+
+
+def test_the_demo_is_drawn_as_it_runs() -> None:
+    """The picture in the README holds the transcript of the demo; answers of parallel calls come in any order."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py")], capture_output=True, encoding="utf-8", check=True
+    )
+    drawn = re.findall(r"<text[^>]*>(.*?)</text>", (PICTURES / "demo.svg").read_text(encoding="utf-8"))
+    assert words_of(done.stdout) - words_of(html.unescape(" ".join(drawn))) == Counter()
+
+
+def test_the_plot_can_be_drawn() -> None:
+    """Every point of every line stands in the plot, the dearest highest."""
+    plot: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "plot.py"))
+    series = {name: [1.0 * rank, 10.0 * rank, 100.0 * rank] for rank, name in enumerate(plot["COLOURS"], start=1)}
+    drawn = plot["draw"](series, (10, 100, 1_000))
+    assert drawn.count("<circle") == 9
+    heights = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', drawn)]
+    assert heights[0] > heights[3] > heights[6]
+    assert heights[0] > heights[1] > heights[2]
+
+
+def test_no_picture_fetches_anything() -> None:
+    """A picture names no address but that of its format."""
+    for picture in PICTURES.glob("*.svg"):
+        text = picture.read_text(encoding="utf-8")
+        assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= {
+            "http://www.w3.org/2000/svg",
+            "https://www.textualize.io",
+        }
