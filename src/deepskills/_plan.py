@@ -191,13 +191,16 @@ def drive(plan: Plan[ResultT], get_backend: Callable[[], BackendProtocol], secon
 
 
 async def adrive(
-    plan: Plan[ResultT], get_backend: Callable[[], BackendProtocol], seconds: float | None = None
+    plan: Plan[ResultT],
+    get_backend: Callable[[], BackendProtocol],
+    seconds: float | None = None,
+    backend: BackendProtocol | Failed | None = None,
 ) -> ResultT:
     """Perform `plan` on the backend's async methods and return its result; a plan without calls needs no backend.
 
-    `get_backend` may be a user's own and is called in a thread; if it is late, so is every call.
+    `get_backend` may be a user's own and is called in a thread; if it is late, so is every call. It is not called
+    where the `backend` is known.
     """
-    backend: BackendProtocol | Failed | None = None
     try:
         calls = next(plan)
         while True:

@@ -101,7 +101,8 @@ class Settings:
 
     async def aperform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
         """Perform a plan on the backend of a run, without blocking."""
-        return await adrive(plan, lambda: self.backend_for(runtime), self.backend_timeout)
+        fixed: Any = self.backend if is_backend(self.backend) else None
+        return await adrive(plan, lambda: self.backend_for(runtime), self.backend_timeout, fixed)
 
     def sources_in(self, runtime: object) -> Plan[tuple[list[Source], str | None]]:
         """Return the sources of a run, or why there are none; a user's function is called by the driver."""
