@@ -309,12 +309,19 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 def _writer(user_id: UserId | None, *, system: bool) -> _Writer:
-    if system:
-        return _Writer(None)
+    return _Writer(None if system else signed_in(user_id))
+
+
+def signed_in(user_id: UserId | None) -> str:
+    """Return a user id as the store keeps it.
+
+    Raises:
+        SkillAuthenticationError: If it is nobody's.
+    """
     owner = owner_key(user_id)
     if owner is None:
         raise SkillAuthenticationError("Only a signed-in user writes skills. Sign in and try again.")
-    return _Writer(owner)
+    return owner
 
 
 def _rank(skill: Skill, viewer: str | None) -> tuple[object, ...]:
