@@ -22,7 +22,7 @@ from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
 from deepskills._types import MAX_SKILL_FILE_BYTES
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, state_files, tool_messages, write_files
-from test_manager import LIBRARY
+from test_manager import LIBRARY, Down
 from test_paths import HONEST, HOSTILE, OUTSIDE, spelled
 
 both_modes = pytest.mark.parametrize("mode", MODES)
@@ -536,6 +536,26 @@ def test_failing_backends_cost_the_call_alone(mode: Mode, root: Path) -> None:
     assert (read.status, "disk on fire" in read.text) == ("error", True)
     assert found.status == "success"
     assert talk.result["messages"][-1].text == "Done."
+
+
+@both_modes
+def test_backends_that_are_down_are_told(mode: Mode, root: Path) -> None:
+    """Where no source could be listed, the tools say that and which, never that there are no skills."""
+    talk = Conversation(mode, make(Down(root)))
+    answers = talk.call(search("report"), listing("csv-report"), asset("x", "assets/a"), script("x", "a"))
+    for message in answers:
+        assert message.status == "error"
+        assert "`/skills` could not be read" in message.text
+        assert "cannot reach /skills; try again" in message.text
+
+
+@both_modes
+def test_skills_of_a_failed_source_are_not_missing(mode: Mode, root: Path) -> None:
+    """While one source is down, what the others have is served, and what is not found may still be there."""
+    talk = Conversation(mode, make(Down(root, "/team"), ["/skills", "/team"]))
+    found, files, missing = talk.call(search("report"), listing("csv-report"), listing("of-the-team"))
+    assert (found.status, files.status, missing.status) == ("success", "success", "error")
+    assert "`/team` could not be read" in missing.text
 
 
 # A whole job.

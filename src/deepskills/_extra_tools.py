@@ -15,12 +15,12 @@ from pydantic import BaseModel, Field
 from deepskills import _session as session
 from deepskills._assets import list_assets, read_asset, script_path
 from deepskills._errors import SkillsError
-from deepskills._finding import SearchCache, find_or_raise
+from deepskills._finding import SearchCache, check_known, find_or_raise
 from deepskills._plan import Plan
 from deepskills._prompt import field_text, shown_name
 from deepskills._settings import Settings
 from deepskills._tools import preparation
-from deepskills._types import MAX_DESCRIPTION_LENGTH, SkillMetadata
+from deepskills._types import MAX_DESCRIPTION_LENGTH, SkillMetadata, SkillProblem
 
 logger = logging.getLogger("deepskills")
 
@@ -116,6 +116,7 @@ class ExtraTools:
     def _search_skills(self, runtime: "ToolRuntime[Any, Any]", query: str, n: int = 5) -> Plan[str]:
         yield from ()
         skills, tags = _catalog(runtime.state), session.recorded_tags(runtime.state)
+        check_known(skills, _problems(runtime.state))
         found = self._search.search(skills, tags, query, max(1, min(n, MAX_RESULTS)))
         if not found:
             return f"No skill matches '{field_text(query, 200)}'. Try other words, or work without a skill."
@@ -139,7 +140,7 @@ class ExtraTools:
 
     def _skill(self, runtime: "ToolRuntime[Any, Any]", skill_name: str) -> SkillMetadata:
         state: Mapping[str, Any] = runtime.state
-        skill = find_or_raise(_catalog(state), state.get("skills_problems") or (), skill_name)
+        skill = find_or_raise(_catalog(state), _problems(state), skill_name)
         if not preparation(self._settings, runtime).may_read(skill["path"]):
             raise SkillsError(f"The skill '{shown_name(skill_name)}' lies under no current source.")
         return skill
@@ -147,6 +148,10 @@ class ExtraTools:
 
 def _catalog(state: Mapping[str, Any]) -> list[SkillMetadata]:
     return session.trusted_catalog(state) or []
+
+
+def _problems(state: Mapping[str, Any]) -> list[SkillProblem]:
+    return state.get("skills_problems") or []
 
 
 def _answered(name: str, plan: Plan[str], runtime: "ToolRuntime[Any, Any]") -> Plan[ToolMessage]:

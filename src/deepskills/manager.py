@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from deepskills._assets import list_assets, read_asset, script_path
 from deepskills._discovery import Catalog, Known, SkillCache, discover
 from deepskills._errors import SkillsError
-from deepskills._finding import SearchCache, find_or_raise
+from deepskills._finding import SearchCache, check_known, find_or_raise
 from deepskills._lifecycle import Preparation, prepare
 from deepskills._plan import Plan, adrive, drive
 from deepskills._prompt import shown_name
@@ -45,6 +45,9 @@ class SearchResult(TypedDict):
 
 class SkillsManager:
     """Lists, searches and reads skills on a backend. Every method looks anew; each has an async twin.
+
+    A source that cannot be read is no empty one: where nothing was found and a source failed, methods raise
+    `SkillsError`, which says which and why. `list_problems` tells of it where something was found.
 
     Args:
         backend: Where the files are.
@@ -121,7 +124,7 @@ class SkillsManager:
 
     async def asearch_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
-        catalog = await self._arun(self._catalog)
+        catalog = await self._arun(self._known_catalog)
         return await asyncio.to_thread(self._matches, catalog, query, n)
 
     def list_skill_assets(self, skill_name: str) -> list[str]:
@@ -157,12 +160,17 @@ class SkillsManager:
     def _catalog(self) -> Plan[Catalog]:
         return discover(self._sources, max_depth=self._max_depth, read=self._cache.read, known=Known())
 
-    def _names(self) -> Plan[list[str]]:
+    def _known_catalog(self) -> Plan[Catalog]:
         catalog = yield from self._catalog()
+        check_known(catalog.skills, catalog.problems)
+        return catalog
+
+    def _names(self) -> Plan[list[str]]:
+        catalog = yield from self._known_catalog()
         return [skill["name"] for skill in catalog.skills]
 
     def _metadata(self) -> Plan[list[SkillMetadata]]:
-        catalog = yield from self._catalog()
+        catalog = yield from self._known_catalog()
         return catalog.skills
 
     def _problems(self) -> Plan[list[SkillProblem]]:
@@ -178,7 +186,7 @@ class SkillsManager:
         return ready.text
 
     def _found(self, query: str, n: int) -> Plan[list[SearchResult]]:
-        return self._matches((yield from self._catalog()), query, n)
+        return self._matches((yield from self._known_catalog()), query, n)
 
     def _matches(self, catalog: Catalog, query: str, n: int) -> list[SearchResult]:
         tags = self._cache.tags(catalog.skills)
