@@ -373,6 +373,9 @@ def test_a_skill_md_over_http(api: Api) -> None:
     head = "---\n# note\nname: report\ndescription:   Does report.\nlicense: MIT\n---\n"
     made = api.data("POST", "/skills", json=body(frontmatter=head, content="# Do\n"), code=201)
     assert api.data("GET", f"/skills/{made['id']}")["frontmatter"] == head
+    nothing = dict.fromkeys(("name", "description", "content", "tags", "is_public", "frontmatter", "encoding"))
+    same = api.data("PUT", f"/skills/{made['id']}", json=nothing)
+    assert same == {**made, "updated_at": same["updated_at"]}
 
 
 def test_fifty_clients_at_once(url: str) -> None:

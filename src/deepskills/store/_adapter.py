@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._middleware import SkillsMiddleware
 from deepskills.store._rules import owner_key
-from deepskills.store._service import SkillService, UserId
+from deepskills.store._service import SkillService, UserId, as_id
 from deepskills.store._snapshot import SnapshotBackend, StoredTree, tree_of
 from deepskills.store._unavailable import unavailable
 
@@ -69,7 +69,10 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         if taken:
             raise TypeError(f"The adapter sets {' and '.join(taken)} itself, so that skills come from the database.")
         view = _View(
-            user_id, frozenset(skill_ids) if skill_ids is not None else None, db_session_factory, include_public
+            user_id,
+            frozenset(as_id(given) or given for given in skill_ids) if skill_ids is not None else None,
+            db_session_factory,
+            include_public,
         )
         super().__init__(backend=view.backend_for, sources=view.sources_for, **options)
 
