@@ -365,6 +365,65 @@ def test_a_failed_source_hides_no_hint(mode: Mode, library: Path) -> None:
         ask(mode, manager, "get_skill_content", "csv-reprot")
 
 
+class Partial(FilesystemBackend):
+    """A backend that breaks off while it lists one directory."""
+
+    def __init__(self, root: Path, directory: str) -> None:
+        super().__init__(root, virtual_mode=True)
+        self._directory = directory
+
+    def ls(self, path: str) -> LsResult:
+        result = super().ls(path)
+        if path.rstrip("/").endswith(self._directory):
+            return LsResult(error="Listing aborted", entries=result.entries)
+        return result
+
+
+@both_modes
+def test_many_assets_hide_no_scripts(mode: Mode, library: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of more files than are listed, scripts and references come first, also far below; the log tells of the cut."""
+    write_files(library / "csv-report", {f"assets/{i:03}.txt": "" for i in range(600)})
+    listed = ask(mode, SkillsManager.from_directory(library), "list_skill_assets", "csv-report")
+    assert len(listed) == 500
+    assert listed == sorted(listed)
+    assert {"scripts/run.py", "references/guide.md", "references/a/b/c.md"} <= set(listed)
+    assert [(r.levelname, "500" in r.getMessage()) for r in caplog.records if r.name == "deepskills"] == [
+        ("WARNING", True)
+    ]
+
+
+@both_modes
+def test_partial_listings_are_told(mode: Mode, library: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the backend gave only part of a directory, that part is given and the log says so."""
+    manager = SkillsManager(backend=Partial(library.parent, "/references"), sources=["/skills"])
+    assert "references/guide.md" in ask(mode, manager, "list_skill_assets", "csv-report")
+    assert [(r.levelname, "Listing aborted" in r.getMessage()) for r in caplog.records if r.name == "deepskills"] == [
+        ("WARNING", True)
+    ]
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"max_depth": 0}, ValueError, "max_depth"),
+    ({"max_depth": "a"}, ValueError, "max_depth"),
+    ({"max_depth": True}, ValueError, "max_depth"),
+    ({"backend_timeout": -1}, ValueError, "backend_timeout"),
+    ({"backend_timeout": 0}, ValueError, "backend_timeout"),
+    ({"backend": 5}, TypeError, "backend"),
+    ({"backend": FilesystemBackend}, TypeError, "backend"),
+    ({"backend": lambda _runtime: None}, TypeError, "backend"),
+    ({"sources": "/skills"}, TypeError, "sources"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "says"), WRONG)
+def test_wrong_arguments_fail_at_once(
+    tmp_path: Path, options: dict[str, Any], kind: type[Exception], says: str
+) -> None:
+    """A value that cannot work fails when the manager is made, as it does in the middleware."""
+    with pytest.raises(kind, match=says):
+        SkillsManager(**{"backend": disk(tmp_path), "sources": ["/skills"], **options})
+
+
 @both_modes
 def test_unreadable_files_are_errors_of_their_own(mode: Mode, shared_library: Path) -> None:
     """A backend that cannot give a file makes neither a missing file nor an exception of its own out of it."""

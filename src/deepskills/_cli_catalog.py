@@ -164,7 +164,7 @@ class LocalFiles(FilesystemBackend):
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Read files; what is none, but there, is an error."""
         replies = {reply.path: reply for reply in super().download_files([p for p in paths if not _is_odd(p)])}
-        return [replies.get(path) or FileDownloadResponse(path=path, error=_NO_FILE) for path in paths]  # type: ignore[arg-type]
+        return [replies.get(path) or FileDownloadResponse(path=path, error=_NO_FILE) for path in paths]
 
 
 _NO_FILE = "it is a pipe, a device or a link that leads nowhere"

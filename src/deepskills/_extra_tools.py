@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +78,10 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
     """
     if isinstance(names, str):
         raise ValueError(f"extra_tools must be a sequence of names, got the single name {names!r}")  # noqa: TRY004
-    unknown = [name for name in names if name not in SPECS]
+    if not isinstance(names, Iterable):
+        raise ValueError(f"extra_tools must be a sequence of names, got {names!r}")  # noqa: TRY004
+    names = list(names)
+    unknown = [name for name in names if not isinstance(name, str) or name not in SPECS]
     if unknown:
         raise ValueError(f"extra_tools has no {', '.join(map(repr, unknown))}; choose from {', '.join(SPECS)}")
     return tuple(dict.fromkeys(names))
@@ -127,10 +130,10 @@ class ExtraTools:
 
     def _list_assets(self, runtime: "ToolRuntime[Any, Any]", skill_name: str) -> Plan[str]:
         skill = self._skill(runtime, skill_name)
-        paths = yield from list_assets(skill)
-        if not paths:
+        assets = yield from list_assets(skill)
+        if not assets.paths and not assets.notes:
             return f"The skill '{shown_name(skill['name'])}' has no files besides its instructions."
-        return "\n".join(f"- {path}" for path in paths)
+        return "\n".join([*(f"- {path}" for path in assets.paths), *assets.notes])
 
     def _read_asset(self, runtime: "ToolRuntime[Any, Any]", skill_name: str, relative_path: str) -> Plan[str]:
         return (yield from read_asset(self._skill(runtime, skill_name), relative_path))
