@@ -872,7 +872,7 @@ INTERRUPTED = {
 
 @pytest.mark.parametrize("moment", INTERRUPTED.values(), ids=INTERRUPTED)
 def test_an_interrupt_shows_no_traceback(moment: str) -> None:
-    """Ctrl-C ends the command with exit code 130 and nothing else, while it starts and while it works."""
+    """Ctrl-C ends the command with exit code 130 and nothing else, once the package itself is imported."""
     program = f"""
 import sys
 
