@@ -89,9 +89,10 @@ def frameworks_of(tree: ast.Module) -> set[str]:
 
 
 def called_methods(tree: ast.Module) -> set[str]:
-    """Return the names of all methods that a module calls."""
+    """Return the names of all methods that a module calls, save those that a class calls on its own base."""
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return {function.attr for function in calls if isinstance(function, ast.Attribute)}
+    attributes = (function for function in calls if isinstance(function, ast.Attribute))
+    return {attribute.attr for attribute in attributes if ast.unparse(attribute.value) != "super()"}
 
 
 def called_functions(tree: ast.Module) -> set[str]:

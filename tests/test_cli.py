@@ -43,10 +43,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
-def invoke(*args: str, terminal: bool = False) -> Result:
-    """Run the command in this process; in a wide terminal if asked."""
-    env = {"FORCE_COLOR": "1", "COLUMNS": "200"} if terminal else {}
-    return CliRunner().invoke(app, list(args), env=env)
+def invoke(*args: str) -> Result:
+    """Run the command in this process, its output in pipes."""
+    return CliRunner().invoke(app, list(args))
 
 
 def command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -58,6 +57,7 @@ def command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
+        timeout=60,
     )
 
 
@@ -224,6 +224,29 @@ def test_a_source_that_is_no_directory_is_wrong_usage(workplace: Path, source: s
     assert says in result.stderr
 
 
+@pytest.mark.parametrize("args", [["list"], ["validate", "~nosuchuser/x"], ["create", "a", "-d", "Does."]])
+def test_a_home_of_nobody_is_wrong_usage(args: list[str]) -> None:
+    """`~name` of a user who does not exist is exit code 2 and one plain line."""
+    result = command(*args, "-s", "~nosuchuser/x")
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "~nosuchuser/x" in result.stderr
+    assert "report" not in result.stderr
+
+
+@pytest.mark.parametrize("args", [["list"], ["info", "good"], ["search", "thing"]])
+@pytest.mark.parametrize("default", [False, True])
+def test_a_source_that_cannot_be_looked_at_costs_no_other(workplace: Path, args: list[str], *, default: bool) -> None:
+    """What the other sources have is shown; the one that the system refuses is a problem and exit code 1."""
+    write_files(workplace, {".agents/skills/good/SKILL.md": skill_md("good")})
+    refused = "/" + "x" * 300
+    sources = [] if default else ["-s", refused, "-s", ".agents/skills"]
+    result = command(*args, *sources, **({"HOME": refused} if default else {}))
+    assert "good" in result.stdout
+    assert ": source-failed: " in result.stderr
+    assert result.returncode == 1
+
+
 def test_sources_may_be_written_with_tilde_and_dots(workplace: Path) -> None:
     """`~` and `..` lead where the shell would lead, and paths come out without them."""
     write_files(workplace.parent / "home/s", {"a/SKILL.md": skill_md("a")})
@@ -264,6 +287,17 @@ def test_a_pipe_gets_plain_lines_with_nothing_cut(workplace: Path) -> None:
     assert re.fullmatch(rf"{name}\t{deep}\t\d+ tokens\t1 script\tok", line)
 
 
+@pytest.mark.parametrize(
+    "args", [["list", "-s", "s"], ["search", "thing", "-s", "s"], ["info", "a", "-s", "s"], ["validate", "s"]]
+)
+def test_a_pipe_is_plain_also_where_color_is_forced(workplace: Path, args: list[str]) -> None:
+    """Build servers set FORCE_COLOR for all; what a program reads stays the same."""
+    write_files(workplace / "s", {"a/SKILL.md": skill_md("a"), "b/SKILL.md": BROKEN})
+    plain, forced = command(*args), command(*args, FORCE_COLOR="1", TTY_COMPATIBLE="1")
+    assert ESCAPE not in forced.stdout + forced.stderr
+    assert (forced.stdout, forced.stderr, forced.returncode) == (plain.stdout, plain.stderr, plain.returncode)
+
+
 def test_a_terminal_gets_a_table_with_bars_and_shares(workplace: Path) -> None:
     """The cost of each skill is drawn to scale, and so is each source's share of the catalog."""
     write_files(workplace / "big", {"large/SKILL.md": skill_md("large", body="word " * 3000)})
@@ -295,13 +329,14 @@ def test_a_narrow_terminal_folds_and_cuts_nothing(workplace: Path) -> None:
     assert name in first_cells
 
 
-def test_a_terminal_that_only_has_ascii_is_served(workplace: Path) -> None:
+def test_a_terminal_that_only_has_ascii_is_served(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No output fails for want of a character: bars are drawn with `#`, names shown as escapes, JSON stays JSON."""
     write_files(workplace / "s", {"周报/SKILL.md": skill_md("周报", "写周报 😀")})
-    drawn = command("list", "-s", "s", FORCE_COLOR="1", COLUMNS="120", PYTHONIOENCODING="ascii")
-    assert drawn.returncode == 0
-    assert "#" * 16 in drawn.stdout
-    assert r"\u5468\u62a5" in drawn.stdout
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    code, drawn = in_terminal(["list", "-s", "s"])
+    assert code == 0
+    assert "#" * 16 in drawn
+    assert r"\u5468\u62a5" in drawn
     [row] = json.loads(command("list", "-s", "s", "--json", PYTHONIOENCODING="ascii").stdout)
     assert (row["name"], row["description"]) == ("周报", "写周报 😀")
 
@@ -310,7 +345,7 @@ def test_every_script_is_shown_as_written() -> None:
     """Chinese names stay readable in text and in JSON."""
     assert "\n周报\t" in invoke("list", "-s", str(EXAMPLES)).stdout
     assert '"name": "周报"' in invoke("list", "-s", str(EXAMPLES), "--json").stdout
-    assert "周报" in invoke("list", "-s", str(EXAMPLES), terminal=True).stdout
+    assert "周报" in in_terminal(["list", "-s", str(EXAMPLES)])[1]
 
 
 HOSTILE = "ev\x1b[31m\x9b\u202eil\nx [red]y"
@@ -325,8 +360,9 @@ def test_hostile_names_and_paths_reach_no_terminal(workplace: Path, args: list[s
     """Whatever strangers put into names and directories, only our own styling leaves."""
     file = '---\nname: "a\x1b]0;title\x07[bold]b"\ndescription: "[red]x[/red] \x1b[2J"\nk: 1\n---\n'
     write_files(workplace / "s", {f"{HOSTILE}/SKILL.md": file, f"{HOSTILE}2/SKILL.md": BROKEN})
-    result = invoke(*args, terminal=terminal)
-    shown = STYLED.sub("", result.output) if terminal else result.output
+    shown = (
+        STYLED.sub("", in_terminal(args, columns=300)[1]).replace("\r\n", "\n") if terminal else invoke(*args).output
+    )
     assert not {c for c in shown if c not in "\n\t" and not c.isprintable()}
     escaped = r"ev\u001b[31m\u009b\u202eil\nx [red]y" if "--json" in args else r"ev\x1b[31m\x9b\u202eil\nx [red]y"
     assert escaped in shown
@@ -435,7 +471,7 @@ def test_search_finds_the_right_skill_first() -> None:
     plain = invoke("search", "summarize a csv file", "-s", str(EXAMPLES)).stdout.splitlines()
     assert [line.split("\t")[0] for line in plain] == [row["name"] for row in rows]
     assert plain[0] == f"csv-report\t{rows[0]['description']}"
-    assert "csv-report" in invoke("search", "csv", "-s", str(EXAMPLES), terminal=True).stdout
+    assert "csv-report" in in_terminal(["search", "csv", "-s", str(EXAMPLES)])[1]
 
 
 def test_search_obeys_its_limit(workplace: Path) -> None:
@@ -593,6 +629,51 @@ def test_validate_reports_a_file_that_cannot_be_read(workplace: Path) -> None:
     assert result.stdout.startswith("s/a/SKILL.md: skill-unreadable: ")
 
 
+def _spoil(file: Path, kind: str) -> None:
+    """Put something that is no file where a `SKILL.md` is due."""
+    file.parent.mkdir(parents=True)
+    if kind == "dangling link":
+        file.symlink_to("nowhere")
+    elif kind == "directory":
+        file.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["dangling link", "directory", "pipe", "device"])
+@pytest.mark.parametrize("where", ["s", "s/odd", "."])
+def test_validate_passes_nothing_that_is_no_file(workplace: Path, kind: str, where: str) -> None:
+    """What is named SKILL.md and is no file is an error, and never opened; skills beside it are checked."""
+    _spoil(workplace / "s/odd/SKILL.md", kind)
+    write_files(workplace / "s", {"good/SKILL.md": skill_md("good")})
+    result = command("validate", where)
+    assert result.returncode == 1
+    [line] = result.stdout.splitlines()
+    assert line.startswith("s/odd/SKILL.md: skill-unreadable: ")
+
+
+@pytest.mark.parametrize("kind", ["dangling link", "pipe", "device"])
+def test_validate_takes_what_is_no_file_by_name(workplace: Path, kind: str) -> None:
+    """Named itself, what is no file is an error too."""
+    _spoil(workplace / "odd/SKILL.md", kind)
+    result = command("validate", "odd/SKILL.md")
+    assert result.returncode == 1
+    assert result.stdout.startswith("odd/SKILL.md: skill-unreadable: ")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_list_never_opens_what_is_no_file(workplace: Path, kind: str) -> None:
+    """A pipe or device named SKILL.md keeps nobody waiting: it is a skill that cannot be used."""
+    _spoil(workplace / "s/odd/SKILL.md", kind)
+    write_files(workplace / "s", {"good/SKILL.md": skill_md("good")})
+    result = command("list", "-s", "s", "--json")
+    rows = json.loads(result.stdout)
+    assert [row["name"] for row in rows] == ["good", "odd"]
+    assert codes(rows[1]["problems"]) == ["skill-unreadable"]
+
+
 # --- create ---
 
 
@@ -667,6 +748,22 @@ def test_create_refuses_descriptions_that_break_the_rules(workplace: Path, descr
     """Exit code 2, and nothing is written."""
     assert invoke("create", "a", "-d", description, "-s", "s").exit_code == 2
     assert not (workplace / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "description", "says"),
+    [
+        ("", "Does.", "The name is empty."),
+        ("a", " ", "The description is empty."),
+        ("a", "x" * 1025, "The description is 1025 characters long; at most 1024 are allowed."),
+        ("a" * 65, "Does.", "65 characters long"),
+    ],
+)
+def test_create_says_what_is_wrong(name: str, description: str, says: str) -> None:
+    """The message is about what was typed, not about what a reader would do with it."""
+    said = invoke("create", "-d", description, "-s", "s", "--", name).stderr
+    assert said.startswith(f"Error: {says}") or says in said
+    assert not any(words in said for words in ("was cut", "is used", "frontmatter"))
 
 
 def test_create_asks_in_a_terminal_and_only_there(workplace: Path) -> None:
@@ -765,6 +862,33 @@ def test_what_nobody_foresaw_shows_no_traceback() -> None:
     assert result.returncode == 1
     assert result.stderr.startswith("Error: deepskills failed (ZeroDivisionError")
     assert "Traceback" not in result.stderr
+
+
+INTERRUPTED = {
+    "start": "import sys; sys.meta_path.insert(0, Stop()); from deepskills.__main__ import main; main()",
+    "work": "from deepskills import cli; cli.read_catalog = stop; from deepskills.__main__ import main; main()",
+}
+
+
+@pytest.mark.parametrize("moment", INTERRUPTED.values(), ids=INTERRUPTED)
+def test_an_interrupt_shows_no_traceback(moment: str) -> None:
+    """Ctrl-C ends the command with exit code 130 and nothing else, once the package itself is imported."""
+    program = f"""
+import sys
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+class Stop:
+    def find_spec(self, name, *_):
+        if name == "deepskills.cli":
+            raise KeyboardInterrupt
+
+sys.argv = ["deepskills", "list"]
+{moment}
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 
 def test_the_backends_log_does_not_mix_into_the_output(workplace: Path) -> None:

@@ -22,7 +22,7 @@ from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
 from deepskills._types import MAX_SKILL_FILE_BYTES
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, state_files, tool_messages, write_files
-from test_manager import LIBRARY
+from test_manager import LIBRARY, Down, Partial
 from test_paths import HONEST, HOSTILE, OUTSIDE, spelled
 
 both_modes = pytest.mark.parametrize("mode", MODES)
@@ -108,6 +108,10 @@ def test_those_asked_for_are_there(root: Path, chosen: Sequence[str]) -> None:
         pytest.param([""], "''", id="empty name"),
         pytest.param("search_skills", "sequence of names", id="one text"),
         pytest.param("", "sequence of names", id="empty text"),
+        pytest.param(None, "sequence of names", id="none"),
+        pytest.param(5, "sequence of names", id="number"),
+        pytest.param([["search_skills"]], "['search_skills']", id="list in a list"),
+        pytest.param([None], "None", id="none in a list"),
     ],
 )
 def test_unknown_tools_fail_at_once(root: Path, chosen: Any, reason: str) -> None:
@@ -536,6 +540,40 @@ def test_failing_backends_cost_the_call_alone(mode: Mode, root: Path) -> None:
     assert (read.status, "disk on fire" in read.text) == ("error", True)
     assert found.status == "success"
     assert talk.result["messages"][-1].text == "Done."
+
+
+@both_modes
+def test_backends_that_are_down_are_told(mode: Mode, root: Path) -> None:
+    """Where no source could be listed, the tools say that and which, never that there are no skills."""
+    talk = Conversation(mode, make(Down(root)))
+    answers = talk.call(search("report"), listing("csv-report"), asset("x", "assets/a"), script("x", "a"))
+    for message in answers:
+        assert message.status == "error"
+        assert "`/skills` could not be read" in message.text
+        assert "cannot reach /skills; try again" in message.text
+
+
+@both_modes
+def test_skills_of_a_failed_source_are_not_missing(mode: Mode, root: Path) -> None:
+    """While one source is down, what the others have is served, and what is not found may still be there."""
+    talk = Conversation(mode, make(Down(root, "/team"), ["/skills", "/team"]))
+    found, files, missing = talk.call(search("report"), listing("csv-report"), listing("of-the-team"))
+    assert (found.status, files.status, missing.status) == ("success", "success", "error")
+    assert "`/team` could not be read" in missing.text
+
+
+@both_modes
+def test_listings_that_are_not_whole_say_so(mode: Mode, tmp_path: Path) -> None:
+    """A listing that was cut, or that the backend gave in part, ends with a line that says so."""
+    write_files(tmp_path, {f"skills/big/assets/{i:03}.txt": "" for i in range(510)})
+    write_files(tmp_path, {"skills/big/SKILL.md": skill_md("big"), "skills/big/scripts/run.py": ""})
+    write_files(tmp_path, {"skills/part/SKILL.md": skill_md("part"), "skills/part/assets/a.md": ""})
+    cut, part = Conversation(mode, make(Partial(tmp_path, "/part/assets"))).call(listing("big"), listing("part"))
+    assert (cut.status, part.status) == ("success", "success")
+    assert "- scripts/run.py" in cut.text
+    assert cut.text.splitlines()[-1].startswith("Only 500 files")
+    assert part.text.splitlines()[0] == "- assets/a.md"
+    assert "Listing aborted" in part.text.splitlines()[-1]
 
 
 # A whole job.

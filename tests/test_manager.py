@@ -318,19 +318,110 @@ def test_every_broken_file_says_why(mode: Mode, library: Path, content: bytes, r
         ask(mode, SkillsManager.from_directory(library), "get_skill_content", "bad")
 
 
-@both_modes
-def test_failing_sources_are_no_broken_skills(mode: Mode, tmp_path: Path) -> None:
-    """A source that cannot be listed is a problem of its own, not one of a skill named like its parent."""
+class Down(FilesystemBackend):
+    """A backend that cannot be reached, wholly or for one source."""
 
-    class Down(FilesystemBackend):
-        def ls(self, path: str) -> LsResult:
+    def __init__(self, root: Path, source: str = "") -> None:
+        super().__init__(root, virtual_mode=True)
+        self._source = source
+
+    def ls(self, path: str) -> LsResult:
+        if path.startswith(self._source):
             raise OSError(f"cannot reach {path}")
+        return super().ls(path)
 
-    manager = SkillsManager(backend=Down(tmp_path), sources=["/team/skills"])
-    assert ask(mode, manager, "list_skills") == []
-    assert [problem["code"] for problem in ask(mode, manager, "list_problems")] == ["source-failed"]
-    with pytest.raises(SkillNotFoundError):
-        ask(mode, manager, "get_skill_content", "team")
+
+@both_modes
+def test_a_backend_that_is_down_is_no_empty_one(mode: Mode, tmp_path: Path) -> None:
+    """Where no source could be listed, nothing is claimed about which skills there are; problems can still be had."""
+    manager = SkillsManager(backend=Down(tmp_path), sources=["/team/skills", "/own"])
+    for method, arguments in (("list_skills", ()), ("list_metadata", ()), ("search_skills", ("report",))):
+        with pytest.raises(
+            SkillsError, match=r"`/team/skills` could not be read: .*cannot reach /team/skills; .*again"
+        ):
+            ask(mode, manager, method, *arguments)
+    assert [problem["code"] for problem in ask(mode, manager, "list_problems")] == ["source-failed"] * 2
+
+
+@both_modes
+@each_call
+@pytest.mark.parametrize("name", ["rare", "team"])
+def test_a_skill_of_a_failed_source_is_not_missing(mode: Mode, library: Path, method: str, name: str) -> None:
+    """A name that was not found while a source failed may be there; one that was found is served."""
+    manager = SkillsManager(backend=Down(library.parent, "/team"), sources=["/skills", "/team/skills"])
+    assert ask(mode, manager, "list_skills") == NAMES
+    assert ask(mode, manager, "search_skills", "xyzzy") == []
+    with pytest.raises(SkillsError, match=r"`/team/skills` could not be read: .*; try again") as caught:
+        ask(mode, manager, method, name, *CALLS[method])
+    assert not isinstance(caught.value, SkillNotFoundError | SkillFormatError)
+    assert ask(mode, manager, method, "csv-report", *CALLS[method])
+
+
+@both_modes
+def test_a_failed_source_hides_no_hint(mode: Mode, library: Path) -> None:
+    """While a source is down, a slip is still told with the nearest name of the others."""
+    manager = SkillsManager(backend=Down(library.parent, "/team"), sources=["/skills", "/team"])
+    with pytest.raises(SkillsError, match="Did you mean `csv-report`"):
+        ask(mode, manager, "get_skill_content", "csv-reprot")
+
+
+class Partial(FilesystemBackend):
+    """A backend that breaks off while it lists one directory."""
+
+    def __init__(self, root: Path, directory: str) -> None:
+        super().__init__(root, virtual_mode=True)
+        self._directory = directory
+
+    def ls(self, path: str) -> LsResult:
+        result = super().ls(path)
+        if path.rstrip("/").endswith(self._directory):
+            return LsResult(error="Listing aborted", entries=result.entries)
+        return result
+
+
+@both_modes
+def test_many_assets_hide_no_scripts(mode: Mode, library: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of more files than are listed, scripts and references come first, also far below; the log tells of the cut."""
+    write_files(library / "csv-report", {f"assets/{i:03}.txt": "" for i in range(600)})
+    listed = ask(mode, SkillsManager.from_directory(library), "list_skill_assets", "csv-report")
+    assert len(listed) == 500
+    assert listed == sorted(listed)
+    assert {"scripts/run.py", "references/guide.md", "references/a/b/c.md"} <= set(listed)
+    assert [(r.levelname, "500" in r.getMessage()) for r in caplog.records if r.name == "deepskills"] == [
+        ("WARNING", True)
+    ]
+
+
+@both_modes
+def test_partial_listings_are_told(mode: Mode, library: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the backend gave only part of a directory, that part is given and the log says so."""
+    manager = SkillsManager(backend=Partial(library.parent, "/references"), sources=["/skills"])
+    assert "references/guide.md" in ask(mode, manager, "list_skill_assets", "csv-report")
+    assert [(r.levelname, "Listing aborted" in r.getMessage()) for r in caplog.records if r.name == "deepskills"] == [
+        ("WARNING", True)
+    ]
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"max_depth": 0}, ValueError, "max_depth"),
+    ({"max_depth": "a"}, ValueError, "max_depth"),
+    ({"max_depth": True}, ValueError, "max_depth"),
+    ({"backend_timeout": -1}, ValueError, "backend_timeout"),
+    ({"backend_timeout": 0}, ValueError, "backend_timeout"),
+    ({"backend": 5}, TypeError, "backend"),
+    ({"backend": FilesystemBackend}, TypeError, "backend"),
+    ({"backend": lambda _runtime: None}, TypeError, "backend"),
+    ({"sources": "/skills"}, TypeError, "sources"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "says"), WRONG)
+def test_wrong_arguments_fail_at_once(
+    tmp_path: Path, options: dict[str, Any], kind: type[Exception], says: str
+) -> None:
+    """A value that cannot work fails when the manager is made, as it does in the middleware."""
+    with pytest.raises(kind, match=says):
+        SkillsManager(**{"backend": disk(tmp_path), "sources": ["/skills"], **options})
 
 
 @both_modes
@@ -393,9 +484,10 @@ def test_without_create_nothing_is_made(tmp_path: Path, options: dict[str, bool]
 
 
 def test_create_leaves_a_file_alone(tmp_path: Path) -> None:
-    """A file where the directory should be is not touched, and holds no skills."""
+    """A file where the directory should be is not touched, and its skills cannot be listed."""
     (tmp_path / "skills").write_text("a file")
-    assert SkillsManager.from_directory(tmp_path / "skills", create=True).list_skills() == []
+    with pytest.raises(SkillsError, match=r"could not be read: .*not_a_directory"):
+        SkillsManager.from_directory(tmp_path / "skills", create=True).list_skills()
     assert (tmp_path / "skills").read_text() == "a file"
 
 

@@ -36,6 +36,8 @@ HOSTILE = {
     "three dots": "references/.../secret.txt",
     "four dots": "references/....//secret.txt",
     "dots and letters": "references/..a/secret.txt",
+    "dots inside a name": "references/v1..v2.md",
+    "dots inside a directory": "references/a..b/guide.md",
     # Absolute paths, drives, shares, addresses.
     "absolute": "/etc/passwd",
     "absolute secret": "{secret}",
@@ -251,7 +253,8 @@ def test_table_is_large() -> None:
         pytest.param("C:/a", "drive", id="drive"),
         pytest.param("references/%2e", "percent-encoded", id="encoded"),
         pytest.param("references／a", "look like", id="lookalike"),
-        pytest.param("references/../a", "leads out", id="parent"),
+        pytest.param("references/../a", r"holds `\.\.`", id="parent"),
+        pytest.param("references/v1..v2.md", r"holds `\.\.`", id="dots inside"),
         pytest.param("references//a", "empty step", id="doubled slash"),
         pytest.param("references/a ", "ends with a space or a dot", id="space"),
         pytest.param("SKILL.md", "none of the skill's directories", id="outside"),

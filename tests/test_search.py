@@ -184,7 +184,6 @@ def test_words_that_only_begin_alike_are_no_match(query: str, description: str) 
 NOTHING = {
     "empty": "",
     "white space": " \t\n",
-    "stop words": "how do I use this for my",
     "Chinese stop words": "的了在是",
     "punctuation": "?!.,;:-_()[]{}<>",
     "unknown words": "xyzzy plugh",
@@ -197,6 +196,62 @@ NOTHING = {
 def test_no_match_is_nothing(query: str) -> None:
     """A query that fits no skill gives none, rather than a guess."""
     assert LIBRARY.search(query) == []
+
+
+FORMS_ELSEWHERE = {
+    "Russian plural": ("отчёты", "otchet"),
+    "Russian case": ("отчёта", "otchet"),
+    "Russian without dots": ("еженедельный отчет", "otchet"),
+    "Russian slip": ("докумнты", "perevod"),
+    "Russian singular": ("ошибка", "kod"),
+    "Greek form": ("αναφορά", "anafora"),
+    "Greek without accents": ("αναφορες", "anafora"),
+    "Greek slip": ("εβδομαδιεες", "anafora"),
+    "German umlaut form": ("übersetzen", "uebersetzung"),
+    "German without umlaut": ("ubersetzt", "uebersetzung"),
+    "German slip": ("Dokumnte", "uebersetzung"),
+    "German slip beside an umlaut": ("Prüfft", "rechnung"),
+    "Hindi": ("रिपोर्ट", "hindi"),
+    "Hindi with a dot": ("दस्तावेज़", "hindi-two"),
+    "Hindi, other vowel": ("रपट", None),
+    "Arabic with vowels": ("تَرْجَمَة", "tarjama"),
+    "Thai": ("รายงาน", "thai"),
+    "Lao": ("ລາຍງານ", "lao"),
+    "Khmer": ("របាយការណ៍", "khmer"),
+    "Myanmar": ("အစီရင်ခံစာ", "myanmar"),
+    "one Cyrillic letter": ("в", None),
+}
+
+ELSEWHERE = index(
+    ("otchet", "Готовит еженедельные отчёты для руководства."),
+    ("perevod", "Переводит документы на английский язык."),
+    ("kod", "Проверяет код на ошибки, весь."),
+    ("anafora", "Συντάσσει εβδομαδιαίες αναφορές"),
+    ("uebersetzung", "Übersetzt Dokumente ins Englische."),
+    ("rechnung", "Prüft Rechnungen und Belege."),
+    ("hindi", "साप्ताहिक रिपोर्ट तैयार करता है।"),
+    ("hindi-two", "दस्तावेज़ का अनुवाद करता है।"),
+    ("tarjama", "ترجمة المستندات"),
+    ("thai", "จัดทำรายงานประจำสัปดาห์"),
+    ("thai-two", "แปลเอกสารเป็นภาษาอังกฤษ"),
+    ("lao", "ເຮັດບົດລາຍງານປະຈໍາອາທິດ"),
+    ("khmer", "រៀបចំរបាយការណ៍ប្រចាំសប្តាហ៍"),
+    ("myanmar", "အပတ်စဉ်အစီရင်ခံစာပြုစုသည်"),
+)
+
+
+@pytest.mark.parametrize(("query", "name"), FORMS_ELSEWHERE.values(), ids=FORMS_ELSEWHERE)
+def test_forms_and_slips_in_every_script(query: str, name: str | None) -> None:
+    """Word forms, slips and missing accents are forgiven in every script, and words are found where none are spaced."""
+    assert ELSEWHERE.search(query)[:1] == ([name] if name else [])
+
+
+def test_words_that_say_little_are_kept_where_there_are_no_others() -> None:
+    """A query of function words alone is searched for as it stands: a skill may be named so."""
+    library = index(("make", "Builds things."), ("new", "Starts a project."), ("other", "Writes a letter."))
+    assert library.search("make") == ["make"]
+    assert library.search("new") == ["new"]
+    assert library.search("make letter") == ["other"]
 
 
 SYNTAX = {

@@ -9,8 +9,19 @@ MISSING_EXTRA = 'The deepskills command needs the extra "cli". Install it: pip i
 """What a user without the extra is told."""
 
 
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells expect it."""
+
+
 def main() -> None:
-    """Run the command line; without its extra, say how to install it."""
+    """Run the command line; without its extra, say how to install it. An interrupt ends it quietly."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
     try:
         from deepskills import cli  # noqa: PLC0415 - the extra may not be there
     except ImportError as error:

@@ -1,6 +1,7 @@
 """Plans: the files of a skill, listed and read so that nothing outside its three directories is ever touched."""
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from deepskills._types import MAX_SKILL_FILE_BYTES, SkillMetadata
 MAX_ASSETS = 500
 """How many files of a skill are listed."""
 
+_DIRECTORIES = tuple(RESOURCE_DIRECTORIES)
 _NO_FILE = frozenset({"is_directory", "invalid_path"})
 
 MAX_ASSET_DEPTH = 64
@@ -57,8 +59,18 @@ class Place:
         return self.real is None or (real is not None and lies_under(_posix(real), _posix(self.real)))
 
 
-def list_assets(skill: SkillMetadata) -> Plan[list[str]]:
+@dataclass(frozen=True)
+class Assets:
+    """The files of a skill, in order, and what kept others from being listed."""
+
+    paths: list[str]
+    notes: list[str]
+
+
+def list_assets(skill: SkillMetadata) -> Plan[Assets]:
     """List the files in the skill's three directories at any depth, each once, relative to the skill.
+
+    Of more than are listed, scripts come first, then references.
 
     Raises:
         SkillsError: If a directory that is there cannot be listed.
@@ -66,21 +78,43 @@ def list_assets(skill: SkillMetadata) -> Plan[list[str]]:
     place = yield from _place(skill)
     found: set[str] = set()
     listed_already: set[str] = set()
+    notes: list[str] = []
+    cut = False
     frontier = [place.path(name) for name in RESOURCE_DIRECTORIES]
     for _ in range(MAX_ASSET_DEPTH):
         inside = yield from _inside(place, frontier)
         frontier = sorted(set(inside) - listed_already)
         listed_already.update(frontier)
-        if not frontier or len(found) >= MAX_ASSETS:
+        # A directory whose files could not be among those listed is not entered.
+        ranks = Counter(_rank(relative)[0] for relative in found)
+        wanted = [path for path in frontier if _has_room(ranks, _rank(place.relative(path))[0])]
+        cut |= len(wanted) < len(frontier)
+        if not wanted:
             break
-        replies = yield tuple(ListDirectory(path) for path in frontier)
+        replies = yield tuple(ListDirectory(path) for path in wanted)
+        notes += [
+            f"Part of {quoted(place.relative(path))} could not be listed: {quoted(reply.error)}."
+            for path, reply in zip(wanted, replies, strict=True)
+            if isinstance(reply, Listing) and reply.error
+        ]
         entries = [entry for reply in replies for entry in _entries(skill, reply)]
         own = [entry for entry in entries if lies_under(entry.path, place.directory)]
         named = [entry.path for entry in own if not entry.is_directory and is_allowed(place.relative(entry.path))]
         files = yield from _inside(place, named)
         found.update(relative for path in files if is_allowed(relative := place.relative(path)))
         frontier = [entry.path for entry in own if entry.is_directory and _may_enter(place, entry)]
-    return sorted(found)[:MAX_ASSETS]
+    if cut or len(found) > MAX_ASSETS:
+        notes.append(f"Only {MAX_ASSETS} files are listed; there are more.")
+    return Assets(sorted(sorted(found, key=_rank)[:MAX_ASSETS]), notes)
+
+
+def _rank(relative: str) -> tuple[int, str]:
+    return _DIRECTORIES.index(relative.partition("/")[0]), relative
+
+
+def _has_room(found: Counter[int], rank: int) -> bool:
+    """Whether files of that rank could be among those listed, given how many of each were found so far."""
+    return sum(count for other, count in found.items() if other <= rank) < MAX_ASSETS
 
 
 def _may_enter(place: Place, directory: Entry) -> bool:
@@ -167,7 +201,7 @@ def _check_links(place: Place, relative: str) -> Plan[str | None]:
 def _not_there(skill: SkillMetadata, relative: str) -> Plan[SkillFileNotFoundError]:
     """Return the error for a path without a file, with the nearest that have one."""
     try:
-        available = yield from list_assets(skill)
+        available = (yield from list_assets(skill)).paths
     except SkillsError:
         available = []
     nearest = difflib.get_close_matches(relative, available, n=3, cutoff=0.4) or available[:5]

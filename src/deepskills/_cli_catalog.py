@@ -1,12 +1,14 @@
 """What the command line knows of the skills in local directories."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from deepagents.backends import FilesystemBackend
+from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 from typing_extensions import TypedDict
 
 from deepskills._discovery import Catalog, Known, Reading, SkillCache, discover
@@ -17,7 +19,7 @@ from deepskills._plan import Plan, drive
 from deepskills._problems import problem
 from deepskills._sources import Source, lies_under, parent
 from deepskills._tools import count_tokens
-from deepskills._types import SkillMetadata, SkillProblem
+from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
 
 DEFAULT_SOURCES = ("~/.agents/skills", ".agents/skills")
 """Where skills are looked for if no source is named; the project's win over the user's."""
@@ -135,11 +137,56 @@ def absolute(path: str) -> str:
     """Return a path of the local machine in full, `~` and `..` worked out.
 
     Raises:
-        UsageError: If it is empty.
+        UsageError: If it is empty, or names the home of a user who does not exist.
     """
     if not path.strip():
         raise UsageError("A path is empty. Name a directory, or `.` for the current one.")
-    return Path(os.path.abspath(Path(path).expanduser())).as_posix()  # noqa: PTH100 - pathlib keeps `..`
+    try:
+        local = Path(path).expanduser()
+    except RuntimeError:
+        raise UsageError(f"There is no home directory for {path}. Write the path in full.") from None
+    return Path(os.path.abspath(local)).as_posix()  # noqa: PTH100 - pathlib keeps `..`
+
+
+class LocalFiles(FilesystemBackend):
+    """The file system of this machine. Pipes and devices are never opened, and no `SKILL.md` is passed over."""
+
+    def ls(self, path: str) -> LsResult:
+        """List a directory, with a `SKILL.md` that is neither file nor directory."""
+        result = super().ls(path)
+        own = f"{path.rstrip('/')}/{SKILL_FILE}"
+        if result.entries is None or any(entry["path"].rstrip("/") == own for entry in result.entries):
+            return result
+        if not os.path.lexists(own):
+            return result
+        return LsResult(error=result.error, entries=[*result.entries, FileInfo(path=own, is_dir=False)])
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Read files; what is none, but there, is an error."""
+        replies = {reply.path: reply for reply in super().download_files([p for p in paths if not _is_odd(p)])}
+        return [replies.get(path) or FileDownloadResponse(path=path, error=_NO_FILE) for path in paths]
+
+
+_NO_FILE = "it is a pipe, a device or a link that leads nowhere"
+
+
+def _is_odd(path: str) -> bool:
+    """Whether something is there that is neither file nor directory."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - a path of the backend
+    except FileNotFoundError:
+        return os.path.islink(path)  # noqa: PTH114 - a path of the backend
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _is_there(check: Callable[[Path], bool], source: Source) -> bool:
+    """Whether a check holds; a path that cannot be looked at counts as there, so that the reading reports it."""
+    try:
+        return check(Path(source.path))
+    except OSError:
+        return True
 
 
 def choose_sources(given: Sequence[str] | None) -> list[Source]:
@@ -150,12 +197,12 @@ def choose_sources(given: Sequence[str] | None) -> list[Source]:
     """
     if not given:
         sources = [Source(absolute(path), path) for path in DEFAULT_SOURCES]
-        return [source for source in sources if Path(source.path).is_dir()]
+        return [source for source in sources if _is_there(Path.is_dir, source)]
     sources = [Source(absolute(path), path) for path in given]
     for source in sources:
-        if Path(source.path).is_file():
+        if _is_there(Path.exists, source) and not _is_there(Path.is_dir, source):
             raise UsageError(f"The source {source.label} is a file. Name the directory that holds skill directories.")
-    if not any(Path(source.path).exists() for source in sources):
+    if not any(_is_there(Path.exists, source) for source in sources):
         names = ", ".join(source.label for source in sources)
         raise UsageError(f"There is no such source: {names}. Name a directory that holds skill directories.")
     return sources
@@ -168,7 +215,7 @@ def read_catalog(sources: Sequence[Source]) -> LocalCatalog:
 
 def perform(plan: Plan[ResultT]) -> ResultT:
     """Perform a plan on the local file system; its paths are absolute."""
-    return drive(plan, lambda: FilesystemBackend(virtual_mode=False))
+    return drive(plan, lambda: LocalFiles(virtual_mode=False))
 
 
 def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:

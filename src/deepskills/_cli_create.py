@@ -5,7 +5,7 @@ from pathlib import Path
 from deepskills._cli_catalog import UsageError
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._resources import RESOURCE_DIRECTORIES
-from deepskills._types import SKILL_FILE
+from deepskills._types import MAX_DESCRIPTION_LENGTH, SKILL_FILE
 from deepskills._writing import generate_skill_md
 
 BODY = """# {title}
@@ -61,8 +61,18 @@ def write_skill(place: Path, description: str) -> Path:
 
 
 def _text(name: str, description: str) -> str:
+    description = description.strip()
+    if not name:
+        raise UsageError("The name is empty. Use lower-case letters, digits and single hyphens between them.")
+    if not description:
+        raise UsageError("The description is empty. Say what the skill does and when to use it.")
+    if len(description) > MAX_DESCRIPTION_LENGTH:
+        raise UsageError(
+            f"The description is {len(description)} characters long; at most {MAX_DESCRIPTION_LENGTH} are allowed. "
+            "Shorten it."
+        )
     title = name.replace("-", " ").capitalize()
     try:
-        return generate_skill_md(name, description.strip(), BODY.format(title=title))
+        return generate_skill_md(name, description, BODY.format(title=title))
     except SkillFormatError as error:
         raise UsageError(str(error)) from None

@@ -6,6 +6,7 @@ Data goes to standard output, remarks to standard error. Whatever strangers wrot
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TextIO
 
 from rich import box
 from rich.console import Console
@@ -49,12 +50,25 @@ def to_json(value: object, encoding: str = "utf-8") -> str:
     return safe
 
 
+def _console(stream: TextIO) -> Console:
+    """Return a console that draws in a terminal alone, whatever the environment forces upon others."""
+    is_terminal = stream.isatty()
+    return Console(
+        file=stream,
+        force_terminal=is_terminal,
+        no_color=None if is_terminal else True,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
 class Output:
     """Shows values on standard output and remarks on standard error."""
 
     def __init__(self) -> None:
-        self._out = Console(markup=False, emoji=False, highlight=False)
-        self._err = Console(markup=False, emoji=False, highlight=False, stderr=True)
+        self._out = _console(sys.stdout)
+        self._err = _console(sys.stderr)
 
     def json(self, value: object) -> None:
         """Print a value as JSON."""

@@ -40,7 +40,7 @@ class _Target:
     def of(cls, given: str) -> "_Target":
         path = absolute(given)
         local = Path(path)
-        if not local.exists():
+        if not local.exists() and not local.is_symlink():
             raise UsageError(
                 f"There is nothing at {given}. Name a {SKILL_FILE}, a skill's directory or a tree of skills."
             )
@@ -113,11 +113,13 @@ def _walk(root: str) -> Plan[_Tree]:
 
 def _take(entries: Sequence[Entry], tree: _Tree) -> list[str]:
     """Note the directory's own `SKILL.md`; without one, return the directories to search next."""
-    own = next((entry for entry in entries if entry.name == SKILL_FILE and not entry.is_directory), None)
+    own = next((entry for entry in entries if entry.name == SKILL_FILE), None)
     if own is not None:
+        # A directory of that name is read like a file, so that its error is reported.
         tree.files.append(own.path)
+    if own is not None and not own.is_directory:
         return []
-    return [entry.path for entry in entries if entry.is_directory and entry.name not in PASSED_OVER]
+    return [entry.path for entry in entries if entry.is_directory and entry.name not in {*PASSED_OVER, SKILL_FILE}]
 
 
 def _reason(reply: object) -> str:

@@ -108,8 +108,8 @@ class SkillCache:
             remembered = self._remembered.get(key)
             if remembered is not None:
                 self._remembered.move_to_end(key)
-        if remembered is None:
-            remembered = _Remembered.of(read_skill(content, path=path))
+                return remembered.copy()
+        remembered = _Remembered.of(read_skill(content, path=path))
         with self._lock:
             self._remembered[key] = remembered
             while len(self._remembered) > self._size:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,12 @@ from pydantic import BaseModel, Field
 from deepskills import _session as session
 from deepskills._assets import list_assets, read_asset, script_path
 from deepskills._errors import SkillsError
-from deepskills._finding import SearchCache, find_or_raise
+from deepskills._finding import SearchCache, check_known, find_or_raise
 from deepskills._plan import Plan
 from deepskills._prompt import field_text, shown_name
 from deepskills._settings import Settings
 from deepskills._tools import preparation
-from deepskills._types import MAX_DESCRIPTION_LENGTH, SkillMetadata
+from deepskills._types import MAX_DESCRIPTION_LENGTH, SkillMetadata, SkillProblem
 
 logger = logging.getLogger("deepskills")
 
@@ -78,7 +78,10 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
     """
     if isinstance(names, str):
         raise ValueError(f"extra_tools must be a sequence of names, got the single name {names!r}")  # noqa: TRY004
-    unknown = [name for name in names if name not in SPECS]
+    if not isinstance(names, Iterable):
+        raise ValueError(f"extra_tools must be a sequence of names, got {names!r}")  # noqa: TRY004
+    names = list(names)
+    unknown = [name for name in names if not isinstance(name, str) or name not in SPECS]
     if unknown:
         raise ValueError(f"extra_tools has no {', '.join(map(repr, unknown))}; choose from {', '.join(SPECS)}")
     return tuple(dict.fromkeys(names))
@@ -116,6 +119,7 @@ class ExtraTools:
     def _search_skills(self, runtime: "ToolRuntime[Any, Any]", query: str, n: int = 5) -> Plan[str]:
         skills = yield from session.catalog_of(runtime.state, preparation(self._settings, runtime))
         tags = session.recorded_tags(runtime.state)
+        check_known(skills, _problems(runtime.state))
         found = self._search.search(skills, tags, query, max(1, min(n, MAX_RESULTS)))
         if not found:
             return f"No skill matches '{field_text(query, 200)}'. Try other words, or work without a skill."
@@ -126,10 +130,10 @@ class ExtraTools:
 
     def _list_assets(self, runtime: "ToolRuntime[Any, Any]", skill_name: str) -> Plan[str]:
         skill = yield from self._skill(runtime, skill_name)
-        paths = yield from list_assets(skill)
-        if not paths:
+        assets = yield from list_assets(skill)
+        if not assets.paths and not assets.notes:
             return f"The skill '{shown_name(skill['name'])}' has no files besides its instructions."
-        return "\n".join(f"- {path}" for path in paths)
+        return "\n".join([*(f"- {path}" for path in assets.paths), *assets.notes])
 
     def _read_asset(self, runtime: "ToolRuntime[Any, Any]", skill_name: str, relative_path: str) -> Plan[str]:
         skill = yield from self._skill(runtime, skill_name)
@@ -143,11 +147,15 @@ class ExtraTools:
         state: Mapping[str, Any] = runtime.state
         how = preparation(self._settings, runtime)
         catalog = yield from session.catalog_of(state, how)
-        skill = find_or_raise(catalog, state.get("skills_problems") or (), skill_name)
+        skill = find_or_raise(catalog, _problems(state), skill_name)
         yield from how.learn([skill["path"]])
         if not how.may_read(skill["path"]):
             raise SkillsError(f"The skill '{shown_name(skill_name)}' lies under no current source.")
         return skill
+
+
+def _problems(state: Mapping[str, Any]) -> list[SkillProblem]:
+    return state.get("skills_problems") or []
 
 
 def _answered(name: str, plan: Plan[str], runtime: "ToolRuntime[Any, Any]") -> Plan[ToolMessage]:

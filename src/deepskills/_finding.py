@@ -4,14 +4,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from deepskills._discovery import TAG_FIELDS
-from deepskills._errors import SkillFormatError, SkillNotFoundError
+from deepskills._discovery import SOURCE_ERRORS, TAG_FIELDS
+from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._kept import catalog_digest
-from deepskills._lifecycle import find_skill, unknown
-from deepskills._problems import listed, quoted
+from deepskills._lifecycle import Broken, find_skill, not_found
+from deepskills._problems import PROBLEMS, listed, quoted
 from deepskills._search import Document, SearchIndex
-from deepskills._sources import parent
-from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
+from deepskills._types import SkillMetadata, SkillProblem
 
 REMEMBERED_INDEXES = 4
 """How many catalogs stay indexed; an instance may serve users with different ones."""
@@ -22,20 +21,46 @@ def find_or_raise(catalog: Sequence[SkillMetadata], problems: Iterable[SkillProb
 
     Raises:
         SkillFormatError: If there is such a directory, but its file is broken.
+        SkillsError: If there is none, but a source could not be read: it may be there.
         SkillNotFoundError: If there is none; the message names the closest.
     """
     skill = find_skill(catalog, name)
     if skill is not None:
         return skill
-    for found in problems:
-        directory = parent(found["path"]).rpartition("/")[2]
-        is_skill = found["path"].endswith(f"/{SKILL_FILE}") and found["severity"] == "error"
-        if is_skill and directory.casefold() == name.casefold():
-            raise SkillFormatError(f"The skill {quoted(name)} cannot be used. {found['path']}: {found['message']}")
-    missing = unknown(catalog, name)
+    noted = list(problems)
+    missing = not_found(catalog, noted, name)
+    if isinstance(missing, Broken):
+        found = missing.problem
+        raise SkillFormatError(f"The skill {quoted(name)} cannot be used. {found['path']}: {found['message']}")
     hint = f" Did you mean {listed(missing.closest)}?" if missing.closest else ""
+    if missing.incomplete:
+        raise SkillsError(f"The skill {quoted(name)} was not found, and {_failures(noted)}.{hint}")
     available = f" Available: {listed(missing.available)}." if missing.available else " There are no skills."
     raise SkillNotFoundError(f"There is no skill named {quoted(name)}.{hint}{available}")
+
+
+def check_known(catalog: Sequence[SkillMetadata], problems: Iterable[SkillProblem]) -> None:
+    """Check that a catalog without skills is one: that no source failed.
+
+    Raises:
+        SkillsError: If one did, so that nobody knows which skills there are.
+    """
+    failures = "" if catalog else _failures(problems)
+    if failures:
+        raise SkillsError(f"Which skills there are is not known: {failures}.")
+
+
+def _failures(problems: Iterable[SkillProblem]) -> str:
+    """Return which sources could not be read and why; nothing if all could."""
+    failed = [found for found in problems if found["code"] in SOURCE_ERRORS]
+    shown = "; ".join(f"the source {quoted(found['path'])} could not be read: {_reason(found)}" for found in failed[:3])
+    return f"{shown}; try again" if failed else ""
+
+
+def _reason(found: SkillProblem) -> str:
+    """Return the reason that a problem's message gives, without the words around it."""
+    before, after = PROBLEMS[found["code"]][1].split("{reason}")
+    return found["message"].removeprefix(before).removesuffix(after)
 
 
 class SearchCache:

@@ -1,11 +1,12 @@
 """Search over a catalog: the right skill first, in any script, with word forms and small typing slips.
 
-SQLite's FTS5 (in the standard library) keeps the index, stems English words and ranks by BM25. Three things it does not
-do are done here, before text reaches it: Chinese and Japanese, which have no spaces, become overlapping pairs of
-characters; a word that no skill has is replaced by the nearest that one has; and function words, which would let
-every description match, are left out.
+SQLite's FTS5 (in the standard library) keeps the index, stems English words and ranks by BM25. Four things it does not
+do are done here, before text reaches it: accents and vowel points are dropped; scripts without spaces, such as Chinese,
+Japanese and Thai, become overlapping pairs of characters; a word that no skill has is replaced by the nearest that one
+has; and function words, which would let every description match, are left out of a query that has others.
 """
 
+import functools
 import re
 import sqlite3
 import threading
@@ -35,8 +36,17 @@ MIN_LIKENESS = 0.8
 MAX_CORRECTIONS = 3
 """How many corrections of one word are searched for."""
 
-_WORD = re.compile(r"[^\W_]+")
-_CJK = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\uac00-\ud7af]+")
+_ASCII_WORD = re.compile(r"[^\W_]+", re.ASCII)
+_LAST_MARK = 0x1FFFF
+_ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]+")
+"""Accents of Latin, Greek and Cyrillic letters, vowel points of Hebrew and Arabic: people leave them out."""
+_UNSPACED = re.compile(
+    "["
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai and Lao, Myanmar, Khmer
+    "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\uac00-\ud7af"  # Chinese, Japanese, Korean
+    "]+"
+)
+"""Scripts that put no spaces between words, or join words to each other."""
 _FUNCTION_WORDS = """
 a about all an and any are as at be by can could do does for from get give has have help how i if in into is it its like
 make me my need new of on or our out please should some so that the their them then there these they this to up us use
@@ -71,7 +81,7 @@ class SearchIndex:
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._database.execute(
             "CREATE VIRTUAL TABLE skills USING fts5(name, tags, description, "
-            "tokenize = 'porter unicode61 remove_diacritics 2', prefix = '1 5')"
+            "tokenize = \"porter unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'\", prefix = '1 5')"
         )
         self._database.executemany(
             "INSERT INTO skills(rowid, name, tags, description) VALUES (?, ?, ?, ?)",
@@ -99,26 +109,27 @@ class SearchIndex:
 
     def _indexed(self, text: str) -> str:
         words = split_words(text, indexing=True)
-        self._vocabulary.update(word for word in words if word.isascii())
+        self._vocabulary.update(word for word in words if not _is_unspaced(word))
         return " ".join(words)
 
     def _terms(self, query: str) -> list[str]:
         """Return the query as FTS5 terms: each word, and the beginning that its other forms share with it."""
         terms: list[str] = []
-        words = [word for word in dict.fromkeys(split_words(query)) if word not in _STOP_WORDS]
+        given = list(dict.fromkeys(split_words(query)))
+        words = [word for word in given if word not in _STOP_WORDS] or given
         for word in words[:MAX_QUERY_WORDS]:
-            if len(word) == 1 and not word.isascii():
+            if len(word) == 1 and _is_unspaced(word):
                 terms.append(f'"{word}" *')
             for known in self._known_forms(word):
                 terms.append(f'"{known}"')
                 shared = max(MIN_PREFIX_LENGTH, round(len(known) * SHARED_BEGINNING))
-                if known.isascii() and len(known) > shared:
+                if not _is_unspaced(known) and len(known) > shared:
                     terms.append(f'"{known[:shared]}" *')
         return list(dict.fromkeys(terms))
 
     def _known_forms(self, word: str) -> list[str]:
         """Return the word, or where no skill has it, those nearest to it."""
-        if not word.isascii() or word in self._vocabulary or not 4 <= len(word) <= MAX_WORD_LENGTH:  # noqa: PLR2004
+        if _is_unspaced(word) or word in self._vocabulary or not 4 <= len(word) <= MAX_WORD_LENGTH:  # noqa: PLR2004
             return [word]
         return [word, *self._corrected(word)]
 
@@ -145,11 +156,13 @@ def _deletions(word: str) -> Iterable[str]:
 
 
 def split_words(text: str, *, indexing: bool = False) -> list[str]:
-    """Split text into words; runs of Chinese or Japanese become pairs of characters."""
+    """Split text into words without accents; runs of a script without spaces become pairs of characters."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
     words: list[str] = []
-    for run in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
+    for run in _word().findall(_folded(text)):
         position = 0
-        for match in _CJK.finditer(run):
+        for match in _UNSPACED.finditer(run):
             if match.start() > position:
                 words.append(run[position : match.start()])
             words += _pairs(match[0], indexing=indexing)
@@ -157,6 +170,23 @@ def split_words(text: str, *, indexing: bool = False) -> list[str]:
         if position < len(run):
             words.append(run[position:])
     return words
+
+
+def _folded(text: str) -> str:
+    """Return text in one case and without accents; marks that letters of other scripts need stay."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", folded)))
+
+
+@functools.cache
+def _word() -> re.Pattern[str]:
+    """Return what a word is made of: letters and digits of any script, and the marks on them."""
+    marks = "".join(chr(code) for code in range(0x300, _LAST_MARK) if unicodedata.category(chr(code))[0] == "M")
+    return re.compile(rf"[^\W_]+(?:[{marks}]+[^\W_]*)*")
+
+
+def _is_unspaced(word: str) -> bool:
+    return _UNSPACED.match(word) is not None
 
 
 def _pairs(run: str, *, indexing: bool) -> list[str]:

@@ -30,6 +30,9 @@ FAILED = 1
 MISUSED = 2
 """Exit code: wrong usage, or an argument that leads nowhere."""
 
+INTERRUPTED = 130
+"""Exit code: ended by Ctrl-C, as `__main__` has it for what comes before."""
+
 
 class _Commands(TyperGroup):
     """The commands; what they raise for the user becomes one line and an exit code."""
@@ -40,6 +43,9 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise
+        except KeyboardInterrupt:
+            # Older releases of typer call this an abort, and exit with 1.
+            raise typer.Exit(INTERRUPTED) from None
         except (UsageError, SkillNotFoundError) as error:
             message, code = str(error), MISUSED
         except SkillsError as error:

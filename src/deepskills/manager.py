@@ -1,6 +1,7 @@
 """`SkillsManager`: skills outside an agent, by the same rules as inside one."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -11,14 +12,17 @@ from typing_extensions import TypedDict
 from deepskills._assets import list_assets, read_asset, script_path
 from deepskills._discovery import Catalog, Known, SkillCache, discover
 from deepskills._errors import SkillsError
-from deepskills._finding import SearchCache, find_or_raise
-from deepskills._lifecycle import Preparation, prepare
-from deepskills._plan import Plan, adrive, drive
+from deepskills._finding import SearchCache, check_known, find_or_raise
+from deepskills._lifecycle import Budgets, Preparation, prepare
+from deepskills._plan import Plan
 from deepskills._prompt import shown_name
+from deepskills._settings import Settings, is_backend
 from deepskills._sources import parse_sources
 from deepskills._types import SkillMetadata, SkillProblem, SkillSource
 
 __all__ = ["SearchResult", "SkillsManager"]
+
+logger = logging.getLogger("deepskills")
 
 ResultT = TypeVar("ResultT")
 
@@ -46,11 +50,18 @@ class SearchResult(TypedDict):
 class SkillsManager:
     """Lists, searches and reads skills on a backend. Every method looks anew; each has an async twin.
 
+    A source that cannot be read is no empty one: where nothing was found and a source failed, methods raise
+    `SkillsError`, which says which and why. `list_problems` tells of it where something was found.
+
     Args:
         backend: Where the files are.
         sources: Backend paths that hold skill directories, each alone or as `(path, label)`; the later wins.
         max_depth: How many levels below a source skills may lie.
         backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
+
+    Raises:
+        TypeError: If `backend` is no backend, or a source no path.
+        ValueError: If an argument has a value that it cannot have.
     """
 
     def __init__(
@@ -61,10 +72,13 @@ class SkillsManager:
         max_depth: int = 1,
         backend_timeout: float | None = None,
     ) -> None:
-        self._backend = backend
+        if not is_backend(backend):
+            raise TypeError(f"backend must be a backend, got {backend!r}")
         self._sources = parse_sources(sources)
-        self._max_depth = max_depth
-        self._timeout = backend_timeout
+        # Checked as the middleware checks them; budgets are for agents.
+        self._settings = Settings(
+            backend, tuple(self._sources), Budgets(0, None), max_depth=max_depth, backend_timeout=backend_timeout
+        )
         self._cache = SkillCache()
         self._search = SearchCache()
 
@@ -121,16 +135,16 @@ class SkillsManager:
 
     async def asearch_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
-        catalog = await self._arun(self._catalog)
+        catalog = await self._arun(self._known_catalog)
         return await asyncio.to_thread(self._matches, catalog, query, n)
 
     def list_skill_assets(self, skill_name: str) -> list[str]:
-        """Return the files in a skill's three directories, relative to the skill."""
-        return self._run(lambda: self._with_skill(skill_name, list_assets))
+        """Return the files in a skill's three directories, relative to the skill; the log tells if more are there."""
+        return self._run(lambda: self._with_skill(skill_name, self._assets))
 
     async def alist_skill_assets(self, skill_name: str) -> list[str]:
-        """Return the files in a skill's three directories, relative to the skill."""
-        return await self._arun(lambda: self._with_skill(skill_name, list_assets))
+        """Return the files in a skill's three directories, relative to the skill; the log tells if more are there."""
+        return await self._arun(lambda: self._with_skill(skill_name, self._assets))
 
     def get_skill_asset(self, skill_name: str, relative_path: str) -> str:
         """Return the text of one of a skill's files."""
@@ -149,20 +163,25 @@ class SkillsManager:
         return await self._arun(lambda: self._with_skill(skill_name, lambda skill: script_path(skill, script_name)))
 
     def _run(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
-        return drive(plan(), lambda: self._backend, self._timeout)
+        return self._settings.perform(plan(), None)
 
     async def _arun(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
-        return await adrive(plan(), lambda: self._backend, self._timeout)
+        return await self._settings.aperform(plan(), None)
 
     def _catalog(self) -> Plan[Catalog]:
-        return discover(self._sources, max_depth=self._max_depth, read=self._cache.read, known=Known())
+        return discover(self._sources, max_depth=self._settings.max_depth, read=self._cache.read, known=Known())
+
+    def _known_catalog(self) -> Plan[Catalog]:
+        catalog = yield from self._catalog()
+        check_known(catalog.skills, catalog.problems)
+        return catalog
 
     def _names(self) -> Plan[list[str]]:
-        catalog = yield from self._catalog()
+        catalog = yield from self._known_catalog()
         return [skill["name"] for skill in catalog.skills]
 
     def _metadata(self) -> Plan[list[SkillMetadata]]:
-        catalog = yield from self._catalog()
+        catalog = yield from self._known_catalog()
         return catalog.skills
 
     def _problems(self) -> Plan[list[SkillProblem]]:
@@ -178,7 +197,7 @@ class SkillsManager:
         return ready.text
 
     def _found(self, query: str, n: int) -> Plan[list[SearchResult]]:
-        return self._matches((yield from self._catalog()), query, n)
+        return self._matches((yield from self._known_catalog()), query, n)
 
     def _matches(self, catalog: Catalog, query: str, n: int) -> list[SearchResult]:
         found = self._search.search(catalog.skills, catalog.tags, query, n)
@@ -187,6 +206,12 @@ class SkillsManager:
     def _skill(self, name: str) -> Plan[SkillMetadata]:
         catalog = yield from self._catalog()
         return find_or_raise(catalog.skills, catalog.problems, name)
+
+    def _assets(self, skill: SkillMetadata) -> Plan[list[str]]:
+        assets = yield from list_assets(skill)
+        for note in assets.notes:
+            logger.warning("Files of skill '%s': %s", shown_name(skill["name"]), note)
+        return assets.paths
 
     def _with_skill(self, name: str, plan: Callable[[SkillMetadata], Plan[ResultT]]) -> Plan[ResultT]:
         skill = yield from self._skill(name)

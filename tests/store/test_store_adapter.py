@@ -16,11 +16,12 @@ from deepagents import create_deep_agent
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from store_support import BINARY, Sessions, draft, draft_with_files, new_engine, seed, with_service
 
 from deepskills import SkillsMiddleware
-from deepskills.store import DatabaseSkillAdapter, SkillUpdate, create_store_engine
+from deepskills.store import DatabaseSkillAdapter, Skill, SkillUpdate, create_store_engine
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, load, run, tool_messages, unload
 
@@ -207,6 +208,33 @@ def test_chosen_skills(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCap
     empty = Conversation(mode, DatabaseSkillAdapter(user_id="bob", skill_ids=none, db_session_factory=any_sessions))
     empty.say("ok")
     assert names(empty.state) == []
+
+
+SPOILED: dict[str, dict[str, Any]] = {
+    "name": {"name": "Bad Name"},
+    "description": {"description": ""},
+    "encoding": {"frontmatter": "---\nname: bad\ndescription: x\n---\n", "encoding": "no-such-code"},
+}
+
+
+@pytest.mark.parametrize("values", SPOILED.values(), ids=SPOILED)
+def test_a_bad_row_costs_no_other(
+    mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture, values: dict[str, Any]
+) -> None:
+    """A row that other hands spoiled is left out with a line in the log; all other skills are there."""
+    bad, _good = seed(any_sessions, "alice", draft("bad"), draft("good"))
+
+    async def spoil() -> None:
+        async with any_sessions() as session:
+            await session.execute(update(Skill).where(Skill.id == bad.id).values(**values))
+            await session.commit()
+
+    asyncio.run(spoil())
+    talk = Conversation(mode, DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions))
+    talk.call(load("good"))
+    assert (names(talk.state), talk.loaded, errors(talk.state)) == (["good"], ["good"], [])
+    told = [record for record in caplog.records if str(bad.id) in record.getMessage()]
+    assert {record.levelname for record in told} == {"ERROR"}
 
 
 def test_one_name_from_several_owners(mode: Mode, any_sessions: Sessions) -> None:

@@ -138,16 +138,16 @@ async def test_an_update_of_values_rewrites_the_frontmatter(sessions: Sessions) 
 
 
 async def test_an_update_of_the_frontmatter(sessions: Sessions) -> None:
-    """New frontmatter brings its values along; without one, it is generated from them."""
+    """New frontmatter brings its values along; `None` leaves it as it is, beside other changes too."""
     async with service_on(sessions) as service:
         made = await service.create_skill(SkillCreate.from_skill_md(PLAIN.encode("utf-16")), "alice")
         head = "---\nname: summary\ndescription: Sums up.\nmetadata:\n  tags: a\n---\n"
         changed = await service.update_skill(made.id, SkillUpdate(frontmatter=head), "alice")
         assert (changed.name, changed.description, changed.tags) == ("summary", "Sums up.", ["a"])
         assert (await service.export_skill(made.id, "alice"))["SKILL.md"] == (head + "# Report\n\nDo it.\n").encode()
-        plain = await service.update_skill(made.id, SkillUpdate(frontmatter=None), "alice")
-        assert plain.frontmatter is None
-        assert b"tags: a\n" in (await service.export_skill(made.id, "alice"))["SKILL.md"]
+        same = await service.update_skill(made.id, SkillUpdate(frontmatter=None, content="# New\n"), "alice")
+        assert same.frontmatter == head
+        assert (await service.export_skill(made.id, "alice"))["SKILL.md"] == (head + "# New\n").encode()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """The store over HTTP, through a real server: every endpoint, every error in the envelope, many clients at once."""
 
+import asyncio
 import base64
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -13,9 +14,11 @@ from uuid import uuid4
 import httpx
 import pytest
 import uvicorn
-from fastapi import FastAPI, Header, HTTPException
+from fastapi import FastAPI, Header, HTTPException, Request
+from fastapi.responses import JSONResponse
+from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from store_support import BINARY, Sessions, draft, new_engine, seed
+from store_support import BINARY, Sessions, draft, new_engine, run_sql, seed
 
 from deepskills.store import StoreLimits, create_skills_router, create_store_engine
 
@@ -26,6 +29,12 @@ MAX_REQUEST = 100_000
 def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
     if x_user == "banned":
         raise HTTPException(403, "You are banned.", headers={"X-Reason": "rude"})
+    if x_user == "broken-text":
+        raise HTTPException(403, "You \ud800 are \x00 banned.")
+    if x_user == "crash":
+        raise RuntimeError("hunter2")
+    if x_user == "divide":
+        raise ZeroDivisionError
     return x_user
 
 
@@ -240,7 +249,123 @@ def test_the_database_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
             assert error["code"] == "unavailable"
             assert "sql" not in str(error).lower()
             api.close()
-    assert "The skill database did not answer" in caplog.text
+    assert "the skill database did not answer" in caplog.text
+
+
+@contextmanager
+def connections_used_up(server: str) -> Iterator[str]:
+    """Give the URL of a role that may open no connection."""
+    run_sql(server, "DROP ROLE IF EXISTS busy", "CREATE ROLE busy LOGIN CONNECTION LIMIT 0")
+    yield make_url(server).set(username="busy").render_as_string(hide_password=False)
+    run_sql(server, "DROP ROLE busy")
+
+
+@pytest.mark.parametrize("how", ["unknown database", "too many connections", "statement timeout"])
+def test_what_drivers_raise_themselves(how: str, postgres_database: str) -> None:
+    """A database that refuses to connect or to answer in time is 503 in the envelope, whoever raises it."""
+    with ExitStack() as stack:
+        url, options = postgres_database, dict[str, Any]()
+        if how == "unknown database":
+            url = make_url(url).set(database="no_such_database").render_as_string(hide_password=False)
+        elif how == "too many connections":
+            url = stack.enter_context(connections_used_up(url))
+        else:
+            # Whoever waits for the lock waits too long.
+            options = {"connect_args": {"server_settings": {"lock_timeout": "50", "statement_timeout": "50"}}}
+            stack.enter_context(locked_table(url))
+        address = stack.enter_context(serving(make_app(async_sessionmaker(new_engine(url, **options)))))
+        api = Api(address)
+        error = api.error("GET", "/skills", code=503)
+        assert error["code"] == "unavailable"
+        assert not any(word in str(error).lower() for word in ("sql", "select", "asyncpg", "no_such"))
+        api.close()
+
+
+@contextmanager
+def locked_table(url: str) -> Iterator[None]:
+    """Hold the table of skills so that nobody reads it."""
+    locked, done = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        async with new_engine(url).begin() as connection:
+            await connection.execute(text("LOCK TABLE deepskills_skills"))
+            locked.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(hold()))
+    thread.start()
+    assert locked.wait(30)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_tables_that_are_missing(empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A database that nobody migrated is 503, and the answer names what makes the tables."""
+    with serving(make_app(async_sessionmaker(new_engine(empty_url)))) as address:
+        api = Api(address)
+        for method, path, json in (("GET", "/skills", None), ("POST", "/skills", body())):
+            error = api.error(method, path, json=json, code=503)
+            assert error["code"] == "unavailable"
+            assert "`migrations.upgrade`" in error["message"]
+        api.close()
+    assert "migrations.upgrade" in caplog.text
+
+
+def test_errors_hold_clean_text(api: Api) -> None:
+    """What a request or the application wrote comes back without what JSON cannot carry."""
+    raw: dict[str, Any] = {"headers": {"content-type": "application/json"}}
+    (detail,) = api.error(
+        "POST", "/skills", content=b'{"name": "x", "description": "x", "a\\u0000b": 1}', code=422, **raw
+    )["details"]
+    assert detail["where"] == "body.a\ufffdb"
+    assert api.error("GET", "/skills", "broken-text", code=403)["message"] == "You ? are \ufffd banned."
+
+
+def test_methods_that_no_route_has(api: Api) -> None:
+    """A method that a path does not have is 405 in the envelope, with those that it has."""
+    for method, path, allowed in (
+        ("DELETE", "/skills", {"GET", "POST"}),
+        ("PATCH", f"/skills/{uuid4()}", {"GET", "PUT", "DELETE"}),
+        ("GET", f"/skills/{uuid4()}/files", {"POST"}),
+    ):
+        assert api.error(method, path, code=405)["code"] == "method-not-allowed"
+        assert set(api(method, path).headers["allow"].split(", ")) == allowed
+
+
+def test_a_user_function_that_crashes(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    """A bug in `current_user` is 500 in the envelope that tells nothing of it, and stands in the log."""
+    error = api.error("GET", "/skills", "crash", code=500)
+    assert error["code"] == "failed"
+    assert "hunter2" not in str(error)
+    assert "hunter2" in caplog.text
+
+
+def test_exceptions_that_the_application_handles(any_sessions: Sessions) -> None:
+    """What the application has a handler for goes to that handler."""
+    app = make_app(any_sessions)
+
+    @app.exception_handler(ZeroDivisionError)
+    async def handle(_request: Request, _error: Exception) -> JSONResponse:
+        return JSONResponse({"own": True}, status_code=418)
+
+    with serving(app) as address:
+        api = Api(address)
+        assert api("GET", "/skills", "divide").status_code == 418
+        api.close()
+
+
+def test_nobody_hears_of_a_bad_body(api: Api) -> None:
+    """An anonymous write is 401, whatever the body holds."""
+    bodies: list[dict[str, Any]] = [
+        {"json": {}}, {"json": body("Not Valid")}, {"content": b"{"}, {"content": b"\xff"}, {},
+    ]  # fmt: skip
+    for options in bodies:
+        for method, path in (("POST", "/skills"), ("PUT", f"/skills/{uuid4()}"), ("POST", f"/skills/{uuid4()}/files")):
+            raw = {"headers": {"content-type": "application/json"}, **options}
+            assert api.error(method, path, None, code=401, **raw)["code"] == "not-signed-in"
 
 
 def test_a_skill_md_over_http(api: Api) -> None:
@@ -248,6 +373,9 @@ def test_a_skill_md_over_http(api: Api) -> None:
     head = "---\n# note\nname: report\ndescription:   Does report.\nlicense: MIT\n---\n"
     made = api.data("POST", "/skills", json=body(frontmatter=head, content="# Do\n"), code=201)
     assert api.data("GET", f"/skills/{made['id']}")["frontmatter"] == head
+    nothing = dict.fromkeys(("name", "description", "content", "tags", "is_public", "frontmatter", "encoding"))
+    same = api.data("PUT", f"/skills/{made['id']}", json=nothing)
+    assert same == {**made, "updated_at": same["updated_at"]}
 
 
 def test_fifty_clients_at_once(url: str) -> None:

@@ -14,8 +14,8 @@ from deepskills.store.api import create_skills_router
 PACKAGE = Path(deepskills.__file__).parent
 
 LAYERS = [
-    "_errors", "_rules", "_document", "_models", "_engine", "_repositories", "_schemas", "_formatter", "_service",
-    "_loader", "_bridge", "_snapshot", "_adapter", "api",
+    "_errors", "_unavailable", "_rules", "_document", "_models", "_engine", "_repositories", "_schemas", "_formatter",
+    "_service", "_loader", "_bridge", "_snapshot", "_adapter", "api",
 ]  # fmt: skip
 """From the bottom up: a module imports only what stands before it."""
 

@@ -248,6 +248,29 @@ async def test_one_of_ten_fails(sessions: Sessions, how: str, tmp_path: Path, ca
             assert (tmp_path / "workspace/skills" / skill.name / "assets/a").read_text() == "x"
 
 
+class Full(FilesystemBackend):
+    """Takes every file but one."""
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        taken = super().upload_files([(path, content) for path, content in files if "full" not in path])
+        return [*taken, *(FileUploadResponse(path=p, error="permission_denied") for p, _ in files if "full" in p)]
+
+
+@pytest.mark.anyio
+async def test_no_skill_before_its_files(sessions: Sessions, tmp_path: Path) -> None:
+    """Where a file could not be written, no `SKILL.md` claims that the skill is there."""
+    async with service_on(sessions) as service:
+        skill = await service.create_skill(draft_with_files("report", {"assets/full": "x", "assets/a": "x"}), "alice")
+        loader = SkillSandboxLoader(service)
+        assert not await loader.load_skill_to_sandbox(skill.id, Full(tmp_path, virtual_mode=True), "alice")
+        place = tmp_path / "workspace/skills/report"
+        assert (place / "assets/a").is_file()
+        assert not (place / "SKILL.md").exists()
+        backend = FilesystemBackend(tmp_path, virtual_mode=True)
+        assert await loader.load_skill_to_sandbox(skill.id, backend, "alice")
+        assert (place / "SKILL.md").is_file()
+
+
 @pytest.mark.anyio
 async def test_only_what_the_user_may_see(sessions: Sessions, tmp_path: Path) -> None:
     """A skill that the user may not see, or that never was, is not loaded."""

@@ -4,7 +4,8 @@ import asyncio
 import datetime as dt
 import shutil
 from pathlib import Path
-from uuid import uuid4
+from typing import cast
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import NullPool, func, select
@@ -53,6 +54,32 @@ async def test_create_and_get(sessions: Sessions) -> None:
     assert (got.owner_id, got.is_public, [file.content for file in got.files]) == ("alice", False, [BINARY])
     assert got.created_at == got.updated_at == made.created_at
     assert got.created_at.utcoffset() == dt.timedelta(0)
+
+
+async def test_ids_may_be_text(sessions: Sessions) -> None:
+    """An id as a client sends it serves as well; one that is no id belongs to no skill."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft_with_files("report", {"scripts/a.py": "x"}), "alice")
+        for text in (str(made.id), made.id.hex, str(made.id).upper()):
+            assert (await service.get_skill(cast("UUID", text), "alice")).name == "report"
+            assert len(await service.list_skills("alice", skill_ids=[cast("UUID", text)])) == 1
+            assert await service.read_file(cast("UUID", text), "scripts/a.py", "alice") == b"x"
+            await service.update_skill(cast("UUID", text), SkillUpdate(content="# New\n"), "alice")
+        assert await service.list_skills("alice", skill_ids=[cast("UUID", "no-id")]) == []
+        for odd in ("no-id", "", "\x00", 7, None):
+            no_id = cast("UUID", odd)
+            for call in (
+                service.get_skill(no_id, "alice"),
+                service.read_file(no_id, "scripts/a.py", "alice"),
+                service.update_skill(no_id, SkillUpdate(content="x"), "alice"),
+                service.delete_skill(no_id, "alice"),
+                service.add_file(no_id, SkillFileCreate(path="a.md", content="x"), "alice"),
+                service.delete_file(no_id, "alice"),
+            ):
+                with pytest.raises(SkillNotFoundError):
+                    await call
+        await service.delete_file(cast("UUID", str(made.files[0].id)), "alice")
+        await service.delete_skill(cast("UUID", str(made.id)), "alice")
 
 
 async def test_values_outlive_the_session(sessions: Sessions) -> None:
@@ -194,6 +221,7 @@ async def test_a_failed_batch_leaves_nothing(sessions: Sessions) -> None:
     """One bad file among good ones costs the whole skill, and the session goes on."""
     bad_ones: list[tuple[SkillFileCreate, type[Exception]]] = [
         (SkillFileCreate(path="../evil.sh", content="x"), SkillPathError),
+        (SkillFileCreate(path="references/v1..v2.md", content="x"), SkillPathError),
         (SkillFileCreate(path="assets/huge.bin", content=b"x" * 2_000), SkillTooLargeError),
         (SkillFileCreate(path="assets/0.txt", content="twice"), SkillPathError),
         (SkillFileCreate(path="assets/0.txt/below", content="x"), SkillPathError),
@@ -344,7 +372,7 @@ async def test_plain_paths_are_kept(sessions: Sessions) -> None:
         ".hidden",
         "forms/a b.txt",
         "assets/模板.md",
-        "a..b",
+        "a.b.c",
     ]
     async with service_on(sessions) as service:
         made = await service.create_skill(draft_with_files("report", dict.fromkeys(paths, BINARY)), "alice")

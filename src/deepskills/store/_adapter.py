@@ -9,15 +9,13 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from langchain.agents.middleware.types import ContextT, ResponseT
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._middleware import SkillsMiddleware
-from deepskills._text import one_line
-from deepskills.store._errors import SkillStoreUnavailableError
 from deepskills.store._rules import owner_key
-from deepskills.store._service import SkillService, UserId
+from deepskills.store._service import SkillService, UserId, as_id
 from deepskills.store._snapshot import SnapshotBackend, StoredTree, tree_of
+from deepskills.store._unavailable import unavailable
 
 logger = logging.getLogger("deepskills")
 
@@ -32,8 +30,6 @@ SOURCE_ROOT = "/skills"
 
 SOURCE_LABEL = "Database"
 """How the source is shown."""
-
-_MAX_REASON = 200
 
 
 class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
@@ -73,7 +69,10 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         if taken:
             raise TypeError(f"The adapter sets {' and '.join(taken)} itself, so that skills come from the database.")
         view = _View(
-            user_id, frozenset(skill_ids) if skill_ids is not None else None, db_session_factory, include_public
+            user_id,
+            frozenset(as_id(given) or given for given in skill_ids) if skill_ids is not None else None,
+            db_session_factory,
+            include_public,
         )
         super().__init__(backend=view.backend_for, sources=view.sources_for, **options)
 
@@ -126,8 +125,11 @@ class _View:
         try:
             async with self.session_factory() as session:
                 yield SkillService(session)
-        except (SQLAlchemyError, OSError) as error:
-            raise SkillStoreUnavailableError(f"the skill database did not answer ({_reason(error)})") from error
+        except Exception as error:
+            failure = unavailable(error)
+            if failure is None:
+                raise
+            raise failure from error
 
     def _tell_missing(self, found: set[UUID]) -> None:
         for skill_id in sorted((self.skill_ids or frozenset()) - found, key=str):
@@ -139,10 +141,3 @@ def _root(owner: str | None) -> str:
     if owner is None:
         return f"{SOURCE_ROOT}/anonymous"
     return f"{SOURCE_ROOT}/{hashlib.blake2b(owner.encode(), digest_size=8).hexdigest()}"
-
-
-def _reason(error: Exception) -> str:
-    """Return why, without the statement and the values that SQLAlchemy adds."""
-    origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    lines = str(origin).splitlines()
-    return one_line(f"{type(origin).__name__}: {lines[0] if lines else ''}")[:_MAX_REASON]

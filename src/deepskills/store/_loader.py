@@ -10,7 +10,6 @@ from langgraph.errors import GraphBubbleUp
 
 from deepskills._errors import SkillsError
 from deepskills._plan import is_missing_error
-from deepskills._types import SKILL_FILE
 from deepskills.store._rules import check_name, check_path
 from deepskills.store._service import SkillService, UserId, exported
 
@@ -127,15 +126,16 @@ async def _delete(path: str, backend: BackendProtocol) -> None:
 
 
 async def _write_changes(wanted: dict[str, bytes], present: list[str], backend: BackendProtocol) -> None:
-    """Write the files that are missing or differ, in one batch, the `SKILL.md` last."""
+    """Write the files that are missing or differ, in one batch, and the `SKILL.md` once they are there."""
     there = {}
     if present:
         there = {reply.path: reply.content for reply in await backend.adownload_files(present) if not reply.error}
     changed = [(path, content) for path, content in wanted.items() if there.get(path) != content]
-    if not changed:
-        return
-    # Who looks at the directory meanwhile finds no skill before its files are there.
-    changed.sort(key=lambda item: item[0].endswith(f"/{SKILL_FILE}"))
-    failed = [f"{reply.path}: {reply.error}" for reply in await backend.aupload_files(changed) if reply.error]
-    if failed:
-        raise SkillsError(f"{len(failed)} of {len(changed)} files could not be written: {'; '.join(failed[:5])}")
+    # Who looks at the directory meanwhile, or after a failure, finds no skill before its files are there. The export
+    # has the `SKILL.md` first.
+    own = [item for item in changed if item[0] == next(iter(wanted))]
+    for batch in ([item for item in changed if item not in own], own):
+        replies = await backend.aupload_files(batch) if batch else []
+        failed = [f"{reply.path}: {reply.error}" for reply in replies if reply.error]
+        if failed:
+            raise SkillsError(f"{len(failed)} of {len(batch)} files could not be written: {'; '.join(failed[:5])}")

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from deepskills import _naming
 from deepskills._errors import SkillFormatError, SkillPathError
-from deepskills._paths import check_relative
+from deepskills._paths import refusal
 from deepskills._problems import quoted
 from deepskills._text import one_line
 from deepskills._types import MAX_NAME_LENGTH, MAX_SKILL_FILE_BYTES, SKILL_FILE
@@ -18,9 +18,6 @@ MAX_OWNER_LENGTH = 255
 
 MAX_PATH_LENGTH = 512
 """Longest file path; databases index it."""
-
-MAX_PART_BYTES = 255
-"""Longest name of a file or directory on most file systems."""
 
 MAX_TAGS = 50
 """How many tags a skill may have."""
@@ -114,17 +111,13 @@ def check_path(path: str) -> None:
         raise SkillPathError(f"{SKILL_FILE} is the skill's own text. Set `content` instead of adding a file.")
     if len(path) > MAX_PATH_LENGTH:
         raise SkillPathError(f"The path {quoted(path)} is longer than {MAX_PATH_LENGTH} characters. Shorten it.")
-    try:
-        # Any directory will do here: skills bring files beside the three that the specification names.
-        check_relative(f"assets/{path}")
-        too_long = any(len(part.encode()) > MAX_PART_BYTES for part in path.split("/"))
-    except (SkillPathError, UnicodeEncodeError):
-        too_long = True
-    if too_long or path.startswith("~"):
+    # Any directory will do here: skills bring files beside the three that the specification names.
+    reason = "it is not relative" if path.startswith(("/", "~")) else refusal(f"assets/{path}")
+    if reason is not None:
         raise SkillPathError(
-            f"The path {quoted(storable(path))} is refused. Give a path relative to the skill, such as "
+            f"The path {quoted(storable(path))} is refused: {reason}. Give a path relative to the skill, such as "
             "`references/guide.md`, without `..`, backslashes, drive letters, percent-encoded or invisible characters."
-        ) from None
+        )
 
 
 def check_text(field: str, text: str) -> None:

@@ -101,7 +101,7 @@ class SkillCreate(BaseModel):
 
 
 class SkillUpdate(BaseModel):
-    """What changes in a skill; what is left out, or `null`, stays. A `null` frontmatter has it generated."""
+    """What changes in a skill; what is left out, or `null`, stays."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -116,11 +116,10 @@ class SkillUpdate(BaseModel):
     def apply(self, document: Document) -> Document:
         """Return the `SKILL.md` with these changes."""
         given = self.model_dump(include={"name", "description", "content", "tags", "encoding"}, exclude_none=True)
-        if "frontmatter" in self.model_fields_set and self.frontmatter != document.frontmatter:
-            if self.frontmatter is not None:
-                content = document.content if self.content is None else self.content
-                read = Document.read(self.frontmatter + content)
-                given = {"name": read.name, "description": read.description, "tags": read.tags, **given}
+        if self.frontmatter is not None and self.frontmatter != document.frontmatter:
+            content = document.content if self.content is None else self.content
+            read = Document.read(self.frontmatter + content)
+            given = {"name": read.name, "description": read.description, "tags": read.tags, **given}
             given["encoding"] = self.encoding or "utf-8"
             given["frontmatter"] = self.frontmatter
         return document.changed(**given)

@@ -66,9 +66,10 @@ class SkillService:
         """
         viewer = owner_key(user_id)
         keys = {storable(tag).strip().casefold() for tag in tags} if tags else None
+        chosen = None if skill_ids is None else [key for given in skill_ids if (key := as_id(given)) is not None]
         async with self._transaction():
             found = await self._skills.list_visible(
-                viewer, include_public=include_public, tag_keys=keys, skill_ids=skill_ids
+                viewer, include_public=include_public, tag_keys=keys, skill_ids=chosen
             )
             return self._detached(sorted(found, key=lambda skill: _rank(skill, viewer)))
 
@@ -79,7 +80,7 @@ class SkillService:
             SkillNotFoundError: If there is none that this user may see.
         """
         async with self._transaction():
-            return self._detached([await self._visible(skill_id, owner_key(user_id), contents=True)])[0]
+            return self._detached([await self._visible(_id(skill_id), owner_key(user_id), contents=True)])[0]
 
     async def get_skill_by_name(self, name: str, user_id: UserId | None = None) -> Skill:
         """Return the skill of that name, in any case: the user's own, else the system's, else the oldest public one.
@@ -137,6 +138,7 @@ class SkillService:
             SkillTooLargeError: If the skill is too large.
         """
         writer = _writer(user_id, system=system)
+        skill_id = _id(skill_id)
         try:
             async with self._transaction():
                 skill = await self._writable(skill_id, writer, contents=True)
@@ -163,6 +165,7 @@ class SkillService:
             SkillPermissionError: If it is another's.
         """
         writer = _writer(user_id, system=system)
+        skill_id = _id(skill_id)
         async with self._transaction():
             skill = await self._writable(skill_id, writer)
             self._session.expunge(skill)
@@ -182,6 +185,7 @@ class SkillService:
             SkillTooLargeError: If the file, or the skill with it, is too large.
         """
         writer = _writer(user_id, system=system)
+        skill_id = _id(skill_id)
         async with self._transaction():
             skill = await self._writable(skill_id, writer)
             self._session.expunge(skill)
@@ -208,14 +212,14 @@ class SkillService:
         writer = _writer(user_id, system=system)
         missing = SkillNotFoundError(f"There is no file {file_id}. Get its skill to see which files it has.")
         async with self._transaction():
-            file = await self._files.get(file_id)
+            file = await self._files.get(known) if (known := as_id(file_id)) is not None else None
             if file is None:
                 raise missing
             try:
                 await self._writable(file.skill_id, writer)
             except SkillNotFoundError:
                 raise missing from None
-            await self._files.delete(file_id)
+            await self._files.delete(file.id)
             self._session.expunge_all()
 
     async def read_file(self, skill_id: UUID, path: str, user_id: UserId | None = None) -> bytes:
@@ -225,6 +229,7 @@ class SkillService:
             SkillNotFoundError: If there is no such skill that this user may see.
             SkillFileNotFoundError: If the skill has no file at that path.
         """
+        skill_id = _id(skill_id)
         async with self._transaction():
             self._detached([await self._visible(skill_id, owner_key(user_id))])
             content = await self._files.read(skill_id, storable(path))
@@ -274,7 +279,7 @@ class SkillService:
     async def _visible(self, skill_id: UUID, viewer: str | None, *, contents: bool = False) -> Skill:
         skill = await self._skills.get_visible(skill_id, viewer, contents=contents)
         if skill is None:
-            raise SkillNotFoundError(f"There is no skill {skill_id}. List the skills to see which exist.")
+            raise _no_skill(str(skill_id))
         return skill
 
     async def _writable(self, skill_id: UUID, writer: _Writer, *, contents: bool = False) -> Skill:
@@ -293,6 +298,27 @@ class SkillService:
             raise _taken(name)
 
 
+def as_id(given: object) -> UUID | None:
+    """Return an id, also where it comes as text; `None` for what is no id."""
+    if isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given) if isinstance(given, str) else None
+    except ValueError:
+        return None
+
+
+def _id(given: object) -> UUID:
+    found = as_id(given)
+    if found is None:
+        raise _no_skill(quoted(storable(str(given))))
+    return found
+
+
+def _no_skill(shown: str) -> SkillNotFoundError:
+    return SkillNotFoundError(f"There is no skill {shown}. List the skills to see which exist.")
+
+
 def document_of(skill: Skill) -> Document:
     """Return a stored skill's `SKILL.md`."""
     return Document(skill.name, skill.description, skill.content, skill.tags, skill.frontmatter, skill.encoding)
@@ -309,12 +335,19 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 def _writer(user_id: UserId | None, *, system: bool) -> _Writer:
-    if system:
-        return _Writer(None)
+    return _Writer(None if system else signed_in(user_id))
+
+
+def signed_in(user_id: UserId | None) -> str:
+    """Return a user id as the store keeps it.
+
+    Raises:
+        SkillAuthenticationError: If it is nobody's.
+    """
     owner = owner_key(user_id)
     if owner is None:
         raise SkillAuthenticationError("Only a signed-in user writes skills. Sign in and try again.")
-    return _Writer(owner)
+    return owner
 
 
 def _rank(skill: Skill, viewer: str | None) -> tuple[object, ...]:

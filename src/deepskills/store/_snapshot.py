@@ -1,6 +1,7 @@
 """Stored skills as a read-only backend: directories made of one reading of the store."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -13,6 +14,8 @@ from deepskills._types import SKILL_FILE
 from deepskills.store._bridge import private_loop
 from deepskills.store._models import Skill
 from deepskills.store._service import document_of
+
+logger = logging.getLogger("deepskills")
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,19 @@ def tree_of(skills: Sequence[Skill], root: str) -> StoredTree:
     """Lay skills out below `root`, given in order of rank.
 
     Of several with one name the first takes the directory of that name. The others lie in one that sorts behind it:
-    discovery passes them over and says so.
+    discovery passes them over and says so. A row that other hands than the service's spoiled is left out, and logged.
     """
     tree = StoredTree(directories={root: set()})
     for skill in skills:
+        try:
+            content = document_of(skill).render()
+        except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, costs no other
+            logger.error("Skill %s cannot be served: %s: %s", skill.id, type(error).__name__, error)  # noqa: TRY400 - the message says it all
+            continue
         directory = f"{root}/{skill.name}"
         if directory in tree.directories:
             directory = f"{directory}~{skill.id}"
-        tree.skill_files[f"{directory}/{SKILL_FILE}"] = document_of(skill).render()
+        tree.skill_files[f"{directory}/{SKILL_FILE}"] = content
         tree.add(root, f"{directory}/{SKILL_FILE}")
         for file in skill.files:
             path = f"{directory}/{file.path}"

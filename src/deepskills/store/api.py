@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 from uuid import UUID
 
@@ -10,12 +11,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope, Send
 
-from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError, SkillsError
+from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
 from deepskills.store._adapter import SessionFactory
 from deepskills.store._errors import (
     SkillAuthenticationError,
@@ -25,7 +24,8 @@ from deepskills.store._errors import (
 )
 from deepskills.store._rules import MAX_TAGS, StoreLimits, storable
 from deepskills.store._schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
-from deepskills.store._service import SkillService, UserId
+from deepskills.store._service import SkillService, UserId, signed_in
+from deepskills.store._unavailable import are_tables_missing, unavailable
 
 __all__ = ["create_skills_router"]
 
@@ -52,7 +52,8 @@ _STATUS: dict[type[Exception], tuple[int, str]] = {
     SkillPathError: (422, "invalid"),
 }
 
-_UNAVAILABLE = (OperationalError, InterfaceError, PoolTimeoutError, OSError)
+_NO_ANSWER = "The skill database did not answer. Try again later."
+_NO_TABLES = "The skill database has no tables yet, or old ones. Its operator runs `migrations.upgrade`."
 
 
 class ErrorDetail(BaseModel):
@@ -116,6 +117,11 @@ def create_skills_router(
 
     service_of_request = Annotated[SkillService, Depends(open_service)]
     user_of_request = Annotated[UserId | None, Depends(current_user)]
+
+    async def check_signed_in(user: user_of_request) -> UserId:
+        return signed_in(user)
+
+    writer_of_request = Annotated[UserId, Depends(check_signed_in)]
     tag_filter = Annotated[list[str] | None, Query(max_length=MAX_TAGS)]
 
     @router.get("/skills", responses=_errors(422))
@@ -131,7 +137,7 @@ def create_skills_router(
 
     @router.post("/skills", status_code=201, responses=_errors(401, 409, 413, 422))
     async def create_skill(
-        data: SkillCreate, service: service_of_request, user: user_of_request
+        data: SkillCreate, service: service_of_request, user: writer_of_request
     ) -> Answer[SkillSchema]:
         """Create a skill with its files, all or nothing."""
         return Answer(data=SkillSchema.of(await service.create_skill(data, user)))
@@ -143,26 +149,26 @@ def create_skills_router(
 
     @router.put("/skills/{skill_id}", responses=_errors(401, 403, 404, 409, 413, 422))
     async def update_skill(
-        skill_id: UUID, data: SkillUpdate, service: service_of_request, user: user_of_request
+        skill_id: UUID, data: SkillUpdate, service: service_of_request, user: writer_of_request
     ) -> Answer[SkillSchema]:
         """Change a skill; what is left out stays."""
         return Answer(data=SkillSchema.of(await service.update_skill(skill_id, data, user)))
 
     @router.delete("/skills/{skill_id}", responses=_errors(401, 403, 404, 422))
-    async def delete_skill(skill_id: UUID, service: service_of_request, user: user_of_request) -> Answer[Deleted]:
+    async def delete_skill(skill_id: UUID, service: service_of_request, user: writer_of_request) -> Answer[Deleted]:
         """Delete a skill with its files."""
         await service.delete_skill(skill_id, user)
         return Answer(data=Deleted(id=skill_id))
 
     @router.post("/skills/{skill_id}/files", status_code=201, responses=_errors(401, 403, 404, 409, 413, 422))
     async def add_file(
-        skill_id: UUID, data: SkillFileCreate, service: service_of_request, user: user_of_request
+        skill_id: UUID, data: SkillFileCreate, service: service_of_request, user: writer_of_request
     ) -> Answer[SkillFileSchema]:
         """Add a file to a skill."""
         return Answer(data=SkillFileSchema.of(await service.add_file(skill_id, data, user)))
 
     @router.delete("/skills/files/{file_id}", responses=_errors(401, 403, 404, 422))
-    async def delete_file(file_id: UUID, service: service_of_request, user: user_of_request) -> Answer[Deleted]:
+    async def delete_file(file_id: UUID, service: service_of_request, user: writer_of_request) -> Answer[Deleted]:
         """Delete a file of a skill."""
         await service.delete_file(file_id, user)
         return Answer(data=Deleted(id=file_id))
@@ -176,29 +182,54 @@ def _errors(*codes: int) -> dict[int | str, dict[str, Any]]:
 
 def _route_class(max_request_bytes: int) -> type[APIRoute]:
     """Return the class of routes that bound their bodies and answer every failure in the envelope."""
+    methods: dict[str, set[str]] = {}
 
     class EnvelopeRoute(APIRoute):
         limit: ClassVar[int] = max_request_bytes
+
+        def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:  # noqa: ANN401 - FastAPI's
+            super().__init__(path, endpoint, **options)
+            methods.setdefault(path, set()).update(self.methods or ())
+
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["method"] in (self.methods or ()):
+                await super().handle(scope, receive, send)
+                return
+            answer = _answer(405, "method-not-allowed", f"This address does not take {scope['method']}.")
+            answer.headers["Allow"] = ", ".join(sorted(methods[self.path]))
+            await answer(scope, receive, send)
 
         def get_route_handler(self) -> Handler:
             handler = super().get_route_handler()
 
             async def handle(request: Request) -> Response:
                 try:
-                    return await handler(await _bounded(request, self.limit))
+                    return await _served(handler, await _bounded(request, self.limit))
                 except RequestValidationError as error:
                     return _invalid(error)
                 except HTTPException as error:
                     return _refused(error)
-                except SkillsError as error:
+                except Exception as error:
+                    if _is_for_the_application(request, error):
+                        raise
                     return _failed(error)
-                except _UNAVAILABLE:
-                    logger.exception("The skill database did not answer")
-                    return _answer(503, "unavailable", "The skill database did not answer. Try again later.")
 
             return handle
 
     return EnvelopeRoute
+
+
+async def _served(handler: Handler, request: Request) -> Response:
+    """Return the answer to a request whose body may be anything."""
+    try:
+        return await handler(request)
+    except (RequestValidationError, HTTPException) as error:
+        if not _is_unreadable(error):
+            raise
+        # FastAPI reads a body before it asks whose it is, and a body that cannot be read is told to writers alone.
+        with suppress(RequestValidationError):
+            await handler(_with_body(request, b""))
+        raise
 
 
 async def _bounded(request: Request, limit: int) -> Request:
@@ -219,7 +250,11 @@ async def _bounded(request: Request, limit: int) -> Request:
             break
     if size > limit:
         raise SkillTooLargeError(f"The request is larger than {limit} bytes. Send files one by one, or shrink them.")
-    replies: list[Message] = [{"type": "http.request", "body": b"".join(chunks), "more_body": False}]
+    return _with_body(request, b"".join(chunks))
+
+
+def _with_body(request: Request, body: bytes) -> Request:
+    replies: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
         return replies.pop() if replies else await request.receive()
@@ -235,19 +270,38 @@ def _invalid(error: RequestValidationError) -> JSONResponse:
 
 
 def _refused(error: HTTPException) -> JSONResponse:
-    # FastAPI's words for JSON that cannot be decoded, nests too deep, or holds a number that is too long.
-    if error.status_code == status.HTTP_400_BAD_REQUEST and isinstance(error.__cause__, ValueError | RecursionError):
+    if _is_unreadable(error):
         return _answer(422, "invalid", "The body is not readable as JSON. Send JSON in UTF-8.")
     answer = _answer(error.status_code, "refused", str(error.detail))
     answer.headers.update(error.headers or {})
     return answer
 
 
-def _failed(error: SkillsError) -> JSONResponse:
+def _is_unreadable(error: RequestValidationError | HTTPException) -> bool:
+    """Whether the body is no JSON, cannot be decoded, nests too deep, or holds a number that is too long."""
+    if isinstance(error, RequestValidationError):
+        return any(problem["type"] == "json_invalid" for problem in error.errors())
+    return error.status_code == status.HTTP_400_BAD_REQUEST and isinstance(error.__cause__, ValueError | RecursionError)
+
+
+def _is_for_the_application(request: Request, error: Exception) -> bool:
+    """Whether the application has a handler of its own for what one of its functions raised."""
+    handlers, _by_status = request.scope.get("starlette.exception_handlers", ({}, {}))
+    return any(kind in handlers for kind in type(error).__mro__)
+
+
+def _failed(error: Exception) -> JSONResponse:
     for kind, (code, name) in _STATUS.items():
         if isinstance(error, kind):
             return _answer(code, name, str(error))
-    raise error
+    failure = unavailable(error)
+    if failure is None:
+        logger.error("A request to the skill store failed", exc_info=error)
+        return _answer(
+            500, "failed", "The request failed for a reason that is not its own. The log of the server has it."
+        )
+    logger.error("A request was not served: %s", failure, exc_info=error)
+    return _answer(503, "unavailable", _NO_TABLES if are_tables_missing(error) else _NO_ANSWER)
 
 
 def _answer(code: int, name: str, message: str, details: list[ErrorDetail] | None = None) -> JSONResponse:
