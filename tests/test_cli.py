@@ -383,7 +383,8 @@ def test_names_that_are_no_text_are_served(workplace: Path) -> None:
     listed, checked = command("list", "-s", "s", "--json"), command("validate", "s")
     assert (listed.returncode, checked.returncode) == (0, 1)
     [row] = json.loads(listed.stdout)
-    assert os.fsencode(row["path"]) == directory + b"/SKILL.md"
+    assert row["path"] == rf"{workplace}/s/caf\udce9/SKILL.md"
+    assert [problem["code"] for problem in row["problems"]] == ["skill-unreadable"]
     assert checked.stdout.startswith(r"s/caf\udce9/SKILL.md: no-frontmatter: ")
 
 
