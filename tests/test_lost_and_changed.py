@@ -225,6 +225,22 @@ def test_what_did_not_go_out_is_not_told_as_put_back(mode: Mode, tmp_path: Path)
     assert [event["type"] for event in chat.say()] == ["skill.reattached"]
 
 
+@both_modes
+@pytest.mark.parametrize("how", ["load", "pin"])
+def test_what_is_put_back_is_what_was_brought_in(mode: Mode, how: str, tmp_path: Path) -> None:
+    """A text that was loaded or pinned comes back as it was, whatever became of its file."""
+    library(tmp_path, "alpha")
+    talk = Conversation(mode, skills(tmp_path))
+    if how == "load":
+        talk.call(load("alpha"))
+    else:
+        talk.say(given={"messages": [HumanMessage("go")], "pinned_skills": ["alpha"]})
+    library(tmp_path, "alpha", body="Another text.")
+    talk.say(given=COMPACTED)
+    assert "Text of alpha." in talk.model.requests[-1].text
+    assert "Another text." not in talk.model.requests[-1].text
+
+
 # Who hears of what.
 
 

@@ -201,14 +201,14 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
         """Load the skills named in `pinned_skills`."""
-        plan = pin(state, preparation(self._settings, runtime), runtime.stream_writer)
+        plan = pin(state, preparation(self._settings, runtime), self._memory, runtime.stream_writer)
         return self._settings.perform(plan, runtime)
 
     async def abefore_model(  # type: ignore[override]
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
         """Load the skills named in `pinned_skills`."""
-        plan = pin(state, preparation(self._settings, runtime), runtime.stream_writer)
+        plan = pin(state, preparation(self._settings, runtime), self._memory, runtime.stream_writer)
         return await self._settings.aperform(plan, runtime)
 
     def wrap_model_call(

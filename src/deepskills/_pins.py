@@ -12,6 +12,7 @@ from deepskills import _session as session
 from deepskills._answers import answer
 from deepskills._plan import Plan
 from deepskills._problems import problem, quoted
+from deepskills._request import TextMemory
 from deepskills._text import one_line
 from deepskills._types import SkillMetadata
 
@@ -22,7 +23,7 @@ _NO_LIMIT = life.Budgets(skills=1_000_000, tokens=None)
 
 
 def pin(
-    state: Mapping[str, Any], preparation: life.Preparation, write: Callable[[Any], None]
+    state: Mapping[str, Any], preparation: life.Preparation, memory: TextMemory, write: Callable[[Any], None]
 ) -> Plan[dict[str, Any] | None]:
     """Return the update that loads the skills named in `pinned_skills`, or `None` if none is named."""
     names = state.get("pinned_skills")
@@ -39,7 +40,8 @@ def pin(
         outcome = life.decide_load(prepared[name], standing, _NO_LIMIT)
         if isinstance(outcome, life.Loaded):
             standing = outcome.standing
-            _add(update, outcome, write)
+            text = _add(update, outcome, write)
+            memory.put(text)
         elif isinstance(outcome, life.Unreadable):
             problems.append(problem(outcome.skill["path"], "skill-unreadable", reason=outcome.reason))
     before = state.get("skills_problems") or []
@@ -51,8 +53,8 @@ def pin(
     return update
 
 
-def _add(update: dict[str, Any], outcome: life.Loaded, write: Callable[[Any], None]) -> None:
-    """Add one pinned skill to the update, and tell of it."""
+def _add(update: dict[str, Any], outcome: life.Loaded, write: Callable[[Any], None]) -> str:
+    """Add one pinned skill to the update, tell of it, and return its text."""
     prepared = outcome.prepared
     name = prepared.skill["name"]
     logger.info("Pinned skill %r: %d tokens", name, prepared.tokens)
@@ -66,6 +68,7 @@ def _add(update: dict[str, Any], outcome: life.Loaded, write: Callable[[Any], No
     update.setdefault("skill_resources", {})[name] = prepared.inventory.resources
     update.setdefault("skills_load_records", {})[name] = session.load_record(prepared, text)
     update.setdefault("skills_reattached", {})[name] = None
+    return text
 
 
 def _message(skill: SkillMetadata, text: str, mark: dict[str, Any]) -> HumanMessage:

@@ -114,7 +114,8 @@ class LifeOfSkills(RuleBasedStateMachine):
     def expect_pins(self, pins: Sequence[str]) -> None:
         for name in pins:
             if name in self.catalog and name in self.files:
-                self.loaded[name] = self.files[name]
+                self.loaded[name] = version = self.files[name]
+                self.shown[name, version] = version
 
     def expect_put_back(self) -> None:
         """Reckon with texts that the thread has lost: remembered, or read anew, or given up."""
