@@ -301,6 +301,21 @@ def test_nested_directories_are_named(mode: Mode, tmp_path: Path) -> None:
     assert "Other directories: `references/api`, `scripts/office`" in answer.text
 
 
+@both_modes
+def test_a_second_load_in_a_turn_points_to_the_first(mode: Mode, tmp_path: Path) -> None:
+    """Only what is loaded for sure is said to be in the conversation; of two loads in a turn the first one tells."""
+    library(tmp_path, "alpha")
+    talk = Conversation(mode, skills(tmp_path))
+    first, second = talk.call(load("alpha"), load("alpha"))
+    assert "Text of alpha." in first.text
+    assert "already loaded by an earlier call" in second.text
+    gone, again, last = talk.call(unload("alpha"), load("alpha"), load("alpha"))
+    assert (gone.status, again.status) == ("success", "success")
+    assert "already loaded by an earlier call" in last.text
+    (sure,) = talk.call(load("alpha"))
+    assert "its instructions are in this conversation" in sure.text
+
+
 # Threads that deepagents' own class began.
 
 

@@ -65,7 +65,10 @@ def _refused(outcome: life.Refusal, budgets: life.Budgets) -> Answer:
 
 def _already_loaded(outcome: life.AlreadyLoaded) -> Answer:
     text = f"The skill '{shown_name(outcome.name)}' is already loaded; its instructions are in this conversation."
-    if outcome.crowded:
+    if outcome.by_sibling:
+        name = shown_name(outcome.name)
+        text = f"The skill '{name}' is already loaded by an earlier call of this turn; see its answer."
+    elif outcome.crowded:
         text = (
             f"The skill '{shown_name(outcome.name)}' is already loaded, but more is loaded than there is room for, and "
             "its text may be left out. Unload what is no longer needed: the text comes back by itself."

@@ -106,6 +106,9 @@ class AlreadyLoaded:
     unchecked: str | None = None
     """Why the file could not be compared with what is loaded."""
 
+    by_sibling: bool = False
+    """Whether an earlier call of the same turn loads it, as far as this one can tell."""
+
     crowded: bool = False
     """Whether more is loaded than there is room for, so that the text may be left out of requests."""
 

@@ -89,10 +89,11 @@ class SkillTools:
         before = session.standing(state)
         standing = life.after_calls(calls, before, catalog, prepared, budgets)
         outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
-        if isinstance(outcome, life.AlreadyLoaded) and outcome.unchecked and outcome.name not in before.loaded:
-            outcome = life.Unreadable(skill, outcome.unchecked)  # an earlier call of the turn will have failed too
-        if isinstance(outcome, life.AlreadyLoaded) and is_left_out(state, outcome.name):
-            outcome = replace(outcome, crowded=True)
+        if isinstance(outcome, life.AlreadyLoaded):
+            stays = skill["name"] in before.loaded and not any(
+                call.kind == "unload" and life.find_skill([skill], call.name) for call in calls
+            )
+            outcome = _in_view_of(outcome, skill, state, stays=stays)
         result = _apply(session.LOAD_TOOL, outcome, budgets, runtime)
         if isinstance(outcome, life.Loaded):
             self._memory.put(answer(outcome, budgets).text)
@@ -114,6 +115,17 @@ class SkillTools:
             if skill is not None and include_names(skill) and was_seen(state.get("messages") or (), skill):
                 outcome = life.ToolsWithdrawn(skill["name"])
         return _apply(session.UNLOAD_TOOL, outcome, budgets, runtime)
+
+
+def _in_view_of(
+    outcome: life.AlreadyLoaded, skill: SkillMetadata, state: Mapping[str, Any], *, stays: bool
+) -> life.Outcome:
+    """Tell apart what stays loaded from before this turn from what only an earlier call of it may have loaded."""
+    if stays:
+        return replace(outcome, crowded=outcome.crowded or is_left_out(state, outcome.name))
+    if outcome.unchecked:
+        return life.Unreadable(skill, outcome.unchecked)
+    return replace(outcome, by_sibling=True)
 
 
 def preparation(settings: Settings, runtime: object) -> life.Preparation:
