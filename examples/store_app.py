@@ -1,6 +1,6 @@
 """Skills in a database: an HTTP API to post them, and an agent that uses what was posted.
 
-Runs on SQLite and a scripted model, plays two users, and ends by itself:
+Runs on SQLite and a scripted model, plays two users, and ends by itself. Needs `deepskills[store,api]`, uvicorn, httpx:
 
     python examples/store_app.py
 

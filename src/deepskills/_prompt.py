@@ -188,7 +188,8 @@ def shown_description(skill: SkillMetadata) -> str:
 
 def shortened_line(whole: int, total: int, *, searchable: bool) -> str:
     """Say how much of the catalog is shown, and how to see the rest."""
-    how = "use `search_skills` to find the rest, and " if searchable else ""
+    found = "the rest" if whole < total else "one by its purpose"
+    how = f"use `search_skills` to find {found}, and " if searchable else ""
     return f"({whole} of {total} descriptions are shown in full; {how}`load_skill` with a name to read a skill.)"
 
 

@@ -45,7 +45,10 @@ def call_tools(*calls: tuple[str, dict[str, Any]], text: str = "") -> AIMessage:
 
 
 class ScriptedChatModel(BaseChatModel):
-    """Answers each call with the next reply of its script, and remembers what it was sent."""
+    """Answers each call with the next reply of its script, and remembers what it was sent in `requests`.
+
+    When the script is over it says `fallback`, so that a run ends; set that to something of your own to tell.
+    """
 
     replies: list[Any]
     """The script, a `Reply` a call; past its end the model says `fallback`."""

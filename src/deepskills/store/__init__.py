@@ -63,7 +63,14 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # FastAPI is needed only by those who serve HTTP.
     if name == "create_skills_router":
-        from deepskills.store.api import create_skills_router  # noqa: PLC0415 - see above
-
+        try:
+            from deepskills.store.api import create_skills_router  # noqa: PLC0415 - see above
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "deepskills":
+                raise
+            raise ModuleNotFoundError(
+                f"create_skills_router needs {error.name}. Install it with: pip install 'deepskills[store,api]'",
+                name=error.name,
+            ) from error
         return create_skills_router
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
