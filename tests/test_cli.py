@@ -384,7 +384,7 @@ def test_names_that_are_no_text_are_served(workplace: Path) -> None:
     assert (listed.returncode, checked.returncode) == (0, 1)
     [row] = json.loads(listed.stdout)
     assert row["path"] == rf"{workplace}/s/caf\udce9/SKILL.md"
-    assert [problem["code"] for problem in row["problems"]] == ["skill-unreadable"]
+    assert [problem["code"] for problem in row["problems"]] == ["skill-path-not-text"]
     assert checked.stdout.startswith(r"s/caf\udce9/SKILL.md: no-frontmatter: ")
 
 

@@ -429,9 +429,9 @@ def test_a_directory_whose_name_is_not_text_is_a_problem_and_no_entry(max_depth:
     catalog = Tree({**found, "/s/\udcff/README.md": "No skill."}).discover("/s", max_depth=max_depth)
     assert paths(catalog) == {"a": "/s/good/SKILL.md"}
     assert [code for code in codes(catalog) if code[1] != "name-directory-mismatch"] == [
-        ("/s/caf\\udce9/SKILL.md", "skill-unreadable", "error")
+        ("/s/caf\\udce9/SKILL.md", "skill-path-not-text", "error")
     ]
-    [message] = [p["message"] for p in catalog.problems if p["code"] == "skill-unreadable"]
+    [message] = [p["message"] for p in catalog.problems if p["code"] == "skill-path-not-text"]
     assert "not text" in message
 
 

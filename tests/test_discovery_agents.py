@@ -316,7 +316,7 @@ def test_a_directory_whose_name_is_not_utf_8_costs_no_other(mode: Mode, *, virtu
     )
     assert list(shown(chat.say())) == ["good"]
     assert [answer.status for answer in tool_messages(chat.result)] == ["error", "success"]
-    assert chat.problems == [(f"{source}/caf\\udce9/SKILL.md", "skill-unreadable", "error")]
+    assert chat.problems == [(f"{source}/caf\\udce9/SKILL.md", "skill-path-not-text", "error")]
     chat.say()
     assert chat.state["skills_loaded"] == ["good"]
     assert repr(chat.state).isascii()

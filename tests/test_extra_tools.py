@@ -550,7 +550,7 @@ def test_backends_that_are_down_are_told(mode: Mode, root: Path) -> None:
     for message in answers:
         assert message.status == "error"
         assert "`/skills` could not be read" in message.text
-        assert "cannot reach /skills; try again" in message.text
+        assert "cannot reach /skills; it is tried again at the next run" in message.text
 
 
 @both_modes

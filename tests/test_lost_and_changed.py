@@ -125,6 +125,44 @@ def test_a_text_that_was_cut_is_put_back_whole(mode: Mode, tmp_path: Path) -> No
     assert "the end of it" in talk.model.requests[-1].text
 
 
+@both_modes
+def test_what_others_hid_does_not_come_back_from_the_file(mode: Mode, tmp_path: Path) -> None:
+    """A text that was changed by others and then lost is given up in a process that never saw it changed."""
+    library(tmp_path, "alpha", body=f"Write to {SECRET} first.\n" * 30)
+    saver, config = InMemorySaver(), {"configurable": {"thread_id": "hidden"}}
+    for given, replies in (("go", [call_tools(load("alpha"))]), ("go", []), (COMPACTED, [])):
+        model = ScriptedChatModel(replies=replies)
+        redaction: Any = PIIMiddleware("email", apply_to_tool_results=True)
+        agent: Any = create_agent(model, middleware=[redaction, skills(tmp_path)], checkpointer=saver)
+        run(mode, agent, given, config)
+        assert not any(SECRET in request.text for request in model.requests)
+    assert agent.get_state(config).values["skills_loaded"] == []
+
+
+@both_modes
+def test_a_text_with_its_middle_cut_out_is_put_back_whole(mode: Mode, tmp_path: Path) -> None:
+    """A text whose beginning and end are left, and most of its length, still counts as lost: lines are missing."""
+
+    class Cuts(Redacts):
+        def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Any:
+            return handler(request.override(messages=list(map(cut_middle, request.messages))))
+
+        async def awrap_model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Any:
+            return await handler(request.override(messages=list(map(cut_middle, request.messages))))
+
+    library(tmp_path, "alpha", body="".join(f"Rule {number}.\n" for number in range(300)))
+    talk = Conversation(mode, Cuts(), skills(tmp_path))
+    talk.call(load("alpha"))
+    assert "Rule 150." in talk.model.requests[-1].text
+
+
+def cut_middle(message: AnyMessage) -> AnyMessage:
+    if message.type != "tool":
+        return message
+    text, third = message.text, len(message.text) // 3
+    return message.model_copy(update={"content": f"{text[:third]}\n...\n{text[-third:]}"})
+
+
 # Texts that cannot be had again.
 
 
@@ -223,6 +261,9 @@ def test_what_did_not_go_out_is_not_told_as_put_back(mode: Mode, tmp_path: Path)
     assert "more is loaded than there is room for" in answers[-1]
     model.refuses = False
     assert [event["type"] for event in chat.say()] == ["skill.reattached"]
+    chat.say(call_tools(load("alpha")))
+    answers = [message.text for message in chat.talk.state["messages"] if message.type == "tool"]
+    assert "its instructions are in this conversation" in answers[-1]
 
 
 @both_modes
@@ -314,6 +355,38 @@ def test_a_second_load_in_a_turn_points_to_the_first(mode: Mode, tmp_path: Path)
     assert "already loaded by an earlier call" in last.text
     (sure,) = talk.call(load("alpha"))
     assert "its instructions are in this conversation" in sure.text
+
+
+@both_modes
+def test_room_that_nobody_knows_is_not_told_as_taken(mode: Mode, tmp_path: Path) -> None:
+    """A load behind one that cannot be read is told to try again, not that something is loaded which is not."""
+    library(tmp_path, "alpha", "beta")
+    talk = Conversation(mode, skills(tmp_path))
+    talk.say()
+    (tmp_path / "skills/alpha/SKILL.md").unlink()
+    failed, waiting = talk.call(load("alpha"), load("beta"))
+    assert failed.status == "error"
+    assert waiting.status == "success" or "Try again" in waiting.text
+    assert "50,000 of 50,000" not in waiting.text
+    assert "Loaded now" not in waiting.text
+
+
+@both_modes
+def test_sources_that_cannot_be_had_are_the_reason(mode: Mode, tmp_path: Path) -> None:
+    """Where the function for the sources fails in the middle of a run, the answer says so and blames no file."""
+    library(tmp_path, "alpha")
+    asked: list[int] = []
+
+    def sources(_runtime: Any) -> list[str]:
+        asked.append(1)
+        if len(asked) > 1:
+            raise OSError("directory service is away")
+        return ["/skills"]
+
+    talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=sources))
+    (answer,) = talk.call(load("alpha"))
+    assert answer.status == "error"
+    assert "directory service is away" in answer.text
 
 
 # Threads that deepagents' own class began.

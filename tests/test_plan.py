@@ -17,6 +17,7 @@ from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
 
+from deepskills._missing import is_missing_error
 from deepskills._plan import (
     MAX_FAILED_BATCHES,
     Call,
@@ -33,7 +34,6 @@ from deepskills._plan import (
     Reply,
     adrive,
     drive,
-    is_missing_error,
     read_files,
 )
 from support import MODES, Mode, write_files
@@ -209,7 +209,7 @@ def test_a_plan_may_consult_a_function_without_a_backend(mode: Mode) -> None:
 
 @pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
 def test_functions_are_called_here_when_sync_and_in_a_thread_when_async(seconds: float | None) -> None:
-    """A sync run calls functions where it is; an async one calls them, and makes its backend, off the event loop."""
+    """A sync run without a limit calls functions where it is; others do so, and make their backend, in threads."""
     here = threading.current_thread()
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
     variable.set("set")
@@ -225,7 +225,7 @@ def test_functions_are_called_here_when_sync_and_in_a_thread_when_async(seconds:
 
     drive(plan(), note, seconds)
     asyncio.run(adrive(plan(), note, seconds))
-    assert seen == [(True, "set")] * 2 + [(False, "set")] * 2
+    assert seen == [(seconds is None, "set")] * 2 + [(False, "set")] * 2
 
 
 def test_a_backend_that_is_made_too_late_fails_every_call() -> None:
@@ -558,6 +558,7 @@ def test_an_answer_without_content_and_error_is_a_missing_file(mode: Mode) -> No
         "Not Found.",
         "Error: File '/skills/denied/SKILL.md' not found",
         "Directory '/skills' not found",
+        "Error: file_not_found '/skills/socket-connection/SKILL.md'",
         "NoSuchKey",
         "An error occurred (NoSuchKey) when calling the GetObject operation: The specified key does not exist.",
         "404",
@@ -592,6 +593,10 @@ def test_an_error_that_says_so_means_a_missing_file(error: str) -> None:
         "is_directory",
         "down",
         "Object access denied: bucket not found",
+        "HTTP 404: bucket not found",
+        "credential file not found",
+        "permission denied: file not found",
+        "Error while fetching: ('Connection aborted.', FileNotFoundError(2, 'No such file or directory'))",
         "file " * 100_000,
         " " * 100_000 + "not found" + " " * 100_000 + "x",
     ],
@@ -599,9 +604,7 @@ def test_an_error_that_says_so_means_a_missing_file(error: str) -> None:
 )
 def test_any_other_error_does_not_mean_a_missing_file(error: str | None) -> None:
     """What cannot be reached may still be there: it must not pass for missing."""
-    started = time.process_time()
     assert not is_missing_error(error)
-    assert time.process_time() - started < 0.5
 
 
 class Broken:

@@ -17,6 +17,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "skill-duplicate",
         "skill-gone",
         "skill-shadowed",
+        "skill-path-not-text",
         "skill-unreadable",
         "source-cut",
         "source-empty",

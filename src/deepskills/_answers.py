@@ -67,7 +67,10 @@ def _already_loaded(outcome: life.AlreadyLoaded) -> Answer:
     text = f"The skill '{shown_name(outcome.name)}' is already loaded; its instructions are in this conversation."
     if outcome.by_sibling:
         name = shown_name(outcome.name)
-        text = f"The skill '{name}' is already loaded by an earlier call of this turn; see its answer."
+        text = (
+            f"The skill '{name}' is already loaded by an earlier call of this turn; see its answer. "
+            "If that is an error, call again."
+        )
     elif outcome.crowded:
         text = (
             f"The skill '{shown_name(outcome.name)}' is already loaded, but more is loaded than there is room for, and "
@@ -95,7 +98,7 @@ def _unknown(outcome: life.Unknown) -> str:
     if outcome.closest:
         text += f" Did you mean {' or '.join(repr(shown_name(name)) for name in outcome.closest)}?"
     if outcome.incomplete:
-        text += " A source of skills could not be read, so skills may be missing; try again later."
+        text += " A source of skills could not be read, so skills may be missing; it is tried again at the next run."
     if not outcome.available:
         return f"{text} No skills are available."
     shown = ", ".join(shown_name(name) for name in outcome.available[:MAX_NAMES])
@@ -105,6 +108,8 @@ def _unknown(outcome: life.Unknown) -> str:
 
 def _over_budget(outcome: life.OverBudget, budgets: life.Budgets) -> str:
     standing, name = outcome.standing, shown_name(outcome.skill["name"])
+    if standing.assumed:
+        return f"The skill '{name}' was not loaded: earlier calls of this turn may need the room. Try again after them."
     loaded = sizes({other: standing.size(other) for other in standing.loaded}) or "nothing"
     if outcome.limit == "skills":
         text = f"The skill '{name}' was not loaded: {len(standing.loaded)} of {budgets.skills} skills are loaded."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
+from deepskills._missing import is_missing_error
 from deepskills._paths import check_relative, is_allowed, script_to_relative
 from deepskills._plan import (
     Entry,
@@ -18,7 +19,6 @@ from deepskills._plan import (
     ReadFiles,
     RealPaths,
     ResolveLinks,
-    is_missing_error,
 )
 from deepskills._problems import listed, quoted
 from deepskills._resources import RESOURCE_DIRECTORIES

@@ -46,14 +46,15 @@ def discovery(state: Mapping[str, Any], runtime: object, settings: Settings) -> 
     Raises:
         SkillsError: If `strict` is set and a source or a skill has an error.
     """
-    known = session.known(state, settings.origins.seen())
+    origins = settings.origins_of_run()
+    known = session.known(state, origins.seen())
     sources, reason = yield from settings.sources_in(runtime)
     if reason is None:
         catalog = yield from discover(sources, max_depth=settings.max_depth, read=settings.cache.read, known=known)
     else:
         catalog = _as_before(state, known, reason)
-    settings.origins.note(catalog.origins)
-    update = _update(state, catalog, settings.origins.seen())
+    origins.note(catalog.origins)
+    update = _update(state, catalog, origins.seen())
     _log(catalog, update["skills_problems"], before=state.get("skills_problems") or ())
     if settings.strict:
         _raise_errors(catalog.problems)

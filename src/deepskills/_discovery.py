@@ -1,6 +1,7 @@
 """Plans: sources to a catalog of skills and the problems on the way."""
 
 import hashlib
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,8 +10,9 @@ from typing import TypeAlias
 
 from deepskills._frontmatter import as_text
 from deepskills._kept import catalog_text, pack, text_digest
+from deepskills._missing import is_missing_error
 from deepskills._origins import Led, origin_of, owner_of, readable_from
-from deepskills._plan import Entry, Failed, File, ListDirectory, Listing, Plan, is_missing_error, read_files
+from deepskills._plan import Entry, Failed, File, ListDirectory, Listing, Plan, read_files
 from deepskills._problems import problem, quoted
 from deepskills._skillmd import SkillReading, read_skill
 from deepskills._sources import PASSED_OVER, Source, distinct, lies_under
@@ -218,7 +220,9 @@ def discover(sources: Sequence[Source], *, max_depth: int, read: SkillReader, kn
     """Find the skills of all sources: one round of listings a level, then one batch of files."""
     searches = [_Search(source) for source in distinct(sources)]
     for level in range(max_depth):
-        pending = [(search, path) for search in searches for path in search.frontier]
+        # In turns, so that a source whose calls hang does not keep the others' from being made.
+        columns = itertools.zip_longest(*([(search, path) for path in search.frontier] for search in searches))
+        pending = [pair for column in columns for pair in column if pair is not None]
         if not pending:
             break
         for search in searches:
@@ -262,8 +266,7 @@ class _Harvest:
     ) -> None:
         if not is_text(path):
             if listed or not file.is_missing:
-                reason = "its path is not text (UTF-8), so it can be neither shown nor asked for; rename the directory"
-                self.problems.append(problem(as_readable(path), "skill-unreadable", reason=reason))
+                self.problems.append(problem(as_readable(path), "skill-path-not-text"))
         elif file.content is not None:
             metadata, problems, self.tags[path] = read(path, file.content)
             self.problems += problems

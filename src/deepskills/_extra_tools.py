@@ -1,8 +1,7 @@
 """The tools for agents without file tools or with large libraries: search a catalog, list and read a skill's files."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +15,19 @@ from deepskills import _session as session
 from deepskills._assets import list_assets, read_asset, script_path
 from deepskills._errors import SkillsError
 from deepskills._finding import SearchCache, check_known, find_or_raise
-from deepskills._plan import Plan
+from deepskills._plan import Consult, Consulted, Plan
 from deepskills._prompt import field_text, shown_name
 from deepskills._settings import Settings
 from deepskills._tools import preparation
-from deepskills._types import MAX_DESCRIPTION_LENGTH, SkillMetadata, SkillProblem
+from deepskills._types import MAX_DESCRIPTION_LENGTH, SkillMetadata
 
 logger = logging.getLogger("deepskills")
 
 MAX_RESULTS = 50
 """How many results of a search are shown at most."""
+
+AGAIN = "it is tried again at the next run"
+"""When an agent looks anew at a source that failed."""
 
 
 class SearchArguments(BaseModel):
@@ -108,8 +110,6 @@ class ExtraTools:
             return settings.perform(_answered(name, plan(runtime, **arguments), runtime), runtime)
 
         async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
-            if name == "search_skills":
-                return await asyncio.to_thread(call, runtime, **arguments)
             return await settings.aperform(_answered(name, plan(runtime, **arguments), runtime), runtime)
 
         return StructuredTool.from_function(
@@ -117,11 +117,17 @@ class ExtraTools:
         )
 
     def _search_skills(self, runtime: "ToolRuntime[Any, Any]", query: str, n: int = 5) -> Plan[str]:
-        skills = yield from session.catalog_of(runtime.state, preparation(self._settings, runtime))
-        tags = session.recorded_tags(runtime.state)
-        check_known(skills, _problems(runtime.state))
-        found = self._search.search(skills, tags, query, max(1, min(n, MAX_RESULTS)))
+        shelf = yield from session.shelf_of(runtime.state, preparation(self._settings, runtime))
+        check_known(shelf.skills, shelf.problems, AGAIN)
+        limit = max(1, min(n, MAX_RESULTS))
+        [reply] = yield (
+            Consult(lambda: self._search.search(shelf.skills, shelf.tags, query, limit), is_limited=False),
+        )
+        if not isinstance(reply, Consulted):
+            raise SkillsError(getattr(reply, "reason", "the search gave no answer"))
+        found: list[SkillMetadata] = reply.value
         if not found:
+            check_known(found, shelf.problems, AGAIN)
             return f"No skill matches '{field_text(query, 200)}'. Try other words, or work without a skill."
         return "\n".join(
             f"- **{shown_name(skill['name'])}**: {field_text(skill['description'], MAX_DESCRIPTION_LENGTH)}"
@@ -144,18 +150,13 @@ class ExtraTools:
         return (yield from script_path(skill, script_name))
 
     def _skill(self, runtime: "ToolRuntime[Any, Any]", skill_name: str) -> Plan[SkillMetadata]:
-        state: Mapping[str, Any] = runtime.state
         how = preparation(self._settings, runtime)
-        catalog = yield from session.catalog_of(state, how)
-        skill = find_or_raise(catalog, _problems(state), skill_name)
+        shelf = yield from session.shelf_of(runtime.state, how)
+        skill = find_or_raise(shelf.skills, shelf.problems, skill_name, AGAIN)
         yield from how.learn([skill["path"]])
         if not how.may_read(skill["path"]):
-            raise SkillsError(f"The skill '{shown_name(skill_name)}' lies under no current source.")
+            raise SkillsError(f"The skill '{shown_name(skill_name)}' cannot be read: {how.why_not()}.")
         return skill
-
-
-def _problems(state: Mapping[str, Any]) -> list[SkillProblem]:
-    return state.get("skills_problems") or []
 
 
 def _answered(name: str, plan: Plan[str], runtime: "ToolRuntime[Any, Any]") -> Plan[ToolMessage]:

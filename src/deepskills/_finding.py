@@ -16,8 +16,10 @@ REMEMBERED_INDEXES = 4
 """How many catalogs stay indexed; an instance may serve users with different ones."""
 
 
-def find_or_raise(catalog: Sequence[SkillMetadata], problems: Iterable[SkillProblem], name: str) -> SkillMetadata:
-    """Return the skill of that name, in any case.
+def find_or_raise(
+    catalog: Sequence[SkillMetadata], problems: Iterable[SkillProblem], name: str, again: str = "try again"
+) -> SkillMetadata:
+    """Return the skill of that name, in any case; `again` says when a source that failed is tried anew.
 
     Raises:
         SkillFormatError: If there is such a directory, but its file is broken.
@@ -34,27 +36,26 @@ def find_or_raise(catalog: Sequence[SkillMetadata], problems: Iterable[SkillProb
         raise SkillFormatError(f"The skill {quoted(name)} cannot be used. {found['path']}: {found['message']}")
     hint = f" Did you mean {listed(missing.closest)}?" if missing.closest else ""
     if missing.incomplete:
-        raise SkillsError(f"The skill {quoted(name)} was not found, and {_failures(noted)}.{hint}")
+        raise SkillsError(f"The skill {quoted(name)} was not found, and {_failures(noted)}; {again}.{hint}")
     available = f" Available: {listed(missing.available)}." if missing.available else " There are no skills."
     raise SkillNotFoundError(f"There is no skill named {quoted(name)}.{hint}{available}")
 
 
-def check_known(catalog: Sequence[SkillMetadata], problems: Iterable[SkillProblem]) -> None:
-    """Check that a catalog without skills is one: that no source failed.
+def check_known(catalog: Sequence[SkillMetadata], problems: Iterable[SkillProblem], again: str = "try again") -> None:
+    """Check that where nothing was found there is nothing: that no source failed.
 
     Raises:
         SkillsError: If one did, so that nobody knows which skills there are.
     """
     failures = "" if catalog else _failures(problems)
     if failures:
-        raise SkillsError(f"Which skills there are is not known: {failures}.")
+        raise SkillsError(f"Which skills there are is not known: {failures}; {again}.")
 
 
 def _failures(problems: Iterable[SkillProblem]) -> str:
     """Return which sources could not be read and why; nothing if all could."""
     failed = [found for found in problems if found["code"] in SOURCE_ERRORS]
-    shown = "; ".join(f"the source {quoted(found['path'])} could not be read: {_reason(found)}" for found in failed[:3])
-    return f"{shown}; try again" if failed else ""
+    return "; ".join(f"the source {quoted(found['path'])} could not be read: {_reason(found)}" for found in failed[:3])
 
 
 def _reason(found: SkillProblem) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from deepskills._discovery import SOURCE_ERRORS
+from deepskills._discovery import SOURCE_ERRORS, Catalog
 from deepskills._plan import File, Files, ListDirectory, Plan, ReadFiles, Reply
 from deepskills._prompt import shown_name, skill_block
 from deepskills._resources import Inventory, take_inventories
@@ -22,6 +22,9 @@ CLOSEST_NAMES = 3
 """How many similar names an unknown name is answered with."""
 
 _MARKS = "*`'\"[](){}<> "
+
+ASSUMED = ""
+"""The digest of a load that an earlier call of the turn makes and that could not be read here."""
 
 MAX_COMPARED_NAMES = 1_000
 """How many names an unknown name is compared with letter by letter."""
@@ -54,6 +57,11 @@ class Standing:
     def tokens(self) -> int:
         """What all loaded skills cost together."""
         return sum(record["tokens"] for name, record in self.records.items() if name in self.loaded)
+
+    @property
+    def assumed(self) -> bool:
+        """Whether it holds a load of this turn that nobody knows the size of."""
+        return any(record["digest"] == ASSUMED for record in self.records.values())
 
     def size(self, name: str) -> int:
         """What one loaded skill costs."""
@@ -218,9 +226,13 @@ def _learn_nothing(_paths: Sequence[str]) -> Plan[None]:
     yield from ()
 
 
-def _find_nothing() -> Plan[list[SkillMetadata]]:
+def _find_nothing() -> Plan[Catalog]:
     yield from ()
-    return []
+    return Catalog([], [], [], {}, [])
+
+
+def _lies_nowhere() -> str:
+    return "its path lies under no current source"
 
 
 @dataclass(frozen=True)
@@ -232,8 +244,10 @@ class Preparation:
     may_read: Callable[[str], bool]
     learn: Callable[[Sequence[str]], Plan[None]] = _learn_nothing
     """Finds out what there is to know before `may_read` judges these paths."""
-    discover: Callable[[], Plan[list[SkillMetadata]]] = _find_nothing
+    discover: Callable[[], Plan[Catalog]] = _find_nothing
     """Gives the skills there are, for a thread that has no catalog to believe."""
+    why_not: Callable[[], str] = _lies_nowhere
+    """Says why `may_read` refuses."""
 
 
 def prepare(skills: Sequence[SkillMetadata], how: Preparation) -> Plan[dict[str, Prepared]]:
@@ -241,11 +255,7 @@ def prepare(skills: Sequence[SkillMetadata], how: Preparation) -> Plan[dict[str,
     if skills:
         yield from how.learn([skill["path"] for skill in skills])
     allowed = [skill for skill in skills if how.may_read(skill["path"])]
-    prepared = {
-        skill["name"]: Prepared(skill, failure="its path lies under no current source")
-        for skill in skills
-        if skill not in allowed
-    }
+    prepared = {skill["name"]: Prepared(skill, failure=how.why_not()) for skill in skills if skill not in allowed}
     if not allowed:
         return prepared
     reads = tuple(ReadFiles((skill["path"],)) for skill in allowed)
@@ -326,7 +336,7 @@ def after_calls(
             if isinstance(outcome, Unreadable):
                 # It may be readable to the call itself: taken as granted, with all the room there is.
                 room = 0 if budgets.tokens is None else max(0, budgets.tokens - standing.tokens)
-                record = LoadRecord(path=ready.skill["path"], digest="", tokens=room)
+                record = LoadRecord(path=ready.skill["path"], digest=ASSUMED, tokens=room)
                 if len(standing.loaded) < budgets.skills:
                     standing = standing.with_load(ready.skill["name"], record)
         if isinstance(outcome, Loaded | Unloaded):

@@ -6,12 +6,12 @@ sources are looked at once, within the same plan, before anything is refused.
 
 from collections.abc import Sequence
 
-from deepskills._discovery import Known, discover
+from deepskills._discovery import Catalog, Known, discover
 from deepskills._origins import readable_from
 from deepskills._plan import Plan
+from deepskills._problems import problem
 from deepskills._settings import Settings
 from deepskills._sources import Source
-from deepskills._types import SkillMetadata
 
 
 class Look:
@@ -20,12 +20,20 @@ class Look:
     def __init__(self, settings: Settings, runtime: object) -> None:
         self._settings = settings
         self._runtime = runtime
+        self._origins = settings.origins_of_run()
         self._sources: list[Source] | None = None
-        self._found: list[SkillMetadata] | None = None
+        self._failure: str | None = None
+        self._found: Catalog | None = None
 
     def may_read(self, path: str) -> bool:
         """Whether a path lies where the sources are, as far as they were looked at."""
-        return readable_from(path, self._sources or (), self._settings.origins.seen())
+        return readable_from(path, self._sources or (), self._origins.seen())
+
+    def why_not(self) -> str:
+        """Say why a path may not be read."""
+        if self._failure is not None:
+            return f"the sources could not be had ({self._failure}); try again later"
+        return "its path lies under no current source"
 
     def learn(self, paths: Sequence[str]) -> Plan[None]:
         """Ask for the sources, and list them if they do not account for all of `paths`."""
@@ -33,19 +41,21 @@ class Look:
         if not all(map(self.may_read, paths)):
             yield from self.discover()
 
-    def discover(self) -> Plan[list[SkillMetadata]]:
-        """Return the skills that the sources hold now."""
+    def discover(self) -> Plan[Catalog]:
+        """Return what the sources hold now, and what is wrong with them."""
         if self._found is None:
             sources = yield from self._ask()
             settings = self._settings
             catalog = yield from discover(
                 sources, max_depth=settings.max_depth, read=settings.cache.read, known=Known()
             )
-            settings.origins.note(catalog.origins)
-            self._found = catalog.skills
+            self._origins.note(catalog.origins)
+            if self._failure is not None:
+                catalog.problems.append(problem("sources", "sources-failed", reason=self._failure))
+            self._found = catalog
         return self._found
 
     def _ask(self) -> Plan[list[Source]]:
         if self._sources is None:
-            self._sources, _reason = yield from self._settings.sources_in(self._runtime)
+            self._sources, self._failure = yield from self._settings.sources_in(self._runtime)
         return self._sources

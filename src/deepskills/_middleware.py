@@ -133,6 +133,8 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         """Return a copy that remembers nothing and whose tools work on its own settings."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
+        for shared in (self._settings.backend, self._tool_source):
+            memo[id(shared)] = shared
         for key, value in vars(self).items():
             if key != "tools":
                 setattr(twin, key, copy.deepcopy(value, memo))

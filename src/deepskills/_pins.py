@@ -29,7 +29,7 @@ def pin(
     names = state.get("pinned_skills")
     if not names:
         return None
-    catalog = yield from session.catalog_of(state, preparation)
+    catalog = (yield from session.shelf_of(state, preparation)).skills
     asked = {name: life.find_skill(catalog, name) for name in map(str, names)}
     known = {skill["name"]: skill for skill in asked.values() if skill is not None}
     prepared = yield from life.prepare(list(known.values()), preparation)

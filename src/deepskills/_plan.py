@@ -7,7 +7,6 @@ drive it by hand. A call that fails is answered with `Failed`; nothing is thrown
 
 import asyncio
 import contextvars
-import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
@@ -19,25 +18,13 @@ from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
 from deepskills._local import real_paths, routed_parts
+from deepskills._missing import is_missing_error
 
 MAX_CALLS_AT_ONCE = 16
 """How many calls to one backend run at the same time."""
 
 MAX_FAILED_BATCHES = 64
 """How many failing batches `read_files` splits before it gives the rest up."""
-
-_MISSING_SIGNS = (
-    *("path_not_found", "file_not_found", "no such file or directory", "filenotfounderror"),
-    *("file not found", "path not found", "directory not found", "nosuchkey", "no such key"),
-)
-_OTHER_CAUSES = ("denied", "forbidden", "unauthorized", "not authorized", "timed out", "timeout")
-_NOT_FOUND = re.compile(
-    r"\W*(?:error\W+)?(?:404\W+)?"
-    r"(?:(?:file|path|directory|object|blob)(?:[ :]+(?:'[^']{1,1024}'|\"[^\"]{1,1024}\"|\S{1,1024}))?\s+)?not found\W*"
-)
-"""The whole of a text that says no more; a "not found" among other words may be about a host or a credential."""
-
-_STATUS_404 = re.compile(r"(?:^|\bhttp(?:/[\d.]+)?|\bstatus(?: code)?|\berror|\bcode)\W{0,3}404(?![\w/])")
 
 _NO_CONTENT = "file_not_found: the backend gave no content and no error"
 
@@ -65,9 +52,11 @@ class ResolveLinks:
 
 @dataclass(frozen=True)
 class Consult:
-    """Ask a function that the user gave, and that may take its time; always a step of its own."""
+    """Call a function that may take its time: one that the user gave, or long work; always a step of its own."""
 
     ask: Callable[[], object]
+    is_limited: bool = True
+    """Whether it counts as a backend call that may be too late."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +121,7 @@ class Failed:
 
     reason: str
     timed_out: bool = False
+    needs_loop: bool = False
 
 
 Call: TypeAlias = ListDirectory | ReadFiles | ResolveLinks | Consult
@@ -164,24 +154,22 @@ def read_files(paths: Sequence[str]) -> Plan[dict[str, File]]:
     return found
 
 
-def is_missing_error(error: str | None) -> bool:
-    """Whether a backend's error text means that nothing lies at the path."""
-    if not error:
-        return False
-    text = error.lower()
-    if any(sign in text for sign in _MISSING_SIGNS) or _NOT_FOUND.fullmatch(text):
-        return True
-    return not any(cause in text for cause in _OTHER_CAUSES) and _STATUS_404.search(text) is not None
+def drive(
+    plan: Plan[ResultT],
+    get_backend: Callable[[], BackendProtocol],
+    seconds: float | None = None,
+    backend: BackendProtocol | Failed | None = None,
+) -> ResultT:
+    """Perform `plan` on the backend's sync methods and return its result; a plan without calls needs no backend.
 
-
-def drive(plan: Plan[ResultT], get_backend: Callable[[], BackendProtocol], seconds: float | None = None) -> ResultT:
-    """Perform `plan` on the backend's sync methods and return its result; a plan without calls needs no backend."""
-    backend: BackendProtocol | None = None
+    `get_backend` may be a user's own; if it is late, so is every call. It is not called where the `backend` is known.
+    """
     try:
         calls = next(plan)
         while True:
             if backend is None and not _is_consultation(calls):
-                backend = get_backend()
+                [made] = _perform((Consult(get_backend),), None, seconds)
+                backend = made.value if isinstance(made, Consulted) else made  # type: ignore[assignment]
             calls = plan.send(_perform(calls, backend, seconds))
     except StopIteration as stop:
         result: ResultT = stop.value
@@ -196,11 +184,7 @@ async def adrive(
     seconds: float | None = None,
     backend: BackendProtocol | Failed | None = None,
 ) -> ResultT:
-    """Perform `plan` on the backend's async methods and return its result; a plan without calls needs no backend.
-
-    `get_backend` may be a user's own and is called in a thread; if it is late, so is every call. It is not called
-    where the `backend` is known.
-    """
+    """Perform `plan` on the backend's async methods, as `drive` does; `get_backend` is called in a thread."""
     try:
         calls = next(plan)
         while True:
@@ -219,8 +203,15 @@ def _is_consultation(calls: Sequence[Call]) -> bool:
     return all(isinstance(call, Consult) for call in calls)
 
 
-def _perform(calls: Sequence[Call], backend: BackendProtocol | None, seconds: float | None) -> list[Reply]:
-    if _is_consultation(calls) or (seconds is None and len(calls) == 1):
+def _limit(calls: Sequence[Call], seconds: float | None) -> float | None:
+    return seconds if all(not isinstance(call, Consult) or call.is_limited for call in calls) else None
+
+
+def _perform(calls: Sequence[Call], backend: BackendProtocol | Failed | None, seconds: float | None) -> list[Reply]:
+    if isinstance(backend, Failed) and not _is_consultation(calls):
+        return [backend for _ in calls]
+    seconds = _limit(calls, seconds)
+    if seconds is None and (_is_consultation(calls) or len(calls) == 1):
         return [_attempt(call, backend) for call in calls]
     replies: list[Reply] = []
     for wave in _waves(calls):
@@ -237,6 +228,7 @@ async def _aperform(
 ) -> list[Reply]:
     if isinstance(backend, Failed) and not _is_consultation(calls):
         return [backend for _ in calls]
+    seconds = _limit(calls, seconds)
     replies: list[Reply] = []
     for wave in _waves(calls):
         if _is_hopeless(replies):
@@ -257,9 +249,23 @@ async def _answer(call: Call, backend: Any, seconds: float | None) -> Reply:  # 
     With a limit, a backend whose async methods only wait for a thread is called in a thread of ours: the loop's own
     pool would be waited for at the end of the process.
     """
-    if isinstance(call, ListDirectory | ReadFiles) and (seconds is None or _is_async_at_heart(backend, call)):
+    if isinstance(call, ListDirectory | ReadFiles) and (
+        _has_async(backend) and (seconds is None or _is_async_at_heart(backend, call))
+    ):
         return await _aattempt(call, backend)
-    return await asyncio.wrap_future(_in_thread(call, backend))
+    reply = await asyncio.wrap_future(_in_thread(call, backend))
+    if isinstance(call, Consult) and isinstance(reply, Failed) and reply.needs_loop:
+        return _attempt(call, backend)
+    return reply
+
+
+def needs_loop(error: Exception) -> bool:
+    """Whether a function failed because it was called off the event loop; it is called on it then."""
+    return isinstance(error, RuntimeError) and str(error) == "no running event loop"
+
+
+def _has_async(backend: object) -> bool:
+    return hasattr(backend, "als") and hasattr(backend, "adownload_files")
 
 
 def _waves(calls: Sequence[Call]) -> Iterable[Sequence[Call]]:
@@ -288,7 +294,7 @@ def _attempt(call: Call, backend: Any) -> Reply:  # noqa: ANN401 - a function ne
     except GraphBubbleUp:
         raise
     except Exception as error:  # noqa: BLE001 - a backend may raise anything; the plan hears of it
-        return Failed(_describe(error))
+        return Failed(_describe(error), needs_loop=needs_loop(error))
 
 
 async def _aattempt(call: ListDirectory | ReadFiles, backend: BackendProtocol) -> Reply:
@@ -302,7 +308,7 @@ async def _aattempt(call: ListDirectory | ReadFiles, backend: BackendProtocol) -
         return Failed(_describe(error))
 
 
-def _in_thread(call: Call, backend: BackendProtocol | None) -> Future[Reply]:
+def _in_thread(call: Call, backend: BackendProtocol | Failed | None) -> Future[Reply]:
     """Make one call in a thread that sees this context and that nobody waits for at the end of the process."""
     future: Future[Reply] = Future()
     future.set_running_or_notify_cancel()

@@ -151,6 +151,10 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         f"Only the first {MAX_DIRECTORIES} directories were searched. Name a directory nearer to the skills.",
     ),
     "skill-unreadable": ("error", "The file could not be read: {reason}. Check that it exists and may be read."),
+    "skill-path-not-text": (
+        "error",
+        "The path is not text (UTF-8), so the skill can be neither shown nor asked for. Rename the directory.",
+    ),
     "skill-shadowed": (
         "warning",
         "Another skill named {name} in a later source is used instead: {winner}. Rename one if both are wanted.",
@@ -163,7 +167,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "The loaded skill {name} is no longer there and was unloaded. Load another, or restore its file.",
     ),
-    "pin-unknown": ("error", "No skill is named {name}, so nothing was pinned. Use a name from the catalog."),
+    "pin-unknown": (
+        "error",
+        "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "
+        "or see the other problems.",
+    ),
     # Read without a word, refused by the strict reading.
     "byte-order-mark": ("error", "The file starts with a byte order mark. Save it as UTF-8 without BOM."),
     "tab-in-frontmatter": (

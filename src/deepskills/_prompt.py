@@ -57,13 +57,14 @@ _TAG = re.compile(r"<(?=[/!?a-zA-Z])")
 _BLOCK_START = "<skill_content "
 _BLOCK_END = "</skill_content>"
 _HIDDEN = (
-    r"[\s\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f"
-    r"\ufe00-\ufe0f\ufeff]*+"
+    r"[\s\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    r"\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a"
+    r"\U000e0000-\U000e0fff]*+"
 )
 """Any run of characters that nobody sees; they do not make another tag of a tag."""
 _BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?{_HIDDEN.join('skill_content')})", re.IGNORECASE)
 _MARKUP_IN_NAME = str.maketrans({**dict(zip("[]<>{}", "()()()", strict=True)), "*": "_", "`": "'", '"': "'", "\\": "_"})
-"""What stands for each character that marks up text, so that two names never look like one."""
+"""What stands for each character that marks up text: taken away, it would make one name look like another."""
 
 
 def check_template(template: object) -> None:

@@ -158,7 +158,8 @@ def _with_edits(
         if text is None or session.fingerprint(text) in {mark.get("text"), record.get("text")}:
             continue
         memory.put(text)
-        standing = standing.with_load(carrier.skill, LoadRecord(**{**record, "text": session.fingerprint(text)}))
+        edited = LoadRecord(**{**record, "text": session.fingerprint(text), "edited": True})
+        standing = standing.with_load(carrier.skill, edited)
     return standing
 
 
@@ -197,8 +198,10 @@ def _recall(
         if text is not None:
             memory.put(text)
             found[name] = (text, record)
+        elif record.get("edited"):
+            found[name] = "others had changed the text, and only the file's own could be had"
         else:
-            catalog = yield from session.catalog_of(state, preparation)
+            catalog = (yield from session.shelf_of(state, preparation)).skills
             unread += [skill for skill in catalog if skill["name"] == name]
     prepared = (yield from prepare(unread, preparation)) if unread else {}
     for name, ready in prepared.items():
@@ -287,6 +290,8 @@ def _update(
         update["skill_resources"] = dict.fromkeys(lost)
         update["skills_load_records"] = dict.fromkeys(lost)
         told.update(dict.fromkeys(lost))
+    before = state.get("skills_reattached") or {}
+    told.update({name: None for name, digest in before.items() if digest == LEFT_OUT and name not in put_back})
     if told:
         update["skills_reattached"] = told
     before = state.get("skills_load_records") or {}

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
@@ -13,13 +14,14 @@ from deepskills._origins import Led
 from deepskills._plan import Plan
 from deepskills._prompt import is_block
 from deepskills._sources import Source
-from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata
+from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata, SkillProblem
 
 MARK = "deepskills"
 """Key in a message's `additional_kwargs` that says what the message did to the loaded skills."""
 
 LOAD_TOOL = "load_skill"
 UNLOAD_TOOL = "unload_skill"
+_NEARLY = 0.95
 _KINDS: dict[str, Any] = {LOAD_TOOL: "load", UNLOAD_TOOL: "unload"}
 
 
@@ -31,10 +33,22 @@ def trusted_catalog(state: Mapping[str, Any]) -> list[SkillMetadata] | None:
     return None
 
 
-def catalog_of(state: Mapping[str, Any], how: Preparation) -> Plan[list[SkillMetadata]]:
-    """Return the catalog in state if it can be believed, else what there is now."""
+@dataclass(frozen=True)
+class Shelf:
+    """The skills that a run may load, what is wrong with others, and further words to find them by."""
+
+    skills: list[SkillMetadata]
+    problems: Sequence[SkillProblem]
+    tags: Mapping[str, str]
+
+
+def shelf_of(state: Mapping[str, Any], how: Preparation) -> Plan[Shelf]:
+    """Return what state says of skills if it can be believed, else what there is now."""
     trusted = trusted_catalog(state)
-    return trusted if trusted is not None else (yield from how.discover())
+    if trusted is not None:
+        return Shelf(trusted, state.get("skills_problems") or (), recorded_tags(state))
+    found = yield from how.discover()
+    return Shelf(found.skills, found.problems, found.tags)
 
 
 def catalog_record(state: Mapping[str, Any]) -> CatalogRecord | None:
@@ -147,6 +161,7 @@ def load_mark(prepared: Prepared, text: str) -> dict[str, Any]:
         "skill": prepared.skill["name"],
         **load_record(prepared, text),
         "length": len(text),
+        "lines": text.count("\n"),
         "resources": prepared.inventory.resources,
     }
 
@@ -167,7 +182,12 @@ def carried_text(message: AnyMessage, mark: Mapping[str, Any]) -> str | None:
     for candidate in (text[:length], text[max(0, len(text) - length) :]):
         if fingerprint(candidate) == mark.get("text"):
             return candidate
-    return text if is_block(text) and len(text) * 2 > length else None
+    return text if is_block(text) and _was_only_edited(text, mark) else None
+
+
+def _was_only_edited(text: str, mark: Mapping[str, Any]) -> bool:
+    """Whether words were changed and nothing was cut out: as many lines as before, or nearly as long."""
+    return text.count("\n") == mark.get("lines") or len(text) >= _NEARLY * mark["length"]
 
 
 def mark_of(message: object) -> dict[str, Any] | None:

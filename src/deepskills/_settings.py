@@ -1,7 +1,7 @@
 """What a user set on the middleware, checked once, and what it comes to in a run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 from deepagents.backends import BackendProtocol
@@ -11,7 +11,7 @@ from deepskills._discovery import SkillCache
 from deepskills._errors import SkillsError
 from deepskills._lifecycle import Budgets
 from deepskills._origins import Origins
-from deepskills._plan import Consult, Consulted, Failed, Plan, ResultT, adrive, drive
+from deepskills._plan import Consult, Consulted, Failed, Plan, ResultT, adrive, drive, needs_loop
 from deepskills._sources import Source, parse_sources
 from deepskills._types import SkillSource
 
@@ -81,6 +81,18 @@ class Settings:
         """Whether another run may see other skills, so that each has to look for itself."""
         return self.refresh == "run" or callable(self.sources) or not is_backend(self.backend)
 
+    @property
+    def _fixed_backend(self) -> BackendProtocol | None:
+        return self.backend if is_backend(self.backend) else None  # type: ignore[return-value]
+
+    def origins_of_run(self) -> Origins:
+        """Return where listings led, as far as a run may know; each user's backend may lead elsewhere by one path."""
+        return self.origins if is_backend(self.backend) else Origins()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Settings":
+        """Return the same settings with nothing remembered; backend and functions are the user's, and shared."""
+        return replace(self, origins=Origins(), cache=SkillCache())
+
     def backend_for(self, runtime: object) -> BackendProtocol:
         """Return the backend of a run; one that cannot be made fails when it is called."""
         if is_backend(self.backend):
@@ -89,7 +101,9 @@ class Settings:
             backend: Any = self.backend(runtime)  # type: ignore[operator]
         except GraphBubbleUp:
             raise
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a problem
+        except Exception as error:
+            if needs_loop(error):
+                raise
             return UnavailableBackend(f"the backend could not be made: {_explain(error)}")
         if not is_backend(backend):
             return UnavailableBackend(f"the backend function returned a {type(backend).__name__}, not a backend")
@@ -97,12 +111,11 @@ class Settings:
 
     def perform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
         """Perform a plan on the backend of a run."""
-        return drive(plan, lambda: self.backend_for(runtime), self.backend_timeout)
+        return drive(plan, lambda: self.backend_for(runtime), self.backend_timeout, self._fixed_backend)
 
     async def aperform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
         """Perform a plan on the backend of a run, without blocking."""
-        fixed: Any = self.backend if is_backend(self.backend) else None
-        return await adrive(plan, lambda: self.backend_for(runtime), self.backend_timeout, fixed)
+        return await adrive(plan, lambda: self.backend_for(runtime), self.backend_timeout, self._fixed_backend)
 
     def sources_in(self, runtime: object) -> Plan[tuple[list[Source], str | None]]:
         """Return the sources of a run, or why there are none; a user's function is called by the driver."""
@@ -122,7 +135,9 @@ class Settings:
             return parse_sources(self.sources(runtime)), None
         except GraphBubbleUp:
             raise
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a problem
+        except Exception as error:
+            if needs_loop(error):
+                raise
             return [], _explain(error)
 
 

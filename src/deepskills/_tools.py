@@ -79,10 +79,11 @@ class SkillTools:
         state: Mapping[str, Any] = runtime.state
         budgets = self._settings.budgets
         how = preparation(self._settings, runtime)
-        catalog = yield from session.catalog_of(state, how)
+        shelf = yield from session.shelf_of(state, how)
+        catalog = shelf.skills
         skill = life.find_skill(catalog, skill_name)
         if skill is None:
-            refusal = life.not_found(catalog, state.get("skills_problems") or (), skill_name)
+            refusal = life.not_found(catalog, shelf.problems, skill_name)
             return _apply(session.LOAD_TOOL, refusal, budgets, runtime)
         calls = session.earlier_calls(state, runtime.tool_call_id)
         prepared = yield from life.prepare(_skills_of(calls, catalog, skill), how)
@@ -106,7 +107,7 @@ class SkillTools:
         calls = session.earlier_calls(state, runtime.tool_call_id)
         if calls:
             how = preparation(self._settings, runtime)
-            catalog = yield from session.catalog_of(state, how)
+            catalog = (yield from session.shelf_of(state, how)).skills
             prepared = yield from life.prepare(_skills_of(calls, catalog), how)
             standing = life.after_calls(calls, standing, catalog, prepared, budgets)
         outcome = life.decide_unload(skill_name, standing)
@@ -131,7 +132,9 @@ def _in_view_of(
 def preparation(settings: Settings, runtime: object) -> life.Preparation:
     """Return how skills of this run are read: only from where its sources are."""
     look = Look(settings, runtime)
-    return life.Preparation(settings.resource_depth, count_tokens, look.may_read, look.learn, look.discover)
+    return life.Preparation(
+        settings.resource_depth, count_tokens, look.may_read, look.learn, look.discover, look.why_not
+    )
 
 
 def _skills_of(

@@ -112,6 +112,9 @@ class LoadRecord(TypedDict):
     text: NotRequired[str]
     """Fingerprint of what the conversation was given."""
 
+    edited: NotRequired[bool]
+    """Whether others have changed that text since; what they hid must not come back from the file."""
+
 
 class CatalogRecord(TypedDict):
     """Proof that a catalog is our own, and what it was made from."""

@@ -9,7 +9,7 @@ from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
 from deepskills._errors import SkillsError
-from deepskills._plan import is_missing_error
+from deepskills._missing import is_missing_error
 from deepskills.store._rules import check_name, check_path
 from deepskills.store._service import SkillService, UserId, exported
 
