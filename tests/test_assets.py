@@ -410,6 +410,23 @@ def test_listings_hold_only_what_can_be_read(mode: Mode, kind: str, linked: Trap
 
 @both_modes
 @each_kind
+@pytest.mark.parametrize("place", ["scripts", "references/more"])
+def test_links_to_other_directories_of_the_skill_are_passed_over(
+    mode: Mode, kind: str, linked: Trap, place: str
+) -> None:
+    """A link to a directory that is none of the three adds nothing to the listing, and costs it nothing."""
+    write_files(linked.skill, {"lib/x.py": "1", "lib/sub/y.py": "1"})
+    (linked.skill / "scripts/run.py").unlink()
+    (linked.skill / "scripts").rmdir()
+    put_links(linked, {place: os.path.relpath(linked.skill / "lib", (linked.skill / place).parent)})
+    manager = linked.manager(kind)
+    assert ask(mode, manager, "list_skill_assets", "demo") == ["assets/real.md", "references/guide.md"]
+    error = refusal(mode, manager, "get_skill_asset", "demo", "references/guides.md")
+    assert "references/guide.md" in str(error)
+
+
+@both_modes
+@each_kind
 @pytest.mark.parametrize(
     "links",
     [

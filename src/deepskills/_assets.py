@@ -83,7 +83,7 @@ def list_assets(skill: SkillMetadata) -> Plan[Assets]:
     frontier = [place.path(name) for name in RESOURCE_DIRECTORIES]
     for _ in range(MAX_ASSET_DEPTH):
         inside = yield from _inside(place, frontier)
-        frontier = sorted(set(inside) - listed_already)
+        frontier = sorted(path for path in set(inside) - listed_already if _may_hold_assets(place, path))
         listed_already.update(frontier)
         # A directory whose files could not be among those listed is not entered.
         ranks = Counter(_rank(relative)[0] for relative in found)
@@ -118,7 +118,12 @@ def _has_room(found: Counter[int], rank: int) -> bool:
 
 
 def _may_enter(place: Place, directory: Entry) -> bool:
-    return directory.name not in PASSED_OVER and is_allowed(f"{place.relative(directory.path)}/file")
+    return directory.name not in PASSED_OVER and _may_hold_assets(place, directory.path)
+
+
+def _may_hold_assets(place: Place, directory: str) -> bool:
+    """Whether files of a directory may be listed; a link may lead to one that is none of the three."""
+    return is_allowed(f"{place.relative(directory)}/file")
 
 
 def _entries(skill: SkillMetadata, reply: object) -> Sequence[Entry]:
