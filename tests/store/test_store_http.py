@@ -35,6 +35,8 @@ def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
         raise RuntimeError("hunter2")
     if x_user == "divide":
         raise ZeroDivisionError
+    if x_user == "malformed":
+        raise HTTPException(400, "The token is malformed.") from ValueError("no token")
     return x_user
 
 
@@ -354,6 +356,26 @@ def test_exceptions_that_the_application_handles(any_sessions: Sessions) -> None
     with serving(app) as address:
         api = Api(address)
         assert api("GET", "/skills", "divide").status_code == 418
+        api.close()
+
+
+@pytest.mark.parametrize("handled", [ValueError, LookupError, Exception])
+def test_what_the_store_refuses_is_the_store_s_to_answer(any_sessions: Sessions, handled: type[Exception]) -> None:
+    """A handler of the application, for however wide a kind of exception, takes no answer of the store away."""
+    app = make_app(any_sessions)
+
+    @app.exception_handler(handled)
+    async def handle(_request: Request, _error: Exception) -> JSONResponse:
+        return JSONResponse({"own": True}, status_code=418)
+
+    with serving(app) as address:
+        api = Api(address)
+        assert api.error("POST", "/skills", json=body("Not Valid"), code=422)["code"] == "invalid"
+        made = api.data("POST", "/skills", json=body(), code=201)
+        bad_file = {"path": "../x.md", "content": ""}
+        assert api.error("POST", f"/skills/{made['id']}/files", json=bad_file, code=422)["code"] == "invalid"
+        assert api.error("GET", f"/skills/{uuid4()}", code=404)["code"] == "not-found"
+        assert api.error("GET", "/skills", "crash", code=500)["code"] == "failed"
         api.close()
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
-from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
+from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError, SkillsError
 from deepskills.store._adapter import SessionFactory
 from deepskills.store._errors import (
     SkillAuthenticationError,
@@ -210,7 +210,8 @@ def _route_class(max_request_bytes: int) -> type[APIRoute]:
                 except HTTPException as error:
                     return _refused(error)
                 except Exception as error:
-                    if _is_for_the_application(request, error):
+                    # Some of our own are `ValueError` or `LookupError` too: no handler for those takes them.
+                    if not isinstance(error, SkillsError) and _is_for_the_application(request, error):
                         raise
                     return _failed(error)
 
