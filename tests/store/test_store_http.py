@@ -379,6 +379,17 @@ def test_what_the_store_refuses_is_the_store_s_to_answer(any_sessions: Sessions,
         api.close()
 
 
+def test_a_spoiled_row_costs_no_other(api: Api, url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A public skill that other hands spoiled is missing from listings, with a line in the log; all others are there."""
+    spoiled = api.data("POST", "/skills", json=body("bad", is_public=True), code=201)
+    api.data("POST", "/skills", json=body("good", is_public=True), code=201)
+    run_sql(url, "UPDATE deepskills_skills SET encoding = 'latin-1' WHERE name = 'bad'")
+    for user in ("alice", "bob", None):
+        caplog.clear()
+        assert [skill["name"] for skill in api.data("GET", "/skills", user)] == ["good"]
+        assert [record.levelname for record in caplog.records if spoiled["id"] in record.getMessage()] == ["ERROR"]
+
+
 def test_nobody_hears_of_a_bad_body(api: Api) -> None:
     """An anonymous write is 401, whatever the body holds."""
     bodies: list[dict[str, Any]] = [

@@ -1,7 +1,7 @@
 """The store over HTTP. Needs the extra `api`."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 from uuid import UUID
@@ -22,6 +22,7 @@ from deepskills.store._errors import (
     SkillPermissionError,
     SkillTooLargeError,
 )
+from deepskills.store._models import Skill
 from deepskills.store._rules import MAX_TAGS, StoreLimits, storable
 from deepskills.store._schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
 from deepskills.store._service import SkillService, UserId, signed_in
@@ -132,8 +133,7 @@ def create_skills_router(
         tags: tag_filter = None,
     ) -> Answer[list[SkillSchema]]:
         """List the skills that one may see, without the contents of their files; with tags, those that have one."""
-        skills = await service.list_skills(user, include_public, tags)
-        return Answer(data=[SkillSchema.of(skill) for skill in skills])
+        return Answer(data=_shown(await service.list_skills(user, include_public, tags)))
 
     @router.post("/skills", status_code=201, responses=_errors(401, 409, 413, 422))
     async def create_skill(
@@ -174,6 +174,17 @@ def create_skills_router(
         return Answer(data=Deleted(id=file_id))
 
     return router
+
+
+def _shown(skills: Iterable[Skill]) -> list[SkillSchema]:
+    """Return skills as they are shown; a row that other hands than the service's spoiled is left out, and logged."""
+    shown = []
+    for skill in skills:
+        try:
+            shown.append(SkillSchema.of(skill))
+        except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, costs no other
+            logger.error("Skill %s cannot be listed: %s: %s", skill.id, type(error).__name__, error)  # noqa: TRY400 - the message says it all
+    return shown
 
 
 def _errors(*codes: int) -> dict[int | str, dict[str, Any]]:
