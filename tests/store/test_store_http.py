@@ -390,6 +390,15 @@ def test_a_spoiled_row_costs_no_other(api: Api, url: str, caplog: pytest.LogCapt
         assert [record.levelname for record in caplog.records if spoiled["id"] in record.getMessage()] == ["ERROR"]
 
 
+def test_a_refusal_of_the_application_is_passed_on(api: Api) -> None:
+    """What `current_user` refuses with 400 is told in its words, whatever the body, and not taken for a bad body."""
+    raw: dict[str, Any] = {"headers": {"content-type": "application/json"}}
+    assert api.error("GET", "/skills", "malformed", code=400)["message"] == "The token is malformed."
+    for content in (b'{"name": "a", "description": "d"}', b"{", b"\xff"):
+        answer = api.error("POST", "/skills", "malformed", code=400, content=content, **raw)
+        assert (answer["code"], answer["message"]) == ("refused", "The token is malformed.")
+
+
 def test_nobody_hears_of_a_bad_body(api: Api) -> None:
     """An anonymous write is 401, whatever the body holds."""
     bodies: list[dict[str, Any]] = [

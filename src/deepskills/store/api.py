@@ -53,6 +53,9 @@ _STATUS: dict[type[Exception], tuple[int, str]] = {
     SkillPathError: (422, "invalid"),
 }
 
+_UNPARSED_BODY = "There was an error parsing the body"
+"""What FastAPI says with a 400 of its own; others are the application's."""
+
 _NO_ANSWER = "The skill database did not answer. Try again later."
 _NO_TABLES = "The skill database has no tables yet, or old ones. Its operator runs `migrations.upgrade`."
 
@@ -293,7 +296,7 @@ def _is_unreadable(error: RequestValidationError | HTTPException) -> bool:
     """Whether the body is no JSON, cannot be decoded, nests too deep, or holds a number that is too long."""
     if isinstance(error, RequestValidationError):
         return any(problem["type"] == "json_invalid" for problem in error.errors())
-    return error.status_code == status.HTTP_400_BAD_REQUEST and isinstance(error.__cause__, ValueError | RecursionError)
+    return error.detail == _UNPARSED_BODY and isinstance(error.__cause__, ValueError | RecursionError)
 
 
 def _is_for_the_application(request: Request, error: Exception) -> bool:
