@@ -919,6 +919,35 @@ def test_a_reader_that_goes_away_is_no_crash(workplace: Path) -> None:
     assert said == b""
 
 
+WITHOUT_A_STREAM = {
+    "no input": (0, ["create", "fresh", "-s", "t"], 2, ""),
+    "no output": (1, ["list", "-s", "s"], 0, ""),
+    "no output for JSON": (1, ["list", "-s", "s", "--json"], 0, ""),
+    "no errors": (2, ["list", "-s", "s", "--json"], 0, '"s-1"'),
+    "no errors, problems": (2, ["validate", "s"], 1, "description-missing"),
+    "no errors, wrong usage": (2, ["info", "nothing", "-s", "s"], 2, ""),
+}
+
+
+@pytest.mark.parametrize(("closed", "args", "code", "shown"), WITHOUT_A_STREAM.values(), ids=WITHOUT_A_STREAM)
+def test_a_closed_stream_is_no_error(workplace: Path, closed: int, args: list[str], code: int, shown: str) -> None:
+    """`deepskills list 2>&-` does its work: what has nowhere to go is dropped, and the exit code is the same."""
+    write_files(workplace / "s", {"s-1/SKILL.md": skill_md("s-1"), "s-2/SKILL.md": "---\nname: s-2\n---\n"})
+    close = f'exec "$@" {closed}{"<" if closed == 0 else ">"}&-'
+    result = subprocess.run(
+        ["sh", "-c", close, "sh", sys.executable, "-m", "deepskills", *args],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == code
+    assert shown in result.stdout
+    assert "Traceback" not in result.stderr
+    assert "report it" not in result.stderr
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_generated(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shell gets a script that calls this command."""

@@ -3,6 +3,7 @@
 Data goes to standard output, remarks to standard error. Whatever strangers wrote is made harmless on the way out.
 """
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +51,11 @@ def to_json(value: object, encoding: str = "utf-8") -> str:
     return safe
 
 
+def _open(stream: TextIO | None) -> TextIO:
+    """Return the stream; for one that the caller closed, and that is missing, one that nobody reads."""
+    return io.StringIO() if stream is None else stream
+
+
 def _console(stream: TextIO) -> Console:
     """Return a console that draws in a terminal alone, whatever the environment forces upon others."""
     is_terminal = stream.isatty()
@@ -67,12 +73,13 @@ class Output:
     """Shows values on standard output and remarks on standard error."""
 
     def __init__(self) -> None:
-        self._out = _console(sys.stdout)
-        self._err = _console(sys.stderr)
+        self._stdout = _open(sys.stdout)
+        self._out = _console(self._stdout)
+        self._err = _console(_open(sys.stderr))
 
     def json(self, value: object) -> None:
         """Print a value as JSON."""
-        sys.stdout.write(to_json(value, sys.stdout.encoding or "utf-8") + "\n")
+        self._stdout.write(to_json(value, self._stdout.encoding or "utf-8") + "\n")
 
     def line(self, *parts: str | tuple[str, str]) -> None:
         """Print one line; a part may be a pair of text and style."""
@@ -139,7 +146,7 @@ class Output:
         self.line((f"{name}:", "bold"), f" {value}")
 
     def _tabbed(self, *cells: str) -> None:
-        sys.stdout.write("\t".join(prose(cell) for cell in cells) + "\n")
+        self._stdout.write("\t".join(prose(cell) for cell in cells) + "\n")
 
     def _cost_table(self, found: Sequence[Found]) -> Table:
         table = _table("Skill", "Source", "Tokens", "", "Files", "Problems")

@@ -246,7 +246,7 @@ def create(
 
 
 def _ask_for_description() -> str:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError("There is no description. Pass one: --description 'What it does, and when to use it.'")
     answer: str = typer.prompt("What does the skill do, and when should it be used?", err=True)
     return answer
