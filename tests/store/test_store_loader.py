@@ -289,6 +289,21 @@ async def test_only_what_the_user_may_see(sessions: Sessions, tmp_path: Path) ->
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("kept", ["references/v1..v2.md", "..notes/a.md", "a...b"])
+async def test_names_that_hold_two_dots(sessions: Sessions, kept: str, tmp_path: Path) -> None:
+    """A path that the tables have, and of which no step is `..`, leads nowhere else and is loaded."""
+    backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=False)
+    async with service_on(sessions) as service:
+        skill = await service.create_skill(draft_with_files("report", {"scripts/a": "x"}), "alice")
+        async with sessions() as session:
+            await session.execute(update(SkillFile).values(path=kept))
+            await session.commit()
+        loader = SkillSandboxLoader(service, root=str(tmp_path))
+        assert await loader.load_skill_to_sandbox(skill.id, backend, "alice")
+    assert (tmp_path / "report" / kept).read_text() == "x"
+
+
+@pytest.mark.anyio
 async def test_two_skills_of_one_name(sessions: Sessions, tmp_path: Path) -> None:
     """Of two skills of one name the first takes the directory, and the answer says so."""
     backend = make_backend("filesystem", tmp_path)

@@ -8,7 +8,7 @@ from typing import cast
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import NullPool, func, select
+from sqlalchemy import NullPool, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from store_support import BINARY, Sessions, draft, draft_with_files, service_on
@@ -341,6 +341,26 @@ async def test_add_file(sessions: Sessions) -> None:
             await service.add_file(made.id, SkillFileCreate(path="c", content="x"), "alice")
         assert (await service.get_skill(made.id, "alice")).updated_at > made.updated_at
     assert await counts(sessions) == (1, 3)
+
+
+@pytest.mark.anyio
+async def test_a_kept_path_is_no_reason_to_refuse_another(sessions: Sessions) -> None:
+    """A file is judged by its own path and size, and with the others by their number and sum alone."""
+    async with service_on(sessions) as service:
+        data = draft_with_files("report", {"references/v1-v2.md": "12345678"})
+        made = await service.create_skill(data, "alice")
+    async with sessions() as session:
+        await session.execute(update(SkillFile).values(path="references/v1..v2.md"))
+        await session.commit()
+    limits = StoreLimits(file_bytes=4, skill_bytes=10, files=2, extensions=frozenset({".txt"}))
+    async with service_on(sessions, limits) as service:
+        with pytest.raises(SkillPathError, match=r"`\.\.`"):
+            await service.add_file(made.id, SkillFileCreate(path="v2..v3.txt", content="x"), "alice")
+        with pytest.raises(SkillTooLargeError, match="11 bytes"):
+            await service.add_file(made.id, SkillFileCreate(path="a.txt", content="123"), "alice")
+        await service.add_file(made.id, SkillFileCreate(path="a.txt", content="12"), "alice")
+        with pytest.raises(SkillTooLargeError, match="3 files"):
+            await service.add_file(made.id, SkillFileCreate(path="b.txt", content=""), "alice")
 
 
 HOSTILE_PATHS = [

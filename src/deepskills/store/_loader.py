@@ -10,7 +10,7 @@ from langgraph.errors import GraphBubbleUp
 
 from deepskills._errors import SkillsError
 from deepskills._missing import is_missing_error
-from deepskills.store._rules import check_name, check_path
+from deepskills.store._rules import check_kept_path, check_name
 from deepskills.store._service import SkillService, UserId, exported
 
 logger = logging.getLogger("deepskills")
@@ -76,7 +76,7 @@ class SkillSandboxLoader:
         # Rows may have been written by other hands than the service's.
         check_name(skill.name)
         for file in skill.files:
-            check_path(file.path)
+            check_kept_path(file.path)
         directory = f"{self._root}/{skill.name}"
         wanted = {f"{directory}/{path}": content for path, content in exported(skill).items()}
         present = await _sync_deletions(directory, wanted, backend)

@@ -1,7 +1,8 @@
 """What a stored skill may be: names, paths, sizes, tags. Pure; breaking a rule raises."""
 
+import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -25,6 +26,8 @@ MAX_TAGS = 50
 MAX_TAG_LENGTH = 64
 """Longest tag."""
 
+_DOTS_IN_A_NAME = re.compile(r"\.\.+(?=[^/.])")
+
 
 @dataclass(frozen=True)
 class StoreLimits:
@@ -42,17 +45,19 @@ class StoreLimits:
     files: int = 4_000
     extensions: frozenset[str] | None = None
 
-    def check_files(self, sizes: dict[str, int]) -> None:
-        """Check all files of a skill together, given by path and size.
+    def check_files(self, new: Mapping[str, int], kept: Mapping[str, int] | None = None) -> None:
+        """Check files that a skill gets, given by path and size, and all of them together with those it has.
 
         Raises:
             SkillTooLargeError: If they are too many, or one or all are too large.
             SkillPathError: If a path is refused, or one is both a file and a directory.
             SkillFormatError: If the allow-list does not have a file's extension.
         """
+        sizes = {**(kept or {}), **new}
         if len(sizes) > self.files:
             raise SkillTooLargeError(f"The skill would have {len(sizes)} files; at most {self.files} are kept.")
-        for path, size in sizes.items():
+        # What was kept by other rules is no reason to refuse what keeps these.
+        for path, size in new.items():
             self._check_file(path, size)
         total = sum(sizes.values())
         if total > self.skill_bytes:
@@ -118,6 +123,15 @@ def check_path(path: str) -> None:
             f"The path {quoted(storable(path))} is refused: {reason}. Give a path relative to the skill, such as "
             "`references/guide.md`, without `..`, backslashes, drive letters, percent-encoded or invisible characters."
         )
+
+
+def check_kept_path(path: str) -> None:
+    """Check a path that the tables have, by all rules but one: a name that merely holds `..` leads nowhere else.
+
+    Raises:
+        SkillPathError: If it is refused.
+    """
+    check_path(_DOTS_IN_A_NAME.sub("_", path))
 
 
 def check_text(field: str, text: str) -> None:

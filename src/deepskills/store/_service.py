@@ -195,7 +195,7 @@ class SkillService:
                 raise SkillConflictError(
                     f"The skill has a file {quoted(file.path)} already. Delete it first, or use another path."
                 )
-            self._limits.check_files({**sizes, **_sizes([file])})
+            self._limits.check_files(_sizes([file]), sizes)
             file.skill_id = skill_id
             await self._files.add(file)
             self._session.expunge(file)
