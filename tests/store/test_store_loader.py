@@ -304,6 +304,17 @@ async def test_names_that_hold_two_dots(sessions: Sessions, kept: str, tmp_path:
 
 
 @pytest.mark.anyio
+async def test_one_skill_by_two_ids(sessions: Sessions, tmp_path: Path) -> None:
+    """An id and its text are one skill, which is loaded for both."""
+    backend = make_backend("filesystem", tmp_path)
+    async with service_on(sessions) as service:
+        skill = await service.create_skill(draft_with_files("report", {}), "alice")
+        ids: list[Any] = [skill.id, str(skill.id), skill.id.hex]
+        loaded = await SkillSandboxLoader(service).load_skills_to_sandbox(ids, backend, "alice")
+    assert loaded == dict.fromkeys(ids, True)
+
+
+@pytest.mark.anyio
 async def test_two_skills_of_one_name(sessions: Sessions, tmp_path: Path) -> None:
     """Of two skills of one name the first takes the directory, and the answer says so."""
     backend = make_backend("filesystem", tmp_path)

@@ -71,7 +71,7 @@ class SkillSandboxLoader:
         self, skill_id: UUID, backend: BackendProtocol, user_id: UserId | None, names: dict[str, UUID]
     ) -> None:
         skill = await self._service.get_skill(skill_id, user_id)
-        if names.setdefault(skill.name, skill_id) != skill_id:
+        if names.setdefault(skill.name, skill.id) != skill.id:
             raise SkillsError(f"another skill named {skill.name!r} was loaded just before; load one of them")
         # Rows may have been written by other hands than the service's.
         check_name(skill.name)
