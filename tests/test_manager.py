@@ -350,11 +350,21 @@ def test_a_skill_of_a_failed_source_is_not_missing(mode: Mode, library: Path, me
     """A name that was not found while a source failed may be there; one that was found is served."""
     manager = SkillsManager(backend=Down(library.parent, "/team"), sources=["/skills", "/team/skills"])
     assert ask(mode, manager, "list_skills") == NAMES
-    assert ask(mode, manager, "search_skills", "xyzzy") == []
     with pytest.raises(SkillsError, match=r"`/team/skills` could not be read: .*; try again") as caught:
         ask(mode, manager, method, name, *CALLS[method])
     assert not isinstance(caught.value, SkillNotFoundError | SkillFormatError)
     assert ask(mode, manager, method, "csv-report", *CALLS[method])
+
+
+@both_modes
+def test_a_search_without_a_hit_claims_nothing_of_a_failed_source(mode: Mode, library: Path) -> None:
+    """What was not found while a source failed may be there; what was found is given."""
+    manager = SkillsManager(backend=Down(library.parent, "/team"), sources=["/skills", "/team/skills"])
+    with pytest.raises(SkillsError, match=r"not known: .*`/team/skills` could not be read: .*; try again"):
+        ask(mode, manager, "search_skills", "xyzzy")
+    assert ask(mode, manager, "search_skills", "csv report")[0]["name"] == "csv-report"
+    whole = SkillsManager(backend=Down(library.parent, "/team"), sources=["/skills"])
+    assert ask(mode, whole, "search_skills", "xyzzy") == []
 
 
 @both_modes

@@ -201,6 +201,7 @@ class SkillsManager:
 
     def _matches(self, catalog: Catalog, query: str, n: int) -> list[SearchResult]:
         found = self._search.search(catalog.skills, catalog.tags, query, n)
+        check_known(found, catalog.problems)
         return [SearchResult(name=skill["name"], description=skill["description"]) for skill in found]
 
     def _skill(self, name: str) -> Plan[SkillMetadata]:
