@@ -402,6 +402,29 @@ def test_many_assets_hide_no_scripts(mode: Mode, library: Path, caplog: pytest.L
     ]
 
 
+BOUNDS = {
+    "as many as are listed": (500, {}, []),
+    "one more": (501, {}, ["Only 500 files are listed; there are more."]),
+    "an empty directory": (500, {"assets/empty/.git/x": ""}, ["Only 500 files are listed; there may be more."]),
+    "as deep as is listed": (0, {"assets/" + "n/" * 63 + "deep.md": ""}, []),
+    "too deep": (0, {"assets/" + "n/" * 64 + "deep.md": ""}, ["Directories deeper than 64 levels are not listed"]),
+}
+
+
+@both_modes
+@pytest.mark.parametrize(("scripts", "others", "told"), BOUNDS.values(), ids=BOUNDS)
+def test_the_log_claims_no_more_than_is_known(
+    mode: Mode, tmp_path: Path, caplog: pytest.LogCaptureFixture, scripts: int, others: dict[str, str], told: list[str]
+) -> None:
+    """What was not listed is told; that it has files is claimed only where they were seen."""
+    write_files(tmp_path / "own", {"SKILL.md": skill_md("own"), **{f"scripts/{i:03}.py": "" for i in range(scripts)}})
+    write_files(tmp_path / "own", others)
+    ask(mode, SkillsManager.from_directory(tmp_path), "list_skill_assets", "own")
+    messages = [record.getMessage() for record in caplog.records if record.name == "deepskills"]
+    assert len(messages) == len(told)
+    assert all(words in message for words, message in zip(told, messages, strict=True))
+
+
 @both_modes
 def test_partial_listings_are_told(mode: Mode, library: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where the backend gave only part of a directory, that part is given and the log says so."""

@@ -81,7 +81,7 @@ def list_assets(skill: SkillMetadata) -> Plan[Assets]:
     notes: list[str] = []
     cut = False
     frontier = [place.path(name) for name in RESOURCE_DIRECTORIES]
-    for _ in range(MAX_ASSET_DEPTH):
+    for depth in range(MAX_ASSET_DEPTH + 1):
         inside = yield from _inside(place, frontier)
         frontier = sorted(path for path in set(inside) - listed_already if _may_hold_assets(place, path))
         listed_already.update(frontier)
@@ -89,7 +89,9 @@ def list_assets(skill: SkillMetadata) -> Plan[Assets]:
         ranks = Counter(_rank(relative)[0] for relative in found)
         wanted = [path for path in frontier if _has_room(ranks, _rank(place.relative(path))[0])]
         cut |= len(wanted) < len(frontier)
-        if not wanted:
+        if wanted and depth == MAX_ASSET_DEPTH:
+            notes.append(f"Directories deeper than {MAX_ASSET_DEPTH} levels are not listed; they may hold more files.")
+        if not wanted or depth == MAX_ASSET_DEPTH:
             break
         replies = yield tuple(ListDirectory(path) for path in wanted)
         notes += [
@@ -104,7 +106,8 @@ def list_assets(skill: SkillMetadata) -> Plan[Assets]:
         found.update(relative for path in files if is_allowed(relative := place.relative(path)))
         frontier = [entry.path for entry in own if entry.is_directory and _may_enter(place, entry)]
     if cut or len(found) > MAX_ASSETS:
-        notes.append(f"Only {MAX_ASSETS} files are listed; there are more.")
+        are = "are" if len(found) > MAX_ASSETS else "may be"
+        notes.append(f"Only {MAX_ASSETS} files are listed; there {are} more.")
     return Assets(sorted(sorted(found, key=_rank)[:MAX_ASSETS]), notes)
 
 
