@@ -630,6 +630,28 @@ def test_validate_reports_a_file_that_cannot_be_read(workplace: Path) -> None:
     assert result.stdout.startswith("s/a/SKILL.md: skill-unreadable: ")
 
 
+REFUSED = "/" + "x" * 300
+"""A path of which the system does not say whether anything is there, to nobody."""
+
+
+@pytest.mark.parametrize("source", [False, True])
+@pytest.mark.parametrize(
+    ("path", "code"), [(REFUSED, "source-incomplete"), (f"{REFUSED}/SKILL.md", "skill-unreadable")]
+)
+def test_validate_goes_on_after_a_path_that_cannot_be_looked_at(
+    workplace: Path, path: str, code: str, *, source: bool
+) -> None:
+    """What the system refuses to look at is a problem of its own; the other trees are checked."""
+    write_files(workplace / "s", {"good/SKILL.md": skill_md("good"), "bad/SKILL.md": "---\nname: bad\n---\n"})
+    result = invoke("validate", *(["-s", path, "-s", "s"] if source else [path, "s"]))
+    assert result.exit_code == 1
+    assert [line.split(": ")[:2] for line in result.stdout.splitlines()] == [
+        [path, code],
+        ["s/bad/SKILL.md", "description-missing"],
+    ]
+    assert "2 skills checked, 2 problems." in result.stderr
+
+
 def _spoil(file: Path, kind: str) -> None:
     """Put something that is no file where a `SKILL.md` is due."""
     file.parent.mkdir(parents=True)

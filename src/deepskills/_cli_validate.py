@@ -31,22 +31,29 @@ class _Tree:
 
 @dataclass(frozen=True)
 class _Target:
-    """A path as it was given, and in full."""
+    """A path as it was given, and in full; whether it is a directory, or why the system does not say."""
 
     given: str
     path: str
+    is_directory: bool
+    refusal: str = ""
 
     @classmethod
     def of(cls, given: str) -> "_Target":
         path = absolute(given)
         local = Path(path)
-        if not local.exists() and not local.is_symlink():
+        try:
+            local.lstat()
+            is_directory = local.is_dir()
+        except (FileNotFoundError, NotADirectoryError):
             raise UsageError(
                 f"There is nothing at {given}. Name a {SKILL_FILE}, a skill's directory or a tree of skills."
-            )
-        if not local.is_dir() and local.name != SKILL_FILE:
+            ) from None
+        except OSError as error:
+            return cls(given, path, is_directory=False, refusal=error.strerror or str(error))
+        if not is_directory and local.name != SKILL_FILE:
             raise UsageError(f"{given} is no {SKILL_FILE}. Name one, a skill's directory or a tree of skills.")
-        return cls(given, path)
+        return cls(given, path, is_directory)
 
     def shown(self, path: str) -> str:
         """Return a path at or below this one as the user would write it."""
@@ -66,7 +73,7 @@ def _validate(targets: Sequence[_Target]) -> Plan[Validation]:
     done = Validation()
     seen: set[str] = set()
     for target in targets:
-        tree = (yield from _walk(target.path)) if Path(target.path).is_dir() else _Tree([target.path])
+        tree = yield from _tree(target)
         wanted = [path for path in tree.files if path not in seen]
         seen.update(wanted)
         files = yield from read_files(wanted)
@@ -80,6 +87,15 @@ def _validate(targets: Sequence[_Target]) -> Plan[Validation]:
         done.skills += len(wanted)
         done.problems += [_strict(found, target.shown(found["path"])) for found in problems]
     return done
+
+
+def _tree(target: _Target) -> Plan[_Tree]:
+    if target.is_directory:
+        return (yield from _walk(target.path))
+    if target.refusal:
+        code = "skill-unreadable" if Path(target.path).name == SKILL_FILE else "source-incomplete"
+        return _Tree(problems=[problem(target.path, code, reason=target.refusal)])
+    return _Tree([target.path])
 
 
 def _walk(root: str) -> Plan[_Tree]:
