@@ -32,10 +32,10 @@ test: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/pytest -n auto
+	$(VENV)/bin/pytest -n auto --dist worksteal
 
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/pytest -n auto
+	$(OLDEST)/bin/pytest -n auto --dist worksteal
 
 soak: $(VENV)/.installed
 	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto tests/world

@@ -5,9 +5,10 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,8 +228,8 @@ def test_a_source_that_is_no_directory_is_wrong_usage(workplace: Path, source: s
 @pytest.mark.parametrize("args", [["list"], ["validate", "~nosuchuser/x"], ["create", "a", "-d", "Does."]])
 def test_a_home_of_nobody_is_wrong_usage(args: list[str]) -> None:
     """`~name` of a user who does not exist is exit code 2 and one plain line."""
-    result = command(*args, "-s", "~nosuchuser/x")
-    assert result.returncode == 2
+    result = invoke(*args, "-s", "~nosuchuser/x")
+    assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
     assert "~nosuchuser/x" in result.stderr
     assert "report" not in result.stderr
@@ -236,15 +237,19 @@ def test_a_home_of_nobody_is_wrong_usage(args: list[str]) -> None:
 
 @pytest.mark.parametrize("args", [["list"], ["info", "good"], ["search", "thing"]])
 @pytest.mark.parametrize("default", [False, True])
-def test_a_source_that_cannot_be_looked_at_costs_no_other(workplace: Path, args: list[str], *, default: bool) -> None:
+def test_a_source_that_cannot_be_looked_at_costs_no_other(
+    workplace: Path, args: list[str], monkeypatch: pytest.MonkeyPatch, *, default: bool
+) -> None:
     """What the other sources have is shown; the one that the system refuses is a problem and exit code 1."""
     write_files(workplace, {".agents/skills/good/SKILL.md": skill_md("good")})
     refused = "/" + "x" * 300
     sources = [] if default else ["-s", refused, "-s", ".agents/skills"]
-    result = command(*args, *sources, **({"HOME": refused} if default else {}))
+    if default:
+        monkeypatch.setenv("HOME", refused)
+    result = invoke(*args, *sources)
     assert "good" in result.stdout
     assert ": source-failed: " in result.stderr
-    assert result.returncode == 1
+    assert result.exit_code == 1
 
 
 def test_sources_may_be_written_with_tilde_and_dots(workplace: Path) -> None:
@@ -287,9 +292,7 @@ def test_a_pipe_gets_plain_lines_with_nothing_cut(workplace: Path) -> None:
     assert re.fullmatch(rf"{name}\t{deep}\t\d+ tokens\t1 script\tok", line)
 
 
-@pytest.mark.parametrize(
-    "args", [["list", "-s", "s"], ["search", "thing", "-s", "s"], ["info", "a", "-s", "s"], ["validate", "s"]]
-)
+@pytest.mark.parametrize("args", [["list", "-s", "s"], ["validate", "s"]])
 def test_a_pipe_is_plain_also_where_color_is_forced(workplace: Path, args: list[str]) -> None:
     """Build servers set FORCE_COLOR for all; what a program reads stays the same."""
     write_files(workplace / "s", {"a/SKILL.md": skill_md("a"), "b/SKILL.md": BROKEN})
@@ -665,34 +668,50 @@ def _spoil(file: Path, kind: str) -> None:
         file.symlink_to("/dev/zero")
 
 
+@pytest.fixture
+def no_wait() -> Iterator[None]:
+    """End a test that waits for ever, as on a pipe that nobody writes to."""
+
+    def give_up(_signal: int, _frame: object) -> None:
+        raise TimeoutError("the command waits for something")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("no_wait")
 @pytest.mark.parametrize("kind", ["dangling link", "directory", "pipe", "device"])
 @pytest.mark.parametrize("where", ["s", "s/odd", "."])
 def test_validate_passes_nothing_that_is_no_file(workplace: Path, kind: str, where: str) -> None:
     """What is named SKILL.md and is no file is an error, and never opened; skills beside it are checked."""
     _spoil(workplace / "s/odd/SKILL.md", kind)
     write_files(workplace / "s", {"good/SKILL.md": skill_md("good")})
-    result = command("validate", where)
-    assert result.returncode == 1
+    result = invoke("validate", where)
+    assert result.exit_code == 1
     [line] = result.stdout.splitlines()
     assert line.startswith("s/odd/SKILL.md: skill-unreadable: ")
 
 
+@pytest.mark.usefixtures("no_wait")
 @pytest.mark.parametrize("kind", ["dangling link", "pipe", "device"])
 def test_validate_takes_what_is_no_file_by_name(workplace: Path, kind: str) -> None:
     """Named itself, what is no file is an error too."""
     _spoil(workplace / "odd/SKILL.md", kind)
-    result = command("validate", "odd/SKILL.md")
-    assert result.returncode == 1
+    result = invoke("validate", "odd/SKILL.md")
+    assert result.exit_code == 1
     assert result.stdout.startswith("odd/SKILL.md: skill-unreadable: ")
 
 
+@pytest.mark.usefixtures("no_wait")
 @pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
 def test_list_never_opens_what_is_no_file(workplace: Path, kind: str) -> None:
     """A pipe or device named SKILL.md keeps nobody waiting: it is a skill that cannot be used."""
     _spoil(workplace / "s/odd/SKILL.md", kind)
     write_files(workplace / "s", {"good/SKILL.md": skill_md("good")})
-    result = command("list", "-s", "s", "--json")
-    rows = json.loads(result.stdout)
+    rows = as_json(invoke("list", "-s", "s", "--json"))
     assert [row["name"] for row in rows] == ["good", "odd"]
     assert codes(rows[1]["problems"]) == ["skill-unreadable"]
 
@@ -944,7 +963,6 @@ def test_a_reader_that_goes_away_is_no_crash(workplace: Path) -> None:
 WITHOUT_A_STREAM = {
     "no input": (0, ["create", "fresh", "-s", "t"], 2, ""),
     "no output": (1, ["list", "-s", "s"], 0, ""),
-    "no output for JSON": (1, ["list", "-s", "s", "--json"], 0, ""),
     "no errors": (2, ["list", "-s", "s", "--json"], 0, '"s-1"'),
     "no errors, problems": (2, ["validate", "s"], 1, "description-missing"),
     "no errors, wrong usage": (2, ["info", "nothing", "-s", "s"], 2, ""),

@@ -934,7 +934,7 @@ def test_a_later_run_is_cheap_however_many_links_there_are(mode: Mode, refresh: 
         assert before_agent(mode, middleware, {"messages": [], **state}) is None
         return time.process_time() - started
 
-    assert min(map(seconds, [3000] * 3)) < 8 * min(map(seconds, [750] * 3))
+    assert min(map(seconds, [1600] * 2)) < 8 * min(map(seconds, [400] * 2))
 
 
 @both_modes

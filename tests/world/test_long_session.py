@@ -21,7 +21,7 @@ from deepskills._session import fingerprint
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, skill_md, unload, write_files
 
-TURNS = scaled(60, 300)
+TURNS = scaled(42, 300)
 WINDOW = TURNS // 5
 """How many turns at the beginning and at the end are compared."""
 

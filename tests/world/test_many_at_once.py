@@ -24,8 +24,8 @@ from support import disk, load, skill_md, unload, write_files
 SKILLS = [f"skill-{number:02}" for number in range(12)]
 RUNS = scaled(2, 3)
 TURNS = 2
-THREADS = scaled(24, 200)
-TASKS = scaled(60, 500)
+THREADS = scaled(16, 200)
+TASKS = scaled(40, 500)
 
 
 def calls_of(number: int) -> list[list[tuple[str, dict[str, Any]]]]:
