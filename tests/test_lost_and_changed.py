@@ -139,6 +139,30 @@ def test_what_others_hid_does_not_come_back_from_the_file(mode: Mode, tmp_path: 
     assert agent.get_state(config).values["skills_loaded"] == []
 
 
+class KeepsLastQuestion(Redacts):
+    """Sends the last question alone, as middleware that shortens requests and not the history does."""
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Any:
+        return handler(request.override(messages=request.messages[-1:]))
+
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: Callable[..., Any]) -> Any:
+        return await handler(request.override(messages=request.messages[-1:]))
+
+
+@both_modes
+def test_what_was_hidden_in_requests_does_not_come_back_from_the_history(mode: Mode, tmp_path: Path) -> None:
+    """A text that was hidden in requests alone is given up, not put back from state, in a process that never saw it."""
+    library(tmp_path, "alpha", body=f"Write to {SECRET} first.\n" * 30)
+    saver, config = InMemorySaver(), {"configurable": {"thread_id": "requests"}}
+    for shortens in (False, True):
+        model = ScriptedChatModel(replies=[] if shortens else [call_tools(load("alpha"))])
+        others = [Redacts(), *([KeepsLastQuestion()] if shortens else [])]
+        agent: Any = create_agent(model, middleware=[*others, skills(tmp_path)], checkpointer=saver)
+        run(mode, agent, "go", config)
+        assert not any(SECRET in request.text for request in model.requests)
+    assert agent.get_state(config).values["skills_loaded"] == []
+
+
 @both_modes
 def test_a_text_with_its_middle_cut_out_is_put_back_whole(mode: Mode, tmp_path: Path) -> None:
     """A text whose beginning and end are left, and most of its length, still counts as lost: lines are missing."""

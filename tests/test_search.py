@@ -3,7 +3,6 @@
 import importlib
 import json
 import sqlite3
-import sys
 import threading
 import tracemalloc
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, disk, run, skill_md, tool_messages, write_files
 from test_manager import ask
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 benchmark: Any = importlib.import_module("search")
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=200, suppress_health_check=[HealthCheck.too_slow])

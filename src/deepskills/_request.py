@@ -194,7 +194,7 @@ def _recall(
         record = standing.records.get(name)
         if record is None:
             continue
-        text = memory.get(record.get("text", "")) or _from_history(name, record["digest"], state)
+        text = memory.get(record.get("text", "")) or _from_history(name, record, state)
         if text is not None:
             memory.put(text)
             found[name] = (text, record)
@@ -223,13 +223,19 @@ def _present(prepared: Prepared, record: LoadRecord) -> tuple[str, LoadRecord]:
     return text, now
 
 
-def _from_history(name: str, digest: str, state: Mapping[str, Any]) -> str | None:
+def _from_history(name: str, record: LoadRecord, state: Mapping[str, Any]) -> str | None:
+    """Return the text that a message in state holds; where others changed it for requests alone, state's is not it."""
     for message in reversed(state.get("messages") or ()):
         mark = session.mark_of(message)
-        if mark is not None and mark.get("event") == "load" and mark["skill"] == name and mark.get("digest") == digest:
-            text = session.carried_text(message, mark)
-            if text is not None:
-                return text
+        if (
+            mark is None
+            or mark.get("event") != "load"
+            or (mark["skill"], mark.get("digest")) != (name, record["digest"])
+        ):
+            continue
+        text = session.carried_text(message, mark)
+        if text is not None and not (record.get("edited") and session.fingerprint(text) != record.get("text")):
+            return text
     return None
 
 
@@ -290,8 +296,8 @@ def _update(
         update["skill_resources"] = dict.fromkeys(lost)
         update["skills_load_records"] = dict.fromkeys(lost)
         told.update(dict.fromkeys(lost))
-    before = state.get("skills_reattached") or {}
-    told.update({name: None for name, digest in before.items() if digest == LEFT_OUT and name not in put_back})
+    noted = state.get("skills_reattached") or {}
+    told.update({name: None for name, digest in noted.items() if digest == LEFT_OUT and name not in put_back})
     if told:
         update["skills_reattached"] = told
     before = state.get("skills_load_records") or {}

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,9 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from store_support import create_database, drop_database, new_engine, run_sql
 
 from deepskills.store import create_store_engine, migrations
-
-# What the tests of the whole library share, also when these run alone.
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 POSTGRES_URL = "DEEPSKILLS_TEST_POSTGRES_URL"
 """Names a PostgreSQL server to use where pgserver has no wheel; its user must be allowed to create databases."""
