@@ -34,8 +34,8 @@ from search import quality, speed
 from unloading import tokens_given_back
 
 from deepskills import SkillsMiddleware, read_skill
-from deepskills._lifecycle import Preparation, prepare
-from deepskills._plan import adrive
+from deepskills._backend.plan import adrive
+from deepskills._loading.decisions import Preparation, prepare
 
 SOURCES = ["/skills"]
 DELAY = 0.02

@@ -13,7 +13,7 @@ from typing import Any
 
 from rank_bm25 import BM25Okapi
 
-from deepskills._search import Document, SearchIndex
+from deepskills._catalog.search import Document, SearchIndex
 
 DATA = Path(__file__).parent / "data" / "search"
 HALVES = ("dev", "frozen")

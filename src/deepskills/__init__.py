@@ -1,5 +1,7 @@
 """deepskills: the skills runtime for LangChain agents."""
 
+from deepskills._agent.middleware import SkillsMiddleware
+from deepskills._agent.state import SkillsState, SkillsStateUpdate
 from deepskills._errors import (
     SkillFileNotFoundError,
     SkillFormatError,
@@ -7,12 +9,10 @@ from deepskills._errors import (
     SkillPathError,
     SkillsError,
 )
-from deepskills._middleware import SkillsMiddleware
-from deepskills._prompt import SKILLS_SYSTEM_PROMPT
-from deepskills._skillmd import SkillReading, parse_skill_md, read_skill, validate_skill
-from deepskills._state import SkillsState, SkillsStateUpdate
+from deepskills._format.reading import SkillReading, parse_skill_md, read_skill, validate_skill
+from deepskills._format.writing import generate_skill_md
+from deepskills._prompt.wording import SKILLS_SYSTEM_PROMPT
 from deepskills._types import ResourceMetadata, SkillMetadata, SkillProblem, SkillSource
-from deepskills._writing import generate_skill_md
 from deepskills.manager import SkillsManager
 
 __all__ = [

@@ -23,7 +23,7 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        from deepskills import cli  # noqa: PLC0415 - the extra may not be there
+        from deepskills._cli import app as cli  # noqa: PLC0415 - the extra may not be there
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise

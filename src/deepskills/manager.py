@@ -9,15 +9,15 @@ from typing import TypeVar
 from deepagents.backends import BackendProtocol, FilesystemBackend
 from typing_extensions import TypedDict
 
-from deepskills._assets import list_assets, read_asset, script_path
-from deepskills._discovery import Catalog, Known, SkillCache, discover
+from deepskills._agent.settings import Settings, is_backend
+from deepskills._backend.plan import Plan
+from deepskills._catalog.discovery import Catalog, Known, SkillCache, discover
+from deepskills._catalog.lookup import SearchCache, check_known, find_or_raise
+from deepskills._catalog.sources import parse_sources
 from deepskills._errors import SkillsError
-from deepskills._finding import SearchCache, check_known, find_or_raise
-from deepskills._lifecycle import Budgets, Preparation, prepare
-from deepskills._plan import Plan
-from deepskills._prompt import shown_name
-from deepskills._settings import Settings, is_backend
-from deepskills._sources import parse_sources
+from deepskills._files.assets import list_assets, read_asset, script_path
+from deepskills._loading.decisions import Budgets, Preparation, prepare
+from deepskills._prompt.wording import shown_name
 from deepskills._types import SkillMetadata, SkillProblem, SkillSource
 
 __all__ = ["SearchResult", "SkillsManager"]

@@ -17,10 +17,10 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from test_context_agents import LOSSES, NAMES, QUESTION, Loss, Parts, middleware, places, unpaired, write_skill
 
 from deepskills.testing import Reply, call_tools
 from support import MODES, Mode, load
-from test_context_agents import LOSSES, NAMES, QUESTION, Loss, Parts, middleware, places, unpaired, write_skill
 
 RESUMED = {name: loss for name, loss in LOSSES.items() if loss.window is None}
 """The ways of losing texts that need but few turns."""

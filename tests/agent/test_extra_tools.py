@@ -17,13 +17,13 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
+from test_manager import LIBRARY, Down, Partial
+from test_paths import HONEST, HOSTILE, OUTSIDE, spelled
 
 from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
 from deepskills._types import MAX_SKILL_FILE_BYTES
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, state_files, tool_messages, write_files
-from test_manager import LIBRARY, Down, Partial
-from test_paths import HONEST, HOSTILE, OUTSIDE, spelled
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 

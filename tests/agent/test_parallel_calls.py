@@ -20,8 +20,8 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command, interrupt
 
 from deepskills import SkillsMiddleware
-from deepskills._lifecycle import SkillCall
-from deepskills._session import earlier_calls
+from deepskills._agent.session import earlier_calls
+from deepskills._loading.decisions import SkillCall
 from deepskills.testing import Reply, ScriptedChatModel, call_tools
 from support import (
     MODES,

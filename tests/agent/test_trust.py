@@ -18,7 +18,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
 from deepskills import SkillMetadata, SkillsMiddleware
-from deepskills._kept import catalog_digest
+from deepskills._catalog.kept import catalog_digest
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, hand_written_graph, load, run, skill_md, tool_messages, write_files
 

@@ -17,8 +17,8 @@ from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
 
-from deepskills._missing import is_missing_error
-from deepskills._plan import (
+from deepskills._backend.missing import is_missing_error
+from deepskills._backend.plan import (
     MAX_FAILED_BATCHES,
     Call,
     Consult,

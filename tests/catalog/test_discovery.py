@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 import pytest
 
 from deepskills import SkillMetadata, SkillProblem
-from deepskills._discovery import (
+from deepskills._backend.plan import Call, Entry, Failed, File, Files, ListDirectory, Listing, ReadFiles, Reply
+from deepskills._catalog.discovery import (
     Catalog,
     Known,
     SkillCache,
     discover,
     source_errors,
 )
-from deepskills._kept import catalog_digest
-from deepskills._origins import readable_from
-from deepskills._plan import Call, Entry, Failed, File, Files, ListDirectory, Listing, ReadFiles, Reply
-from deepskills._sources import parse_sources
+from deepskills._catalog.kept import catalog_digest
+from deepskills._catalog.origins import readable_from
+from deepskills._catalog.sources import parse_sources
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SkillSource
 from support import skill_md
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deepskills import SkillMetadata
-from deepskills._kept import MAX_KEPT_BYTES, catalog_digest, catalog_text, pack, text_digest, unpack
+from deepskills._catalog.kept import MAX_KEPT_BYTES, catalog_digest, catalog_text, pack, text_digest, unpack
 
 
 def catalog(count: int) -> list[SkillMetadata]:
@@ -50,7 +50,7 @@ def test_a_catalog_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch
     """There is a bound on what is packed, and on what is unpacked."""
     text = catalog_text(catalog(10))
     packed = pack(text)
-    monkeypatch.setattr("deepskills._kept.MAX_KEPT_BYTES", len(text) - 1)
+    monkeypatch.setattr("deepskills._catalog.kept.MAX_KEPT_BYTES", len(text) - 1)
     assert pack(text) is None
     assert unpack(packed, text_digest(text)) is None
 

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langgraph.checkpoint.memory import InMemorySaver
+from test_manager import ask
 
 from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
-from deepskills._finding import SearchCache
-from deepskills._search import Document, SearchIndex, split_words
+from deepskills._catalog.lookup import SearchCache
+from deepskills._catalog.search import Document, SearchIndex, split_words
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, disk, run, skill_md, tool_messages, write_files
-from test_manager import ask
 
 benchmark: Any = importlib.import_module("search")
 

@@ -10,7 +10,7 @@ from deepagents.backends import StateBackend
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
 
 from deepskills import SkillsMiddleware, SkillSource
-from deepskills._sources import Source, distinct, lies_under, parent, parse_sources, tidy
+from deepskills._catalog.sources import Source, distinct, lies_under, parent, parse_sources, tidy
 from support import MODES, Conversation, Mode, disk, load, skill_md, write_files
 
 LABELLED: list[SkillSource] = [

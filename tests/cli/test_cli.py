@@ -18,8 +18,8 @@ from typer.testing import CliRunner, Result
 
 from deepskills import __main__ as entry
 from deepskills import validate_skill
-from deepskills._cli_output import to_json, visible
-from deepskills.cli import app
+from deepskills._cli.app import app
+from deepskills._cli.output import to_json, visible
 from support import skill_md, write_files
 
 ROW_KEYS = ["name", "description", "path", "source", "tokens", "resources", "problems"]
@@ -27,7 +27,7 @@ DETAIL_KEYS = [*ROW_KEYS, "license", "compatibility", "metadata", "allowed_tools
 ESCAPE = "\x1b"
 STYLED = re.compile(r"\x1b\[[0-9;]*m")
 BROKEN = "no frontmatter here"
-EXAMPLES = Path(__file__).parent.parent / "examples" / "skills"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "skills"
 
 
 @pytest.fixture(autouse=True)
@@ -888,10 +888,10 @@ def test_without_the_extra_the_command_says_what_to_install(module: str, start: 
 
 def test_an_import_that_fails_for_another_reason_is_not_blamed_on_the_extra() -> None:
     """A broken installation shows its own error."""
-    program = "import sys, deepskills.__main__ as entry; sys.modules['deepskills._cli_output'] = None; entry.main()"
+    program = "import sys, deepskills.__main__ as entry; sys.modules['deepskills._cli.output'] = None; entry.main()"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "deepskills[cli]" not in result.stderr
-    assert "_cli_output" in result.stderr
+    assert "_cli" in result.stderr
 
 
 def test_what_nobody_foresaw_shows_no_traceback() -> None:
@@ -923,7 +923,7 @@ def stop(*_):
 
 class Stop:
     def find_spec(self, name, *_):
-        if name == "deepskills.cli":
+        if name == "deepskills._cli.app":
             raise KeyboardInterrupt
 
 sys.argv = ["deepskills", "list"]

@@ -27,15 +27,15 @@ from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool
 from langgraph.store.memory import InMemoryStore
-
-from deepskills import SkillFileNotFoundError, SkillPathError, SkillsError, SkillsManager
-from deepskills._assets import MAX_ASSETS
-from deepskills._paths import check_relative
-from deepskills._resources import RESOURCE_DIRECTORIES
-from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, disk, run, skill_md, state_files, write_files
 from test_manager import ask
 from test_paths import HONEST, HOSTILE, OUTSIDE, spelled
+
+from deepskills import SkillFileNotFoundError, SkillPathError, SkillsError, SkillsManager
+from deepskills._files.assets import MAX_ASSETS
+from deepskills._files.inventory import RESOURCE_DIRECTORIES
+from deepskills._files.paths import check_relative
+from deepskills.testing import ScriptedChatModel, call_tools
+from support import MODES, Mode, disk, run, skill_md, state_files, write_files
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 hostile_paths = pytest.mark.parametrize("path", HOSTILE.values(), ids=HOSTILE)

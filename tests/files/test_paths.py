@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepskills import SkillFileNotFoundError, SkillPathError, SkillsError
-from deepskills._paths import MAX_PART_LENGTH, MAX_PATH_LENGTH, check_relative, script_to_relative
-from deepskills._resources import RESOURCE_DIRECTORIES
+from deepskills._files.inventory import RESOURCE_DIRECTORIES
+from deepskills._files.paths import MAX_PART_LENGTH, MAX_PATH_LENGTH, check_relative, script_to_relative
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from deepskills import SkillFormatError, SkillReading, parse_skill_md, read_skill, validate_skill
-from deepskills._problems import PROBLEMS
+from deepskills._format.problems import PROBLEMS
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 

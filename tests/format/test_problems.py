@@ -5,7 +5,7 @@ import string
 
 import pytest
 
-from deepskills._problems import MAX_LISTED, MAX_QUOTED_LENGTH, PROBLEMS, listed, problem, quoted
+from deepskills._format.problems import MAX_LISTED, MAX_QUOTED_LENGTH, PROBLEMS, listed, problem, quoted
 
 
 @pytest.mark.parametrize("code", PROBLEMS)

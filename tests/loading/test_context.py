@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.exceptions import ContextOverflowError
 
-from deepskills._context import Carrier, Decisions, decide
-from deepskills._lifecycle import Standing
-from deepskills._request import TextMemory, is_overflow
-from deepskills._session import fingerprint
+from deepskills._agent.request import TextMemory, is_overflow
+from deepskills._agent.session import fingerprint
+from deepskills._loading.decisions import Standing
+from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._types import LoadRecord
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=300)

@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 import pytest
 
 from deepskills import ResourceMetadata, SkillMetadata
-from deepskills._answers import answer
-from deepskills._lifecycle import (
+from deepskills._backend.plan import Call, Entry, Failed, File, Files, ListDirectory, Listing, Plan, ReadFiles, Reply
+from deepskills._files.inventory import Inventory, summarize, take_inventories
+from deepskills._loading.decisions import (
     AlreadyLoaded,
     Budgets,
     Loaded,
@@ -28,9 +29,8 @@ from deepskills._lifecycle import (
     prepare,
     unknown,
 )
-from deepskills._plan import Call, Entry, Failed, File, Files, ListDirectory, Listing, Plan, ReadFiles, Reply
-from deepskills._prompt import skill_block
-from deepskills._resources import Inventory, summarize, take_inventories
+from deepskills._prompt.answers import answer
+from deepskills._prompt.wording import skill_block
 from deepskills._types import LoadRecord, ResourceType
 from support import skill_md
 

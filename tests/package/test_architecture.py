@@ -1,71 +1,58 @@
-"""The shape of the code: who may call a backend, who knows the frameworks, and in which direction imports go."""
+"""The shape of the code: which folder may import which, who knows the frameworks, and who may call a backend."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import deepskills
 
 PACKAGE = Path(deepskills.__file__).parent
-MODULES = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.glob("*.py"))}
 
-BACKEND_METHODS = frozenset({"ls", "als", "download_files", "adownload_files", "upload_files", "aupload_files"})
+ORDER = (
+    "_types",
+    "_errors",
+    "_format",
+    "_backend",
+    "_catalog",
+    "_files",
+    "_loading",
+    "_prompt",
+    "_agent",
+    "manager",
+    "testing",
+    "extensions",
+    "store",
+    "_cli",
+    "__init__",
+    "__main__",
+)
+"""Every folder and module of the package, each allowed to import those before it and itself."""
+
+KNOWS_FRAMEWORKS = frozenset({"_backend", "_agent", "extensions", "manager", "testing", "_cli", "store"})
+
+AGENT_IS_PRIVATE_TO = frozenset({"extensions", "_cli", "store"})
+"""Folders that use the agent side through the public package only."""
 
 FRAMEWORKS = frozenset({"langchain", "langchain_core", "langgraph", "deepagents"})
 
-PLAIN = [
-    "_answers",
-    "_context",
-    "_discovery",
-    "_errors",
-    "_frontmatter",
-    "_lifecycle",
-    "_naming",
-    "_problems",
-    "_prompt",
-    "_resources",
-    "_section",
-    "_skillmd",
-    "_sources",
-    "_text",
-    "_types",
-    "_writing",
-]
-"""Modules that a test calls without a graph: they never name a framework."""
+MAX_LINES = 350
+"""Longest module; a longer one has two jobs."""
 
-EDGE = frozenset(
-    {
-        "_catalog",
-        "_extra_tools",
-        "_local",
-        "_middleware",
-        "_pins",
-        "_plan",
-        "_request",
-        "_session",
-        "_settings",
-        "_skill_tools",
-        "_state",
-        "_tools",
-        "_turn",
-        "manager",
-        "testing",
-    }
-)
-"""Modules that may know the frameworks: hooks, tools, messages, state and backends."""
-
-COMMAND_LINE = frozenset(name for name in MODULES if name.startswith(("__main__", "cli", "_cli")))
-"""The program beside the library: it has a terminal and a disk of its own."""
-
-LIBRARY = {name: tree for name, tree in MODULES.items() if name not in COMMAND_LINE}
+BACKEND_METHODS = frozenset({"ls", "als", "download_files", "adownload_files", "execute", "aexecute"})
 
 FILE_READERS = frozenset({"open", "read_text", "read_bytes"})
 
+MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def room(module: str) -> str:
+    """Return the folder, or the top-level module, that a module belongs to."""
+    return module.partition("/")[0].removesuffix(".py")
+
 
 def imports_of(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
-    """Yield each import of a module, wherever it stands, as the module named and the name taken from it."""
+    """Yield each import of a module, wherever it is, as the module named and the name taken from it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
@@ -73,58 +60,92 @@ def imports_of(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
             yield from ((node.module, alias.name) for alias in node.names)
 
 
-def own_imports(tree: ast.Module) -> set[str]:
-    """Return the modules of this package that a module imports."""
+def rooms_imported(tree: ast.Module) -> set[str]:
+    """Return the rooms of this package that a module imports from; the package itself is `__init__`."""
     found = set()
     for module, name in imports_of(tree):
-        if module == "deepskills" and name in MODULES:
-            found.add(name)
+        if module == "deepskills":
+            found.add(name if name in ORDER else "__init__")
         elif module.startswith("deepskills."):
             found.add(module.split(".")[1])
     return {name for name in found if name is not None}
 
 
-def frameworks_of(tree: ast.Module) -> set[str]:
-    return {module.partition(".")[0] for module, _ in imports_of(tree)} & FRAMEWORKS
+def called_names(tree: ast.Module) -> set[str]:
+    """Return the names of all functions and methods that a module calls, except those of its own base class."""
+    functions = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    methods = {f.attr for f in functions if isinstance(f, ast.Attribute) and ast.unparse(f.value) != "super()"}
+    return methods | {f.id for f in functions if isinstance(f, ast.Name)}
 
 
-def called_methods(tree: ast.Module) -> set[str]:
-    """Return the names of all methods that a module calls, save those that a class calls on its own base."""
-    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    attributes = (function for function in calls if isinstance(function, ast.Attribute))
-    return {attribute.attr for attribute in attributes if ast.unparse(attribute.value) != "super()"}
+def test_imports_go_one_way() -> None:
+    """A folder imports only those before it in one ordered list, and every module has its place in the list."""
+    assert {room(module) for module in MODULES} == set(ORDER)
+    backwards = [
+        (module, imported)
+        for module, tree in TREES.items()
+        for imported in rooms_imported(tree) - {"__init__"}
+        if ORDER.index(imported) > ORDER.index(room(module))
+    ]
+    assert backwards == []
 
 
-def called_functions(tree: ast.Module) -> set[str]:
-    """Return the names of all functions that a module calls."""
-    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return {function.id for function in calls if isinstance(function, ast.Name)}
+def test_only_the_edges_import_the_public_package() -> None:
+    """Only what is built on the public API may import it; inside the library it would be a circle."""
+    users = {room(module) for module, tree in TREES.items() if "__init__" in rooms_imported(tree)}
+    assert users <= {"extensions", "store", "_cli", "__main__"}
 
 
-def test_only_the_drivers_call_a_backend() -> None:
-    """Backend methods are called in `_plan` alone, sync and async; everything else is a plan."""
-    callers = {name for name, tree in MODULES.items() if BACKEND_METHODS & called_methods(tree)}
-    assert callers == {"_plan"}
-    assert {"ls", "als", "download_files", "adownload_files"} <= called_methods(MODULES["_plan"])
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_the_core_knows_no_framework(name: str) -> None:
-    """The core is plain Python: no LangChain, no LangGraph, no deepagents."""
-    assert frameworks_of(MODULES[name]) == set()
+def test_modules_of_one_folder_do_not_import_each_other_in_a_circle() -> None:
+    """No module imports itself by way of others."""
+    names = {f"deepskills.{name.removesuffix('.py').replace('/', '.')}": name for name in MODULES}
+    graph: dict[str, set[str]] = {}
+    for module, tree in TREES.items():
+        dotted = {given for item, taken in imports_of(tree) for given in (item, f"{item}.{taken}")}
+        graph[module] = {names[name] for name in dotted if name in names} - {module}
+    done: set[str] = set()
+    while ready := {module for module, needs in graph.items() if module not in done and needs <= done}:
+        done |= ready
+    assert graph.keys() - done == set()
 
 
 def test_frameworks_are_known_at_the_edge_only() -> None:
-    """A module that imports a framework is one of those that may."""
-    assert {name for name, tree in LIBRARY.items() if frameworks_of(tree)} <= EDGE
-    assert not EDGE & set(PLAIN)
+    """The core is plain Python: no LangChain, no LangGraph, no deepagents outside the folders that connect to them."""
+    knowing = {
+        module
+        for module, tree in TREES.items()
+        if {name.partition(".")[0] for name, _ in imports_of(tree)} & FRAMEWORKS
+    }
+    assert [module for module in knowing if room(module) not in KNOWS_FRAMEWORKS] == []
+
+
+def test_what_is_built_on_the_public_api_does_not_reach_into_the_agent() -> None:
+    """Extensions, the command line and the store use the middleware as any user does."""
+    reaching = [
+        module
+        for module, tree in TREES.items()
+        if room(module) in AGENT_IS_PRIVATE_TO and "_agent" in rooms_imported(tree)
+    ]
+    assert reaching == []
+
+
+def test_only_the_backend_folder_calls_a_backend() -> None:
+    """Backend methods are called by the drivers alone; everything else asks for a request to be performed."""
+    library = {m: t for m, t in TREES.items() if room(m) not in {"store", "_cli", "_backend"}}
+    assert [module for module, tree in library.items() if BACKEND_METHODS & called_names(tree)] == []
+
+
+def test_no_file_is_read_beside_the_backend() -> None:
+    """Files are read through backends only, so that every backend works."""
+    library = {m: t for m, t in TREES.items() if room(m) not in {"store", "_cli", "__main__"}}
+    assert [module for module, tree in library.items() if FILE_READERS & called_names(tree)] == []
 
 
 def test_no_private_name_of_a_framework_is_used() -> None:
     """What the frameworks keep to themselves may change in any release."""
     private = [
         (name, module, taken)
-        for name, tree in MODULES.items()
+        for name, tree in TREES.items()
         for module, taken in imports_of(tree)
         if module.partition(".")[0] in FRAMEWORKS
         and any(part.startswith("_") for part in [*module.split("."), taken or ""])
@@ -132,28 +153,16 @@ def test_no_private_name_of_a_framework_is_used() -> None:
     assert private == []
 
 
-def test_no_file_is_read_beside_the_backend() -> None:
-    """Files are read through backends only, so that every backend works."""
-    called = {name: called_functions(tree) | called_methods(tree) for name, tree in LIBRARY.items()}
-    assert [name for name, names in called.items() if FILE_READERS & names] == []
+def test_modules_are_short() -> None:
+    """A module has one job, and fits in one reading."""
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
-def test_imports_go_one_way() -> None:
-    """No module imports itself by way of others, and the library knows nothing of the command line."""
-    assert not [name for name, tree in LIBRARY.items() if own_imports(tree) & COMMAND_LINE]
-    graph = {name: own_imports(tree) for name, tree in MODULES.items() if name != "__init__"}
-    done: set[str] = set()
-    while ready := {name for name, needs in graph.items() if name not in done and needs <= done}:
-        done |= ready
-    assert graph.keys() - done == set()
-
-
-def test_the_package_only_re_exports() -> None:
-    """`__init__` holds imports and a sorted `__all__`, nothing else."""
-    body = MODULES["__init__"].body
-    assert isinstance(body[0], ast.Expr)
-    assert [type(node) for node in body[1:-1]] == [ast.ImportFrom] * (len(body) - 2)
-    assert isinstance(body[-1], ast.Assign)
+def test_every_module_says_what_it_is_for() -> None:
+    """A module opens with a docstring of whole sentences."""
+    docstrings = {name: ast.get_docstring(tree) or "" for name, tree in TREES.items()}
+    assert [name for name, text in docstrings.items() if not text.endswith(".")] == []
 
 
 def test_public_names_are_sorted_importable_and_documented() -> None:
@@ -164,14 +173,13 @@ def test_public_names_are_sorted_importable_and_documented() -> None:
     classes = [name for name in names if not name.isupper() and name[0].isupper()]
     functions = [name for name in names if name[0].islower()]
     assert names == [*sorted(constants), *sorted(classes), *sorted(functions)]
-    for name in names:
-        found = getattr(deepskills, name)
-        assert not callable(found) or found.__doc__, name
+    undocumented = [name for name in names if callable(found := getattr(deepskills, name)) and not found.__doc__]
+    assert undocumented == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_what_is_promised_is_public() -> None:
+    """Users import these from the package itself."""
+    promised = {
         "ResourceMetadata",
         "SKILLS_SYSTEM_PROMPT",
         "SkillFormatError",
@@ -186,16 +194,5 @@ def test_public_names_are_sorted_importable_and_documented() -> None:
         "parse_skill_md",
         "read_skill",
         "validate_skill",
-    ],
-)
-def test_what_is_promised_is_public(name: str) -> None:
-    """Users import these from the package itself."""
-    assert name in deepskills.__all__
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_every_module_says_what_it_is_for(name: str) -> None:
-    """A module opens with a docstring of whole sentences."""
-    docstring = ast.get_docstring(MODULES[name])
-    assert docstring
-    assert docstring.endswith(".")
+    }
+    assert promised <= set(deepskills.__all__)

@@ -18,7 +18,7 @@ from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, unload, write_files
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 MEASURED = {"Discovery of 1,000 skills"}
 """Rows that `make bench` shows: times are no matter for a test."""
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from deepskills._problems import PROBLEMS
+from deepskills._format.problems import PROBLEMS
 from deepskills.testing import ScriptedChatModel
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODEL = '"anthropic:claude-sonnet-4-5"'
 """How the documentation names a model; here a scripted one takes its place."""

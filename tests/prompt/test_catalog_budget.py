@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepskills import ResourceMetadata, SkillMetadata, SkillsMiddleware
-from deepskills._catalog_list import Listed, render_list
+from deepskills._prompt.catalog_list import Listed, render_list
 from deepskills.testing import call_tools
 from support import MODES, Conversation, Mode, disk, load, skill_md, unload, write_files
 

@@ -11,7 +11,7 @@ from deepskills import SkillsMiddleware
 from deepskills.testing import Request, call_tools
 from support import MODES, Conversation, Mode, disk, load, skill_md, unload, write_files
 
-BENCHMARK = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks/prompt_cache.py"))
+BENCHMARK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/prompt_cache.py"))
 NAMES = ("alpha", "beta", "gamma")
 
 modes = pytest.mark.parametrize("mode", MODES)

@@ -15,9 +15,9 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from world_support import check_whole, scaled, told, versions_in
 
 from deepskills import SkillsMiddleware
-from deepskills._discovery import SkillCache
-from deepskills._request import TextMemory
-from deepskills._session import fingerprint
+from deepskills._agent.request import TextMemory
+from deepskills._agent.session import fingerprint
+from deepskills._catalog.discovery import SkillCache
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, skill_md, unload, write_files
 

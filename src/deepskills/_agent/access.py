@@ -6,12 +6,12 @@ sources are looked at once, within the same plan, before anything is refused.
 
 from collections.abc import Sequence
 
-from deepskills._discovery import Catalog, Known, discover
-from deepskills._origins import readable_from
-from deepskills._plan import Plan
-from deepskills._problems import problem
-from deepskills._settings import Settings
-from deepskills._sources import Source
+from deepskills._agent.settings import Settings
+from deepskills._backend.plan import Plan
+from deepskills._catalog.discovery import Catalog, Known, discover
+from deepskills._catalog.origins import readable_from
+from deepskills._catalog.sources import Source
+from deepskills._format.problems import problem
 
 
 class Look:

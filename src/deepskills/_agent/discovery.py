@@ -6,17 +6,17 @@ from typing import Any
 
 from langchain_core.messages import HumanMessage
 
-from deepskills import _session as session
-from deepskills._discovery import SOURCE_ERRORS, Catalog, Known, discover, source_errors
+from deepskills._agent import session
+from deepskills._agent.settings import Settings
+from deepskills._agent.state import SkillsStateUpdate
+from deepskills._backend.plan import Plan
+from deepskills._catalog.discovery import SOURCE_ERRORS, Catalog, Known, discover, source_errors
+from deepskills._catalog.origins import Led, owner_of, readable_from
 from deepskills._errors import SkillsError
-from deepskills._lifecycle import Standing
-from deepskills._origins import Led, owner_of, readable_from
-from deepskills._plan import Plan
-from deepskills._problems import problem, quoted
-from deepskills._prompt import shown_name
-from deepskills._settings import Settings
-from deepskills._state import SkillsStateUpdate
-from deepskills._text import one_line
+from deepskills._format.problems import problem, quoted
+from deepskills._format.text import one_line
+from deepskills._loading.decisions import Standing
+from deepskills._prompt.wording import shown_name
 from deepskills._types import ResourceMetadata, SkillProblem
 
 logger = logging.getLogger("deepskills")

@@ -11,14 +11,14 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel, Field
 
-from deepskills import _session as session
-from deepskills._assets import list_assets, read_asset, script_path
+from deepskills._agent import session
+from deepskills._agent.settings import Settings
+from deepskills._agent.tools import preparation
+from deepskills._backend.plan import Consult, Consulted, Plan
+from deepskills._catalog.lookup import SearchCache, check_known, find_or_raise
 from deepskills._errors import SkillsError
-from deepskills._finding import SearchCache, check_known, find_or_raise
-from deepskills._plan import Consult, Consulted, Plan
-from deepskills._prompt import field_text, shown_name
-from deepskills._settings import Settings
-from deepskills._tools import preparation
+from deepskills._files.assets import list_assets, read_asset, script_path
+from deepskills._prompt.wording import field_text, shown_name
 from deepskills._types import MAX_DESCRIPTION_LENGTH, SkillMetadata
 
 logger = logging.getLogger("deepskills")

@@ -22,21 +22,21 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
-from deepskills import _session as session
-from deepskills._catalog import discovery, is_current
-from deepskills._extra_tools import ExtraTools, check_names
-from deepskills._lifecycle import Budgets
-from deepskills._pins import pin
-from deepskills._plan import Plan
-from deepskills._prompt import SKILLS_SYSTEM_PROMPT, check_template
-from deepskills._request import Composition, TextMemory, compose
-from deepskills._section import Section, SectionInput
-from deepskills._settings import BackendFactory, LoadedStatus, Refresh, Settings, SourcesFactory
-from deepskills._skill_tools import InUse, ToolSource, answer_from_context, needed_names, skills_in_use
-from deepskills._sources import Source, parse_sources
-from deepskills._state import SkillsState, SkillsStateUpdate
-from deepskills._tools import SkillTools, preparation
-from deepskills._turn import Turn, failed_call, hidden_tool, tell, with_tool
+from deepskills._agent import session
+from deepskills._agent.discovery import discovery, is_current
+from deepskills._agent.extra_tools import ExtraTools, check_names
+from deepskills._agent.pins import pin
+from deepskills._agent.request import Composition, TextMemory, compose
+from deepskills._agent.settings import BackendFactory, LoadedStatus, Refresh, Settings, SourcesFactory
+from deepskills._agent.skill_tools import InUse, ToolSource, answer_from_context, needed_names, skills_in_use
+from deepskills._agent.state import SkillsState, SkillsStateUpdate
+from deepskills._agent.tools import SkillTools, preparation
+from deepskills._agent.turn import Turn, failed_call, hidden_tool, tell, with_tool
+from deepskills._backend.plan import Plan
+from deepskills._catalog.sources import Source, parse_sources
+from deepskills._loading.decisions import Budgets
+from deepskills._prompt.section import Section, SectionInput
+from deepskills._prompt.wording import SKILLS_SYSTEM_PROMPT, check_template
 from deepskills._types import SkillSource
 
 

@@ -7,13 +7,13 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 from langgraph.types import Overwrite
 
-from deepskills import _lifecycle as life
-from deepskills import _session as session
-from deepskills._answers import answer
-from deepskills._plan import Plan
-from deepskills._problems import problem, quoted
-from deepskills._request import TextMemory
-from deepskills._text import one_line
+from deepskills._agent import session
+from deepskills._agent.request import TextMemory
+from deepskills._backend.plan import Plan
+from deepskills._format.problems import problem, quoted
+from deepskills._format.text import one_line
+from deepskills._loading import decisions as life
+from deepskills._prompt.answers import answer
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")

@@ -9,11 +9,11 @@ from typing import Any
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
-from deepskills import _session as session
-from deepskills._context import Carrier, Decisions, decide
-from deepskills._lifecycle import Preparation, Prepared, Standing, prepare
-from deepskills._plan import Plan
-from deepskills._prompt import CHANGED_LEAD, context_notice, lost_notice
+from deepskills._agent import session
+from deepskills._backend.plan import Plan
+from deepskills._loading.decisions import Preparation, Prepared, Standing, prepare
+from deepskills._loading.placement import Carrier, Decisions, decide
+from deepskills._prompt.wording import CHANGED_LEAD, context_notice, lost_notice
 from deepskills._types import LoadRecord, SkillMetadata
 
 MAX_REMEMBERED_CHARACTERS = 32_000_000

@@ -7,13 +7,13 @@ from typing import Any, TypeGuard, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from deepskills._discovery import Known
-from deepskills._kept import catalog_digest, unpack
-from deepskills._lifecycle import Preparation, Prepared, SkillCall, Standing
-from deepskills._origins import Led
-from deepskills._plan import Plan
-from deepskills._prompt import is_block
-from deepskills._sources import Source
+from deepskills._backend.plan import Plan
+from deepskills._catalog.discovery import Known
+from deepskills._catalog.kept import catalog_digest, unpack
+from deepskills._catalog.origins import Led
+from deepskills._catalog.sources import Source
+from deepskills._loading.decisions import Preparation, Prepared, SkillCall, Standing
+from deepskills._prompt.wording import is_block
 from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata, SkillProblem
 
 MARK = "deepskills"

@@ -7,12 +7,12 @@ from typing import Any, Literal, NoReturn, TypeAlias, get_args
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._discovery import SkillCache
+from deepskills._backend.plan import Consult, Consulted, Failed, Plan, ResultT, adrive, drive, needs_loop
+from deepskills._catalog.discovery import SkillCache
+from deepskills._catalog.origins import Origins
+from deepskills._catalog.sources import Source, parse_sources
 from deepskills._errors import SkillsError
-from deepskills._lifecycle import Budgets
-from deepskills._origins import Origins
-from deepskills._plan import Consult, Consulted, Failed, Plan, ResultT, adrive, drive, needs_loop
-from deepskills._sources import Source, parse_sources
+from deepskills._loading.decisions import Budgets
 from deepskills._types import SkillSource
 
 Refresh: TypeAlias = Literal["thread", "run"]

@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphBubbleUp
 
-from deepskills import _session as session
+from deepskills._agent import session
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")

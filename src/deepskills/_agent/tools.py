@@ -12,15 +12,15 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
-from deepskills import _lifecycle as life
-from deepskills import _session as session
-from deepskills._answers import Answer, answer
-from deepskills._looking import Look
-from deepskills._plan import Plan
-from deepskills._prompt import field_text
-from deepskills._request import TextMemory, is_left_out
-from deepskills._settings import Settings
-from deepskills._skill_tools import include_names, was_seen
+from deepskills._agent import session
+from deepskills._agent.access import Look
+from deepskills._agent.request import TextMemory, is_left_out
+from deepskills._agent.settings import Settings
+from deepskills._agent.skill_tools import include_names, was_seen
+from deepskills._backend.plan import Plan
+from deepskills._loading import decisions as life
+from deepskills._prompt.answers import Answer, answer
+from deepskills._prompt.wording import field_text
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")

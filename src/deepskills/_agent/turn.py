@@ -16,9 +16,8 @@ from langchain.agents.middleware.types import (
 from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.types import Command
 
-from deepskills._prompt import field_text
-from deepskills._request import Composition, is_overflow
-from deepskills._skill_tools import (
+from deepskills._agent.request import Composition, is_overflow
+from deepskills._agent.skill_tools import (
     DISCLOSED,
     InUse,
     Resolution,
@@ -28,7 +27,8 @@ from deepskills._skill_tools import (
     resolved_tools,
     shown_to_deepagents,
 )
-from deepskills._text import one_line
+from deepskills._format.text import one_line
+from deepskills._prompt.wording import field_text
 
 logger = logging.getLogger("deepskills")
 

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, TypeVar
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._local import real_paths, routed_parts
-from deepskills._missing import is_missing_error
+from deepskills._backend.local import real_paths, routed_parts
+from deepskills._backend.missing import is_missing_error
 
 MAX_CALLS_AT_ONCE = 16
 """How many calls to one backend run at the same time."""

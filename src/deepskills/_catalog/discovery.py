@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from deepskills._frontmatter import as_text
-from deepskills._kept import catalog_text, pack, text_digest
-from deepskills._missing import is_missing_error
-from deepskills._origins import Led, origin_of, owner_of, readable_from
-from deepskills._plan import Entry, Failed, File, ListDirectory, Listing, Plan, read_files
-from deepskills._problems import problem, quoted
-from deepskills._skillmd import SkillReading, read_skill
-from deepskills._sources import PASSED_OVER, Source, distinct, lies_under
-from deepskills._text import as_readable, is_text
+from deepskills._backend.missing import is_missing_error
+from deepskills._backend.plan import Entry, Failed, File, ListDirectory, Listing, Plan, read_files
+from deepskills._catalog.kept import catalog_text, pack, text_digest
+from deepskills._catalog.origins import Led, origin_of, owner_of, readable_from
+from deepskills._catalog.sources import PASSED_OVER, Source, distinct, lies_under
+from deepskills._format.frontmatter import as_text
+from deepskills._format.problems import problem, quoted
+from deepskills._format.reading import SkillReading, read_skill
+from deepskills._format.text import as_readable, is_text
 from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
 
 MAX_REMEMBERED_FILES = 16_384

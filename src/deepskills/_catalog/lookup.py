@@ -4,12 +4,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from deepskills._discovery import SOURCE_ERRORS, TAG_FIELDS
+from deepskills._catalog.discovery import SOURCE_ERRORS, TAG_FIELDS
+from deepskills._catalog.kept import catalog_digest
+from deepskills._catalog.search import Document, SearchIndex
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
-from deepskills._kept import catalog_digest
-from deepskills._lifecycle import Broken, find_skill, not_found
-from deepskills._problems import PROBLEMS, listed, quoted
-from deepskills._search import Document, SearchIndex
+from deepskills._format.problems import PROBLEMS, listed, quoted
+from deepskills._loading.decisions import Broken, find_skill, not_found
 from deepskills._types import SkillMetadata, SkillProblem
 
 REMEMBERED_INDEXES = 4

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 
-from deepskills._sources import Source, lies_under, parent
+from deepskills._catalog.sources import Source, lies_under, parent
 from deepskills._types import SKILL_FILE
 
 MAX_REMEMBERED_ORIGINS = 16_384

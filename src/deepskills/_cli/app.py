@@ -8,7 +8,8 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from deepskills._cli_catalog import (
+from deepskills._catalog.sources import Source
+from deepskills._cli.catalog import (
     DEFAULT_SOURCES,
     LocalCatalog,
     UsageError,
@@ -16,11 +17,10 @@ from deepskills._cli_catalog import (
     choose_sources,
     read_catalog,
 )
-from deepskills._cli_create import free_place, write_skill
-from deepskills._cli_output import Output, prose, visible
-from deepskills._cli_validate import validate_paths
+from deepskills._cli.create import free_place, write_skill
+from deepskills._cli.output import Output, prose, visible
+from deepskills._cli.validate import validate_paths
 from deepskills._errors import SkillNotFoundError, SkillsError
-from deepskills._sources import Source
 
 __all__ = ["app", "main"]
 

@@ -11,14 +11,14 @@ from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 from typing_extensions import TypedDict
 
-from deepskills._discovery import Catalog, Known, Reading, SkillCache, discover
+from deepskills._agent.tools import count_tokens
+from deepskills._backend.plan import Plan, drive
+from deepskills._catalog.discovery import Catalog, Known, Reading, SkillCache, discover
+from deepskills._catalog.lookup import SearchCache, find_or_raise
+from deepskills._catalog.sources import Source, lies_under, parent
 from deepskills._errors import SkillsError
-from deepskills._finding import SearchCache, find_or_raise
-from deepskills._lifecycle import Preparation, Prepared, prepare
-from deepskills._plan import Plan, drive
-from deepskills._problems import problem
-from deepskills._sources import Source, lies_under, parent
-from deepskills._tools import count_tokens
+from deepskills._format.problems import problem
+from deepskills._loading.decisions import Preparation, Prepared, prepare
 from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
 
 DEFAULT_SOURCES = ("~/.agents/skills", ".agents/skills")

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from deepskills._cli_catalog import UsageError
+from deepskills._cli.catalog import UsageError
 from deepskills._errors import SkillFormatError, SkillsError
-from deepskills._resources import RESOURCE_DIRECTORIES
+from deepskills._files.inventory import RESOURCE_DIRECTORIES
+from deepskills._format.writing import generate_skill_md
 from deepskills._types import MAX_DESCRIPTION_LENGTH, SKILL_FILE
-from deepskills._writing import generate_skill_md
 
 BODY = """# {title}
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from deepskills._cli_catalog import Found
-from deepskills._resources import summarize
-from deepskills._sources import Source
+from deepskills._catalog.sources import Source
+from deepskills._cli.catalog import Found
+from deepskills._files.inventory import summarize
 from deepskills._types import SkillProblem
 
 BAR_WIDTH = 16

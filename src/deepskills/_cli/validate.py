@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deepskills._cli_catalog import UsageError, absolute, perform
-from deepskills._plan import Entry, Failed, ListDirectory, Listing, Plan, RealPaths, ResolveLinks, read_files
-from deepskills._problems import problem
-from deepskills._skillmd import validate_skill
-from deepskills._sources import PASSED_OVER
+from deepskills._backend.plan import Entry, Failed, ListDirectory, Listing, Plan, RealPaths, ResolveLinks, read_files
+from deepskills._catalog.sources import PASSED_OVER
+from deepskills._cli.catalog import UsageError, absolute, perform
+from deepskills._format.problems import problem
+from deepskills._format.reading import validate_skill
 from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, SkillProblem
 
 

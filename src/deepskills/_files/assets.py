@@ -5,10 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
-from deepskills._missing import is_missing_error
-from deepskills._paths import check_relative, is_allowed, script_to_relative
-from deepskills._plan import (
+from deepskills._backend.missing import is_missing_error
+from deepskills._backend.plan import (
     Entry,
     Failed,
     File,
@@ -20,9 +18,11 @@ from deepskills._plan import (
     RealPaths,
     ResolveLinks,
 )
-from deepskills._problems import listed, quoted
-from deepskills._resources import RESOURCE_DIRECTORIES
-from deepskills._sources import PASSED_OVER, lies_under, parent
+from deepskills._catalog.sources import PASSED_OVER, lies_under, parent
+from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
+from deepskills._files.inventory import RESOURCE_DIRECTORIES
+from deepskills._files.paths import check_relative, is_allowed, script_to_relative
+from deepskills._format.problems import listed, quoted
 from deepskills._types import MAX_SKILL_FILE_BYTES, SkillMetadata
 
 MAX_ASSETS = 500

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from deepskills._plan import Entry, Failed, ListDirectory, Listing, Plan, Reply
-from deepskills._sources import PASSED_OVER, parent
+from deepskills._backend.plan import Entry, Failed, ListDirectory, Listing, Plan, Reply
+from deepskills._catalog.sources import PASSED_OVER, parent
 from deepskills._types import MAX_RESOURCES, SKILL_FILE, ResourceMetadata, ResourceType
 
 RESOURCE_DIRECTORIES: dict[str, ResourceType] = {"scripts": "script", "references": "reference", "assets": "asset"}

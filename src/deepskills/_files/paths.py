@@ -4,8 +4,8 @@ import re
 import unicodedata
 
 from deepskills._errors import SkillPathError
-from deepskills._problems import quoted
-from deepskills._resources import RESOURCE_DIRECTORIES
+from deepskills._files.inventory import RESOURCE_DIRECTORIES
+from deepskills._format.problems import quoted
 
 MAX_PATH_LENGTH = 1024
 """Longest path below a skill's directory."""

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from deepskills._text import clean
+from deepskills._format.text import clean
 
 _EventSource: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Reads YAML events; PyYAML built without libyaml has only the slower one."""

@@ -5,7 +5,7 @@ One row a cause. Whoever finds a cause calls `problem`; nobody writes a message 
 
 from collections.abc import Iterable
 
-from deepskills._text import one_line
+from deepskills._format.text import one_line
 from deepskills._types import (
     MAX_COMPATIBILITY_LENGTH,
     MAX_DESCRIPTION_LENGTH,

@@ -7,11 +7,11 @@ import codecs
 import re
 from dataclasses import dataclass, field
 
-from deepskills import _naming
 from deepskills._errors import SkillFormatError
-from deepskills._frontmatter import FrontmatterError, Notes, Tree, as_text, read_yaml
-from deepskills._problems import listed, problem, quoted
-from deepskills._text import one_line
+from deepskills._format import names as _naming
+from deepskills._format.frontmatter import FrontmatterError, Notes, Tree, as_text, read_yaml
+from deepskills._format.problems import listed, problem, quoted
+from deepskills._format.text import one_line
 from deepskills._types import (
     MAX_COMPATIBILITY_LENGTH,
     MAX_DESCRIPTION_LENGTH,

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from deepskills._errors import SkillFormatError
-from deepskills._frontmatter import Tree
-from deepskills._skillmd import read_skill, validate_skill
+from deepskills._format.frontmatter import Tree
+from deepskills._format.reading import read_skill, validate_skill
 
 _PLAIN = re.compile(r"[^\W\d_][\w ,.;()/'-]*")
 _NOT_PLAIN = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from deepskills._discovery import SOURCE_ERRORS, Catalog
-from deepskills._plan import File, Files, ListDirectory, Plan, ReadFiles, Reply
-from deepskills._prompt import shown_name, skill_block
-from deepskills._resources import Inventory, take_inventories
-from deepskills._skillmd import decode_skill
-from deepskills._sources import parent
-from deepskills._text import one_line
+from deepskills._backend.plan import File, Files, ListDirectory, Plan, ReadFiles, Reply
+from deepskills._catalog.discovery import SOURCE_ERRORS, Catalog
+from deepskills._catalog.sources import parent
+from deepskills._files.inventory import Inventory, take_inventories
+from deepskills._format.reading import decode_skill
+from deepskills._format.text import one_line
+from deepskills._prompt.wording import shown_name, skill_block
 from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE, LoadRecord, SkillMetadata, SkillProblem
 
 CLOSEST_NAMES = 3

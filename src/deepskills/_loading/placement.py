@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from deepskills._lifecycle import Standing
+from deepskills._loading.decisions import Standing
 
 Reason: TypeAlias = Literal["unloaded", "superseded", "no_room"]
 """Why a carrier shows a notice in the place of its text."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from deepskills import _lifecycle as life
-from deepskills._prompt import UPDATED_LEAD, field_text, shown_name, sizes
+from deepskills._loading import decisions as life
+from deepskills._prompt.wording import UPDATED_LEAD, field_text, shown_name, sizes
 
 MAX_NAMES = 50
 """How many available skills the answer to an unknown name lists."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deepskills._prompt import (
+from deepskills._prompt.wording import (
     entry_head,
     entry_lines,
     load_hint,

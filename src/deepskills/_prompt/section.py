@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deepskills._catalog_list import Listed, render_list
-from deepskills._prompt import render_empty, render_locations, render_warnings
-from deepskills._sources import Source
+from deepskills._catalog.sources import Source
+from deepskills._prompt.catalog_list import Listed, render_list
+from deepskills._prompt.wording import render_empty, render_locations, render_warnings
 from deepskills._types import ResourceMetadata, SkillMetadata
 
 REMEMBERED_SECTIONS = 16

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from string import Formatter
 
-from deepskills._resources import Inventory, summarize
-from deepskills._sources import Source
-from deepskills._text import one_line
+from deepskills._catalog.sources import Source
+from deepskills._files.inventory import Inventory, summarize
+from deepskills._format.text import one_line
 from deepskills._types import MAX_DESCRIPTION_LENGTH, MAX_SHOWN_NAME_LENGTH, ResourceMetadata, SkillMetadata
 
 MAX_FIELD_LENGTH = 500

@@ -11,7 +11,7 @@ from uuid import UUID
 from langchain.agents.middleware.types import ContextT, ResponseT
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from deepskills._middleware import SkillsMiddleware
+from deepskills import SkillsMiddleware
 from deepskills.store._rules import owner_key
 from deepskills.store._service import SkillService, UserId, as_id
 from deepskills.store._snapshot import SnapshotBackend, StoredTree, tree_of

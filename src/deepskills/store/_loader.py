@@ -8,8 +8,8 @@ from uuid import UUID
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
+from deepskills._backend.missing import is_missing_error
 from deepskills._errors import SkillsError
-from deepskills._missing import is_missing_error
 from deepskills.store._rules import check_kept_path, check_name
 from deepskills.store._service import SkillService, UserId, exported
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from deepskills import _naming
 from deepskills._errors import SkillFormatError, SkillPathError
-from deepskills._paths import refusal
-from deepskills._problems import quoted
-from deepskills._text import one_line
+from deepskills._files.paths import refusal
+from deepskills._format import names as _naming
+from deepskills._format.problems import quoted
+from deepskills._format.text import one_line
 from deepskills._types import MAX_NAME_LENGTH, MAX_SKILL_FILE_BYTES, SKILL_FILE
 from deepskills.store._errors import SkillTooLargeError
 

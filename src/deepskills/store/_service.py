@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError
-from deepskills._problems import quoted
+from deepskills._format.problems import quoted
 from deepskills._types import SKILL_FILE
 from deepskills.store._document import Document
 from deepskills.store._errors import SkillAuthenticationError, SkillConflictError, SkillPermissionError

@@ -1,0 +1,1 @@
+"""The command line: what each command does and how it is shown."""
