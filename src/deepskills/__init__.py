@@ -1,7 +1,17 @@
 """deepskills: the skills runtime for LangChain agents."""
 
+from deepskills._agent.extension import (
+    Answer,
+    LoadedSkill,
+    Refuse,
+    SkillExtension,
+    SkillLoad,
+    SkillRun,
+    SkillsHost,
+)
 from deepskills._agent.middleware import SkillsMiddleware
 from deepskills._agent.state import SkillsState, SkillsStateUpdate
+from deepskills._catalog.entries import SkillEntry, Visibility
 from deepskills._errors import (
     SkillFileNotFoundError,
     SkillFormatError,
@@ -17,20 +27,29 @@ from deepskills.manager import SkillsManager
 
 __all__ = [
     "SKILLS_SYSTEM_PROMPT",
+    "Answer",
+    "LoadedSkill",
+    "Refuse",
     "ResourceMetadata",
+    "SkillEntry",
+    "SkillExtension",
     "SkillFileNotFoundError",
     "SkillFormatError",
+    "SkillLoad",
     "SkillMetadata",
     "SkillNotFoundError",
     "SkillPathError",
     "SkillProblem",
     "SkillReading",
+    "SkillRun",
     "SkillSource",
     "SkillsError",
+    "SkillsHost",
     "SkillsManager",
     "SkillsMiddleware",
     "SkillsState",
     "SkillsStateUpdate",
+    "Visibility",
     "generate_skill_md",
     "parse_skill_md",
     "read_skill",

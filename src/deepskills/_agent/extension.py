@@ -1,0 +1,279 @@
+"""The seam: what a capability outside the core can do, and what it is told.
+
+An extension overrides the methods it is about; the others do nothing. Each method `x` that the core calls has an async
+twin `ax`, which calls `x` unless it is overridden; an extension with I/O overrides both.
+
+Exceptions never end a run. `visibility`, `before_load`, `change_text` and `before_tool` judge, so they fail closed: the
+skill is hidden, the load, the text or the call refused. All other methods fail open, unless the extension sets
+`protective`. LangGraph's own exceptions (interrupts) pass through.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+
+from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
+from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.types import Command
+
+from deepskills._catalog.entries import SkillEntry, Visibility
+from deepskills._types import ResourceMetadata, Severity
+
+Trigger: TypeAlias = Literal["model", "user", "pin", "system"]
+"""Who started a load: the model by `load_skill`, the user by a slash command, a pin, or the middleware itself."""
+
+ToolResult: TypeAlias = ToolMessage | Command[Any]
+"""What a tool call gives."""
+
+
+@dataclass(frozen=True)
+class LoadedSkill:
+    """A skill that is in use."""
+
+    entry: SkillEntry
+    arguments: str
+    trigger: Trigger
+    tokens: int
+    is_recent: bool
+    """Whether it was loaded since the user's newest message."""
+
+
+@dataclass(frozen=True)
+class SkillLoad:
+    """A load that is about to happen, or a text that is about to enter a request."""
+
+    entry: SkillEntry
+    arguments: str
+    trigger: Trigger
+    text: str
+    """The instructions as the model would read them: the whole file, with arguments filled in."""
+
+    tokens: int
+    resources: Sequence[ResourceMetadata] = ()
+    """The skill's other files, as far as a load lists them."""
+
+    runtime: Any = None
+    """The `ToolRuntime` of a call of `load_skill`, else the run's `Runtime`."""
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """A load or a tool call must not happen; the model reads the reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A load is answered in another way than by text in the conversation; nothing counts as loaded."""
+
+    text: str = ""
+    """What the model reads."""
+
+    is_error: bool = False
+    update: Mapping[str, Any] = field(default_factory=dict)
+    """Changes of graph state that come with the answer, `messages` left out."""
+
+    permits_call: bool = False
+    """Lets the model call `load_skill` for this skill once, even if only the user may start it."""
+
+
+class SkillRun(Protocol):
+    """What an extension knows of the run that calls it, and what it can ask for."""
+
+    runtime: Any
+    """LangGraph's runtime: `.context`, `.store`, `.stream_writer`."""
+
+    state: Mapping[str, Any]
+    """The graph's state. Private keys of the core in it are not for extensions; use what is below."""
+
+    @property
+    def skills(self) -> Sequence[SkillEntry]:
+        """The skills that exist in this run, whatever their visibility to the model; without those that are off."""
+
+    @property
+    def visible(self) -> Sequence[SkillEntry]:
+        """The skills that the model may see and load."""
+
+    @property
+    def loaded(self) -> Sequence[LoadedSkill]:
+        """The skills in use, in load order."""
+
+    @property
+    def user_message(self) -> AnyMessage | None:
+        """The user's newest message: not a summary, not a message of the middleware."""
+
+    @property
+    def memory(self) -> Mapping[str, Any]:
+        """This extension's private state on the thread, as it was when the method was called."""
+
+    def remember(self, key: str, value: Any) -> None:  # noqa: ANN401 - any serializable value
+        """Change this extension's private state; `None` removes the key. Values must be plain data."""
+
+    def report(self, path: str, code: str, message: str, severity: Severity = "warning") -> None:
+        """Report a problem, once per thread: it is logged and stands in `skills_problems`."""
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """Write an event to the custom stream, and tell the other extensions."""
+
+    def load(self, name: str, arguments: str = "", *, trigger: Trigger = "system") -> None:
+        """Ask at the start of a run that a skill be loaded, unless it is."""
+
+    def note(self, message_id: str, text: str) -> None:
+        """Put a note at the end of a message, in every request while the message is there; the history stays."""
+
+    @property
+    def update(self) -> dict[str, Any]:
+        """The graph update that holds what `remember`, `report` and `note` asked for; a tool returns it itself."""
+
+    @property
+    def can_execute(self) -> bool:
+        """Whether the backend of this run runs commands."""
+
+    def execute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401 - deepagents' ExecuteResponse
+        """Run a shell command through the backend.
+
+        Raises:
+            SkillsError: If the backend cannot execute, fails, or does not answer in time.
+        """
+
+    async def aexecute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401, ASYNC109
+        """Run a shell command through the backend, without blocking."""
+
+    def write_files(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write files through the backend.
+
+        Raises:
+            SkillsError: If one cannot be written.
+        """
+
+    async def awrite_files(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write files through the backend, without blocking."""
+
+    def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
+        """Return the content of a skill's file, the path checked as by `load_skill_asset`.
+
+        Raises:
+            SkillsError: If the path is refused, or the file is absent or cannot be read.
+        """
+
+    async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
+        """Return the content of a skill's file, without blocking."""
+
+    def script_path(self, entry: SkillEntry, script_name: str) -> str:
+        """Return the path by which a shell runs a script of a skill, checked as by `get_skill_script_path`.
+
+        Raises:
+            SkillsError: If the path is refused or no script is there.
+        """
+
+    async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
+        """Return the path by which a shell runs a script of a skill, without blocking."""
+
+
+class SkillsHost(Protocol):
+    """The middleware as an extension's tools and helpers see it."""
+
+    def run_for(self, extension: "SkillExtension", state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
+        """Return the run that a tool call or another hook belongs to; looks at sources if this process has not yet."""
+
+    async def arun_for(self, extension: "SkillExtension", state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
+        """Return the run that a tool call or another hook belongs to, without blocking."""
+
+    def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
+        """Return the skills in use, without I/O: only those whose files this process has read are returned."""
+
+
+class SkillExtension:
+    """A capability that plugs into `SkillsMiddleware(extensions=[...])`; override what it is about.
+
+    Extensions are asked in the order of the list, and the first refusal wins. One instance may serve several agents
+    and many threads at once: keep per-thread data with `run.remember`, not on the instance.
+    """
+
+    name: ClassVar[str] = ""
+    """Under which private state is kept; the class's name by default."""
+
+    protective: ClassVar[bool] = False
+    """Whether every method of this extension fails closed."""
+
+    frontmatter_keys: Sequence[str] = ()
+    """Frontmatter keys to keep with each entry, for `SkillEntry.frontmatter`."""
+
+    extra_tools: Sequence[str] = ()
+    """Extra tools of the middleware that this extension turns on, such as `search_skills`."""
+
+    def attach(self, host: SkillsHost) -> None:
+        """Remember the middleware, for tools and for helpers that other middleware calls."""
+
+    def tools(self, host: SkillsHost) -> Sequence[BaseTool]:  # noqa: ARG002 - for overriding
+        """Return tools of the extension's own."""
+        return ()
+
+    def visibility(self, skills: Sequence[SkillEntry], run: SkillRun) -> Mapping[str, Visibility]:  # noqa: ARG002
+        """Return how visible skills are to this run, by name; one that is left out is not restricted."""
+        return {}
+
+    async def avisibility(self, skills: Sequence[SkillEntry], run: SkillRun) -> Mapping[str, Visibility]:
+        """Return how visible skills are to this run."""
+        return self.visibility(skills, run)
+
+    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
+        """Let a load pass (`None`), refuse it, or answer it in another way. May call LangGraph's `interrupt`."""
+
+    async def abefore_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
+        """Let a load pass, refuse it, or answer it in another way."""
+        return self.before_load(load, run)
+
+    def change_text(self, load: SkillLoad, run: SkillRun) -> str:  # noqa: ARG002 - for overriding
+        """Return the text that enters the request, at a load and when a lost text is put back."""
+        return load.text
+
+    async def achange_text(self, load: SkillLoad, run: SkillRun) -> str:
+        """Return the text that enters the request."""
+        return self.change_text(load, run)
+
+    def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:  # noqa: ARG002
+        """Return the model request with other tools, another model or further messages."""
+        return request
+
+    async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+        """Return the model request with other tools, another model or further messages."""
+        return self.change_request(request, run)
+
+    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
+        """Let a tool call pass (`None`) or refuse it. Loads and unloads earlier in the same turn count as done."""
+
+    async def abefore_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
+        """Let a tool call pass or refuse it."""
+        return self.before_tool(request, run)
+
+    def after_tool(self, request: ToolCallRequest, result: ToolResult, run: SkillRun) -> ToolResult:  # noqa: ARG002
+        """Look at a tool's result; return it, or another in its place."""
+        return result
+
+    async def aafter_tool(self, request: ToolCallRequest, result: ToolResult, run: SkillRun) -> ToolResult:
+        """Look at a tool's result."""
+        return self.after_tool(request, result, run)
+
+    def at_start(self, run: SkillRun) -> None:
+        """Act at the start of a run, after discovery: `run.load`, `run.note`, `run.report`, `run.remember`."""
+
+    async def aat_start(self, run: SkillRun) -> None:
+        """Act at the start of a run."""
+        self.at_start(run)
+
+    def at_end(self, run: SkillRun) -> None:
+        """Act at the end of a run."""
+
+    async def aat_end(self, run: SkillRun) -> None:
+        """Act at the end of a run."""
+        self.at_end(run)
+
+    def catalog_list(self, skills: Sequence[SkillEntry]) -> str | None:  # noqa: ARG002 - for overriding
+        """Return what stands in place of the section's list of these visible skills; `None` to leave the list."""
+        return None
+
+    def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
+        """Hear an event of the custom stream, such as `skill.loaded`; must not block."""
