@@ -6,6 +6,7 @@ of losing texts, `test_context_resume.py go-on DIRECTORY` goes on with them and 
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -129,7 +130,8 @@ def assert_present(seen: Seen, loss: Loss) -> None:
 def in_another_process(task: str, directory: Path) -> str:
     """Have a new process do a task, and return what it printed."""
     command = [sys.executable, __file__, task, str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

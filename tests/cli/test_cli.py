@@ -897,7 +897,7 @@ def test_an_import_that_fails_for_another_reason_is_not_blamed_on_the_extra() ->
 def test_what_nobody_foresaw_shows_no_traceback() -> None:
     """Even a bug ends in one line and exit code 1."""
     program = (
-        "import sys; from deepskills import cli; "
+        "import sys; from deepskills._cli import app as cli; "
         "cli.read_catalog = lambda sources: 1 / 0; sys.argv = ['deepskills', 'list']; cli.main()"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -908,7 +908,7 @@ def test_what_nobody_foresaw_shows_no_traceback() -> None:
 
 INTERRUPTED = {
     "start": "import sys; sys.meta_path.insert(0, Stop()); from deepskills.__main__ import main; main()",
-    "work": "from deepskills import cli; cli.read_catalog = stop; from deepskills.__main__ import main; main()",
+    "work": "from deepskills._cli import app as cli; cli.read_catalog = stop; from deepskills.__main__ import main; main()",
 }
 
 
