@@ -11,7 +11,6 @@ from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 from typing_extensions import TypedDict
 
-from deepskills._agent.tools import count_tokens
 from deepskills._backend.plan import Plan, drive
 from deepskills._catalog.discovery import Catalog, Known, Reading, SkillCache, discover
 from deepskills._catalog.lookup import SearchCache, find_or_raise
@@ -19,6 +18,7 @@ from deepskills._catalog.sources import Source, lies_under, parent
 from deepskills._errors import SkillsError
 from deepskills._format.problems import problem
 from deepskills._loading.decisions import Preparation, Prepared, prepare
+from deepskills._loading.tokens import count_tokens
 from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
 
 DEFAULT_SOURCES = ("~/.agents/skills", ".agents/skills")
