@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from deepskills._backend.frameworks import passes_through
-from deepskills._backend.local import real_paths, routed_parts
+from deepskills._backend.local import PathsOfThisMachine, real_paths, routed_parts
 from deepskills._backend.missing import is_missing_error
 
 if TYPE_CHECKING:
@@ -212,7 +212,8 @@ def _perform(calls: Sequence[Call], backend: "BackendProtocol | Failed | None", 
     if isinstance(backend, Failed) and not _is_consultation(calls):
         return [backend for _ in calls]
     seconds = _limit(calls, seconds)
-    if seconds is None and (_is_consultation(calls) or len(calls) == 1):
+    is_quick = len(calls) == 1 or isinstance(backend, PathsOfThisMachine)
+    if seconds is None and (is_quick or _is_consultation(calls)):
         return [_attempt(call, backend) for call in calls]
     replies: list[Reply] = []
     for wave in _waves(calls):
