@@ -1,32 +1,31 @@
 """What the command line knows of the skills in local directories."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from typing_extensions import TypedDict
 
 from deepskills._backend.plan import Plan
-from deepskills._catalog.discovery import Catalog, Known, Reading, SkillCache, discover
+from deepskills._catalog.discovery import Catalog, Known, Reading, SkillCache, discover, source_errors
 from deepskills._catalog.lookup import SearchCache, find_or_raise
 from deepskills._catalog.sources import Source, lies_under, parent
 from deepskills._cli.files import perform
-from deepskills._errors import SkillsError
+from deepskills._cli.sources import UsageError, named_sources, usual_sources
 from deepskills._format.problems import problem
+from deepskills._format.reading import read_skill
 from deepskills._loading.decisions import Preparation, Prepared, prepare
 from deepskills._loading.tokens import count_tokens
+from deepskills._prompt.section import Section, SectionInput
+from deepskills._prompt.wording import SKILLS_SYSTEM_PROMPT
 from deepskills._types import SkillMetadata, SkillProblem
-
-DEFAULT_SOURCES = ("~/.agents/skills", ".agents/skills")
-"""Where skills are looked for if no source is named; the project's win over the user's."""
 
 LOADING = Preparation(depth=1, count_tokens=count_tokens, may_read=lambda _path: True)
 """Skills are measured as an agent with default settings loads them."""
 
-
-class UsageError(SkillsError):
-    """The command was given something that is wrong or is not there."""
+_USER_ONLY = "disable-model-invocation"
+"""The field of the frontmatter that keeps a skill from the model."""
 
 
 class SkillRow(TypedDict):
@@ -85,6 +84,14 @@ class Found:
         """Whether an agent could load it."""
         return self.ready is not None and self.ready.failure is None
 
+    @cached_property
+    def is_user_only(self) -> bool:
+        """Whether its author keeps it from the model: only a user starts it."""
+        if self.ready is None or _USER_ONLY not in self.ready.text:
+            return False
+        frontmatter = read_skill(self.ready.text, path=self.row["path"]).frontmatter
+        return str(frontmatter.get(_USER_ONLY, "")).strip().lower() == "true"
+
     def details(self) -> SkillDetails:
         """Return all that is known of a usable skill."""
         if self.ready is None:
@@ -106,8 +113,30 @@ class LocalCatalog:
 
     catalog: Catalog
     found: list[Found]
+    """Sorted by name."""
+
+    sources: list[Source]
     source_problems: list[SkillProblem]
-    tags: Mapping[str, str] = field(default_factory=dict)
+    is_default: bool = False
+    """Whether nobody named the sources."""
+
+    @property
+    def usable(self) -> list[Found]:
+        """The skills that an agent could load."""
+        return [found for found in self.found if found.is_usable]
+
+    @property
+    def problems(self) -> list[SkillProblem]:
+        """Everything that is wrong, sources first."""
+        return [*self.source_problems, *(noted for found in self.found for noted in found.row["problems"])]
+
+    def prompt(self) -> str:
+        """Return the section about skills that every request of an agent with these sources holds."""
+        shown = [found.ready.skill for found in self.usable if found.ready is not None and not found.is_user_only]
+        if self.usable and not shown:
+            return ""
+        section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True)
+        return section.render(SectionInput(shown, self.sources, source_errors(self.source_problems), (), {}))
 
     def get(self, name: str) -> Found:
         """Return the usable skill of that name, in any case.
@@ -120,58 +149,45 @@ class LocalCatalog:
 
     def search(self, query: str, limit: int) -> list[Found]:
         """Return the usable skills that fit `query`, best first."""
-        hits = SearchCache().search(self.catalog.skills, self.tags, query, limit)
+        hits = SearchCache().search(self.catalog.skills, self.catalog.tags, query, limit)
         return [self._of(skill) for skill in hits]
 
     def _of(self, skill: SkillMetadata) -> Found:
         return next(found for found in self.found if found.row["path"] == skill["path"])
 
 
-def absolute(path: str) -> str:
-    """Return a path of the local machine in full, `~` and `..` worked out.
+def read_catalog(given: Sequence[str] | None) -> LocalCatalog:
+    """Read the skills of the sources named, else of the usual ones, as an agent with default settings would.
 
-    Raises:
-        UsageError: If it is empty, or names the home of a user who does not exist.
-    """
-    if not path.strip():
-        raise UsageError("A path is empty. Name a directory, or `.` for the current one.")
-    try:
-        local = Path(path).expanduser()
-    except RuntimeError:
-        raise UsageError(f"There is no home directory for {path}. Write the path in full.") from None
-    return Path(os.path.abspath(local)).as_posix()  # noqa: PTH100 - pathlib keeps `..`
-
-
-def _is_there(check: Callable[[Path], bool], source: Source) -> bool:
-    """Whether a check holds; a path that cannot be looked at counts as there, so that the reading reports it."""
-    try:
-        return check(Path(source.path))
-    except OSError:
-        return True
-
-
-def choose_sources(given: Sequence[str] | None) -> list[Source]:
-    """Return the sources to read, each labelled as it was given: those named, else the default ones that exist.
+    Of the usual sources nobody said that they hold skills: those without any are left out, and so are warnings about
+    a skill that is linked from one of them to another.
 
     Raises:
         UsageError: If a named source is a file, or none of them exists.
     """
-    if not given:
-        sources = [Source(absolute(path), path) for path in DEFAULT_SOURCES]
-        return [source for source in sources if _is_there(Path.is_dir, source)]
-    sources = [Source(absolute(path), path) for path in given]
-    for source in sources:
-        if _is_there(Path.exists, source) and not _is_there(Path.is_dir, source):
-            raise UsageError(f"The source {source.label} is a file. Name the directory that holds skill directories.")
-    if not any(_is_there(Path.exists, source) for source in sources):
-        names = ", ".join(source.label for source in sources)
-        raise UsageError(f"There is no such source: {names}. Name a directory that holds skill directories.")
-    return sources
+    if given:
+        return perform(_read(named_sources(given)))
+    local = perform(_read(usual_sources()))
+    empty = {noted["path"] for noted in local.source_problems if noted["code"] == "source-empty"}
+    for found in local.found:
+        found.row["problems"] = [noted for noted in found.row["problems"] if not _is_same_file(noted, found)]
+    return replace(
+        local,
+        sources=[source for source in local.sources if source.path not in empty],
+        source_problems=[noted for noted in local.source_problems if noted["code"] != "source-empty"],
+        is_default=True,
+    )
 
 
-def read_catalog(sources: Sequence[Source]) -> LocalCatalog:
-    """Read the skills of all sources as an agent with default settings would; the later source wins."""
-    return perform(_read(sources))
+def read_one(place: str, source: str) -> Found:
+    """Read the skill in the directory `place`, as if it were found in `source`."""
+    [found] = perform(_read([Source(place, source)])).found
+    found.row["source"] = parent(place)
+    return found
+
+
+def _is_same_file(noted: SkillProblem, found: Found) -> bool:
+    return noted["code"] == "skill-shadowed" and os.path.realpath(noted["path"]) == os.path.realpath(found.row["path"])
 
 
 def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
@@ -200,7 +216,7 @@ def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
             found = broken.setdefault(path, _broken(path, _source_of(path, catalog)))
         found.row["problems"].append(noted)
     everything = sorted([*usable.values(), *broken.values()], key=lambda found: (found.row["name"], found.row["path"]))
-    return LocalCatalog(catalog, everything, source_problems, catalog.tags)
+    return LocalCatalog(catalog, everything, catalog.sources, source_problems)
 
 
 def _found(ready: Prepared, source: Source) -> Found:

@@ -150,6 +150,15 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         f"Only the first {MAX_DIRECTORIES} directories were searched. Name a directory nearer to the skills.",
     ),
+    "skill-file-misnamed": (
+        "warning",
+        "The file is named {found}; agents read only `SKILL.md`, so the skill does not exist for them. Rename it.",
+    ),
+    "skill-too-deep": (
+        "warning",
+        "The skill lies {depth} directories below its source, deeper than agents look by default. "
+        "Set `max_depth={depth}`, or name {parent} as a source.",
+    ),
     "skill-unreadable": ("error", "The file could not be read: {reason}. Check that it exists and may be read."),
     "skill-path-not-text": (
         "error",
