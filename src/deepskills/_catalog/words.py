@@ -27,34 +27,37 @@ STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 """English words that are left out of a query that has others."""
 
 _TALK = """
-able actually afternoon ago ah again alright almost already also although always am amazing another answer anybody anymore
-anyone anything anyway apparently around ask asked asking asks awesome away awful back bad barely basically became because
-become been before being believe best better between big bit boring both bye call called calling came cannot care chat
-come comes coming completely cool couldn course currently cute d day days dear definitely did didn different doesn doing don
-done down each easy either else enough especially even evening ever every everybody everyone everything exactly expect
-fantastic far feel feels few fine finally first forget forgot friend friends fun funny gave getting glad go goes going gone
-good got great guess guy guys had haha half happen happened happens happy hard hasn hate haven having he hear heard hello
-her here hers hey hi him himself his hmm hope hour hours however idea ignore ill im impressive including instead interesting
-isn ive job just keep keeps kind know known lately last late later least left less let lets likely little live ll lol long
-look looking looks lot lots love lovely low luck lunch m made makes making many matter may maybe mean means meant might mind
-mine minute minutes mom moment month months more morning most mostly much must myself name near nearly needed needs never
-next nice night no nobody none nope nor normal not nothing now o obviously off often oh ok okay old once one ones only
-other others otherwise ought ourselves over own part perfect perhaps person people pm pretty probably problem put puts
-question quick quickly quite rather re ready real really repeat right room s said same saw say saying says second see seem
-seems seen sent several she short shorter show simple simpler simply since small so somebody somehow someone something
-sometimes somewhere soon sorry sort sound sounds still stuff such super sure surely t take takes taking talk tell than thank
-thanks thing things think thinking thinks thought though three through thx till time times tired today together told
-tomorrow tonight too took totally tried true try trying turn two under understand unfortunately until usual usually ve
-very wait waiting wanted wants wasn way ways week weekend weeks welcome well went were weren whatever whether while whole
-whom whose why win wish within without won wonder wonderful wondering word words work working works world worry worse worst
-wouldn wow wrong yeah year years yep yes yesterday yet young yours
+able actually afternoon again ago ah almost already alright also although always am amazing another answer anybody
+anymore anyone anything anyway apparently around ask asked asking asks away awesome awful back bad barely basically
+became because become been before being believe best better between big bit boring both bye call called calling came
+cannot care chat come comes coming completely cool couldn course currently cute d day days dear definitely did didn
+different doesn doing don done down each easy either else enough especially even evening ever every everybody everyone
+everything exactly expect fantastic far feel feels few finally fine first forget forgot friend friends fun funny gave
+getting glad go goes going gone good got great guess guy guys had haha half happen happened happens happy hard hasn
+hate haven having he hear heard hello her here hers hey hi him himself his hmm hope hour hours however idea ignore ill
+im impressive including instead interesting isn ive job just keep keeps kind know known last late lately later least
+left less let lets likely little live ll lol long look looking looks lot lots love lovely low luck lunch m made makes
+making many matter may maybe mean means meant might mind mine minute minutes mom moment month months more morning most
+mostly much must myself name near nearly needed needs never next nice night no nobody none nope nor normal not nothing
+now o obviously off often oh ok okay old once one ones only other others otherwise ought ourselves over own part
+people perfect perhaps person pm pretty probably problem put puts question quick quickly quite rather re ready real
+really repeat right room s said same saw say saying says second see seem seems seen sent several she short shorter
+show simple simpler simply since small so somebody somehow someone something sometimes somewhere soon sorry sort sound
+sounds still stuff such super sure surely t take takes taking talk tell than thank thanks thing things think thinking
+thinks though thought three through thx till time times tired today together told tomorrow tonight too took totally
+tried true try trying turn two under understand unfortunately until usual usually ve very wait waiting wanted wants
+wasn way ways week weekend weeks welcome well went were weren whatever whether while whole whom whose why win wish
+within without won wonder wonderful wondering word words work working works world worry worse worst wouldn wow wrong
+yeah year years yep yes yesterday yet young yours
 """
 _SPOKEN = (
-    "你好 您好 早上好 上午好 下午好 晚上好 晚安 谢谢 多谢 感谢 不客气 没关系 没问题 好的 好吧 可以 不可以 知道 不知道 今天 明天 昨天 现在 刚才 "
-    "哈哈 嗯嗯 怎么样 怎么 什么 为什么 是不是 有没有 能不能 可不可以 一下 一个 一些 这个 那个 我们 你们 他们 大家 自己 已经 还是 但是 因为 所以 "
-    "如果 觉得 喜欢 希望 需要 想要 麻烦 辛苦 帮忙 帮我 给我 告诉我 请问 时候 事情 东西 真的 非常 特别 有点 太好了 再见 周末 心情 聊聊 聊天 "
-    "こんにちは こんばんは おはよう おやすみ ありがとう すみません ごめんなさい はじめまして よろしくお願いします お願い お願いし 元気 大丈夫 "
-    "了解 今日 明日 昨日 今 本当 とても 少し 私 僕 自分 何か 思います 教えて ください もらえますか 助かり 助かる"
+    "你好 您好 早上好 上午好 下午好 晚上好 晚安 谢谢 多谢 感谢 不客气 没关系 没问题 好的 好吧 可以 不可以 知道 "
+    "不知道 今天 明天 昨天 现在 刚才 哈哈 嗯嗯 怎么样 怎么 什么 为什么 是不是 有没有 能不能 可不可以 一下 一个 "
+    "一些 这个 那个 我们 你们 他们 大家 自己 已经 还是 但是 因为 所以 如果 觉得 喜欢 希望 需要 想要 麻烦 辛苦 "
+    "帮忙 帮我 给我 告诉我 请问 时候 事情 东西 真的 非常 特别 有点 太好了 再见 周末 心情 聊聊 聊天 こんにちは "
+    "こんばんは おはよう おやすみ ありがとう すみません ごめんなさい はじめまして よろしくお願いします お願い "
+    "お願いし 元気 大丈夫 了解 今日 明日 昨日 今 本当 とても 少し 私 僕 自分 何か 思います 教えて ください "
+    "もらえますか 助かり 助かる"
 )
 _CJK_STOP = frozenset(
     "的了在是我和有就不人都一把这那要给为请帮与及或等用时的中对将の をにはがでともやへする したいですます".replace(
