@@ -79,11 +79,11 @@ def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
     patterns = [name for name in rule if any(mark in name for mark in "*?[")]
     ruled: dict[str, Visibility] = {}
     for entry in catalog.entries:
-        exact = rule.get(entry.name)
-        if exact is None:
-            exact = next((rule[pattern] for pattern in patterns if fnmatchcase(entry.name, pattern)), "on")
-        if exact != "on":
-            ruled[entry.name] = exact
+        given: Visibility | None = rule.get(entry.name)
+        if given is None:
+            given = next((rule[pattern] for pattern in patterns if fnmatchcase(entry.name, pattern)), "on")
+        if given != "on":
+            ruled[entry.name] = given
     return strictest(hidden, ruled)
 
 
