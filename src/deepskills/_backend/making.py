@@ -8,8 +8,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for_futures
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeAlias, TypeVar
 
 from deepskills._backend.answers import describe, listing, only_async, to_files, to_written
@@ -154,7 +153,8 @@ def _timeout(call: Execute, shell: object) -> dict[str, int]:
 
 
 def _wait(call: WaitFor, _backend: Backend) -> Reply:
-    wait_for_futures([call.future], call.timeout)
+    with contextlib.suppress(TimeoutError, CancelledError):
+        call.future.exception(call.timeout)
     return _outcome(call)
 
 
