@@ -24,6 +24,7 @@ from typing import Any
 from deepagents.backends import BackendProtocol, FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
+from deepskills._loading.decisions import Preparation, prepare
 from footprint import bytes_held, checkpoint_bytes, import_ratio
 from langchain.agents.middleware.types import ModelRequest
 from langgraph.runtime import Runtime
@@ -36,7 +37,6 @@ from unloading import tokens_given_back
 
 from deepskills import SkillsMiddleware, read_skill
 from deepskills._backend.plan import adrive
-from deepskills._loading.decisions import Preparation, prepare
 
 SOURCES = ["/skills"]
 DELAY = 0.02

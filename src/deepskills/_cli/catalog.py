@@ -1,27 +1,32 @@
 """What the command line knows of the skills in local directories."""
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from typing_extensions import TypedDict
 
 from deepskills._backend.plan import Plan
-from deepskills._catalog.discovery import Catalog, Known, Reading, SkillCache, discover, source_errors
+from deepskills._catalog.catalog import Catalogs
+from deepskills._catalog.discovery import Discovery, discover, source_errors
+from deepskills._catalog.entries import SkillEntry, Visibility
 from deepskills._catalog.lookup import SearchCache, find_or_raise
+from deepskills._catalog.readings import Reading, Readings
 from deepskills._catalog.sources import Source, lies_under, parent
 from deepskills._cli.files import perform
 from deepskills._cli.sources import UsageError, named_sources, usual_sources
+from deepskills._files.contents import Contents, read_contents
+from deepskills._files.inventory import Inventory
+from deepskills._format.frontmatter import as_text
 from deepskills._format.problems import problem
-from deepskills._format.reading import read_skill
-from deepskills._loading.decisions import Preparation, Prepared, prepare
 from deepskills._loading.tokens import count_tokens
+from deepskills._prompt.block import skill_block
 from deepskills._prompt.section import Section, SectionInput
-from deepskills._prompt.wording import SKILLS_SYSTEM_PROMPT
-from deepskills._types import SkillMetadata, SkillProblem
+from deepskills._prompt.template import SKILLS_SYSTEM_PROMPT
+from deepskills._types import SkillProblem
 
-LOADING = Preparation(depth=1, count_tokens=count_tokens, may_read=lambda _path: True)
+RESOURCE_DEPTH = 1
 """Skills are measured as an agent with default settings loads them."""
 
 _USER_ONLY = "disable-model-invocation"
@@ -77,33 +82,36 @@ class Found:
 
     row: SkillRow
     source: Source
-    ready: Prepared | None = None
+    entry: SkillEntry | None = None
+    inventory: Inventory = field(default_factory=Inventory)
+    text: str = ""
+    """The whole file."""
+
+    failure: str | None = None
+    """Why it could not be read."""
 
     @property
     def is_usable(self) -> bool:
         """Whether an agent could load it."""
-        return self.ready is not None and self.ready.failure is None
+        return self.entry is not None and self.failure is None
 
     @cached_property
     def is_user_only(self) -> bool:
         """Whether its author keeps it from the model: only a user starts it."""
-        if self.ready is None or _USER_ONLY not in self.ready.text:
-            return False
-        frontmatter = read_skill(self.ready.text, path=self.row["path"]).frontmatter
-        return str(frontmatter.get(_USER_ONLY, "")).strip().lower() == "true"
+        return self.entry is not None and as_text(self.entry.frontmatter.get(_USER_ONLY)).strip().lower() == "true"
 
     def details(self) -> SkillDetails:
         """Return all that is known of a usable skill."""
-        if self.ready is None:
+        if self.entry is None:
             raise UsageError(f"The skill {self.row['name']} cannot be used.")
-        skill = self.ready.skill
+        skill = self.entry.skill
         return SkillDetails(
             **self.row,
             license=skill["license"],
             compatibility=skill["compatibility"],
             metadata=skill["metadata"],
             allowed_tools=skill["allowed_tools"],
-            files=[FileRow(path=file["path"], type=file["type"]) for file in self.ready.inventory.resources],
+            files=[FileRow(path=file["path"], type=file["type"]) for file in self.inventory.resources],
         )
 
 
@@ -111,7 +119,7 @@ class Found:
 class LocalCatalog:
     """The skills of some sources, usable or not, and what is wrong with the sources themselves."""
 
-    catalog: Catalog
+    discovery: Discovery
     found: list[Found]
     """Sorted by name."""
 
@@ -132,11 +140,10 @@ class LocalCatalog:
 
     def prompt(self) -> str:
         """Return the section about skills that every request of an agent with these sources holds."""
-        shown = [found.ready.skill for found in self.usable if found.ready is not None and not found.is_user_only]
-        if self.usable and not shown:
-            return ""
         section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True)
-        return section.render(SectionInput(shown, self.sources, source_errors(self.source_problems), (), {}))
+        hidden: dict[str, Visibility] = {found.row["name"]: "user-only" for found in self.usable if found.is_user_only}
+        errors = source_errors(self.source_problems)
+        return section.render(SectionInput(self.discovery.catalog, self.sources, errors, hidden=hidden))
 
     def get(self, name: str) -> Found:
         """Return the usable skill of that name, in any case.
@@ -145,15 +152,15 @@ class LocalCatalog:
             SkillFormatError: If there is such a directory, but its file is broken.
             SkillNotFoundError: If there is none; the message names the closest.
         """
-        return self._of(find_or_raise(self.catalog.skills, self.catalog.problems, name))
+        return self._of(find_or_raise(self.discovery.catalog, self.discovery.problems, name))
 
     def search(self, query: str, limit: int) -> list[Found]:
         """Return the usable skills that fit `query`, best first."""
-        hits = SearchCache().search(self.catalog.skills, self.catalog.tags, query, limit)
-        return [self._of(skill) for skill in hits]
+        hits = SearchCache().search(self.discovery.catalog, query, limit)
+        return [self._of(entry) for entry in hits]
 
-    def _of(self, skill: SkillMetadata) -> Found:
-        return next(found for found in self.found if found.row["path"] == skill["path"])
+    def _of(self, entry: SkillEntry) -> Found:
+        return next(found for found in self.found if found.row["path"] == entry.path)
 
 
 def read_catalog(given: Sequence[str] | None) -> LocalCatalog:
@@ -190,49 +197,57 @@ def _is_same_file(noted: SkillProblem, found: Found) -> bool:
     return noted["code"] == "skill-shadowed" and os.path.realpath(noted["path"]) == os.path.realpath(found.row["path"])
 
 
-def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
-    cache = SkillCache()
-    claims: dict[str, str] = {}
+class _NotedReadings(Readings):
+    """Readings that also say which name each usable file claims."""
 
-    def read(path: str, content: bytes) -> Reading:
-        reading = cache.read(path, content)
-        if reading[0] is not None:
-            claims[path] = reading[0]["name"]
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims: dict[str, str] = {}
+
+    def read(self, path: str, content: bytes) -> Reading:
+        reading = super().read(path, content)
+        if reading.metadata is not None:
+            self.claims[path] = reading.metadata["name"]
         return reading
 
-    catalog = yield from discover(sources, max_depth=1, read=read, known=Known())
-    prepared = yield from prepare(catalog.skills, LOADING)
-    usable = {name: _found(ready, _source_of(ready.skill["path"], catalog)) for name, ready in prepared.items()}
+
+def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
+    readings = _NotedReadings()
+    discovery = yield from discover(sources, max_depth=1, readings=readings, catalogs=Catalogs(readings))
+    catalog = discovery.catalog
+    contents = yield from read_contents(catalog.entries, RESOURCE_DEPTH)
+    places = {source.path: source for source in sources}
+    usable = {e.name: _found(e, contents[e.name], places.get(e.source, Source(e.source, ""))) for e in catalog.entries}
     broken: dict[str, Found] = {}
     source_problems: list[SkillProblem] = []
-    source_paths = {source.path for source in sources}
-    for noted in catalog.problems:
+    for noted in discovery.problems:
         path = noted["path"]
-        if path in source_paths:
+        if path in places:
             source_problems.append(noted)
             continue
-        found = usable.get(claims[path]) if path in claims else None
+        found = usable.get(readings.claims[path]) if path in readings.claims else None
         if found is None:
-            found = broken.setdefault(path, _broken(path, _source_of(path, catalog)))
+            found = broken.setdefault(path, _broken(path, _source_of(path, sources)))
         found.row["problems"].append(noted)
     everything = sorted([*usable.values(), *broken.values()], key=lambda found: (found.row["name"], found.row["path"]))
-    return LocalCatalog(catalog, everything, catalog.sources, source_problems)
+    return LocalCatalog(discovery, everything, list(catalog.sources), source_problems)
 
 
-def _found(ready: Prepared, source: Source) -> Found:
-    skill = ready.skill
+def _found(entry: SkillEntry, contents: Contents, source: Source) -> Found:
+    text, failure = contents.text()
+    inventory = contents.inventory
     row = SkillRow(
-        name=skill["name"],
-        description=skill["description"],
-        path=skill["path"],
+        name=entry.name,
+        description=entry.description,
+        path=entry.path,
         source=source.path,
-        tokens=ready.tokens,
-        resources=len(ready.inventory.resources) + ready.inventory.more,
+        tokens=count_tokens(skill_block(entry, text, inventory)) if failure is None else 0,
+        resources=len(inventory.resources) + inventory.more,
         problems=[],
     )
-    if ready.failure is not None:
-        row["problems"].append(problem(skill["path"], "skill-unreadable", reason=ready.failure))
-    return Found(row, source, ready)
+    if failure is not None:
+        row["problems"].append(problem(entry.path, "skill-unreadable", reason=failure))
+    return Found(row, source, entry, inventory, text, failure)
 
 
 def _broken(path: str, source: Source) -> Found:
@@ -242,12 +257,7 @@ def _broken(path: str, source: Source) -> Found:
     )
 
 
-def _source_of(path: str, catalog: Catalog) -> Source:
-    """Return the source that gave `path`: where sources lie in each other, the innermost."""
-    roots: Iterable[tuple[int, int, Source]] = (
-        (len(root), rank, source)
-        for rank, source in enumerate(catalog.sources)
-        for root in (source.path, *catalog.origins.get(source.path, []))
-        if lies_under(path, root)
-    )
-    return max(roots, key=lambda root: root[:2], default=(0, 0, Source(parent(parent(path)), "")))[2]
+def _source_of(path: str, sources: Sequence[Source]) -> Source:
+    """Return the source that an unusable file lies in: where sources lie in each other, the innermost."""
+    holding = [source for source in sources if lies_under(path, source.path)]
+    return max(holding, key=lambda source: len(source.path), default=Source(parent(parent(path)), ""))

@@ -124,9 +124,9 @@ def _label(skill: Found) -> str:
 
 
 def _kinds(skill: Found) -> str:
-    if skill.ready is None:
+    if skill.entry is None:
         return "-"
-    inventory = skill.ready.inventory
+    inventory = skill.inventory
     more = f" and {inventory.more} more" if inventory.more else ""
     return f"{summarize(inventory.resources) or 'no files'}{more}"
 

@@ -176,6 +176,21 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "The loaded skill {name} is no longer there and was unloaded. Load another, or restore its file.",
     ),
+    "frontmatter-key-too-large": (
+        "warning",
+        "The frontmatter key `{key}` is too large to be kept with the catalog and is ignored. Shorten it.",
+    ),
+    "state-malformed": (
+        "warning",
+        "The private state `{key}` did not have the right shape and was set aside. Do not write private state.",
+    ),
+    "visibility-failed": (
+        "error",
+        "The visibility of {name} could not be told: {reason}. It is hidden; check the function passed as "
+        "`visibility`.",
+    ),
+    "extension-failed": ("error", "The extension {name} failed in `{method}`: {reason}. Repair or remove it."),
+    "skill-refused": ("error", "The skill was not loaded: {reason}"),
     "pin-unknown": (
         "error",
         "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "
