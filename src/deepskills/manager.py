@@ -1,22 +1,25 @@
 """`SkillsManager`: skills outside an agent, by the same rules as inside one."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from deepagents.backends import BackendProtocol, FilesystemBackend
+from langchain_core.embeddings import Embeddings
 from typing_extensions import TypedDict
 
 from deepskills._agent.settings import Settings, is_backend
-from deepskills._backend.plan import Plan
-from deepskills._catalog.discovery import Catalog, Known, SkillCache, discover
-from deepskills._catalog.lookup import SearchCache, check_known, find_or_raise
+from deepskills._backend.plan import Plan, read_files
+from deepskills._catalog.discovery import Known, SkillCache, discover
+from deepskills._catalog.lookup import check_known, find_or_raise
+from deepskills._catalog.ranking import Ranker, Ranking
+from deepskills._catalog.remembered import Remembered
 from deepskills._catalog.sources import parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
-from deepskills._loading.decisions import Budgets, Preparation, prepare
+from deepskills._format.reading import decode_skill
+from deepskills._loading.decisions import Budgets
 from deepskills._prompt.wording import shown_name
 from deepskills._types import SkillMetadata, SkillProblem, SkillSource
 
@@ -25,6 +28,9 @@ __all__ = ["SearchResult", "SkillsManager"]
 logger = logging.getLogger("deepskills")
 
 ResultT = TypeVar("ResultT")
+
+EMBEDDINGS_FAILED = "embeddings-failed"
+"""Code of the problem that search goes by words alone."""
 
 README = """# Skills
 
@@ -48,54 +54,81 @@ class SearchResult(TypedDict):
 
 
 class SkillsManager:
-    """Lists, searches and reads skills on a backend. Every method looks anew; each has an async twin.
+    """Lists, searches and reads skills on a backend; each method has an async twin.
 
-    A source that cannot be read is no empty one: where nothing was found and a source failed, methods raise
-    `SkillsError`, which says which and why. `list_problems` tells of it where something was found.
+    Methods see what is there now: those about all skills look at all sources, unless `max_age` allows them to use what
+    was seen a moment ago; those about one skill read its own directory. A skill that has come since and takes the name
+    of another is noticed at once if its directory has that name too, else by the next look at all sources.
+
+    A source that cannot be read is not an empty one: where nothing was found and a source failed, methods raise
+    `SkillsError`, which says which and why. `list_problems` reports it where something was found.
 
     Args:
         backend: Where the files are.
         sources: Backend paths that hold skill directories, each alone or as `(path, label)`; the later wins.
         max_depth: How many levels below a source skills may lie.
         backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
+        max_age: For how many seconds `list_*` and `search_skills` use what was seen; 0 to look every time.
+        embeddings: LangChain embeddings, to search by meaning as well as by words.
 
     Raises:
-        TypeError: If `backend` is no backend, or a source no path.
+        TypeError: If `backend` is not a backend, a source not a path, or `embeddings` not embeddings.
         ValueError: If an argument has a value that it cannot have.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         *,
         backend: BackendProtocol,
         sources: Sequence[SkillSource],
         max_depth: int = 1,
         backend_timeout: float | None = None,
+        max_age: float = 0,
+        embeddings: Embeddings | None = None,
     ) -> None:
         if not is_backend(backend):
             raise TypeError(f"backend must be a backend, got {backend!r}")
+        if not isinstance(max_age, int | float) or not max_age >= 0:
+            raise ValueError(f"max_age must be 0 or more seconds, got {max_age!r}")
         self._sources = parse_sources(sources)
         # Checked as the middleware checks them; budgets are for agents.
         self._settings = Settings(
             backend, tuple(self._sources), Budgets(0, None), max_depth=max_depth, backend_timeout=backend_timeout
         )
+        self._max_age = max_age
         self._cache = SkillCache()
-        self._search = SearchCache()
+        self._ranker = Ranker(embeddings)
+        self._remembered: Remembered | None = None
+        self._trouble: str | None = None
 
     @classmethod
-    def from_directory(cls, path: str | Path, create: bool = False) -> "SkillsManager":  # noqa: FBT001, FBT002 - fixed
+    def from_directory(  # the signature is fixed
+        cls,
+        path: str | Path,
+        create: bool = False,  # noqa: FBT001, FBT002
+        **options: Any,  # noqa: ANN401 - checked by the constructor
+    ) -> "SkillsManager":
         """Return a manager of the skills in a local directory.
 
         Args:
             path: The directory.
             create: Make the directory if it is missing, with a README that says what goes there.
+            options: Further arguments of the manager, such as `max_age`.
         """
         directory = Path(path).expanduser().absolute()
         if create and not directory.exists():
             directory.mkdir(parents=True)
             (directory / "README.md").write_text(README, encoding="utf-8")
         backend = FilesystemBackend(root_dir=directory, virtual_mode=False)
-        return cls(backend=backend, sources=[directory.as_posix()])
+        return cls(backend=backend, sources=[directory.as_posix()], **options)
+
+    def refresh(self) -> None:
+        """Look at all sources now, whatever `max_age` says."""
+        self._run(self._look)
+
+    async def arefresh(self) -> None:
+        """Look at all sources now, whatever `max_age` says."""
+        await self._arun(self._look)
 
     def list_skills(self) -> list[str]:
         """Return the names of all skills; a missing directory gives none."""
@@ -131,12 +164,13 @@ class SkillsManager:
 
     def search_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
-        return self._run(lambda: self._found(query, n))
+        remembered = self._run(self._known)
+        return self._results(remembered, self._ranker.search(remembered.library, query, n))
 
     async def asearch_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
-        catalog = await self._arun(self._known_catalog)
-        return await asyncio.to_thread(self._matches, catalog, query, n)
+        remembered = await self._arun(self._known)
+        return self._results(remembered, await self._ranker.asearch(remembered.library, query, n))
 
     def list_skill_assets(self, skill_name: str) -> list[str]:
         """Return the files in a skill's three directories, relative to the skill; the log tells if more are there."""
@@ -168,45 +202,82 @@ class SkillsManager:
     async def _arun(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
         return await self._settings.aperform(plan(), None)
 
-    def _catalog(self) -> Plan[Catalog]:
-        return discover(self._sources, max_depth=self._settings.max_depth, read=self._cache.read, known=Known())
+    def _look(self) -> Plan[Remembered]:
+        """Look at all sources."""
+        found = yield from discover(
+            self._sources, max_depth=self._settings.max_depth, read=self._cache.read, known=Known()
+        )
+        self._remembered = Remembered(found.skills, found.problems, found.sources, found.tags)
+        return self._remembered
 
-    def _known_catalog(self) -> Plan[Catalog]:
-        catalog = yield from self._catalog()
-        check_known(catalog.skills, catalog.problems)
-        return catalog
+    def _recent(self) -> Plan[Remembered]:
+        """Return what is there, as old as `max_age` allows."""
+        remembered = self._remembered
+        if remembered is not None and remembered.is_younger_than(self._max_age):
+            return remembered
+        return (yield from self._look())
+
+    def _known(self) -> Plan[Remembered]:
+        remembered = yield from self._recent()
+        check_known(remembered.skills, remembered.problems)
+        return remembered
 
     def _names(self) -> Plan[list[str]]:
-        catalog = yield from self._known_catalog()
-        return [skill["name"] for skill in catalog.skills]
+        return [skill["name"] for skill in (yield from self._known()).skills]
 
     def _metadata(self) -> Plan[list[SkillMetadata]]:
-        catalog = yield from self._known_catalog()
-        return catalog.skills
+        return [_copy(skill) for skill in (yield from self._known()).skills]
 
     def _problems(self) -> Plan[list[SkillProblem]]:
-        catalog = yield from self._catalog()
-        return catalog.problems
+        problems = [problem.copy() for problem in (yield from self._recent()).problems]
+        trouble = self._trouble
+        if trouble is not None:
+            problems.append(SkillProblem(path="", code=EMBEDDINGS_FAILED, severity="warning", message=trouble))
+        return problems
+
+    def _results(self, remembered: Remembered, ranking: Ranking) -> list[SearchResult]:
+        if ranking.trouble is not None and ranking.trouble != self._trouble:
+            logger.warning("Search goes by words alone: %s", ranking.trouble)
+        self._trouble = ranking.trouble
+        check_known(ranking.names, remembered.problems)
+        found = [remembered.named(name) for name in ranking.names]
+        return [SearchResult(name=skill["name"], description=skill["description"]) for skill in found if skill]
 
     def _content(self, name: str) -> Plan[str]:
-        skill = yield from self._skill(name)
-        prepared = yield from prepare([skill], Preparation(depth=1, count_tokens=len, may_read=lambda _path: True))
-        ready = prepared[skill["name"]]
-        if ready.failure is not None:
-            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {ready.failure}.")
-        return ready.text
+        skill, content = yield from self._skill(name)
+        text, problem = decode_skill(content, path=skill["path"])
+        if problem is not None:
+            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {problem['message']}.")
+        return text
 
-    def _found(self, query: str, n: int) -> Plan[list[SearchResult]]:
-        return self._matches((yield from self._known_catalog()), query, n)
+    def _skill(self, name: str) -> Plan[tuple[SkillMetadata, bytes]]:
+        """Return a skill and its file, from where it was last seen if it is still there, else from a look at all."""
+        remembered = self._remembered
+        skill = remembered.named(name) if remembered is not None else None
+        if remembered is not None and skill is not None:
+            present = yield from self._still(remembered, skill)
+            if present is not None:
+                return present
+        remembered = yield from self._look()
+        skill = find_or_raise(remembered.skills, remembered.problems, name)
+        file = (yield from read_files([skill["path"]]))[skill["path"]]
+        if file.content is None:
+            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {file.error}.")
+        return skill, file.content
 
-    def _matches(self, catalog: Catalog, query: str, n: int) -> list[SearchResult]:
-        found = self._search.search(catalog.skills, catalog.tags, query, n)
-        check_known(found, catalog.problems)
-        return [SearchResult(name=skill["name"], description=skill["description"]) for skill in found]
-
-    def _skill(self, name: str) -> Plan[SkillMetadata]:
-        catalog = yield from self._catalog()
-        return find_or_raise(catalog.skills, catalog.problems, name)
+    def _still(self, remembered: Remembered, skill: SkillMetadata) -> Plan[tuple[SkillMetadata, bytes] | None]:
+        """Return the skill as its file is now; `None` if that is gone, has another name, or has got a rival."""
+        rivals = remembered.rivals(skill)
+        files = yield from read_files([skill["path"], *rivals])
+        for path in rivals:
+            content = files[path].content
+            if content is not None:
+                other, *_ = self._cache.read(path, content)
+                if other is not None and other["name"] == skill["name"]:
+                    return None
+        content = files[skill["path"]].content
+        now = self._cache.read(skill["path"], content)[0] if content is not None else None
+        return (now, content) if now is not None and content is not None and now["name"] == skill["name"] else None
 
     def _assets(self, skill: SkillMetadata) -> Plan[list[str]]:
         assets = yield from list_assets(skill)
@@ -215,5 +286,13 @@ class SkillsManager:
         return assets.paths
 
     def _with_skill(self, name: str, plan: Callable[[SkillMetadata], Plan[ResultT]]) -> Plan[ResultT]:
-        skill = yield from self._skill(name)
+        skill, _content = yield from self._skill(name)
         return (yield from plan(skill))
+
+
+def _copy(skill: SkillMetadata) -> SkillMetadata:
+    """Return metadata that its caller may change."""
+    copy = skill.copy()
+    copy["metadata"] = skill["metadata"].copy()
+    copy["allowed_tools"] = skill["allowed_tools"].copy()
+    return copy

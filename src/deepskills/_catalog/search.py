@@ -108,13 +108,13 @@ class SearchIndex:
     """An index over one catalog; safe to share by threads."""
 
     def __init__(self, documents: Sequence[Document]) -> None:
+        # One connection behind a lock: queries take a few milliseconds and Python threads would take turns anyway.
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._names = [document.name for document in documents]
         self._lock = threading.Lock()
         self._vocabulary: set[str] = set()
         self._nearest: dict[str, list[str]] | None = None
         self._frequencies: dict[str, int] = {}
-        # One connection behind a lock: queries take a few milliseconds and Python threads would take turns anyway.
-        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._database.execute(
             "CREATE VIRTUAL TABLE skills USING fts5(name, tags, description, "
             "tokenize = \"porter unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'\")"
@@ -128,6 +128,7 @@ class SearchIndex:
             ),
         )
         self._database.execute("COMMIT")
+        self._vocabulary = {word for word in self._vocabulary if not is_unspaced(word)}
 
     def __del__(self) -> None:
         self._database.close()
@@ -140,11 +141,11 @@ class SearchIndex:
         return [self._names[row - 1] for row, *_ in self._rows(self._forms(query), limit)]
 
     def rank(self, request: str, limit: int = 5) -> Ranked:
-        """Return the best matches, best first, each with what it shares with the request."""
-        forms = self._forms(request)
-        said = {word: value for word in forms if (value := worth(word)) > 0}
+        """Return the best matches, best first, each with what it shares with the request; small talk has none."""
+        said = {word: value for word in _words(request) if (value := worth(word)) > 0}
+        forms = {word: self._known_forms(word) for word in _ends(list(said), MAX_QUERY_WORDS)}
         rows = self._rows(forms, limit)
-        values = {word: value * self._rarity(word, forms[word]) for word, value in said.items()}
+        values = {word: said[word] * self._rarity(word, known) for word, known in forms.items()}
         whole = sum(values.values()) or 1.0
         matches = []
         for row, *texts in rows:
@@ -179,12 +180,12 @@ class SearchIndex:
 
     def _indexed(self, text: str) -> str:
         words = split_words(text, indexing=True)
-        self._vocabulary.update(word for word in words if not is_unspaced(word))
+        self._vocabulary.update(words)
         return " ".join(words)
 
     def _forms(self, query: str) -> dict[str, list[str]]:
         """Return the words of a query, each with those it is searched by."""
-        given = list(dict.fromkeys(split_words(_ends(query, MAX_QUERY_LENGTH))))
+        given = _words(query)
         words = [word for word in given if word not in STOP_WORDS] or given
         return {word: self._known_forms(word) for word in _ends(words, MAX_QUERY_WORDS)}
 
@@ -206,6 +207,11 @@ class SearchIndex:
         rated = ((SequenceMatcher(None, word, known).ratio(), known) for known in near if known[0] == word[0])
         best = sorted((-ratio, known) for ratio, known in rated if ratio >= MIN_LIKENESS)
         return [known for _, known in best[:MAX_CORRECTIONS]]
+
+
+def _words(query: str) -> list[str]:
+    """Return the words of a query, each once; of a long one, those at its beginning and at its end."""
+    return list(dict.fromkeys(split_words(_ends(query, MAX_QUERY_LENGTH))))
 
 
 def _ends(items: EndsT, most: int) -> EndsT:
