@@ -1,8 +1,8 @@
 """Suggestions on labelled requests: how often the right skill is among the five, and how often silence is kept.
 
-The requests are written as people write to an assistant, in English, Chinese and Japanese, and some are small talk. They
-are in two halves: the ranker was tuned on `dev`; `frozen` was written apart, and its misses were not looked at. The right
-skill lies in a library of 10, 100, 1,000 or 10,000.
+The requests are written as people write to an assistant, in English, Chinese and Japanese, and some are small talk.
+They are in two halves: the ranker was tuned on `dev`; the misses on `frozen` were not looked at. The right skill lies
+in a library of 10, 100, 1,000 or 10,000.
 """
 
 import functools

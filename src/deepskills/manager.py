@@ -76,7 +76,7 @@ class SkillsManager:
         ValueError: If an argument has a value that it cannot have.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a choice of its own
+    def __init__(
         self,
         *,
         backend: BackendProtocol,

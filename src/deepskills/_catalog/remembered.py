@@ -59,7 +59,6 @@ class Remembered:
         paths = [
             f"{source.path.rstrip('/')}/{name}/{SKILL_FILE}" for source in self.sources for name in sorted(folders)
         ]
-        paths += [f"{source.path.rstrip('/')}/{SKILL_FILE}" for source in self.sources]
         return [path for path in dict.fromkeys(paths) if path != skill["path"] and path not in self._losers]
 
 

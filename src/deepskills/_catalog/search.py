@@ -62,6 +62,12 @@ LOOSE_FORM = 0.6
 FEWEST_SKILLS = 30
 """How large a library is at least taken to be when it is judged how rare a word is."""
 
+LARGE = 500
+"""From how many skills on a library is large."""
+
+TOO_COMMON = 0.3
+"""How many of a large library's skills have a word that is not searched for if the query has others."""
+
 MAX_KNOWN_FREQUENCIES = 20_000
 """For how many words an index remembers how many skills have it."""
 
@@ -138,7 +144,7 @@ class SearchIndex:
 
     def search(self, query: str, limit: int = 5) -> list[str]:
         """Return the names of the best matches, best first; none if nothing fits."""
-        return [self._names[row - 1] for row, *_ in self._rows(self._forms(query), limit)]
+        return [self._names[row - 1] for row in self._rows(self._forms(query), limit)]
 
     def rank(self, request: str, limit: int = 5) -> Ranked:
         """Return the best matches, best first, each with what it shares with the request; small talk has none."""
@@ -148,26 +154,46 @@ class SearchIndex:
         values = {word: said[word] * self._rarity(word, known) for word, known in forms.items()}
         whole = sum(values.values()) or 1.0
         matches = []
-        for row, *texts in rows:
+        for row, texts in zip(rows, self._texts(rows), strict=True):
             shared = {word: _shared(forms[word], texts) for word in values}
             strength = sum(values[word] * weight for word, weight in shared.items())
             covered = sum(values[word] * min(weight, 1.0) for word, weight in shared.items())
             matches.append(Match(self._names[row - 1], strength, covered / whole))
         return Ranked(matches, sum(said.values()))
 
-    def _rows(self, forms: dict[str, list[str]], limit: int) -> list[tuple[int, str, str, str]]:
-        terms = list(dict.fromkeys(term for word, known in forms.items() for term in _terms(word, known)))
+    def _rows(self, forms: dict[str, list[str]], limit: int) -> list[int]:
+        telling = self._telling(forms).items()
+        terms = list(dict.fromkeys(term for word, known in telling for term in _terms(word, known)))
         if not terms or limit < 1:
             return []
         with self._lock:
-            return self._database.execute(
-                "SELECT rowid, name, tags, description FROM skills WHERE skills MATCH ? "
-                "ORDER BY bm25(skills, 5.0, 3.0, 1.5), rowid LIMIT ?",
+            found = self._database.execute(
+                "SELECT rowid FROM skills WHERE skills MATCH ? ORDER BY bm25(skills, 5.0, 3.0, 1.5), rowid LIMIT ?",
                 (" OR ".join(terms), min(limit, MAX_RESULTS)),
             ).fetchall()
+        return [row for (row,) in found]
+
+    def _texts(self, rows: list[int]) -> list[tuple[str, str, str]]:
+        """Return the indexed texts of skills: name, tags and description."""
+        query = "SELECT name, tags, description FROM skills WHERE rowid = ?"
+        with self._lock:
+            return [self._database.execute(query, (row,)).fetchone() for row in rows]
+
+    def _telling(self, forms: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Return the words that tell skills of a large library apart: those that many have cost time and say little."""
+        if len(self._names) < LARGE:
+            return forms
+        most = len(self._names) * TOO_COMMON
+        return {word: known for word, known in forms.items() if self._frequency(word, known) <= most} or forms
 
     def _rarity(self, word: str, forms: list[str]) -> float:
         """Return how rare a word is in the library, from nearly 0 for one that every skill has to 1."""
+        have = self._frequency(word, forms)
+        count = max(len(self._names), FEWEST_SKILLS)
+        return min(1.0, math.log(1 + (count - have + 0.5) / (have + 0.5)) / math.log(1 + (count + 0.5) / 1.5))
+
+    def _frequency(self, word: str, forms: list[str]) -> int:
+        """Return how many skills have a word."""
         have = self._frequencies.get(word)
         if have is None:
             terms = " OR ".join(_terms(word, forms))
@@ -175,8 +201,7 @@ class SearchIndex:
                 [have] = self._database.execute("SELECT count(*) FROM skills WHERE skills MATCH ?", (terms,)).fetchone()
             if len(self._frequencies) < MAX_KNOWN_FREQUENCIES:
                 self._frequencies[word] = have
-        count = max(len(self._names), FEWEST_SKILLS)
-        return min(1.0, math.log(1 + (count - have + 0.5) / (have + 0.5)) / math.log(1 + (count + 0.5) / 1.5))
+        return have
 
     def _indexed(self, text: str) -> str:
         words = split_words(text, indexing=True)
