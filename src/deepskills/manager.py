@@ -9,18 +9,22 @@ from deepagents.backends import BackendProtocol, FilesystemBackend
 from langchain_core.embeddings import Embeddings
 from typing_extensions import TypedDict
 
-from deepskills._agent.settings import Settings, is_backend
-from deepskills._backend.plan import Plan, read_files
-from deepskills._catalog.discovery import Known, SkillCache, discover
-from deepskills._catalog.lookup import check_known, find_or_raise
-from deepskills._catalog.ranking import Ranker, Ranking
+from deepskills._agent.settings import Settings
+from deepskills._backend.cache import BoundedCache
+from deepskills._backend.plan import Plan, is_backend, read_files
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.discovery import discover
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.lookup import check_known, document_of, find_or_raise
+from deepskills._catalog.ranking import MAX_INDEXED, Library, Ranker, Ranking
 from deepskills._catalog.remembered import Remembered
 from deepskills._catalog.sources import parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
+from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
+from deepskills._format.names import shown_name
 from deepskills._format.reading import decode_skill
-from deepskills._loading.decisions import Budgets
-from deepskills._prompt.wording import shown_name
+from deepskills._loading.budgets import Budgets
 from deepskills._types import SkillMetadata, SkillProblem, SkillSource
 
 __all__ = ["SearchResult", "SkillsManager"]
@@ -70,13 +74,14 @@ class SkillsManager:
         backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
         max_age: For how many seconds `list_*` and `search_skills` use what was seen; 0 to look every time.
         embeddings: LangChain embeddings, to search by meaning as well as by words.
+        asset_directories: Directories of a skill whose files may be read, or `"all"`: any but hidden files.
 
     Raises:
         TypeError: If `backend` is not a backend, a source not a path, or `embeddings` not embeddings.
         ValueError: If an argument has a value that it cannot have.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         *,
         backend: BackendProtocol,
@@ -85,6 +90,7 @@ class SkillsManager:
         backend_timeout: float | None = None,
         max_age: float = 0,
         embeddings: Embeddings | None = None,
+        asset_directories: AssetDirectories = STANDARD_DIRECTORIES,
     ) -> None:
         if not is_backend(backend):
             raise TypeError(f"backend must be a backend, got {backend!r}")
@@ -93,11 +99,16 @@ class SkillsManager:
         self._sources = parse_sources(sources)
         # Checked as the middleware checks them; budgets are for agents.
         self._settings = Settings(
-            backend, tuple(self._sources), Budgets(0, None), max_depth=max_depth, backend_timeout=backend_timeout
+            backend,
+            tuple(self._sources),
+            Budgets(0, None),
+            max_depth=max_depth,
+            backend_timeout=backend_timeout,
+            asset_directories=asset_directories,
         )
         self._max_age = max_age
-        self._cache = SkillCache()
         self._ranker = Ranker(embeddings)
+        self._libraries: BoundedCache[Catalog, Library] = BoundedCache(MAX_INDEXED, lambda library: 1 + len(library))
         self._remembered: Remembered | None = None
         self._trouble: str | None = None
 
@@ -165,36 +176,36 @@ class SkillsManager:
     def search_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
         remembered = self._run(self._known)
-        return self._results(remembered, self._ranker.search(remembered.library, query, n))
+        return self._results(remembered, self._ranker.search(self._library(remembered), query, n))
 
     async def asearch_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
         remembered = await self._arun(self._known)
-        return self._results(remembered, await self._ranker.asearch(remembered.library, query, n))
+        return self._results(remembered, await self._ranker.asearch(self._library(remembered), query, n))
 
     def list_skill_assets(self, skill_name: str) -> list[str]:
-        """Return the files in a skill's three directories, relative to the skill; the log tells if more are there."""
+        """Return the files in a skill's `asset_directories`, relative to the skill; the log tells if there are more."""
         return self._run(lambda: self._with_skill(skill_name, self._assets))
 
     async def alist_skill_assets(self, skill_name: str) -> list[str]:
-        """Return the files in a skill's three directories, relative to the skill; the log tells if more are there."""
+        """Return the files in a skill's `asset_directories`, relative to the skill; the log tells if there are more."""
         return await self._arun(lambda: self._with_skill(skill_name, self._assets))
 
     def get_skill_asset(self, skill_name: str, relative_path: str) -> str:
         """Return the text of one of a skill's files."""
-        return self._run(lambda: self._with_skill(skill_name, lambda skill: read_asset(skill, relative_path)))
+        return self._run(lambda: self._with_skill(skill_name, lambda skill: self._asset(skill, relative_path)))
 
     async def aget_skill_asset(self, skill_name: str, relative_path: str) -> str:
         """Return the text of one of a skill's files."""
-        return await self._arun(lambda: self._with_skill(skill_name, lambda skill: read_asset(skill, relative_path)))
+        return await self._arun(lambda: self._with_skill(skill_name, lambda skill: self._asset(skill, relative_path)))
 
     def get_skill_script_path(self, skill_name: str, script_name: str) -> str:
         """Return a path by which a script of a skill can be run."""
-        return self._run(lambda: self._with_skill(skill_name, lambda skill: script_path(skill, script_name)))
+        return self._run(lambda: self._with_skill(skill_name, lambda skill: self._script(skill, script_name)))
 
     async def aget_skill_script_path(self, skill_name: str, script_name: str) -> str:
         """Return a path by which a script of a skill can be run."""
-        return await self._arun(lambda: self._with_skill(skill_name, lambda skill: script_path(skill, script_name)))
+        return await self._arun(lambda: self._with_skill(skill_name, lambda skill: self._script(skill, script_name)))
 
     def _run(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
         return self._settings.perform(plan(), None)
@@ -204,10 +215,9 @@ class SkillsManager:
 
     def _look(self) -> Plan[Remembered]:
         """Look at all sources."""
-        found = yield from discover(
-            self._sources, max_depth=self._settings.max_depth, read=self._cache.read, known=Known()
-        )
-        self._remembered = Remembered(found.skills, found.problems, found.sources, found.tags)
+        memory, depth = self._settings.memory, self._settings.max_depth
+        found = yield from discover(self._sources, max_depth=depth, readings=memory.readings, catalogs=memory.catalogs)
+        self._remembered = Remembered(found.catalog, found.problems)
         return self._remembered
 
     def _recent(self) -> Plan[Remembered]:
@@ -219,14 +229,14 @@ class SkillsManager:
 
     def _known(self) -> Plan[Remembered]:
         remembered = yield from self._recent()
-        check_known(remembered.skills, remembered.problems)
+        check_known(remembered.catalog.entries, remembered.problems)
         return remembered
 
     def _names(self) -> Plan[list[str]]:
-        return [skill["name"] for skill in (yield from self._known()).skills]
+        return [entry.name for entry in (yield from self._known()).catalog.entries]
 
     def _metadata(self) -> Plan[list[SkillMetadata]]:
-        return [_copy(skill) for skill in (yield from self._known()).skills]
+        return (yield from self._known()).catalog.copy_skills()
 
     def _problems(self) -> Plan[list[SkillProblem]]:
         problems = [problem.copy() for problem in (yield from self._recent()).problems]
@@ -235,13 +245,18 @@ class SkillsManager:
             problems.append(SkillProblem(path="", code=EMBEDDINGS_FAILED, severity="warning", message=trouble))
         return problems
 
+    def _library(self, remembered: Remembered) -> Library:
+        """Return the skills as a search takes them; an unchanged catalog is the same object at every look."""
+        catalog = remembered.catalog
+        return self._libraries.get_or_make(catalog, lambda: Library(map(document_of, catalog.entries)))
+
     def _results(self, remembered: Remembered, ranking: Ranking) -> list[SearchResult]:
         if ranking.trouble is not None and ranking.trouble != self._trouble:
-            logger.warning("Search goes by words alone: %s", ranking.trouble)
+            logger.warning("Search by meaning: %s", ranking.trouble)
         self._trouble = ranking.trouble
         check_known(ranking.names, remembered.problems)
-        found = [remembered.named(name) for name in ranking.names]
-        return [SearchResult(name=skill["name"], description=skill["description"]) for skill in found if skill]
+        found = [remembered.catalog.by_name[name] for name in ranking.names]
+        return [SearchResult(name=entry.name, description=entry.description) for entry in found]
 
     def _content(self, name: str) -> Plan[str]:
         skill, content = yield from self._skill(name)
@@ -253,46 +268,44 @@ class SkillsManager:
     def _skill(self, name: str) -> Plan[tuple[SkillMetadata, bytes]]:
         """Return a skill and its file, from where it was last seen if it is still there, else from a look at all."""
         remembered = self._remembered
-        skill = remembered.named(name) if remembered is not None else None
-        if remembered is not None and skill is not None:
-            present = yield from self._still(remembered, skill)
+        entry = remembered.catalog.find(name) if remembered is not None else None
+        if remembered is not None and entry is not None:
+            present = yield from self._still(remembered, entry)
             if present is not None:
                 return present
         remembered = yield from self._look()
-        skill = find_or_raise(remembered.skills, remembered.problems, name)
+        skill = find_or_raise(remembered.catalog, remembered.problems, name).skill
         file = (yield from read_files([skill["path"]]))[skill["path"]]
         if file.content is None:
             raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {file.error}.")
         return skill, file.content
 
-    def _still(self, remembered: Remembered, skill: SkillMetadata) -> Plan[tuple[SkillMetadata, bytes] | None]:
+    def _still(self, remembered: Remembered, entry: SkillEntry) -> Plan[tuple[SkillMetadata, bytes] | None]:
         """Return the skill as its file is now; `None` if that is gone, has another name, or has got a rival."""
-        rivals = remembered.rivals(skill)
-        files = yield from read_files([skill["path"], *rivals])
-        for path in rivals:
-            content = files[path].content
-            if content is not None:
-                other, *_ = self._cache.read(path, content)
-                if other is not None and other["name"] == skill["name"]:
-                    return None
-        content = files[skill["path"]].content
-        now = self._cache.read(skill["path"], content)[0] if content is not None else None
-        return (now, content) if now is not None and content is not None and now["name"] == skill["name"] else None
+        rivals = remembered.rivals(entry)
+        files = yield from read_files([entry.path, *rivals])
+        named = {
+            path: metadata
+            for path in (entry.path, *rivals)
+            if (content := files[path].content) is not None
+            and (metadata := self._settings.memory.readings.read(path, content).metadata) is not None
+            and metadata["name"] == entry.name
+        }
+        content = files[entry.path].content
+        return (named[entry.path], content) if content is not None and named.keys() == {entry.path} else None
 
     def _assets(self, skill: SkillMetadata) -> Plan[list[str]]:
-        assets = yield from list_assets(skill)
+        assets = yield from list_assets(skill, self._settings.asset_directories)
         for note in assets.notes:
             logger.warning("Files of skill '%s': %s", shown_name(skill["name"]), note)
         return assets.paths
 
+    def _asset(self, skill: SkillMetadata, relative_path: str) -> Plan[str]:
+        return read_asset(skill, relative_path, self._settings.asset_directories)
+
+    def _script(self, skill: SkillMetadata, script_name: str) -> Plan[str]:
+        return script_path(skill, script_name, self._settings.asset_directories)
+
     def _with_skill(self, name: str, plan: Callable[[SkillMetadata], Plan[ResultT]]) -> Plan[ResultT]:
         skill, _content = yield from self._skill(name)
         return (yield from plan(skill))
-
-
-def _copy(skill: SkillMetadata) -> SkillMetadata:
-    """Return metadata that its caller may change."""
-    copy = skill.copy()
-    copy["metadata"] = skill["metadata"].copy()
-    copy["allowed_tools"] = skill["allowed_tools"].copy()
-    return copy

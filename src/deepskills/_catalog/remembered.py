@@ -1,18 +1,15 @@
-"""A catalog as it was last seen: where each skill lies, and which new files would change that. Pure."""
+"""A catalog as it was last seen: how long ago, and which new files would change whose name is whose. Pure."""
 
-import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from deepskills._catalog.ranking import Library
-from deepskills._catalog.search import Document
-from deepskills._catalog.sources import Source, parent
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.sources import parent
 from deepskills._format.text import is_text
-from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
-
-TAG_FIELDS = ("tags", "keywords", "triggers")
-"""Metadata whose words a skill is found by."""
+from deepskills._types import SKILL_FILE, SkillProblem
 
 _LOSERS = frozenset({"skill-shadowed", "skill-duplicate"})
 
@@ -21,51 +18,25 @@ _LOSERS = frozenset({"skill-shadowed", "skill-duplicate"})
 class Remembered:
     """What a look at all sources found, and when."""
 
-    skills: Sequence[SkillMetadata]
+    catalog: Catalog
     problems: Sequence[SkillProblem]
-    sources: Sequence[Source]
-    tags: Mapping[str, str]
     seen: float = field(default_factory=time.monotonic)
 
     def is_younger_than(self, seconds: float) -> bool:
         """Whether the look was that recent."""
         return time.monotonic() - self.seen < seconds
 
-    def named(self, name: str) -> SkillMetadata | None:
-        """Return the skill of that name: exactly, or in another case."""
-        return self._by_name.get(name) or self._by_folded_name.get(name.casefold())
-
-    @functools.cached_property
-    def _by_name(self) -> dict[str, SkillMetadata]:
-        return {skill["name"]: skill for skill in self.skills}
-
-    @functools.cached_property
-    def _by_folded_name(self) -> dict[str, SkillMetadata]:
-        return {skill["name"].casefold(): skill for skill in reversed(self.skills)}
-
-    @functools.cached_property
-    def library(self) -> Library:
-        """The skills as a search takes them."""
-        return Library(document_of(skill, self.tags.get(skill["path"], "")) for skill in self.skills)
-
-    @functools.cached_property
+    @cached_property
     def _losers(self) -> frozenset[str]:
         return frozenset(found["path"] for found in self.problems if found["code"] in _LOSERS)
 
-    def rivals(self, skill: SkillMetadata) -> list[str]:
+    def rivals(self, entry: SkillEntry) -> list[str]:
         """Return where a skill of the same name would usually lie if it had come since, in each source."""
-        folder = parent(skill["path"]).rpartition("/")[2]
-        folders = {name for name in (folder, skill["name"]) if _may_be_folder(name)}
-        paths = [
-            f"{source.path.rstrip('/')}/{name}/{SKILL_FILE}" for source in self.sources for name in sorted(folders)
-        ]
-        return [path for path in dict.fromkeys(paths) if path != skill["path"] and path not in self._losers]
-
-
-def document_of(skill: SkillMetadata, tags: str) -> Document:
-    """Return what is searched of a skill: its metadata, and further words that its file gives."""
-    own = " ".join(skill["metadata"].get(name, "") for name in TAG_FIELDS)
-    return Document(skill["name"], skill["description"], f"{own} {tags}".strip())
+        folder = parent(entry.path).rpartition("/")[2]
+        folders = sorted({name for name in (folder, entry.name) if _may_be_folder(name)})
+        sources = [source.path.rstrip("/") for source in self.catalog.sources]
+        paths = dict.fromkeys(f"{source}/{name}/{SKILL_FILE}" for source in sources for name in folders)
+        return [path for path in paths if path != entry.path and path not in self._losers]
 
 
 def _may_be_folder(name: str) -> bool:
