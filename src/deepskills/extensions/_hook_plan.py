@@ -120,14 +120,14 @@ def as_json(entry: SkillEntry, hook: Hook, request: ToolCallRequest, result: Too
     told |= {"tool_input": call["args"], "tool_use_id": call["id"]}
     if result is not None:
         told["tool_response"] = _answer(result)[:MAX_RESPONSE_CHARACTERS]
-    text = json.dumps(told, default=str)
+    text = json.dumps(told, default=str).replace("'", "\\u0027")  # a quote costs a shell five characters
     if len(text) > MAX_INPUT_CHARACTERS:
         raise SkillsError(TOO_LARGE)
     return text
 
 
 def command_lines(hook: Hook, directory: str, given: str) -> Sequence[str]:
-    """Return the shell commands that run a hook's command in a directory, with `given` on its standard input.
+    """Return the shell commands that run a hook's command in a directory, with JSON on its standard input.
 
     A shell backend takes a command line and no input: a short text is piped, a long one goes into a file, in pieces.
     """
