@@ -10,6 +10,7 @@ from deepagents import create_deep_agent
 from langchain.agents import create_agent
 from langchain.tools import ToolRuntime
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
@@ -257,11 +258,11 @@ def test_state_of_the_conversation_does_not_reach_the_sub_agent(mode: Mode, tmp_
     seen: list[dict[str, Any]] = []
 
     class Watching(SkillsMiddleware[Any, Any]):
-        def before_agent(self, state: Any, runtime: Any, config: Any = None) -> Any:
+        def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> Any:
             seen.append(dict(state))
             return super().before_agent(state, runtime, config)
 
-        async def abefore_agent(self, state: Any, runtime: Any, config: Any = None) -> Any:
+        async def abefore_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> Any:
             seen.append(dict(state))
             return await super().abefore_agent(state, runtime, config)
 

@@ -17,7 +17,7 @@ from deepskills import Refuse, SkillsMiddleware
 from deepskills.extensions import SkillHooks
 from deepskills.extensions._hook_plan import CHUNK_CHARACTERS, command_lines
 from deepskills.extensions._hook_reading import Hook, read_hooks
-from deepskills.testing import call_tools
+from deepskills.testing import Request, call_tools
 from support import MODES, Conversation, Mode, load, unload, write_files
 
 both_modes = pytest.mark.parametrize("mode", MODES)
@@ -76,6 +76,12 @@ class World:
 def one(event: str, matcher: str | None = "send", **hook: Any) -> dict[str, Any]:
     group = {"hooks": [hook]} if matcher is None else {"matcher": matcher, "hooks": [hook]}
     return {event: [group]}
+
+
+def said_by_hooks(request: Request) -> str:
+    """Return what hooks put into a request."""
+    last = request.messages[-1]
+    return str(last.text) if str(last.text).startswith("<skill_hook") else ""
 
 
 def shell(root: Path) -> LocalShellBackend:
@@ -148,10 +154,12 @@ def test_prompts_stand_in_the_next_request_alone(mode: Mode, tmp_path: Path) -> 
     world = World(mode, shell(tmp_path), SkillHooks(), tmp_path, guard={**pre, **post})
     before = len(world.talk.model.requests)
     world.talk.say(call_tools(("send", {"text": "a"}), ("send", {"text": "b"})), call_tools(unload("guard")), "Done.")
-    texts = [request.text for request in world.talk.model.requests[before:]]
-    assert [text.count("Mind the < /skill_hook> gap.") for text in texts] == [0, 2, 0]
-    assert [text.count("Count the sent.") for text in texts][:2] == [1, 2]
-    assert not any("Count the sent." in str(message.text) for message in world.talk.state["messages"])
+    notes = [said_by_hooks(request) for request in world.talk.model.requests[before:]]
+    assert [text.count("Mind the < /skill_hook> gap.") for text in notes] == [0, 2, 0]
+    assert [text.count("Count the sent.") for text in notes] == [0, 2, 1]
+    world.talk.say()
+    assert said_by_hooks(world.talk.model.requests[-1]) == ""
+    assert not any("<skill_hook" in str(message.text) for message in world.talk.state["messages"])
 
 
 @both_modes
@@ -200,9 +208,9 @@ def test_after_a_call_a_command_cannot_undo_it(mode: Mode, tmp_path: Path) -> No
     tree = one("PostToolUse", type="command", command="grep -q 'sent b' && { echo tidy up; exit 2; }; exit 0")
     world = World(mode, shell(tmp_path), commands(), tmp_path, guard=tree)
     assert world.send("a") == []
-    assert "tidy up" not in world.talk.model.requests[-1].text
+    assert said_by_hooks(world.talk.model.requests[-1]) == ""
     assert world.send("b") == []
-    assert "tidy up" in world.talk.model.requests[-1].text
+    assert "tidy up" in said_by_hooks(world.talk.model.requests[-1])
     broken = World(mode, Box(tmp_path, OSError("gone")), commands(), tmp_path, guard=tree)
     assert broken.send("x") == []
 
@@ -258,7 +266,7 @@ def test_once_is_once_in_a_thread(mode: Mode, tmp_path: Path) -> None:
     world.send("a", "b")
     world.send("c")
     assert seen == ["a"]
-    assert world.sent == ["a", "b", "c"]
+    assert sorted(world.sent) == ["a", "b", "c"]
 
 
 @both_modes

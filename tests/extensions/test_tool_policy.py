@@ -26,7 +26,6 @@ SKILLS: dict[str, dict[str, object]] = {
     "adder": {"allowed_tools": "Bash(git add:*) mcp__docs__search"},
     "writer": {"allowed_tools": ["Write", "Bash(git push *)"]},
     "plain": {},
-    "empty": {"allowed_tools": []},
     "odd": {"allowed_tools": "Read(src/**) Bash(git) Bash(git*) Bash(rm"},
     "careful": {"disallowed_tools": "Write Bash(rm:*)"},
     "greedy": {"disallowed_tools": ["unload_skill", "load_skill", "Read(secret)"]},
@@ -57,6 +56,9 @@ class Tools:
 def library(root: Path, *extensions: Any, source: str = "/skills", **options: Any) -> SkillsMiddleware[Any, Any]:
     for name, fields in SKILLS.items():
         write_files(root, {f"{source}/{name}/SKILL.md": skill_md(name, **fields)})
+    for name, value in (("empty", "[]"), ("mapped-wrong", "{Read: yes}")):
+        text = f"---\nname: {name}\ndescription: Does a thing.\nallowed-tools: {value}\n---\n"
+        write_files(root, {f"{source}/{name}/SKILL.md": text})
     return SkillsMiddleware(backend=disk(root), sources=[source], extensions=extensions, **options)
 
 
@@ -101,6 +103,7 @@ ENFORCED: list[tuple[Sequence[str], set[str], list[tuple[tuple[str, dict[str, An
         [(READ, True), (WRITE, True), (ADD, False), (shell("git push"), True), (SEARCH, False)],
     ),
     (("empty",), set(), [(READ, False)]),
+    (("mapped-wrong",), set(), [(READ, False)]),
     (("odd",), {"execute"}, [(READ, False), (shell("git"), True), (shell("git add"), False), (RM, False)]),
     (
         ("careful",),

@@ -17,9 +17,22 @@ from deepskills._agent.extension import (
     ToolResult,
 )
 from deepskills._agent.run import Run, Shelf
+from deepskills._agent.skill_tools import disclosed
 from deepskills._agent.updates import merged, note_update
-from deepskills._backend.calls import Ask, Consulted, Execute, Executed, Failed, Plan, WriteFiles, Written
+from deepskills._backend.calls import (
+    Ask,
+    Consulted,
+    Execute,
+    Executed,
+    Failed,
+    Plan,
+    RealPaths,
+    ShellPaths,
+    WriteFiles,
+    Written,
+)
 from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.sources import parent
 from deepskills._errors import SkillsError
 from deepskills._files.assets import read_asset_bytes, script_path
 from deepskills._format.problems import problem
@@ -71,6 +84,12 @@ class ExtensionRun:
     def loaded(self) -> Sequence[LoadedSkill]:
         """The skills in use, in load order."""
         return self._run.loaded
+
+    @property
+    def skill_tools(self) -> frozenset[str]:
+        """The names of the tools that skills in use bring."""
+        bound = self._run.skill_tools
+        return frozenset(disclosed(self.state)) if bound is None else bound
 
     @property
     def user_message(self) -> AnyMessage | None:
@@ -140,6 +159,14 @@ class ExtensionRun:
         """Return the content of a skill's file, without blocking."""
         return await self._aperform(read_asset_bytes(entry.skill, relative_path, self._run.settings.asset_directories))
 
+    def directory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it."""
+        return self._perform(_directory(entry))
+
+    async def adirectory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it, without blocking."""
+        return await self._aperform(_directory(entry))
+
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill."""
         return self._perform(script_path(entry.skill, script_name))
@@ -153,6 +180,13 @@ class ExtensionRun:
 
     async def _aperform(self, plan: Plan[Any]) -> Any:  # noqa: ANN401 - whatever the plan gives
         return await self._run.settings.aperform(plan, self.runtime)
+
+
+def _directory(entry: SkillEntry) -> Plan[str]:
+    directory = parent(entry.path)
+    [reply] = yield (ShellPaths((directory,)),)
+    known = reply.paths if isinstance(reply, RealPaths) else {}
+    return known.get(directory) or directory
 
 
 def _executed(command: str, timeout: int | None) -> Plan[Any]:

@@ -180,6 +180,7 @@ class ModelCall(Generic[ContextT]):
         request = request.override(state=self._request.state)
         if not self._run.settings.extensions:
             return request
+        self._run.skill_tools = _names(request.tools) - _names(self._request.tools)
         changed = yield from change_request(request, self._run)
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
@@ -196,6 +197,10 @@ class ModelCall(Generic[ContextT]):
         inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
         update = merged(before, self._composed.update, self._run.collected, problems_update(self._run))
         return ExtendedModelResponse(model_response=inner, command=Command(update={**update, DISCLOSED: record}))
+
+
+def _names(tools: Sequence[Any]) -> frozenset[str]:
+    return frozenset(name for item in tools if (name := name_of(item)) is not None)
 
 
 def problems_update(run: Run) -> dict[str, Any]:

@@ -73,6 +73,8 @@ class Run:
         """Problems that were found on the way."""
         self.collected: dict[str, Any] = {}
         """What extensions asked to change in state."""
+        self.skill_tools: frozenset[str] | None = None
+        """The names of the tools that skills bring to this model call; `None` outside of one."""
         self.shelf: Shelf | None = None
         """The skills of this run, once they were looked up."""
 

@@ -165,7 +165,7 @@ class ToolPolicy(SkillExtension):
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Take away the tools that no call could be made of."""
-        own = _own_tools(run)
+        own = CORE_TOOLS | run.skill_tools
         tools = [item for item in request.tools if self._is_offered(item, run.loaded, own)]
         if len(tools) == len(request.tools):
             return request
@@ -177,7 +177,8 @@ class ToolPolicy(SkillExtension):
 
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
-        own = _own_tools(run)
+        # A tool that the agent has itself is never a skill's, whatever the state says.
+        own = CORE_TOOLS | (run.skill_tools if request.tool is None else frozenset())
         before = [host.loaded_in(run.state) for host in self._hosts]
         for call in self._calls(request, run.skills):
             for skills in (run.loaded, *before):
@@ -283,11 +284,6 @@ class ToolPolicy(SkillExtension):
                 pattern = CommandPattern.parse("")
             rules.append(_Rule(text, frozenset({name, self._aliases.get(name, name)}), pattern, shell))
         return tuple(rules)
-
-
-def _own_tools(run: SkillRun) -> frozenset[str]:
-    own: Iterable[str] = getattr(run, "own_tools", CORE_TOOLS)
-    return frozenset(own)
 
 
 def _declares(entry: SkillEntry) -> bool:
