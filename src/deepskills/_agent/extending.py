@@ -17,7 +17,6 @@ from deepskills._agent.extension import (
     ToolResult,
 )
 from deepskills._agent.run import Run, Shelf
-from deepskills._agent.skill_tools import disclosed
 from deepskills._agent.updates import merged, note_update
 from deepskills._backend.calls import (
     Ask,
@@ -27,7 +26,8 @@ from deepskills._backend.calls import (
     Failed,
     Plan,
     RealPaths,
-    ShellPaths,
+    ResolveLinks,
+    ResultT,
     WriteFiles,
     Written,
 )
@@ -86,10 +86,9 @@ class ExtensionRun:
         return self._run.loaded
 
     @property
-    def skill_tools(self) -> frozenset[str]:
-        """The names of the tools that skills in use bring."""
-        bound = self._run.skill_tools
-        return frozenset(disclosed(self.state)) if bound is None else bound
+    def own_tools(self) -> frozenset[str]:
+        """Names of the skills' own tools."""
+        return self._run.settings.own_tools | self._run.skill_tools
 
     @property
     def user_message(self) -> AnyMessage | None:
@@ -175,18 +174,17 @@ class ExtensionRun:
         """Return the path by which a shell runs a script of a skill, without blocking."""
         return await self._aperform(script_path(entry.skill, script_name))
 
-    def _perform(self, plan: Plan[Any]) -> Any:  # noqa: ANN401 - whatever the plan gives
+    def _perform(self, plan: Plan[ResultT]) -> ResultT:
         return self._run.settings.perform(plan, self.runtime)
 
-    async def _aperform(self, plan: Plan[Any]) -> Any:  # noqa: ANN401 - whatever the plan gives
+    async def _aperform(self, plan: Plan[ResultT]) -> ResultT:
         return await self._run.settings.aperform(plan, self.runtime)
 
 
 def _directory(entry: SkillEntry) -> Plan[str]:
-    directory = parent(entry.path)
-    [reply] = yield (ShellPaths((directory,)),)
-    known = reply.paths if isinstance(reply, RealPaths) else {}
-    return known.get(directory) or directory
+    path = parent(entry.path)
+    [reply] = yield (ResolveLinks((path,)),)
+    return reply.paths.get(path, path) if isinstance(reply, RealPaths) else path
 
 
 def _executed(command: str, timeout: int | None) -> Plan[Any]:

@@ -101,8 +101,8 @@ class SkillRun(Protocol):
         """The skills in use, in load order."""
 
     @property
-    def skill_tools(self) -> frozenset[str]:
-        """The names of the tools that skills in use bring by `include_tools`, none of them the agent's own."""
+    def own_tools(self) -> frozenset[str]:
+        """Names of the skills' own tools: load, unload, extra tools, and those that skills in use bring by `tools=`."""
 
     @property
     def user_message(self) -> AnyMessage | None:

@@ -36,18 +36,6 @@ DEFAULT_ALIASES: Mapping[str, str] = {
 }
 """What another client's tools are called in deepagents."""
 
-CORE_TOOLS = frozenset(
-    {
-        "load_skill",
-        "unload_skill",
-        "search_skills",
-        "load_skill_asset",
-        "list_skill_assets",
-        "get_skill_script_path",
-    }
-)
-"""The tools that skills themselves are used by."""
-
 NEVER_FORBIDDEN = frozenset({"load_skill", "unload_skill"})
 """Tools that no skill can take away: one that could would stay for good."""
 
@@ -165,7 +153,7 @@ class ToolPolicy(SkillExtension):
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Take away the tools that no call could be made of."""
-        own = CORE_TOOLS | run.skill_tools
+        own = run.own_tools
         tools = [item for item in request.tools if self._is_offered(item, run.loaded, own)]
         if len(tools) == len(request.tools):
             return request
@@ -177,8 +165,7 @@ class ToolPolicy(SkillExtension):
 
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
-        # A tool that the agent has itself is never a skill's, whatever the state says.
-        own = CORE_TOOLS | (run.skill_tools if request.tool is None else frozenset())
+        own = run.own_tools
         before = [host.loaded_in(run.state) for host in self._hosts]
         for call in self._calls(request, run.skills):
             for skills in (run.loaded, *before):
