@@ -119,17 +119,21 @@ ENFORCED: list[tuple[Sequence[str], set[str], list[tuple[tuple[str, dict[str, An
 def test_only_what_skills_in_use_declare_is_offered_and_runs(mode: Mode, tmp_path: Path) -> None:
     """While a skill in use declares tools, the union of the declared ones is offered and runs, and nothing else."""
     wrong: list[object] = []
-    for number, (skills, offered, calls) in enumerate(ENFORCED):
+    for skills, offered, calls in ENFORCED:
         tools = Tools()
-        talk = Conversation(mode, library(tmp_path / str(number), ToolPolicy("enforce")), tools=tools.tools)
+        talk = Conversation(mode, library(tmp_path, ToolPolicy("enforce")), tools=tools.tools)
         talk.call(*(load(name) for name in skills)) if skills else talk.say()
         if set(newest(talk.model).tools) != offered | OWN:
             wrong.append((skills, newest(talk.model).tools))
-        for call, may_run in calls:
-            (answer,) = talk.call(call)
-            if (answer.status != "error") is not may_run or bool(tools.ran) is not may_run:
-                wrong.append((skills, call, answer.text))
-            tools.ran.clear()
+        answers = talk.call(*(call for call, _ in calls))
+        wrong += [
+            (skills, call, answer.text)
+            for (call, may_run), answer in zip(calls, answers, strict=True)
+            if (answer.status != "error") is not may_run
+        ]
+        expected = sorted(f"{name} {args.get('command', '')}".strip() for (name, args), may_run in calls if may_run)
+        if sorted(tools.ran) != expected:
+            wrong.append((skills, tools.ran))
     assert wrong == []
 
 
@@ -380,7 +384,7 @@ def test_a_grant_ends_with_an_unload_also_in_the_same_turn(mode: Mode, tmp_path:
 @both_modes
 def test_a_source_that_is_not_trusted_grants_nothing(mode: Mode, tmp_path: Path) -> None:
     """A stranger's skill declares what it likes, and a human is asked all the same."""
-    for number, trusted in enumerate(([], ["/skills/adder"], ["/"], ["/skill"], ["skills"], ["/other"])):
+    for number, trusted in enumerate(([], ["/skills/adder"], ["/", "/skill", "skills", "/other"])):
         talk = Reviewed(mode, tmp_path / str(number), trusted_sources=trusted)
         talk.within(call_tools(load("adder")), call_tools(ADD))
         assert talk.asked == ["execute git add ."], trusted
@@ -435,7 +439,7 @@ def test_what_cannot_be_judged_needs_approval() -> None:
             assert policy.needs_approval(request)
 
 
-def test_wrong_parameters_are_refused(tmp_path: Path) -> None:
+def test_wrong_parameters_are_refused() -> None:
     """A policy that would not protect is not made."""
     mistakes: list[dict[str, Any]] = [
         {"mode": "warn"},
@@ -446,10 +450,6 @@ def test_wrong_parameters_are_refused(tmp_path: Path) -> None:
     for mistake in mistakes:
         with pytest.raises(ValueError, match=r"`always`|mode|trusted_sources"):
             ToolPolicy(**mistake)
-    policy = ToolPolicy("approve", trusted_sources=["/skills"])
-    library(tmp_path, policy)
-    with pytest.raises(ValueError, match="one SkillsMiddleware"):
-        library(tmp_path, policy)
 
 
 @both_modes
