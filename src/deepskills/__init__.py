@@ -23,11 +23,14 @@ from deepskills._format.reading import SkillReading, parse_skill_md, read_skill,
 from deepskills._format.writing import generate_skill_md
 from deepskills._prompt.wording import SKILLS_SYSTEM_PROMPT
 from deepskills._types import ResourceMetadata, SkillMetadata, SkillProblem, SkillSource
+from deepskills.inline import InlineBackend, InlineSkill
 from deepskills.manager import SkillsManager
 
 __all__ = [
     "SKILLS_SYSTEM_PROMPT",
     "Answer",
+    "InlineBackend",
+    "InlineSkill",
     "LoadedSkill",
     "Refuse",
     "ResourceMetadata",
