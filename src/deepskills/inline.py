@@ -96,9 +96,8 @@ class InlineSkill:
         Raises:
             SkillsError: If a function raises, or returns something other than content.
         """
-        content = self._body if path == SKILL_FILE else self._files[path]
-        if callable(content):
-            content = self._called(content, path)
+        given = self._body if path == SKILL_FILE else self._files[path]
+        content = self._called(given, path) if callable(given) else given
         if path == SKILL_FILE:
             if not isinstance(content, str):
                 raise SkillsError(f"The function for the body returned {type(content).__name__}. Return text.")

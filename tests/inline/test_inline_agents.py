@@ -12,6 +12,8 @@ from deepskills import InlineBackend, InlineSkill, SkillsManager, SkillsMiddlewa
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, write_files
 
+TONE = "/inline/greeting/references/tone.md"
+
 
 def greeting(**given: Any) -> InlineSkill:
     return InlineSkill(
@@ -54,9 +56,9 @@ def test_inline_skills_stand_beside_a_directory(mode: Mode, tmp_path: Path) -> N
         replies=[
             call_tools(load("on-disk"), load("greeting")),
             call_tools(
-                ("read_file", {"file_path": "/inline/greeting/references/tone.md"}),
+                ("read_file", {"file_path": TONE}),
                 ("write_file", {"file_path": "/inline/greeting/SKILL.md", "content": "mine"}),
-                ("edit_file", {"file_path": "/inline/greeting/references/tone.md", "old_string": "a", "new_string": ""}),
+                ("edit_file", {"file_path": TONE, "old_string": "a", "new_string": ""}),
                 ("grep", {"pattern": "warm", "path": "/inline"}),
                 ("glob", {"pattern": "*.md", "path": "/inline"}),
             ),
@@ -70,7 +72,7 @@ def test_inline_skills_stand_beside_a_directory(mode: Mode, tmp_path: Path) -> N
     assert "Be warm." in read.text
     assert "read-only" in written.text
     assert "read-only" in edited.text
-    assert "/inline/greeting/references/tone.md" in found.text
+    assert TONE in found.text
     assert "/inline/greeting/SKILL.md" in globbed.text
 
 

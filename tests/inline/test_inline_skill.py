@@ -3,7 +3,7 @@
 import functools
 import unicodedata
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pytest
 
@@ -16,6 +16,9 @@ HOSTILE_PATHS = (
 )
 
 HOSTILE_NAMES = ("", "UPPER", "a b", "a--b", "-a", "a-", "a/b", "../a", "a\x00", "a\n", "x" * 65, "\u202ea", ".", "..")
+
+Form: TypeAlias = Literal["NFC", "NFD"]
+FORMS: tuple[Form, Form] = ("NFC", "NFD")
 
 
 class Callback:
@@ -39,7 +42,7 @@ def is_refused(make_it: Callable[[], object]) -> bool:
 
 def test_paths_that_lead_elsewhere_are_refused_when_the_skill_is_made() -> None:
     """A file's path keeps the rules of paths into a skill, and never takes the place of `SKILL.md`."""
-    taken = [path for path in HOSTILE_PATHS if not is_refused(lambda path=path: make(files={path: "x"}))]
+    taken = [path for path in HOSTILE_PATHS if not is_refused(functools.partial(make, files={path: "x"}))]
     assert taken == []
 
 
@@ -152,13 +155,13 @@ def test_a_body_cannot_end_its_frontmatter_early_or_start_another() -> None:
         assert (reading.metadata["name"], reading.body) == ("a-skill", body)
 
 
-@pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_names_are_found_in_either_spelling_of_their_accents(form: Any) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_names_are_found_in_either_spelling_of_their_accents(form: Form) -> None:
     """A skill and its files have one name each, however accents were composed where it was made or asked for."""
     skill = make(name=unicodedata.normalize(form, "résumé"), files={unicodedata.normalize(form, "assets/été.md"): "x"})
     backend = InlineBackend([skill])
-    for asked in ("NFC", "NFD"):
-        path = unicodedata.normalize(asked, "/résumé/assets/été.md")  # type: ignore[arg-type]
+    for asked in FORMS:
+        path = unicodedata.normalize(asked, "/résumé/assets/été.md")
         answer = backend.download_files([path])[0]
         assert (answer.path, answer.content) == (path, b"x")
         assert backend.ls(path.rpartition("/")[0]).entries == [
