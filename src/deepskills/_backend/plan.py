@@ -12,13 +12,14 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from deepagents.backends import BackendProtocol
-from langgraph.errors import GraphBubbleUp
-
+from deepskills._backend.frameworks import passes_through
 from deepskills._backend.local import real_paths, routed_parts
 from deepskills._backend.missing import is_missing_error
+
+if TYPE_CHECKING:
+    from deepagents.backends import BackendProtocol
 
 MAX_CALLS_AT_ONCE = 16
 """How many calls to one backend run at the same time."""
@@ -156,9 +157,9 @@ def read_files(paths: Sequence[str]) -> Plan[dict[str, File]]:
 
 def drive(
     plan: Plan[ResultT],
-    get_backend: Callable[[], BackendProtocol],
+    get_backend: "Callable[[], BackendProtocol]",
     seconds: float | None = None,
-    backend: BackendProtocol | Failed | None = None,
+    backend: "BackendProtocol | Failed | None" = None,
 ) -> ResultT:
     """Perform `plan` on the backend's sync methods and return its result; a plan without calls needs no backend.
 
@@ -180,9 +181,9 @@ def drive(
 
 async def adrive(
     plan: Plan[ResultT],
-    get_backend: Callable[[], BackendProtocol],
+    get_backend: "Callable[[], BackendProtocol]",
     seconds: float | None = None,
-    backend: BackendProtocol | Failed | None = None,
+    backend: "BackendProtocol | Failed | None" = None,
 ) -> ResultT:
     """Perform `plan` on the backend's async methods, as `drive` does; `get_backend` is called in a thread."""
     try:
@@ -207,7 +208,7 @@ def _limit(calls: Sequence[Call], seconds: float | None) -> float | None:
     return seconds if all(not isinstance(call, Consult) or call.is_limited for call in calls) else None
 
 
-def _perform(calls: Sequence[Call], backend: BackendProtocol | Failed | None, seconds: float | None) -> list[Reply]:
+def _perform(calls: Sequence[Call], backend: "BackendProtocol | Failed | None", seconds: float | None) -> list[Reply]:
     if isinstance(backend, Failed) and not _is_consultation(calls):
         return [backend for _ in calls]
     seconds = _limit(calls, seconds)
@@ -224,7 +225,7 @@ def _perform(calls: Sequence[Call], backend: BackendProtocol | Failed | None, se
 
 
 async def _aperform(
-    calls: Sequence[Call], backend: BackendProtocol | Failed | None, seconds: float | None
+    calls: Sequence[Call], backend: "BackendProtocol | Failed | None", seconds: float | None
 ) -> list[Reply]:
     if isinstance(backend, Failed) and not _is_consultation(calls):
         return [backend for _ in calls]
@@ -291,24 +292,24 @@ def _attempt(call: Call, backend: Any) -> Reply:  # noqa: ANN401 - a function ne
         if isinstance(call, ResolveLinks):
             return RealPaths(real_paths(backend, call.paths))
         return _files(call, backend.download_files(list(call.paths)))
-    except GraphBubbleUp:
-        raise
-    except Exception as error:  # noqa: BLE001 - a backend may raise anything; the plan hears of it
+    except Exception as error:
+        if passes_through(error):
+            raise
         return Failed(_describe(error), needs_loop=needs_loop(error))
 
 
-async def _aattempt(call: ListDirectory | ReadFiles, backend: BackendProtocol) -> Reply:
+async def _aattempt(call: ListDirectory | ReadFiles, backend: "BackendProtocol") -> Reply:
     try:
         if isinstance(call, ListDirectory):
             return _listing(await backend.als(call.path))
         return _files(call, await backend.adownload_files(list(call.paths)))
-    except GraphBubbleUp:
-        raise
-    except Exception as error:  # noqa: BLE001 - a backend may raise anything; the plan hears of it
+    except Exception as error:
+        if passes_through(error):
+            raise
         return Failed(_describe(error))
 
 
-def _in_thread(call: Call, backend: BackendProtocol | Failed | None) -> Future[Reply]:
+def _in_thread(call: Call, backend: "BackendProtocol | Failed | None") -> Future[Reply]:
     """Make one call in a thread that sees this context and that nobody waits for at the end of the process."""
     future: Future[Reply] = Future()
     future.set_running_or_notify_cancel()

@@ -1,6 +1,5 @@
 """The `deepskills` command: list, inspect, search, validate and create skills."""
 
-import importlib.metadata
 import logging
 import sys
 from typing import Annotated, Any, TextIO
@@ -101,7 +100,9 @@ def _show_what_cannot_be_encoded(stream: TextIO) -> None:
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
     if asked:
-        typer.echo(f"deepskills {importlib.metadata.version('deepskills')}")
+        from importlib.metadata import version  # noqa: PLC0415 - slow to import, and needed here alone
+
+        typer.echo(f"deepskills {version('deepskills')}")
         raise typer.Exit
 
 

@@ -1,34 +1,28 @@
 """What the command line knows of the skills in local directories."""
 
 import os
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-from deepagents.backends import FilesystemBackend
-from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 from typing_extensions import TypedDict
 
-from deepskills._agent.tools import count_tokens
-from deepskills._backend.plan import Plan, drive
+from deepskills._backend.plan import Plan
 from deepskills._catalog.discovery import Catalog, Known, Reading, SkillCache, discover
 from deepskills._catalog.lookup import SearchCache, find_or_raise
 from deepskills._catalog.sources import Source, lies_under, parent
+from deepskills._cli.files import perform
 from deepskills._errors import SkillsError
 from deepskills._format.problems import problem
 from deepskills._loading.decisions import Preparation, Prepared, prepare
-from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
+from deepskills._loading.tokens import count_tokens
+from deepskills._types import SkillMetadata, SkillProblem
 
 DEFAULT_SOURCES = ("~/.agents/skills", ".agents/skills")
 """Where skills are looked for if no source is named; the project's win over the user's."""
 
 LOADING = Preparation(depth=1, count_tokens=count_tokens, may_read=lambda _path: True)
 """Skills are measured as an agent with default settings loads them."""
-
-
-ResultT = TypeVar("ResultT")
 
 
 class UsageError(SkillsError):
@@ -148,39 +142,6 @@ def absolute(path: str) -> str:
     return Path(os.path.abspath(local)).as_posix()  # noqa: PTH100 - pathlib keeps `..`
 
 
-class LocalFiles(FilesystemBackend):
-    """The file system of this machine. Pipes and devices are never opened, and no `SKILL.md` is passed over."""
-
-    def ls(self, path: str) -> LsResult:
-        """List a directory, with a `SKILL.md` that is neither file nor directory."""
-        result = super().ls(path)
-        own = f"{path.rstrip('/')}/{SKILL_FILE}"
-        if result.entries is None or any(entry["path"].rstrip("/") == own for entry in result.entries):
-            return result
-        if not os.path.lexists(own):
-            return result
-        return LsResult(error=result.error, entries=[*result.entries, FileInfo(path=own, is_dir=False)])
-
-    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files; what is none, but there, is an error."""
-        replies = {reply.path: reply for reply in super().download_files([p for p in paths if not _is_odd(p)])}
-        return [replies.get(path) or FileDownloadResponse(path=path, error=_NO_FILE) for path in paths]
-
-
-_NO_FILE = "it is a pipe, a device or a link that leads nowhere"
-
-
-def _is_odd(path: str) -> bool:
-    """Whether something is there that is neither file nor directory."""
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116 - a path of the backend
-    except FileNotFoundError:
-        return os.path.islink(path)  # noqa: PTH114 - a path of the backend
-    except (OSError, ValueError):
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
-
-
 def _is_there(check: Callable[[Path], bool], source: Source) -> bool:
     """Whether a check holds; a path that cannot be looked at counts as there, so that the reading reports it."""
     try:
@@ -211,11 +172,6 @@ def choose_sources(given: Sequence[str] | None) -> list[Source]:
 def read_catalog(sources: Sequence[Source]) -> LocalCatalog:
     """Read the skills of all sources as an agent with default settings would; the later source wins."""
     return perform(_read(sources))
-
-
-def perform(plan: Plan[ResultT]) -> ResultT:
-    """Perform a plan on the local file system; its paths are absolute."""
-    return drive(plan, lambda: LocalFiles(virtual_mode=False))
 
 
 def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from deepskills._backend.plan import Entry, Failed, ListDirectory, Listing, Plan, RealPaths, ResolveLinks, read_files
 from deepskills._catalog.sources import PASSED_OVER
-from deepskills._cli.catalog import UsageError, absolute, perform
+from deepskills._cli.catalog import UsageError, absolute
+from deepskills._cli.files import perform
 from deepskills._format.problems import problem
 from deepskills._format.reading import validate_skill
 from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, SkillProblem
