@@ -149,6 +149,11 @@ def stop_command(token: str) -> str:
     return text
 
 
+def remove_command(token: str) -> str:
+    """Return the command that removes the files of a job that was never started."""
+    return f"rm -rf {_job_places(token)} 2>/dev/null; :"
+
+
 def check_arguments(arguments: Sequence[str], env: Mapping[str, str]) -> None:
     """Raise if an argument cannot be handed to a program as it is.
 
@@ -245,10 +250,12 @@ if mkdir -m 700 "$_ds_dir" 2>/dev/null; then
 else
   for _ds_try in 1 2 3 4 5 6 7 8 9 10; do [ -s "$_ds_dir/pid" ] && break; [ -d "$_ds_dir" ] || exit 0; sleep 0.1; done
   read -r _ds_pid <"$_ds_dir/pid" && _ds_end
+  for _ds_try in 1 2 3 4 5 6 7 8 9 10; do [ -d "$_ds_dir" ] || exit 0; sleep 0.1; done
+  rm -rf "$_ds_dir"
 fi 2>/dev/null
 :
 """
-"""A job that has not started finds its directory taken, and does not."""
+"""A job that starts later finds its directory taken, and ends; one whose shell was killed is cleaned up after."""
 
 _RUN = (
     r"""unset _ds_pid
@@ -290,7 +297,12 @@ echo "$_ds_pid" >"$_ds_dir/pid"
 (
 trap 'kill "$_ds_nap" 2>/dev/null; exit 0' TERM
 _ds_n=0
-while [ "$_ds_n" -lt @SECONDS@ ]; do sleep 1 & _ds_nap=$!; wait "$_ds_nap"; _ds_n=$((_ds_n + 1)); done
+while [ "$_ds_n" -lt @SECONDS@ ]; do
+  sleep 1 & _ds_nap=$!
+  wait "$_ds_nap"
+  [ -d "$_ds_dir" ] || exit 0
+  _ds_n=$((_ds_n + 1))
+done
 : >"$_ds_dir/late"
 _ds_end
 ) >/dev/null 2>&1 </dev/null & _ds_watch=$!

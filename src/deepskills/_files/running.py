@@ -25,6 +25,7 @@ from deepskills._files.commands import (
     job_directories,
     prepare_command,
     read_report,
+    remove_command,
     start_command,
     stop_command,
 )
@@ -173,8 +174,8 @@ def _token() -> str:
 
 def _run_from_files(job: Job, content: bytes, *, is_virtual: bool) -> ScriptPlan[Report]:
     """Run a job whose text, and whose script if the shell does not have it, the backend writes to files."""
-    stop = stop_command(job.token)
-    prepared = yield Execute(prepare_command(job.token, job.script), GRACE_SECONDS, stop)
+    remove = remove_command(job.token)
+    prepared = yield Execute(prepare_command(job.token, job.script), GRACE_SECONDS, remove)
     absent = is_absent(prepared.output, job.token)
     if absent:
         job = replace(job, copied_as=f"copy/{posixpath.basename(job.script)}")
@@ -184,12 +185,12 @@ def _run_from_files(job: Job, content: bytes, *, is_virtual: bool) -> ScriptPlan
         if job.copied_as:
             files.insert(0, (f"{directory}/{job.copied_as}", content))
         try:
-            yield WriteFiles(tuple(files), stop)
+            yield WriteFiles(tuple(files), remove)
         except SkillsError as error:
             failure = failure or error
         else:
             return (yield from _report(job, start_command(job.token)))
-    yield from _stop(job)
+    yield from _quietly(remove)
     raise SkillsError(f"The files that the script needs could not be written: {failure}")
 
 
@@ -198,11 +199,11 @@ def _report(job: Job, command: str) -> ScriptPlan[Report]:
     try:
         response = yield Execute(command, job.seconds + GRACE_SECONDS, stop)
     except SkillsError:
-        yield from _stop(job)
+        yield from _quietly(stop)
         raise
     report = read_report(response.output, job.token)
     if report is None:
-        yield from _stop(job)
+        yield from _quietly(stop)
         raise SkillsError(
             f"The backend ended the command before the script had finished (exit code {response.exit_code}). "
             f"It said: {masked_text(response.output, Secrets(job.env.values()), MAX_ERROR_LENGTH)}"
@@ -210,10 +211,10 @@ def _report(job: Job, command: str) -> ScriptPlan[Report]:
     return report
 
 
-def _stop(job: Job) -> ScriptPlan[None]:
-    """End what a job that failed may have left; the failure is what is told, whatever comes of this."""
+def _quietly(command: str) -> ScriptPlan[None]:
+    """Clean up after a failure, which is what is told, whatever comes of this."""
     try:
-        yield Execute(stop_command(job.token), GRACE_SECONDS)
+        yield Execute(command, GRACE_SECONDS)
     except SkillsError:
         return
 
