@@ -13,6 +13,12 @@ def is_instance_of(value: object, module: str, name: str) -> bool:
     return known is not None and isinstance(value, known)
 
 
+def accepts_timeout(shell: object) -> bool:
+    """Whether a backend's `execute` takes a timeout; older ones do not."""
+    protocol = sys.modules.get("deepagents.backends.protocol")
+    return protocol is not None and bool(protocol.execute_accepts_timeout(type(shell)))
+
+
 def passes_through(error: BaseException) -> bool:
     """Whether an exception is LangGraph's own, such as an interrupt: nobody but LangGraph may catch it."""
     return is_instance_of(error, "langgraph.errors", "GraphBubbleUp")
