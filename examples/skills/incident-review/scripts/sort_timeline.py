@@ -2,9 +2,9 @@
 """Sort incident events by time and print them as a Markdown table in UTC.
 
 Each line of the file, or of standard input, is `time | event` or
-`time | event | source`. Times are ISO 8601, such as 2024-05-01T14:02:00Z or 2024-05-01 16:02 +02:00. With
---date, times of day such as 14:02 are accepted as well. Blank lines and lines
-that start with # are ignored.
+`time | event | source`. Times are ISO 8601, such as 2024-05-01T14:02:00Z or
+2024-05-01 16:02 +02:00. With --date, times of day such as 14:02 are accepted as
+well. Blank lines and lines that start with # are ignored.
 """
 
 from __future__ import annotations
