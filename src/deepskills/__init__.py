@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     )
     from deepskills._format.reading import SkillReading, parse_skill_md, read_skill, validate_skill
     from deepskills._format.writing import generate_skill_md
-    from deepskills._prompt.wording import SKILLS_SYSTEM_PROMPT
-    from deepskills._types import ResourceMetadata, SkillMetadata, SkillProblem, SkillSource
+    from deepskills._prompt.template import SKILLS_SYSTEM_PROMPT
+    from deepskills._types import OptionalSource, ResourceMetadata, SkillMetadata, SkillProblem, SkillSource
     from deepskills.inline import InlineBackend, InlineSkill
     from deepskills.manager import SkillsManager
 
@@ -32,6 +32,7 @@ __all__ = [
     "InlineBackend",
     "InlineSkill",
     "LoadedSkill",
+    "OptionalSource",
     "Refuse",
     "ResourceMetadata",
     "SkillEntry",
@@ -60,11 +61,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.wording",
+    "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.template",
     "Answer": "deepskills._agent.extension",
     "InlineBackend": "deepskills.inline",
     "InlineSkill": "deepskills.inline",
     "LoadedSkill": "deepskills._agent.extension",
+    "OptionalSource": "deepskills._types",
     "Refuse": "deepskills._agent.extension",
     "ResourceMetadata": "deepskills._types",
     "SkillEntry": "deepskills._catalog.entries",

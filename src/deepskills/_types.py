@@ -35,7 +35,6 @@ MAX_RESOURCES = 200
 """How many resources a load lists."""
 
 
-
 @dataclass(frozen=True)
 class OptionalSource:
     """A source that may be missing or empty without a problem or a log line, such as a user's own directory."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
-from deepskills._loading.tokens import count_tokens
+from deepskills._loading.tokens import count_text_tokens, count_tokens
 
 OVERHEAD = count_tokens("")
 
@@ -63,6 +63,12 @@ def test_a_character_of_chinese_japanese_or_korean_is_one_token() -> None:
 def test_a_mixed_text_is_the_sum_of_its_parts() -> None:
     """Each script by its own rule."""
     assert count_tokens("word" * 25 + "周报" * 10) == OVERHEAD + 25 + 20
+
+
+def test_a_part_of_a_message_costs_its_characters_alone() -> None:
+    """The prompt's section is no message of its own."""
+    texts = ("", "abc", "abcd", "周报", "word" * 25 + "周报" * 10)
+    assert [count_text_tokens(text) for text in texts] == [0, 1, 1, 2, 45]
 
 
 def test_ten_megabytes_are_counted_at_once() -> None:

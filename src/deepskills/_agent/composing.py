@@ -139,9 +139,7 @@ def _with_edits(messages: Sequence[AnyMessage], carriers: Sequence[Carrier], sta
     return standing
 
 
-def _recalled(
-    names: Sequence[str], standing: Standing, run: Run
-) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
+def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
     """Return the text of each skill as it was loaded: from memory, from the history in state, else from its file.
 
     A file that has changed since gives its present text, which says so, and the record that goes with it. Where the

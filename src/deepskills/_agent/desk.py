@@ -1,7 +1,7 @@
 """The desk where calls of one turn share what they read, so that each file is read once however many calls need it.
 
-A call that needs a skill which no other call of the turn is reading claims it, and must deliver it; others wait. What was
-delivered is used for a few seconds only: a call that is executed again later, after an interrupt, reads again.
+A call that needs a skill which no other call of the turn is reading claims it, and must deliver it; others wait. What
+was delivered is used for a few seconds only: a call that is executed again later, after an interrupt, reads again.
 """
 
 import threading

@@ -21,7 +21,7 @@ from deepskills._agent.updates import merged, note_update
 from deepskills._backend.calls import Ask, Consulted, Execute, Executed, Failed, Plan, WriteFiles, Written
 from deepskills._catalog.entries import SkillEntry
 from deepskills._errors import SkillsError
-from deepskills._files.assets import read_bytes, script_path
+from deepskills._files.assets import read_asset_bytes, script_path
 from deepskills._format.problems import problem
 from deepskills._format.text import one_line
 from deepskills._types import Severity, SkillProblem, Trigger
@@ -134,11 +134,11 @@ class ExtensionRun:
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file."""
-        return self._perform(read_bytes(entry.skill, relative_path, self._run.settings.asset_directories))
+        return self._perform(read_asset_bytes(entry.skill, relative_path, self._run.settings.asset_directories))
 
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, without blocking."""
-        return await self._aperform(read_bytes(entry.skill, relative_path, self._run.settings.asset_directories))
+        return await self._aperform(read_asset_bytes(entry.skill, relative_path, self._run.settings.asset_directories))
 
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill."""
@@ -204,9 +204,7 @@ def change_text(load: SkillLoad, run: Run) -> Plan[str | Failed]:
     text = load.text
     for extension in run.settings.extensions:
         if overrides(extension, "change_text"):
-            given = SkillLoad(
-                load.entry, load.arguments, load.trigger, text, load.tokens, load.resources, load.runtime
-            )
+            given = SkillLoad(load.entry, load.arguments, load.trigger, text, load.tokens, load.resources, load.runtime)
             changed = yield from ask(extension, "change_text", ExtensionRun(run, extension), given)
             if not isinstance(changed, str):
                 return changed if isinstance(changed, Failed) else Failed(f"{name_of(extension)} returned no text")

@@ -116,9 +116,7 @@ class ExtraTools:
         hidden = {name for name, visibility in shelf.hidden.items() if visibility in {"user-only", "off"}}
         limit = max(1, min(n, MAX_RESULTS))
         search = self._settings.memory.search.search
-        [reply] = yield (
-            Consult(lambda: search(shelf.catalog, query, limit, dict.fromkeys(hidden)), is_limited=False),
-        )
+        [reply] = yield (Consult(lambda: search(shelf.catalog, query, limit, dict.fromkeys(hidden)), is_limited=False),)
         if not isinstance(reply, Consulted):
             raise SkillsError(getattr(reply, "reason", "the search gave no answer"))
         found: list[SkillEntry] = reply.value
@@ -146,9 +144,8 @@ class ExtraTools:
         """Return a skill that the model may read: one it can see, or that is loaded."""
         shelf = yield from shelf_of(run)
         entry = shelf.find(skill_name)
-        if entry is not None and shelf.visibility(entry) == "user-only" and entry.name not in run.thread.standing.loaded:
-            entry = None
-        if entry is None:
+        is_shown = shelf.find_visible(skill_name) is not None
+        if entry is None or not (is_shown or entry.name in run.thread.standing.loaded):
             raise not_found_error(shelf.not_found(skill_name), list(shelf.problems), words.TRIED_AGAIN)
         refusals = yield from run.look.refusals([entry])
         if refusals:

@@ -30,7 +30,15 @@ from deepskills._agent.extension import LoadedSkill, SkillExtension, SkillRun
 from deepskills._agent.extra_tools import ExtraTools, check_names
 from deepskills._agent.handover import handing_over
 from deepskills._agent.memory import Memory
-from deepskills._agent.model_call import ModelCall, PreparedCall, prepare_call, problems_update, section_in_use, section_text, tell_composed
+from deepskills._agent.model_call import (
+    ModelCall,
+    PreparedCall,
+    prepare_call,
+    problems_update,
+    section_in_use,
+    section_text,
+    tell_composed,
+)
 from deepskills._agent.run import Run
 from deepskills._agent.schema import with_own_keys
 from deepskills._agent.settings import (

@@ -1,7 +1,6 @@
-"""Preparing loads: reads a skill's file, fills arguments in, lets extensions change the text, and counts what it costs."""
+"""Preparing loads: a skill's file is read, arguments are filled in, extensions change the text, its cost is counted."""
 
 from collections.abc import Hashable, Sequence
-
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +9,10 @@ from langgraph.config import get_config
 from deepskills._agent.extending import change_text
 from deepskills._agent.extension import SkillLoad
 from deepskills._agent.run import Run
-from deepskills._backend.calls import Consulted, Failed, File, Files, ListDirectory, Plan, ReadFiles, Reply, ShellPaths, RealPaths, WaitFor
+from deepskills._backend.calls import Consulted, Failed, Plan, WaitFor
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
-from deepskills._files.inventory import Inventory, take_inventories
-from deepskills._format.reading import decode_skill
+from deepskills._files.contents import Contents, read_contents
 from deepskills._loading.arguments import argument_names, fill_in
 from deepskills._loading.outcomes import Prepared
 from deepskills._prompt.block import skill_block
@@ -41,11 +39,10 @@ def prepare(wanted: Sequence[Wanted], run: Run, trigger: Trigger = "model") -> P
     allowed = {entry.name: entry for entry, _ in distinct.values() if entry.name not in refusals}
     if not allowed:
         return result
-    read = yield from _read(list(allowed.values()), run.settings.resource_depth)
+    read = yield from read_contents(list(allowed.values()), run.settings.resource_depth)
     for key, (entry, arguments) in distinct.items():
         if key not in result:
-            file, inventory, shell = read[entry.name]
-            result[key] = yield from _prepared(entry, arguments, file, inventory, shell, run, trigger)
+            result[key] = yield from _prepared((entry, arguments), read[entry.name], run, trigger)
     return result
 
 
@@ -80,41 +77,13 @@ def _abandon(futures: Any) -> None:  # noqa: ANN401 - futures of readings
             future.set_exception(LookupError("the call that was to read this ended before"))
 
 
-def _read(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, tuple[File, Inventory, str | None]]]:
-    reads = tuple(ReadFiles((entry.path,)) for entry in entries)
-    lists = tuple(ListDirectory(parent(entry.path)) for entry in entries)
-    replies = yield (*reads, *lists)
-    count = len(entries)
-    [shell] = yield (ShellPaths(tuple(parent(entry.path) for entry in entries)),)
-    directories = shell.paths if isinstance(shell, RealPaths) else {}
-    inventories = yield from take_inventories([entry.name for entry in entries], replies[count:], depth)
-    return {
-        entry.name: (_only_file(entry.path, reply), inventory, directories.get(parent(entry.path)))
-        for entry, reply, inventory in zip(entries, replies, inventories, strict=False)
-    }
-
-
-def _only_file(path: str, reply: Reply) -> File:
-    if isinstance(reply, Files):
-        return reply.files[0]
-    return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend gave no file")
-
-
-def _prepared(  # noqa: PLR0913 - what was read, and for what
-    entry: SkillEntry,
-    arguments: str,
-    file: File,
-    inventory: Inventory,
-    shell: str | None,
-    run: Run,
-    trigger: Trigger,
-) -> Plan[Prepared]:
-    if file.content is None:
-        return Prepared(entry, arguments, failure=file.error or "the backend gave no content")
-    text, problem = decode_skill(file.content, path=entry.path)
-    if problem is not None:
-        return Prepared(entry, arguments, failure=problem["message"])
-    reading = run.settings.memory.readings.read(entry.path, file.content)
+def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) -> Plan[Prepared]:
+    entry, arguments = wanted
+    text, failure = contents.text()
+    if failure is not None:
+        return Prepared(entry, arguments, failure=failure)
+    inventory, shell = contents.inventory, contents.shell_directory
+    reading = run.settings.memory.readings.read(entry.path, contents.file.content or b"")
     filled = fill_in(
         text,
         arguments,

@@ -10,7 +10,8 @@ from langgraph.errors import GraphBubbleUp
 from deepskills._agent.extension import SkillExtension
 from deepskills._agent.memory import Memory
 from deepskills._backend.calls import Consult, Consulted, Failed, Plan, ResultT
-from deepskills._backend.drivers import adrive, drive, needs_loop
+from deepskills._backend.drivers import adrive, drive
+from deepskills._backend.making import needs_loop
 from deepskills._backend.routes import can_execute, is_backend
 from deepskills._catalog.access import Library, Look, remembered_files
 from deepskills._catalog.entries import STRICTNESS, Visibility

@@ -1,4 +1,4 @@
-"""Before each model call: evicted texts return to their messages, loads without room are undone, users' loads happen."""
+"""Before each model call: evicted texts return, loads without room are undone, what users ask for is loaded."""
 
 import logging
 from typing import Any

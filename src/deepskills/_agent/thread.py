@@ -185,7 +185,11 @@ def _is_text_entry(item: object) -> bool:
     if not isinstance(item, dict) or not isinstance(item.get("skill"), str):
         return False
     tokens = item.get("tokens", 0)
-    is_known = item.keys() <= {"skill", "state", "tokens", "restored"} and item.get("state") in {None, LINGERING, UNDONE}
+    is_known = item.keys() <= {"skill", "state", "tokens", "restored"} and item.get("state") in {
+        None,
+        LINGERING,
+        UNDONE,
+    }
     return is_known and isinstance(tokens, int) and tokens >= 0
 
 

@@ -46,7 +46,9 @@ class CallRun(Run):
 def judges_calls(run: Run) -> bool:
     """Whether any extension looks at tool calls."""
     return any(
-        overrides(extension, method) for extension in run.settings.extensions for method in ("before_tool", "after_tool")
+        overrides(extension, method)
+        for extension in run.settings.extensions
+        for method in ("before_tool", "after_tool")
     )
 
 

@@ -161,9 +161,7 @@ def _decided(prepared: outcomes.Prepared, run: Run) -> Plan[Answer | outcomes.Re
     return decision
 
 
-def _in_view_of(
-    outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, turn: Turn, run: Run
-) -> outcomes.Outcome:
+def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, turn: Turn, run: Run) -> outcomes.Outcome:
     """Tell apart what stays loaded from before this turn from what only an earlier call of it may have loaded."""
     name = outcome.name
     unloads = [call.name for call in turn.earlier if call.kind == "unload"]
@@ -202,7 +200,9 @@ def _answered(run: Run, prepared: outcomes.Prepared, answer: Answer) -> ToolResu
     outcome = outcomes.Answered(prepared.entry, answer.text, answer.is_error)
     message = _message(run, LOAD_TOOL, reply_to(outcome, run.settings.budgets))
     permits = {"skills_context": {"permits": {prepared.name: None}}}
-    return Command(update=merged({**answer.update}, permits, run.collected, tool_problems(run), {"messages": [message]}))
+    return Command(
+        update=merged({**answer.update}, permits, run.collected, tool_problems(run), {"messages": [message]})
+    )
 
 
 def _applied(run: Run, tool: str, outcome: outcomes.Outcome, prepared: outcomes.Prepared | None) -> ToolResult:
@@ -219,7 +219,11 @@ def _applied(run: Run, tool: str, outcome: outcomes.Outcome, prepared: outcomes.
             settings.memory.keep_text(reply.text)
             update = load_update(outcome, message, thread, "model")
             details = {"tokens": ready.tokens, "resources": len(ready.inventory.resources)}
-            tell(skill_event("loaded", ready.name, "model", record_of(ready), **details), run.runtime, settings.extensions)
+            tell(
+                skill_event("loaded", ready.name, "model", record_of(ready), **details),
+                run.runtime,
+                settings.extensions,
+            )
             return Command(update=merged(update, run.collected, tool_problems(run)))
         case outcomes.Unloaded(name):
             message.additional_kwargs[MARK] = unload_mark(name)

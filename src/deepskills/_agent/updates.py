@@ -76,9 +76,7 @@ def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: T
     }
 
 
-def unload_update(
-    names: Iterable[str], standing: Standing | None = None, state: str | None = None
-) -> dict[str, Any]:
+def unload_update(names: Iterable[str], standing: Standing | None = None, state: str | None = None) -> dict[str, Any]:
     """Return the update that takes skills away; `state` says what becomes of their texts, if not the usual."""
     gone = list(names)
     context: dict[str, Any] = {"told": dict.fromkeys(gone)}

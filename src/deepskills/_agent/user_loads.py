@@ -150,9 +150,7 @@ def first_text(message: AnyMessage) -> str:
     return ""
 
 
-def _load(
-    wish: Wish, prepared: Prepared, standing: Standing, run: Run
-) -> Plan[tuple[Standing, dict[str, Any]]]:
+def _load(wish: Wish, prepared: Prepared, standing: Standing, run: Run) -> Plan[tuple[Standing, dict[str, Any]]]:
     """Return what is loaded after one wish, and what changes in state."""
     outcome = decide_load(prepared, standing, NO_LIMIT)
     if isinstance(outcome, Unreadable):

@@ -88,7 +88,9 @@ def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
 
 
 def _ruled(
-    catalog: Catalog, rule: Any, runtime: object  # noqa: ANN401 - a user's function
+    catalog: Catalog,
+    rule: Any,  # noqa: ANN401 - a user's function
+    runtime: object,
 ) -> tuple[dict[str, Visibility], list[SkillProblem]]:
     """Ask a user's function about every skill; one that it cannot judge is off."""
     hidden: dict[str, Visibility] = {}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import wait as wait_for_futures
 
 from deepskills._backend.calls import Ask, Call, Consult, Consulted, Failed, Plan, Reply, ResultT, WaitFor
+from deepskills._backend.local import PathsOfThisMachine
 from deepskills._backend.making import Backend, answer, attempt, attempt_on_loop, in_thread, late_reply, limit_of
 
 MAX_CALLS_AT_ONCE = 16
@@ -67,13 +68,13 @@ def _needs_backend(call: Call) -> bool:
 def _perform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> list[Reply]:
     """Make the calls of a round: at the same time, except for those that are made here, one after the other."""
     limits = [limit_of(call, backend, seconds) for call in calls]
-    is_alone = len(calls) == 1
+    is_quick = len(calls) == 1 or isinstance(backend, PathsOfThisMachine)
     replies: list[Reply | None] = [None] * len(calls)
     apart: list[int] = []
     for place, (call, limit) in enumerate(zip(calls, limits, strict=True)):
         if isinstance(backend, Failed) and _needs_backend(call):
             replies[place] = backend
-        elif limit is None and (is_alone or not _needs_backend(call)):
+        elif limit is None and (is_quick or not _needs_backend(call)):
             replies[place] = attempt(call, backend)
         else:
             apart.append(place)

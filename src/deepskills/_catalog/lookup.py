@@ -100,10 +100,14 @@ def not_found_error(missing: Broken | Unknown, problems: Sequence[SkillProblem],
     """Return the error for a name that no skill has."""
     if isinstance(missing, Broken):
         found = missing.problem
-        return SkillFormatError(f"The skill {quoted(missing.asked)} cannot be used. {found['path']}: {found['message']}")
+        return SkillFormatError(
+            f"The skill {quoted(missing.asked)} cannot be used. {found['path']}: {found['message']}"
+        )
     hint = f" Did you mean {listed(missing.closest)}?" if missing.closest else ""
     if missing.incomplete:
-        return SkillsError(f"The skill {quoted(missing.asked)} was not found, and {_failures(problems)}; {again}.{hint}")
+        return SkillsError(
+            f"The skill {quoted(missing.asked)} was not found, and {_failures(problems)}; {again}.{hint}"
+        )
     available = f" Available: {listed(missing.available)}." if missing.available else " There are no skills."
     return SkillNotFoundError(f"There is no skill named {quoted(missing.asked)}.{hint}{available}")
 

@@ -9,7 +9,6 @@ _MARKUP_IN_NAME = str.maketrans({**dict(zip("[]<>{}", "()()()", strict=True)), "
 """What stands for each character that marks up text: taken away, it would make one name look like another."""
 
 
-
 def is_valid_name(name: str) -> bool:
     """Whether `name` is lower-case letters and digits of any script with single hyphens between them.
 

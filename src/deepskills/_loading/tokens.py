@@ -21,9 +21,17 @@ def count_tokens(text: str) -> int:
 
     A character of Chinese, Japanese or Korean is one token; the rest counts as LangChain's approximate counter does.
     """
+    return _count(text, MESSAGE_CHARACTERS) + MESSAGE_TOKENS
+
+
+def count_text_tokens(text: str) -> int:
+    """Return about how many tokens `text` costs as a part of a message that is there anyway, such as the prompt."""
+    return _count(text, 0)
+
+
+def _count(text: str, further_characters: int) -> int:
     wide = _count_wide(text)
-    characters = len(text) - wide + MESSAGE_CHARACTERS
-    return wide + -(-characters // CHARACTERS_PER_TOKEN) + MESSAGE_TOKENS
+    return wide + -(-(len(text) - wide + further_characters) // CHARACTERS_PER_TOKEN)
 
 
 def _count_wide(text: str) -> int:

@@ -10,7 +10,16 @@ from typing import Literal
 
 from deepskills._catalog.catalog import Catalog, meant_name
 from deepskills._loading.budgets import Assumed, Budgets, Standing
-from deepskills._loading.outcomes import AlreadyLoaded, Loaded, NotLoaded, Outcome, OverBudget, Prepared, Unloaded, Unreadable
+from deepskills._loading.outcomes import (
+    AlreadyLoaded,
+    Loaded,
+    NotLoaded,
+    Outcome,
+    OverBudget,
+    Prepared,
+    Unloaded,
+    Unreadable,
+)
 from deepskills._types import LoadRecord
 
 

@@ -12,7 +12,9 @@ LOAD_DESCRIPTION = """Load a skill: bring its full instructions and the list of 
 
 Call this before you start on a task that a listed skill fits, then follow the instructions."""
 
-UNLOAD_DESCRIPTION = """Unload a skill whose work is done, to make room for others. It can be loaded again at any time."""
+UNLOAD_DESCRIPTION = (
+    """Unload a skill whose work is done, to make room for others. It can be loaded again at any time."""
+)
 
 NAME_DESCRIPTION = "The skill's name, as the list of skills has it."
 
@@ -52,7 +54,7 @@ def reply_to(outcome: outcomes.Outcome, budgets: Budgets, *, lingers: bool = Fal
             return Reply(f"Error: {text}", is_error=True, reason=reason)
 
 
-def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:
+def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  # noqa: PLR0911 - one for each
     """Return the stable reason of a refusal and its words."""
     match outcome:
         case outcomes.Unknown():
@@ -147,7 +149,9 @@ def tool_failed(tool: str, about: str, error: Exception) -> str:
 
 def skill_tool_failed(tool: str, reason: str) -> str:
     """Say that a skill's own tool could not be resolved."""
-    return f"Error: the tool '{field_text(tool, 128)}' could not be resolved: {field_text(reason, 300)}. Work without it."
+    return (
+        f"Error: the tool '{field_text(tool, 128)}' could not be resolved: {field_text(reason, 300)}. Work without it."
+    )
 
 
 def call_refused(reason: str) -> str:

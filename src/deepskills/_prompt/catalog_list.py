@@ -78,7 +78,9 @@ class CatalogList:
         while low < high:
             cap = (low + high + 1) // 2
             length, whole = self._measure(cap)
-            length += sum(len(LOADED_STATUS) + (len(line) + 1 if line and cap >= MIN_CAP else 0) for line in marked.values())
+            length += sum(
+                len(LOADED_STATUS) + (len(line) + 1 if line and cap >= MIN_CAP else 0) for line in marked.values()
+            )
             if length + 1 + len(shortened_line(whole, total, searchable=searchable)) <= budget:
                 low = cap
             else:
