@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,8 +109,8 @@ def test_only_scripts_of_loaded_skills_run(mode: Mode, tmp_path: Path) -> None:
     talk = talk_to(mode, tmp_path)
     refused = {
         ("other", "run.py"): "not loaded. Call `load_skill` first",
-        ("hidden", "run.py"): "No loaded skill is named 'hidden'. Loaded now: tool.",
-        ("nothing", "run.py"): "No loaded skill is named 'nothing'. Loaded now: tool.",
+        ("hidden", "run.py"): "No loaded skill is named `hidden`. Loaded now: `tool`.",
+        ("nothing", "run.py"): "No loaded skill is named `nothing`. Loaded now: `tool`.",
         ("tool", "missing.py"): "has no file",
         ("tool", "../../../outside.py"): "refused",
         ("tool", "../references/run.py"): "refused",
@@ -283,9 +284,7 @@ def test_failures_of_a_script_are_told(mode: Mode, tmp_path: Path) -> None:
         huge="for n in range(200_000): print('line', n)",
     )
     names = ("fails", "killed", "raises", "bytes", "binary", "huge")
-    answers = dict(
-        zip(names, talk_to(mode, tmp_path).call(*(script(f"{name}.py") for name in names)), strict=True)
-    )
+    answers = dict(zip(names, talk_to(mode, tmp_path).call(*(script(f"{name}.py") for name in names)), strict=True))
     assert answers["fails"].text == "The script ended with exit code 3. Its output:\nerr\nout\n"
     assert answers["fails"].artifact == {"exit_code": 3}
     assert "exit code 137 (ended by SIGKILL)" in answers["killed"].text
@@ -326,6 +325,14 @@ def running(mark: str) -> list[str]:
     return found
 
 
+def wait_until(is_true: Callable[[], bool], seconds: float = 5) -> bool:
+    """Return whether something becomes true in time."""
+    deadline = time.monotonic() + seconds
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return is_true()
+
+
 @pytest.mark.parametrize("env", [None, {"KEY": "value-of-key"}])
 def test_a_cancelled_run_ends_its_scripts(env: dict[str, str] | None, tmp_path: Path) -> None:
     """When a run is cancelled, the scripts that it started end with it, and leave no file."""
@@ -338,8 +345,7 @@ def test_a_cancelled_run_ends_its_scripts(env: dict[str, str] | None, tmp_path: 
 
     async def cancel() -> float:
         task = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("go")]}))
-        while len(running(f"sleep {mark}")) < 8:
-            await asyncio.sleep(0.05)
+        await asyncio.to_thread(wait_until, lambda: len(running(f"sleep {mark}")) >= 8, 30)
         started = time.monotonic()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -347,11 +353,8 @@ def test_a_cancelled_run_ends_its_scripts(env: dict[str, str] | None, tmp_path: 
         return time.monotonic() - started
 
     assert asyncio.run(cancel()) < 10
-    deadline = time.monotonic() + 5
-    while (running(mark) or left_behind(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert running(mark) == []
-    assert [name for name in left_behind(tmp_path) if not (tmp_path / "temporary" / name / "stop").exists()] == []
+    assert wait_until(lambda: running(mark) == [])
+    assert wait_until(lambda: left_behind(tmp_path) == [])
 
 
 @pytest.mark.parametrize("mode", MODES)

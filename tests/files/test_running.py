@@ -452,3 +452,16 @@ def test_a_runner_is_given_everything_and_its_output_is_masked(shell: Shell) -> 
     assert "The runner cut the output." in outcome.output
     with pytest.raises(SkillsError, match="returned NoneType"):
         shell.drive(run_by_function(call, lambda *_: None))
+
+
+def test_an_echo_of_the_command_is_not_a_report(shell: Shell) -> None:
+    """A backend that prints the command, as some terminals do, is not taken to have run it."""
+    plan = run_in_shell(shell.call("print(1)"))
+    next(plan)
+    plan.send("/x/run.py")
+    step = plan.send(b"print(1)")
+    assert isinstance(step, Execute)
+    stopping = plan.send(type("Response", (), {"output": step.command, "exit_code": 1}))
+    assert isinstance(stopping, Execute)
+    with pytest.raises(SkillsError, match="before the script had finished"):
+        plan.send(None)

@@ -126,7 +126,7 @@ def prepare_command(token: str, script: str) -> str:
 
     It says whether the shell has the script; `is_absent` reads that.
     """
-    absent = f"[ -f {shlex.quote(script)} ] || echo deepskills-{token} absent"
+    absent = f"[ -f {shlex.quote(script)} ] || printf 'deepskills-%s absent\\n' {token}"
     return f"mkdir -m 700 ./.deepskills-{token} /tmp/.deepskills-{token} 2>/dev/null; {absent}"
 
 
@@ -176,7 +176,10 @@ def check_arguments(arguments: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def read_report(output: str, token: str) -> Report | None:
-    """Return what the command of that token reported; `None` if it did not get as far."""
+    """Return what the command of that token reported; `None` if it did not get as far.
+
+    The command does not hold the marks of a report as they are printed, so an echo of it is not taken for one.
+    """
     mark = f"deepskills-{token}"
     _before, found, rest = output.partition(f"{mark} report ")
     if not found:
@@ -214,7 +217,7 @@ _ds_text=$(cat "$_ds_job/job" 2>/dev/null)
 rm -f ./.deepskills-@TOKEN@/job "$_ds_job/job"
 if [ -z "$_ds_text" ]; then
   rm -rf @PLACES@ 2>/dev/null
-  printf '\ndeepskills-@TOKEN@ report failure no-job\n'
+  printf '\ndeepskills-%s report failure no-job\n' @TOKEN@
 else
   _ds_places='@PLACES@'
   eval "$_ds_text"
@@ -263,7 +266,7 @@ _ds_dir=@DIRECTORY@
 _ds_fail() {
   [ "$1" = no-room ] || rm -rf "$_ds_dir"
   [ -z "$_ds_places" ] || rm -rf $_ds_places 2>/dev/null
-  printf '\ndeepskills-@TOKEN@ report failure %s\n' "$1"
+  printf '\ndeepskills-%s report failure %s\n' @TOKEN@ "$1"
   exit 0
 }
 """
@@ -311,11 +314,11 @@ wait "$_ds_r1" "$_ds_r2" "$_ds_r3" 2>/dev/null
 _ds_late=0
 if [ -e "$_ds_dir/late" ]; then _ds_late=1; else kill "$_ds_watch" 2>/dev/null; fi
 wait "$_ds_watch" 2>/dev/null
-printf '\ndeepskills-@TOKEN@ report %d %d %d\n' "$_ds_code" "$_ds_late" "$(cat "$_ds_dir/total")"
+printf '\ndeepskills-%s report %d %d %d\n' @TOKEN@ "$_ds_code" "$_ds_late" "$(cat "$_ds_dir/total")"
 base64 <"$_ds_dir/head"
-printf 'deepskills-@TOKEN@ tail\n'
+printf 'deepskills-%s tail\n' @TOKEN@
 base64 <"$_ds_dir/tail"
-printf 'deepskills-@TOKEN@ end\n'
+printf 'deepskills-%s end\n' @TOKEN@
 rm -rf "$_ds_dir" $_ds_places
 """
 )
