@@ -19,6 +19,7 @@ from deepagents.backends import LocalShellBackend
 from deepskills import SkillEntry, SkillsError
 from deepskills._files.commands import MAX_ARGUMENT_BYTES, stop_command
 from deepskills._files.running import (
+    AskForShell,
     CallFunction,
     Execute,
     LocateScript,
@@ -92,6 +93,8 @@ class Shell:
                 return self.script_path or str(self.directory / "scripts" / script_name)
             case ReadFile(_entry, path):
                 return (self.directory / path).read_bytes()
+            case AskForShell():
+                return True
             case CallFunction(function, given):
                 return function(*given)
 

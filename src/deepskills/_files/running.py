@@ -86,6 +86,11 @@ class ReadFile:
 
 
 @dataclass(frozen=True)
+class AskForShell:
+    """Ask whether the backend runs commands."""
+
+
+@dataclass(frozen=True)
 class CallFunction:
     """Call a function of the operator's, sync or async; gives what it returns."""
 
@@ -94,7 +99,7 @@ class CallFunction:
     seconds: float | None = None
 
 
-Step: TypeAlias = Execute | WriteFiles | LocateScript | ReadFile | CallFunction
+Step: TypeAlias = Execute | WriteFiles | LocateScript | ReadFile | AskForShell | CallFunction
 ResultT = TypeVar("ResultT")
 ScriptPlan: TypeAlias = Generator[Step, Any, ResultT]
 

@@ -1,10 +1,9 @@
 """`SkillScripts`: a tool that runs the scripts of loaded skills."""
 
-import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from deepagents.backends.protocol import ExecuteResponse
@@ -16,25 +15,20 @@ from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel, Field, field_validator
 
 from deepskills import SkillEntry, SkillExtension, SkillRun, SkillsError, SkillsHost
-from deepskills._files.commands import GRACE_SECONDS
-from deepskills._files.functions import acall_function, call_function, in_thread
 from deepskills._files.output import MIN_OUTPUT, masked_text, told_exit_code
 from deepskills._files.running import (
     MAX_ERROR_LENGTH,
+    AskForShell,
     CallFunction,
-    Execute,
-    LocateScript,
     Outcome,
-    ReadFile,
     ScriptCall,
     ScriptPlan,
-    Step,
-    WriteFiles,
     run_by_function,
     run_in_shell,
 )
 from deepskills._format.problems import listed, quoted
 from deepskills._format.text import is_text
+from deepskills.extensions._script_driving import acan_execute, adrive, drive
 
 logger = logging.getLogger("deepskills")
 
@@ -103,7 +97,7 @@ class SkillScripts(SkillExtension):
         def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
             try:
                 run = host.run_for(self, runtime.state, runtime)
-                return _answer(_drive(self._plan(run, **arguments), run), runtime)
+                return _answer(drive(self._plan(run, **arguments), run), runtime)
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -112,7 +106,7 @@ class SkillScripts(SkillExtension):
         async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
             try:
                 run = await host.arun_for(self, runtime.state, runtime)
-                return _answer(await _adrive(self._plan(run, **arguments), run), runtime)
+                return _answer(await adrive(self._plan(run, **arguments), run), runtime)
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -126,19 +120,22 @@ class SkillScripts(SkillExtension):
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Leave the tool out where nothing could run a script."""
-        if run.can_execute or self._runner is not None:
-            return request
-        return request.override(tools=[tool for tool in request.tools if getattr(tool, "name", None) != TOOL_NAME])
+        return request if self._runner is not None or run.can_execute else _without_tool(request)
+
+    async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+        """Leave the tool out where nothing could run a script, without blocking."""
+        return request if self._runner is not None or await acan_execute(run) else _without_tool(request)
 
     def _plan(self, run: SkillRun, skill_name: str, script_name: str, args: Sequence[str] = ()) -> ScriptPlan[Outcome]:
         entry = _loaded(run, skill_name)
-        if not run.can_execute and self._runner is None:
+        has_shell: bool = yield AskForShell()
+        if not has_shell and self._runner is None:
             raise SkillsError("Scripts cannot be run here: the backend has no shell. Work without the script.")
         env = yield from self._variables(run, entry)
         call = ScriptCall(entry, script_name, args, env, self._timeout, self._max_output)
         started = time.monotonic()
         try:
-            if run.can_execute or self._runner is None:
+            if has_shell or self._runner is None:
                 outcome = yield from run_in_shell(call)
             else:
                 outcome = yield from run_by_function(call, self._runner)
@@ -184,6 +181,10 @@ class SkillScripts(SkillExtension):
             if not isinstance(value, str) or "\x00" in value or not is_text(value):
                 raise SkillsError(f"The value of the variable {name} is not text that a process can be given.")
         return dict(given)
+
+
+def _without_tool(request: ModelRequest[Any]) -> ModelRequest[Any]:
+    return request.override(tools=[tool for tool in request.tools if getattr(tool, "name", None) != TOOL_NAME])
 
 
 def _check_number(name: str, value: object, least: int) -> None:
@@ -233,100 +234,3 @@ def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]") -> T
         status="error" if is_error else "success",
         artifact=None if code is None else {"exit_code": code},
     )
-
-
-def _drive(plan: ScriptPlan[Outcome], run: SkillRun) -> Outcome:
-    try:
-        step = next(plan)
-        while True:
-            try:
-                reply = _perform(step, run)
-            except SkillsError as error:
-                step = plan.throw(error)
-            else:
-                step = plan.send(reply)
-    except StopIteration as stop:
-        outcome: Outcome = stop.value
-        return outcome
-
-
-async def _adrive(plan: ScriptPlan[Outcome], run: SkillRun) -> Outcome:
-    try:
-        step = next(plan)
-        while True:
-            try:
-                reply = await _aperform(step, run)
-            except SkillsError as error:
-                step = plan.throw(error)
-            else:
-                step = plan.send(reply)
-    except StopIteration as stop:
-        outcome: Outcome = stop.value
-        return outcome
-
-
-def _perform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each step has its own reply
-    match step:
-        case Execute(command, seconds):
-            return run.execute(command, seconds)
-        case WriteFiles(files):
-            return run.write_files(files)
-        case LocateScript(entry, script_name):
-            return run.script_path(entry, script_name)
-        case ReadFile(entry, path):
-            return run.read_file(entry, path)
-        case CallFunction(function, given, seconds):
-            try:
-                return call_function(function, given, seconds)
-            except GraphBubbleUp:
-                raise
-            except Exception as error:
-                raise _function_failed(error) from error
-
-
-async def _aperform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each step has its own reply
-    match step:
-        case Execute(command, seconds):
-            return await _or_stop(run.aexecute(command, seconds), step.stop, run)
-        case WriteFiles(files):
-            return await _or_stop(run.awrite_files(files), step.stop, run, waits=True)
-        case LocateScript(entry, script_name):
-            return await run.ascript_path(entry, script_name)
-        case ReadFile(entry, path):
-            return await run.aread_file(entry, path)
-        case CallFunction(function, given, limit):
-            try:
-                return await acall_function(function, given, limit)
-            except GraphBubbleUp:
-                raise
-            except Exception as error:
-                raise _function_failed(error) from error
-
-
-def _function_failed(error: Exception) -> SkillsError:
-    if isinstance(error, TimeoutError):
-        return SkillsError("The operator's function did not answer in time. What it started may still be running.")
-    return SkillsError(f"The operator's function failed: {type(error).__name__}: {error}")
-
-
-async def _or_stop(step: Coroutine[Any, Any, Any], stop: str, run: SkillRun, *, waits: bool = False) -> Any:  # noqa: ANN401
-    """Wait for a step; if the run is cancelled meanwhile, end what the step started before that goes on."""
-    task = asyncio.ensure_future(step)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if waits:
-            # A file that arrives after the clean-up would stay.
-            await asyncio.wait({task}, timeout=GRACE_SECONDS)
-        if not task.cancel() and not task.cancelled():
-            task.exception()
-        await _end(stop, run)
-        raise
-
-
-async def _end(stop: str, run: SkillRun) -> None:
-    """Run a command that ends a script, in a thread of its own: the usual ones may all wait for scripts."""
-    try:
-        await asyncio.wait_for(asyncio.wrap_future(in_thread(run.execute, stop, GRACE_SECONDS)), GRACE_SECONDS)
-    except (SkillsError, TimeoutError) as error:
-        logger.warning("A script of a cancelled run could not be ended: %s", type(error).__name__)
