@@ -13,8 +13,8 @@ from deepskills._agent.settings import Settings
 from deepskills._backend.plan import Plan
 from deepskills._backend.routes import is_backend
 from deepskills._catalog.discovery import Discovery, discover
-from deepskills._catalog.lookup import check_known, find_or_raise
 from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.lookup import check_known, find_or_raise
 from deepskills._catalog.sources import parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path

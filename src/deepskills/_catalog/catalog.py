@@ -109,7 +109,7 @@ class Catalogs:
         if catalog is None:
             catalog = Catalog(entries, sources)
             self._by_entries.put(key, catalog)
-            self._by_text.put(_key(catalog.record), catalog)
+            self.believe(catalog.record, catalog)
         return catalog
 
     def believe(self, record: object, catalog: Catalog) -> None:
@@ -174,7 +174,8 @@ class Catalogs:
         frontmatter = frontmatter if isinstance(frontmatter, dict) else {}
         kept = {key: frontmatter[key] for key in _RESTRICTING if key in frontmatter}
         harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
-        return SkillEntry({**skill, "allowed_tools": [], "metadata": harmless}, source, digest, kept), False
+        bare: SkillMetadata = {**skill, "allowed_tools": [], "metadata": harmless}  # type: ignore[typeddict-item]
+        return SkillEntry(bare, source, digest, kept), False
 
 
 def _key(record: object) -> tuple[object, ...] | None:
