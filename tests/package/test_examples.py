@@ -43,6 +43,10 @@ SHOWN = {
         "read again: | team | 35 EUR |",
         "refused:",
     ],
+    "own_extension": [
+        "7 o'clock: {'skill.refused: release-notes': 1}",
+        "9 o'clock: {'skill.loaded: release-notes': 1}",
+    ],
     "store_app": ["alice posted release-notes with 3 files", "bob sees: no skills"],
 }
 """What each example prints."""
