@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from deepskills._format.reading import SkillReading, parse_skill_md, read_skill, validate_skill
     from deepskills._format.writing import generate_skill_md
     from deepskills._prompt.template import SKILLS_SYSTEM_PROMPT
-    from deepskills._types import OptionalSource, ResourceMetadata, SkillMetadata, SkillProblem, SkillSource
+    from deepskills._types import (
+        OptionalSource,
+        ResourceMetadata,
+        SkillMetadata,
+        SkillProblem,
+        SkillSource,
+        SkillSummary,
+    )
     from deepskills.manager import SkillsManager
 
 __all__ = [
@@ -44,6 +51,7 @@ __all__ = [
     "SkillReading",
     "SkillRun",
     "SkillSource",
+    "SkillSummary",
     "SkillsError",
     "SkillsHost",
     "SkillsManager",
@@ -76,6 +84,7 @@ _MODULES = {
     "SkillReading": "deepskills._format.reading",
     "SkillRun": "deepskills._agent.extension",
     "SkillSource": "deepskills._types",
+    "SkillSummary": "deepskills._types",
     "SkillsError": "deepskills._errors",
     "SkillsHost": "deepskills._agent.extension",
     "SkillsManager": "deepskills.manager",

@@ -18,8 +18,21 @@ from deepskills._agent.extension import (
 )
 from deepskills._agent.run import Run, Shelf
 from deepskills._agent.updates import merged, note_update
-from deepskills._backend.calls import Ask, Consulted, Execute, Executed, Failed, Plan, WriteFiles, Written
+from deepskills._backend.calls import (
+    Ask,
+    Consulted,
+    Execute,
+    Executed,
+    Failed,
+    Plan,
+    RealPaths,
+    ResolveLinks,
+    ResultT,
+    WriteFiles,
+    Written,
+)
 from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.sources import parent
 from deepskills._errors import SkillsError
 from deepskills._files.assets import read_asset_bytes, script_path
 from deepskills._format.problems import problem
@@ -71,6 +84,11 @@ class ExtensionRun:
     def loaded(self) -> Sequence[LoadedSkill]:
         """The skills in use, in load order."""
         return self._run.loaded
+
+    @property
+    def own_tools(self) -> frozenset[str]:
+        """Names of the skills' own tools."""
+        return self._run.settings.own_tools | self._run.skill_tools
 
     @property
     def user_message(self) -> AnyMessage | None:
@@ -140,6 +158,14 @@ class ExtensionRun:
         """Return the content of a skill's file, without blocking."""
         return await self._aperform(read_asset_bytes(entry.skill, relative_path, self._run.settings.asset_directories))
 
+    def directory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it."""
+        return self._perform(_directory(entry))
+
+    async def adirectory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it, without blocking."""
+        return await self._aperform(_directory(entry))
+
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill."""
         return self._perform(script_path(entry.skill, script_name))
@@ -148,11 +174,17 @@ class ExtensionRun:
         """Return the path by which a shell runs a script of a skill, without blocking."""
         return await self._aperform(script_path(entry.skill, script_name))
 
-    def _perform(self, plan: Plan[Any]) -> Any:  # noqa: ANN401 - whatever the plan gives
+    def _perform(self, plan: Plan[ResultT]) -> ResultT:
         return self._run.settings.perform(plan, self.runtime)
 
-    async def _aperform(self, plan: Plan[Any]) -> Any:  # noqa: ANN401 - whatever the plan gives
+    async def _aperform(self, plan: Plan[ResultT]) -> ResultT:
         return await self._run.settings.aperform(plan, self.runtime)
+
+
+def _directory(entry: SkillEntry) -> Plan[str]:
+    path = parent(entry.path)
+    [reply] = yield (ResolveLinks((path,)),)
+    return reply.paths.get(path, path) if isinstance(reply, RealPaths) else path
 
 
 def _executed(command: str, timeout: int | None) -> Plan[Any]:

@@ -101,6 +101,10 @@ class SkillRun(Protocol):
         """The skills in use, in load order."""
 
     @property
+    def own_tools(self) -> frozenset[str]:
+        """Names of the skills' own tools: load, unload, extra tools, and those that skills in use bring by `tools=`."""
+
+    @property
     def user_message(self) -> AnyMessage | None:
         """The user's newest message: not a summary, not a message of the middleware."""
 
@@ -160,6 +164,12 @@ class SkillRun(Protocol):
 
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, without blocking."""
+
+    def directory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it."""
+
+    async def adirectory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it, without blocking."""
 
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, checked as by `get_skill_script_path`.
