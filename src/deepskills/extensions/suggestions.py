@@ -23,6 +23,7 @@ TROUBLE = "embeddings-failed"
 
 _NOTE = "note:"
 _ASKED = "asked"
+_FRESH = "fresh"
 _AHEAD = "ahead"
 
 
@@ -90,6 +91,7 @@ class SkillSuggestions(SkillExtension):
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Show the notes at the ends of their messages."""
+        _settle(run)
         notes = {message_id: lines for message_id, lines in _notes(run.memory) if lines}
         if not notes:
             return request
@@ -127,6 +129,7 @@ class SkillSuggestions(SkillExtension):
         shown = _shown(set(names), run)
         run.remember(f"{_NOTE}{message.id}", [[name, shown[name]] for name in names])
         run.remember(_ASKED, message.id)
+        run.remember(_FRESH, message.id)
         is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]
         run.remember(_AHEAD, {"message": message.id, "skill": names[0]} if is_ahead else None)
         if ranking.trouble is not None:
@@ -156,6 +159,18 @@ def _unanswered(run: SkillRun) -> AnyMessage | None:
     if message is None or not message.id or message.id == run.memory.get(_ASKED):
         return None
     return message if str(message.text).strip() else None
+
+
+def _settle(run: SkillRun) -> None:
+    """Take out of the newest note, before it is first shown, what the user started with the same message."""
+    fresh = run.memory.get(_FRESH)
+    if fresh is None:
+        return
+    run.remember(_FRESH, None)
+    in_use = {loaded.entry.name for loaded in run.loaded}
+    for message_id, lines in _notes(run.memory):
+        if message_id == fresh and in_use & {name for name, _ in lines}:
+            run.remember(f"{_NOTE}{message_id}", [[name, line] for name, line in lines if name not in in_use])
 
 
 def _store(run: SkillRun) -> Any:  # noqa: ANN401 - LangGraph's store
