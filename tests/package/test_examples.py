@@ -29,6 +29,20 @@ SHOWN = {
         "of 2000 descriptions are shown in full",
     ],
     "streaming": ["skill.loaded", "skill.refused    csv-raport", "skill.unloaded"],
+    "scripts": [
+        "The skill `csv-report` is not loaded",
+        "event: scripts/fetch.py ended with exit code 0",
+        "fetched with the key [secret]",
+        "Rows: 2, columns: 2",
+        "cannot read $(cat /etc/passwd)",
+    ],
+    "inline_skills": [
+        '<skill_content name="price-questions"',
+        "| team | 29 EUR |",
+        "Schools and charities pay half.",
+        "read again: | team | 35 EUR |",
+        "refused:",
+    ],
     "store_app": ["alice posted release-notes with 3 files", "bob sees: no skills"],
 }
 """What each example prints."""

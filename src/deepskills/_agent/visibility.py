@@ -79,9 +79,8 @@ def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
     patterns = [name for name in rule if any(mark in name for mark in "*?[")]
     ruled: dict[str, Visibility] = {}
     for entry in catalog.entries:
-        given: Visibility | None = rule.get(entry.name)
-        if given is None:
-            given = next((rule[pattern] for pattern in patterns if fnmatchcase(entry.name, pattern)), "on")
+        fitting = next((rule[pattern] for pattern in patterns if fnmatchcase(entry.name, pattern)), "on")
+        given: Visibility = rule.get(entry.name, fitting)
         if given != "on":
             ruled[entry.name] = given
     return strictest(hidden, ruled)
