@@ -401,6 +401,18 @@ def test_embeddings_that_fail_are_a_problem_and_no_more(mode: Mode, root: Path) 
     assert suggested(conversation, UNNAMED)[0] == "incident-review"
 
 
+@both_modes
+def test_search_goes_by_meaning_too(mode: Mode, root: Path) -> None:
+    """With embeddings `search_skills` finds a skill of which the query names no word, and no hidden one."""
+    write_files(root, {"skills/hidden/SKILL.md": skill_md("hidden", "All about an outage.")})
+    call = call_tools(("search_skills", {"query": "blackout", "n": 1}))
+    options: dict[str, Any] = {"visibility": {"hidden": "user-only"}}
+    [found] = talk(mode, root, SkillSuggestions(embeddings=Meaning(), catalog="none"), **options).say(call)
+    assert str(found.text).startswith("- **incident-review**")
+    [nothing] = talk(mode, root, SkillSuggestions(catalog="none"), **options).say(call)
+    assert str(nothing.text).startswith("No skill matches")
+
+
 FORGED: list[Callable[[str], Any]] = [
     lambda _id: "text",
     lambda _id: {"SkillSuggestions": 7},

@@ -62,7 +62,8 @@ class SkillSuggestions(SkillExtension):
             raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
         self._k = k
         self._catalog = catalog
-        self.ranker = Ranker(embeddings, seconds=timeout)
+        self._ranker = Ranker(embeddings, seconds=timeout)
+        self._has_meaning = embeddings is not None
         self._libraries: BoundedCache[tuple[Any, ...], _Shelf] = BoundedCache(MAX_INDEXED, lambda shelf: 1 + len(shelf))
         if catalog == "none":
             self.extra_tools = ("search_skills",)
@@ -77,7 +78,7 @@ class SkillSuggestions(SkillExtension):
         if message is not None:
             library = self._library(run)
             text = str(message.text)
-            ranking = self.ranker.rank(library, text, self._k + len(run.loaded), store=_store(run))
+            ranking = self._ranker.rank(library, text, self._k + len(run.loaded), store=_store(run))
             self._note(message, ranking, run)
 
     async def aat_start(self, run: SkillRun) -> None:
@@ -86,7 +87,7 @@ class SkillSuggestions(SkillExtension):
         if message is not None:
             library = await asyncio.to_thread(self._library, run)
             text = str(message.text)
-            ranking = await self.ranker.arank(library, text, self._k + len(run.loaded), store=_store(run))
+            ranking = await self._ranker.arank(library, text, self._k + len(run.loaded), store=_store(run))
             self._note(message, ranking, run)
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
@@ -101,6 +102,19 @@ class SkillSuggestions(SkillExtension):
             for message in request.messages
         ]
         return request.override(messages=messages)
+
+    def search(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
+        """Return what `search_skills` finds by words and meaning; without embeddings the core searches by words."""
+        if not self._has_meaning:
+            return None
+        return self._found(self._ranker.search(self._library(run), query, n, store=_store(run)), run)
+
+    async def asearch(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
+        """Return what `search_skills` finds by words and meaning."""
+        if not self._has_meaning:
+            return None
+        library = await asyncio.to_thread(self._library, run)
+        return self._found(await self._ranker.asearch(library, query, n, store=_store(run)), run)
 
     def at_end(self, run: SkillRun) -> None:
         """Tell of a skill that was clearly the right one, if none was loaded."""
@@ -122,6 +136,10 @@ class SkillSuggestions(SkillExtension):
         key = (tuple(map(id, entries)), bare)
         return self._libraries.get_or_make(key, lambda: _Shelf(entries, bare)).library
 
+    def _found(self, ranking: Ranking, run: SkillRun) -> Sequence[str]:
+        _report(ranking, run)
+        return ranking.names
+
     def _note(self, message: AnyMessage, ranking: Ranking, run: SkillRun) -> None:
         """Record what is suggested for a message."""
         in_use = {loaded.entry.name for loaded in run.loaded}
@@ -132,8 +150,7 @@ class SkillSuggestions(SkillExtension):
         run.remember(_FRESH, message.id)
         is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]
         run.remember(_AHEAD, {"message": message.id, "skill": names[0]} if is_ahead else None)
-        if ranking.trouble is not None:
-            run.report("embeddings", TROUBLE, f"Skills are suggested by words alone. {ranking.trouble}")
+        _report(ranking, run)
         present = {known.id for known in run.state.get("messages", ())}
         for message_id, _ in _notes(run.memory):
             if message_id not in present:
@@ -159,6 +176,11 @@ def _unanswered(run: SkillRun) -> AnyMessage | None:
     if message is None or not message.id or message.id == run.memory.get(_ASKED):
         return None
     return message if str(message.text).strip() else None
+
+
+def _report(ranking: Ranking, run: SkillRun) -> None:
+    if ranking.trouble is not None:
+        run.report("embeddings", TROUBLE, f"Skills are not, or not yet, found by their meaning. {ranking.trouble}")
 
 
 def _settle(run: SkillRun) -> None:
