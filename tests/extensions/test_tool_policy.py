@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from deepagents import create_deep_agent
@@ -66,9 +66,10 @@ def shell(command: str, **more: object) -> tuple[str, dict[str, Any]]:
     return "execute", {"command": command, **more}
 
 
-READ = ("read_file", {})
-WRITE = ("write_file", {})
-SEARCH = ("mcp__docs__search", {})
+Call: TypeAlias = tuple[str, dict[str, Any]]
+READ: Call = ("read_file", {})
+WRITE: Call = ("write_file", {})
+SEARCH: Call = ("mcp__docs__search", {})
 ADD = shell("git add .")
 RM = shell("rm -rf /")
 
@@ -256,13 +257,13 @@ def test_a_forced_tool_that_is_taken_away_is_not_forced(mode: Mode, tmp_path: Pa
 
 @both_modes
 def test_deep_agents_own_tools_follow_the_policy_and_sub_agents_have_their_own(mode: Mode, tmp_path: Path) -> None:
-    """File tools, to-dos and `task` are tools as any other; a sub-agent is bound by what it loads itself."""
+    """File tools and `task` are tools as any other; a sub-agent is bound by what it loads itself."""
     write_files(tmp_path, {"/skills/lead/SKILL.md": skill_md("lead", allowed_tools="Task Read")})
     task = ("task", {"description": "Write it.", "subagent_type": "general-purpose"})
     model = ScriptedChatModel(
         replies=[
             call_tools(load("lead")),
-            call_tools(("write_todos", {"todos": []}), task),
+            call_tools(("ls", {"path": "/"}), task),
             call_tools(("write_file", {"file_path": "/x.txt", "content": "x"})),
             call_tools(load("reader")),
             call_tools(("write_file", {"file_path": "/y.txt", "content": "y"})),
