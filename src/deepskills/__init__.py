@@ -30,11 +30,14 @@ if TYPE_CHECKING:
         SkillSource,
         SkillSummary,
     )
+    from deepskills.inline import InlineBackend, InlineSkill
     from deepskills.manager import SkillsManager
 
 __all__ = [
     "SKILLS_SYSTEM_PROMPT",
     "Answer",
+    "InlineBackend",
+    "InlineSkill",
     "LoadedSkill",
     "OptionalSource",
     "Refuse",
@@ -68,6 +71,8 @@ __all__ = [
 _MODULES = {
     "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.template",
     "Answer": "deepskills._agent.extension",
+    "InlineBackend": "deepskills.inline",
+    "InlineSkill": "deepskills.inline",
     "LoadedSkill": "deepskills._agent.extension",
     "OptionalSource": "deepskills._types",
     "Refuse": "deepskills._agent.extension",

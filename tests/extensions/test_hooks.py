@@ -196,11 +196,12 @@ def test_a_command_that_cannot_start_or_hangs_refuses(mode: Mode, tmp_path: Path
     for number, hook in enumerate(hooks):
         root = tmp_path / str(number)
         started = time.monotonic()
-        world = World(mode, shell(root), commands(), root, guard=one("PreToolUse", type="command", **hook))
+        world = World(mode, shell(root), commands(), root, guard=one("PreToolUse", "*", type="command", **hook))
         (error,) = world.send("x")
         assert "did not run" in error
         assert world.sent == []
         assert time.monotonic() - started < 10
+        assert world.talk.call(unload("guard"))[0].status == "success"
 
 
 @both_modes

@@ -18,6 +18,7 @@ ORDER = (
     "_loading",
     "_prompt",
     "_agent",
+    "inline",
     "manager",
     "testing",
     "extensions",
@@ -28,7 +29,7 @@ ORDER = (
 )
 """Every folder and module of the package, each allowed to import those before it and itself."""
 
-KNOWS_FRAMEWORKS = frozenset({"_backend", "_agent", "extensions", "manager", "testing", "_cli", "store"})
+KNOWS_FRAMEWORKS = frozenset({"_backend", "_agent", "extensions", "inline", "manager", "testing", "_cli", "store"})
 
 AGENT_IS_PRIVATE_TO = frozenset({"extensions", "_cli", "store"})
 """Folders that use the agent side through the public package only."""

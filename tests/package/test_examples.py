@@ -35,6 +35,20 @@ SHOWN = {
         "stolen: False",
     ],
     "forks": ["tool load_skill: 1600 words.", "parent 22, sub-agent [165, 8186], parent 33"],
+    "scripts": [
+        "The skill `csv-report` is not loaded",
+        "event: scripts/fetch.py ended with exit code 0",
+        "fetched with the key [secret]",
+        "Rows: 2, columns: 2",
+        "cannot read $(cat /etc/passwd)",
+    ],
+    "inline_skills": [
+        '<skill_content name="price-questions"',
+        "| team | 29 EUR |",
+        "Schools and charities pay half.",
+        "read again: | team | 35 EUR |",
+        "refused:",
+    ],
     "store_app": ["alice posted release-notes with 3 files", "bob sees: no skills"],
 }
 """What each example prints."""
