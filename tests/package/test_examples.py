@@ -29,6 +29,12 @@ SHOWN = {
         "of 2000 descriptions are shown in full",
     ],
     "streaming": ["skill.loaded", "skill.refused    csv-raport", "skill.unloaded"],
+    "tool_policy": [
+        "offered while it is in use: execute, load_skill, read_file, unload_skill",
+        "execute [error]: Error: Tool `execute` was not run",
+        "stolen: False",
+    ],
+    "forks": ["tool load_skill: 1600 words.", "parent 22, sub-agent [165, 8186], parent 33"],
     "scripts": [
         "The skill `csv-report` is not loaded",
         "event: scripts/fetch.py ended with exit code 0",
