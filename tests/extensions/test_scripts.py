@@ -261,8 +261,20 @@ def test_each_user_has_a_shell_of_their_own(mode: Mode, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_inline_skills_bring_scripts_along(mode: Mode, tmp_path: Path) -> None:
     """A script written in Python code runs in the shell of the backend that its own is mounted in."""
-    content = "import os, sys; print('hello', sys.argv[1], len(os.environ.get('KEY', '')))"
-    skill = InlineSkill("tool", "Runs.", "Run it.", files={"scripts/run.py": lambda: content})
+    content = "import os, sys, words; print(words.hello(), sys.argv[1], len(os.environ.get('KEY', '')))"
+    helper = "import pathlib\ndef hello(): return (pathlib.Path(__file__).parents[1] / 'assets/hello.txt').read_text()"
+
+    def broken() -> str:
+        raise ValueError("not today")
+
+    files = {
+        "scripts/run.py": lambda: content,
+        "scripts/words.py": helper,
+        "assets/hello.txt": "hello",
+        "assets/large.bin": bytes(5_000_000),
+        "assets/broken.txt": broken,
+    }
+    skill = InlineSkill("tool", "Runs.", "Run it.", files=files)
     backend = CompositeBackend(default=shell(tmp_path), routes={"/skills/": InlineBackend([skill])})
     for env, size in ((None, 0), ({"KEY": "value-of-key"}, 12)):
         scripts = SkillScripts(env=lambda _runtime, _skill, env=env: env)
