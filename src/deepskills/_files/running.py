@@ -233,7 +233,7 @@ def _report(job: Job, command: str) -> ScriptPlan[Report]:
         raise
     report = read_report(response.output, job.token)
     if report is None:
-        yield from _quietly(stop)
+        yield from _quietly(stop_command(job.token, may_start=False))
         raise SkillsError(
             f"The backend ended the command before the script had finished (exit code {response.exit_code}). "
             f"It said: {masked_text(response.output, Secrets(job.env.values()), MAX_ERROR_LENGTH)}"
