@@ -360,7 +360,9 @@ def test_a_skill_of_a_failed_source_is_not_missing(mode: Mode, library: Path, me
 def test_a_search_without_a_hit_claims_nothing_of_a_failed_source(mode: Mode, library: Path) -> None:
     """What was not found while a source failed may be there; what was found is given."""
     manager = SkillsManager(backend=Down(library.parent, "/team"), sources=["/skills", "/team/skills"])
-    with pytest.raises(SkillsError, match=r"not known: .*`/team/skills` could not be read: .*; try again"):
+    with pytest.raises(
+        SkillsError, match=r"Cannot tell which skills exist: .*`/team/skills` could not be read: .*; try again"
+    ):
         ask(mode, manager, "search_skills", "xyzzy")
     assert ask(mode, manager, "search_skills", "csv report")[0]["name"] == "csv-report"
     whole = SkillsManager(backend=Down(library.parent, "/team"), sources=["/skills"])

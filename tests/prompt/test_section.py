@@ -185,7 +185,7 @@ def test_a_template_of_ones_own_is_filled_in() -> None:
     own = "<<{skills_list}>> at [{skills_locations}]{skills_load_warnings} {{braces}} {skills_list}"
     section = middleware(system_prompt=own).skills_section(state(skill()))
     assert section.startswith("<<- **web-research**: Finds things.\n")
-    assert "at [**Skills Skills**: `/skills` (higher priority)] {braces} - **web-research**" in section
+    assert "at [**Skills**: `/skills` (higher priority)] {braces} - **web-research**" in section
 
 
 def test_the_default_template_is_public_and_has_the_slots() -> None:

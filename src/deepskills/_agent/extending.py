@@ -81,6 +81,11 @@ class ExtensionRun:
         return self._known_shelf.visible
 
     @property
+    def name_only(self) -> frozenset[str]:
+        """Names of visible skills whose descriptions the model must not see."""
+        return frozenset(name for name, how in self._known_shelf.hidden.items() if how == "name-only")
+
+    @property
     def loaded(self) -> Sequence[LoadedSkill]:
         """The skills in use, in load order."""
         return self._run.loaded

@@ -97,6 +97,10 @@ class SkillRun(Protocol):
         """The skills that the model may see and load."""
 
     @property
+    def name_only(self) -> frozenset[str]:
+        """Names of visible skills whose descriptions the model must not see."""
+
+    @property
     def loaded(self) -> Sequence[LoadedSkill]:
         """The skills in use, in load order."""
 

@@ -159,7 +159,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             token_counter=token_counter,
             extensions=plugged,
             own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
-            memory=Memory([key for extension in plugged for key in extension.frontmatter_keys]),
+            memory=Memory([key for extension in plugged for key in extension.frontmatter_keys], backend),
         )
         self.sources: list[str] = [source.path for source in fixed or ()]
         self.source_labels: list[str] = [source.label for source in fixed or ()]
@@ -190,6 +190,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
                 setattr(twin, key, copy.deepcopy(value, memo))
         own = {tool.name: tool for tool in twin._own_tools()}  # noqa: SLF001 - of the same class
         twin.tools = [own.get(tool.name, tool) for tool in self.tools]
+        for extension in twin._settings.extensions:  # noqa: SLF001 - of the same class
+            extension.attach(twin)
         return twin
 
     def _own_tools(self) -> list[BaseTool]:

@@ -41,11 +41,14 @@ def closing_fence(text: str, start: int, furthest: int) -> tuple[re.Match[str] |
 
 
 def to_lf(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    """Return `text` with its line ends made LF."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def end_of_preamble(text: str) -> int:
     """Return where blank lines and HTML comments at the start of `text` end."""
+    if text.startswith("---"):
+        return 0
     position = _end_of_blank(text, 0)
     # Bounded, as no author writes more, and every comment costs a step.
     while position < MAX_FRONTMATTER_BYTES and text.startswith("<!--", position):

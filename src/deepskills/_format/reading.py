@@ -97,13 +97,23 @@ class _Refusal(Exception):  # noqa: N818 - a turn in the flow, never seen outsid
         self.values = values
 
 
+class _Listed:
+    """Names for a message that may never be shown."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def __str__(self) -> str:
+        return listed(self._names)
+
+
 class _Reader:
     """One reading of one file: collects problems on the way."""
 
     def __init__(self, path: str) -> None:
         self._path = str(path)
         self._problems: list[SkillProblem] = []
-        self.strict_problems: list[SkillProblem] = []
+        self._strict: list[tuple[str, dict[str, object]]] = []
         self._has_odd_fence = False
 
     def read(self, content: bytes | str) -> SkillReading:
@@ -123,7 +133,12 @@ class _Reader:
         self._problems.append(problem(self._path, code, **values))
 
     def _report_strict(self, code: str, **values: object) -> None:
-        self.strict_problems.append(problem(self._path, code, **values))
+        self._strict.append((code, values))
+
+    @property
+    def strict_problems(self) -> list[SkillProblem]:
+        """What only the strict reading refuses; worded when it is asked for, as most files have some."""
+        return [problem(self._path, code, **values) for code, values in self._strict]
 
     def decode(self, content: bytes | str) -> str:
         """Return the text without its byte order mark."""
@@ -176,7 +191,7 @@ class _Reader:
     def _check_framing(self, opening: str, raw: str, closing: str) -> None:
         framed = opening + raw + closing
         self._has_odd_fence = bool(STRAY_CHARACTER.search(opening + closing))
-        if "\r" in framed.replace("\r\n", ""):
+        if "\r" in framed and "\r" in framed.replace("\r\n", ""):
             self._report("line-ends-cr")
         if "\t" in framed:
             self._report_strict("tab-in-frontmatter")
@@ -197,10 +212,12 @@ class _Reader:
             raise _Refusal("frontmatter-not-mapping", found="a list" if isinstance(tree, list) else "plain text")
         unknown = [key for key in tree if key not in SPECIFIED_FIELDS]
         if unknown:
-            self._report_strict("unknown-field", keys=listed(unknown))
+            self._report_strict("unknown-field", keys=_Listed(unknown))
         return tree
 
     def _report_notes(self, notes: Notes) -> None:
+        if not self._has_odd_fence and not any(vars(notes).values()):
+            return
         for code, names in (
             ("yaml-repaired", notes.repaired),
             ("yaml-too-deep", notes.too_deep),

@@ -5,6 +5,7 @@ from deepskills.extensions.hooks import SkillHooks
 from deepskills.extensions.models import SkillModels
 from deepskills.extensions.preload import Preload
 from deepskills.extensions.scripts import SkillScripts
+from deepskills.extensions.suggestions import SkillSuggestions
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "SkillHooks",
     "SkillModels",
     "SkillScripts",
+    "SkillSuggestions",
     "ToolPolicy",
 ]

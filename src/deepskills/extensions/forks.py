@@ -148,7 +148,9 @@ class SkillForks(SkillExtension):
             return _error(TOO_DEEP.format(name=name, chain=inside, limit=MAX_DEPTH))
         wanted = load.entry.frontmatter.get("agent")
         agent = wanted.strip() if isinstance(wanted, str) and wanted.strip() else GENERAL_PURPOSE
-        config: RunnableConfig = {"configurable": {_CHAIN_KEY: [*chain, load.entry.name]}}
+        # All of `configurable`, as some runnables replace it as a whole: interrupts find their way by what is in it.
+        inherited = (runtime.config or {}).get("configurable") or {}
+        config: RunnableConfig = {"configurable": {**inherited, _CHAIN_KEY: [*chain, load.entry.name]}}
         if agent in self._agents:
             return _GraphFork(load, agent, self._agents[agent], config)
         task = next((item for item in runtime.tools if item.name == "task"), None)
@@ -208,6 +210,8 @@ class _GraphFork(_Fork):
         """Return the sub-agent's last words, and what it changed of the state that it was given."""
         if not isinstance(result, Mapping) or "messages" not in result:
             return self._failed("it must return a state with `messages`")
+        if result.get("__interrupt__"):
+            return self._failed("it was interrupted; compile it without a checkpointer of its own to pass that on")
         text = _last_words(result)
         update = {
             key: value

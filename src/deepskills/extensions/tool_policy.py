@@ -153,19 +153,13 @@ class ToolPolicy(SkillExtension):
         self._rules = lru_cache(maxsize=512)(self._parse)
 
     def attach(self, host: SkillsHost) -> None:
-        """Remember the middleware.
-
-        Raises:
-            ValueError: If the policy approves calls for another middleware already.
-        """
-        if self._mode == "approve" and any(known is not host for known in self._hosts):
-            raise ValueError('One ToolPolicy("approve") serves one SkillsMiddleware; make another for the second one.')
-        if host not in self._hosts:
+        """Remember the middleware; a copy of it for a sub-agent is another one."""
+        if not any(known is host for known in self._hosts):
             self._hosts.append(host)
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Take away the tools that no call could be made of."""
-        own = _own_tools(run)
+        own = run.own_tools
         tools = [item for item in request.tools if self._is_offered(item, run.loaded, own)]
         if len(tools) == len(request.tools):
             return request
@@ -177,7 +171,8 @@ class ToolPolicy(SkillExtension):
 
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
-        own = _own_tools(run)
+        # A tool that the agent has itself is never one that a skill brought, whatever the state says.
+        own = run.own_tools if request.tool is None else run.own_tools & CORE_TOOLS
         before = [host.loaded_in(run.state) for host in self._hosts]
         for call in self._calls(request, run.skills):
             for skills in (run.loaded, *before):
@@ -201,14 +196,14 @@ class ToolPolicy(SkillExtension):
             return True
 
     def _is_granted(self, request: ToolCallRequest) -> bool:
-        if self._mode != "approve" or not self._hosts:
+        if self._mode != "approve":
             return False
-        (host,) = self._hosts
         call = _Call(request.tool_call["name"], request.tool_call["args"])
-        calls = [call, _Call("task")] if call.tool == "load_skill" and runs_forks(host) else [call]
+        calls = [call, _Call("task")] if call.tool == "load_skill" and self._runs_forks() else [call]
         ending = _unloaded_beside(request)
         granting = [
             skill.entry
+            for host in self._hosts
             for skill in host.loaded_in(request.state)
             if skill.is_recent
             and tidy_source(skill.entry.source) in self._trusted
@@ -244,10 +239,13 @@ class ToolPolicy(SkillExtension):
         given = as_edited(request).tool_call
         call = _Call(given["name"], given["args"])
         wanted = str(call.arguments.get("skill_name", "")).strip().casefold()
-        if call.tool != "load_skill" or not any(runs_forks(host) for host in self._hosts):
+        if call.tool != "load_skill" or not self._runs_forks():
             return [call]
         starts_agent = any(is_fork(entry) and entry.name.casefold() == wanted for entry in skills)
         return [call, _Call("task")] if starts_agent else [call]
+
+    def _runs_forks(self) -> bool:
+        return any(runs_forks(host) for host in self._hosts)
 
     def _declaring(self, skills: Sequence[LoadedSkill]) -> list[SkillEntry]:
         if self._mode != "enforce":
@@ -283,11 +281,6 @@ class ToolPolicy(SkillExtension):
                 pattern = CommandPattern.parse("")
             rules.append(_Rule(text, frozenset({name, self._aliases.get(name, name)}), pattern, shell))
         return tuple(rules)
-
-
-def _own_tools(run: SkillRun) -> frozenset[str]:
-    own: Iterable[str] = getattr(run, "own_tools", CORE_TOOLS)
-    return frozenset(own)
 
 
 def _declares(entry: SkillEntry) -> bool:
