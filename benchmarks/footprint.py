@@ -47,9 +47,9 @@ def checkpoint_bytes(make: Make | None, root: Path) -> int:
 
 
 def import_ratio(runs: int = 5) -> tuple[Ratio, float, float]:
-    """Return how many times longer importing deepskills takes than importing deepagents, and both in seconds."""
-    return compare(lambda: _import("deepskills"), lambda: _import("deepagents"), runs)
+    """Return how many times longer importing our middleware takes than importing deepagents, and both in seconds."""
+    return compare(lambda: _run("from deepskills import SkillsMiddleware"), lambda: _run("import deepagents"), runs)
 
 
-def _import(module: str) -> None:
-    subprocess.run([sys.executable, "-c", f"import {module}"], check=True)  # noqa: S603 - our own interpreter
+def _run(program: str) -> None:
+    subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603 - our own interpreter

@@ -2,7 +2,7 @@
 
 import sys
 
-NEEDED = frozenset({"rich", "typer"})
+NEEDED = frozenset({"click", "rich"})
 """What the extra `cli` installs."""
 
 MISSING_EXTRA = 'The deepskills command needs the extra "cli". Install it: pip install "deepskills[cli]"\n'
@@ -24,12 +24,13 @@ def main() -> None:
 def _run() -> None:
     try:
         from deepskills._cli import app as cli  # noqa: PLC0415 - the extra may not be there
+
+        cli.main()
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise
         sys.stderr.write(MISSING_EXTRA)
         sys.exit(1)
-    cli.main()
 
 
 if __name__ == "__main__":

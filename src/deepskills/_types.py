@@ -1,5 +1,6 @@
 """The values that cross deepskills' borders, and the limits they keep."""
 
+from dataclasses import dataclass
 from typing import Literal, NotRequired, TypeAlias
 
 # LangGraph builds JSON schemas through pydantic, which before Python 3.12 takes
@@ -33,8 +34,17 @@ MAX_DIRECTORIES = 20_000
 MAX_RESOURCES = 200
 """How many resources a load lists."""
 
-SkillSource: TypeAlias = str | tuple[str, str]
-"""Where skills live: a backend path, or a `(path, label)` pair."""
+
+@dataclass(frozen=True)
+class OptionalSource:
+    """A source that may be missing or empty without a problem or a log line, such as a user's own directory."""
+
+    path: str
+    label: str | None = None
+
+
+SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource
+"""Where skills live: a backend path, a `(path, label)` pair, or an `OptionalSource`."""
 
 ResourceType: TypeAlias = Literal["script", "reference", "asset", "other"]
 """What a file of a skill is for, told by the directory it lies in."""
@@ -97,8 +107,12 @@ class ResourceMetadata(TypedDict):
     """The skill it belongs to."""
 
 
+Trigger: TypeAlias = Literal["model", "user", "pin", "system"]
+"""Who started a load: the model by `load_skill`, the user by a slash command, a pin, or the middleware itself."""
+
+
 class LoadRecord(TypedDict):
-    """What was loaded, so that a change or a loss can be told."""
+    """What state keeps of a load, so that a change or a loss can be told."""
 
     path: str
     """Where the text came from."""
@@ -110,23 +124,38 @@ class LoadRecord(TypedDict):
     """What the text costs in a request, approximately."""
 
     text: NotRequired[str]
-    """Fingerprint of what the conversation was given."""
+    """Fingerprint of the text that the conversation was given."""
 
     edited: NotRequired[bool]
     """Whether others have changed that text since; what they hid must not come back from the file."""
 
+    message: NotRequired[str]
+    """Id of the message that holds the text."""
+
+    source: NotRequired[str]
+    """Path of the source that gave the skill."""
+
+    arguments: NotRequired[str]
+    """What the skill was started with."""
+
+    trigger: NotRequired[Trigger]
+    """Who started it."""
+
+    turn: NotRequired[str]
+    """Id of the user's newest message when it was loaded."""
+
+    step: NotRequired[int]
+    """LangGraph's step in which it was loaded."""
+
+    relies_on: NotRequired[list[str]]
+    """Skills whose unload earlier in the same turn made room for this load."""
+
 
 class CatalogRecord(TypedDict):
-    """Proof that a catalog is our own, and what it was made from."""
-
-    digest: str
-    """Digest of the catalog as discovery wrote it."""
+    """The catalog as state keeps it."""
 
     sources: list[list[str]]
     """Path and label of each source that was searched."""
 
-    tags: dict[str, str]
-    """By path: words that a skill is found by and that its metadata does not hold."""
-
-    kept: NotRequired[str]
-    """The catalog itself, packed, for when its own key was overwritten."""
+    entries: str
+    """The entries as one JSON text: cheap to store, compare and restore at any size."""

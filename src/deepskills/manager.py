@@ -9,15 +9,18 @@ from typing import TypeVar
 from deepagents.backends import BackendProtocol, FilesystemBackend
 from typing_extensions import TypedDict
 
-from deepskills._agent.settings import Settings, is_backend
+from deepskills._agent.settings import Settings
 from deepskills._backend.plan import Plan
-from deepskills._catalog.discovery import Catalog, Known, SkillCache, discover
-from deepskills._catalog.lookup import SearchCache, check_known, find_or_raise
+from deepskills._backend.routes import is_backend
+from deepskills._catalog.discovery import Discovery, discover
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.lookup import check_known, find_or_raise
 from deepskills._catalog.sources import parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
-from deepskills._loading.decisions import Budgets, Preparation, prepare
-from deepskills._prompt.wording import shown_name
+from deepskills._files.contents import read_contents
+from deepskills._format.names import shown_name
+from deepskills._loading.budgets import Budgets
 from deepskills._types import SkillMetadata, SkillProblem, SkillSource
 
 __all__ = ["SearchResult", "SkillsManager"]
@@ -79,8 +82,6 @@ class SkillsManager:
         self._settings = Settings(
             backend, tuple(self._sources), Budgets(0, None), max_depth=max_depth, backend_timeout=backend_timeout
         )
-        self._cache = SkillCache()
-        self._search = SearchCache()
 
     @classmethod
     def from_directory(cls, path: str | Path, create: bool = False) -> "SkillsManager":  # noqa: FBT001, FBT002 - fixed
@@ -135,7 +136,7 @@ class SkillsManager:
 
     async def asearch_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
-        catalog = await self._arun(self._known_catalog)
+        catalog = await self._arun(self._known)
         return await asyncio.to_thread(self._matches, catalog, query, n)
 
     def list_skill_assets(self, skill_name: str) -> list[str]:
@@ -168,45 +169,52 @@ class SkillsManager:
     async def _arun(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
         return await self._settings.aperform(plan(), None)
 
-    def _catalog(self) -> Plan[Catalog]:
-        return discover(self._sources, max_depth=self._settings.max_depth, read=self._cache.read, known=Known())
+    def _discovery(self) -> Plan[Discovery]:
+        memory = self._settings.memory
+        return discover(
+            self._sources, max_depth=self._settings.max_depth, readings=memory.readings, catalogs=memory.catalogs
+        )
 
-    def _known_catalog(self) -> Plan[Catalog]:
-        catalog = yield from self._catalog()
-        check_known(catalog.skills, catalog.problems)
-        return catalog
+    def _known(self) -> Plan[Discovery]:
+        found = yield from self._discovery()
+        check_known(found.catalog.entries, found.problems)
+        return found
 
     def _names(self) -> Plan[list[str]]:
-        catalog = yield from self._known_catalog()
-        return [skill["name"] for skill in catalog.skills]
+        found = yield from self._known()
+        return [entry.name for entry in found.catalog.entries]
 
     def _metadata(self) -> Plan[list[SkillMetadata]]:
-        catalog = yield from self._known_catalog()
-        return catalog.skills
+        found = yield from self._known()
+        return found.catalog.copy_skills()
 
     def _problems(self) -> Plan[list[SkillProblem]]:
-        catalog = yield from self._catalog()
-        return catalog.problems
+        found = yield from self._discovery()
+        return found.problems
 
     def _content(self, name: str) -> Plan[str]:
-        skill = yield from self._skill(name)
-        prepared = yield from prepare([skill], Preparation(depth=1, count_tokens=len, may_read=lambda _path: True))
-        ready = prepared[skill["name"]]
-        if ready.failure is not None:
-            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {ready.failure}.")
-        return ready.text
+        entry = yield from self._entry(name)
+        contents = yield from read_contents([entry], depth=1)
+        text, failure = contents[entry.name].text()
+        if failure is not None:
+            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {failure}.")
+        return text
 
     def _found(self, query: str, n: int) -> Plan[list[SearchResult]]:
-        return self._matches((yield from self._known_catalog()), query, n)
+        return self._matches((yield from self._known()), query, n)
 
-    def _matches(self, catalog: Catalog, query: str, n: int) -> list[SearchResult]:
-        found = self._search.search(catalog.skills, catalog.tags, query, n)
-        check_known(found, catalog.problems)
-        return [SearchResult(name=skill["name"], description=skill["description"]) for skill in found]
+    def _matches(self, found: Discovery, query: str, n: int) -> list[SearchResult]:
+        hits = self._settings.memory.search.search(found.catalog, query, n)
+        check_known(hits, found.problems)
+        return [SearchResult(name=entry.name, description=entry.description) for entry in hits]
+
+    def _entry(self, name: str) -> Plan[SkillEntry]:
+        found = yield from self._discovery()
+        return find_or_raise(found.catalog, found.problems, name)
 
     def _skill(self, name: str) -> Plan[SkillMetadata]:
-        catalog = yield from self._catalog()
-        return find_or_raise(catalog.skills, catalog.problems, name)
+        entry = yield from self._entry(name)
+        return entry.skill
 
     def _assets(self, skill: SkillMetadata) -> Plan[list[str]]:
         assets = yield from list_assets(skill)

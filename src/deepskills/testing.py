@@ -14,10 +14,13 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
-__all__ = ["Reply", "Request", "ScriptedChatModel", "call_tools"]
+__all__ = ["Reply", "ReplyFunction", "Request", "ScriptedChatModel", "call_tools"]
 
-Reply: TypeAlias = AIMessage | str | Callable[[list[BaseMessage]], AIMessage]
-"""What the model says: a message, a text, or a function of the messages it was sent."""
+ReplyFunction: TypeAlias = Callable[[list[BaseMessage]], AIMessage | str]
+"""A function of the messages that the model was sent, to what it says."""
+
+Reply: TypeAlias = AIMessage | str | ReplyFunction
+"""What the model says: a message, a text, or a function that gives one."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,12 @@ def call_tools(*calls: tuple[str, dict[str, Any]], text: str = "") -> AIMessage:
 class ScriptedChatModel(BaseChatModel):
     """Answers each call with the next reply of its script, and remembers what it was sent in `requests`.
 
-    When the script is over it says `fallback`, so that a run ends; set that to something of your own to tell.
+    When the script is over it says `fallback`, so that a run ends; set that to something of your own to tell. In place
+    of a script it takes one function that answers every call.
     """
 
-    replies: list[Any]
-    """The script, a `Reply` a call; past its end the model says `fallback`."""
+    replies: list[Any] | ReplyFunction
+    """The script, one `Reply` per call; or a function of the messages that answers every call."""
 
     fallback: str = "Done."
     """What the model says when the script has ended."""
@@ -79,7 +83,10 @@ class ScriptedChatModel(BaseChatModel):
         position = len(self.requests)
         names = [tool["function"]["name"] for tool in kwargs.get("tools", [])]
         self.requests.append(Request(list(messages), names))
-        reply = self.replies[position] if position < len(self.replies) else self.fallback
+        if callable(self.replies):
+            reply: Any = self.replies
+        else:
+            reply = self.replies[position] if position < len(self.replies) else self.fallback
         message = reply(messages) if callable(reply) else reply
         if isinstance(message, str):
             message = AIMessage(message)

@@ -19,7 +19,9 @@ from langgraph.store.memory import InMemoryStore
 
 from deepskills._backend.missing import is_missing_error
 from deepskills._backend.plan import (
+    MAX_CALLS_AT_ONCE,
     MAX_FAILED_BATCHES,
+    MAX_WAITS,
     Call,
     Consult,
     Consulted,
@@ -377,7 +379,7 @@ def test_one_call_alone_is_given_up_too(mode: Mode, hanging: Callable[[str], LsR
     with Clock() as clock:
         (late,) = perform(mode, ask(ListDirectory("/hangs")), Answering(hanging), 0.1)
         slow = Answering(lambda paths: hanging(paths[0]))
-        found = perform(mode, read_files(["/hangs", "/also"]), slow, 0.1)
+        found = perform(mode, read_files(["/hangs", "/also/hangs"]), slow, 0.1)
     assert clock.seconds < 5
     assert isinstance(late, Failed)
     assert late.timed_out
@@ -857,12 +859,61 @@ def test_a_dead_backend_is_given_up() -> None:
     assert {file.error for file in found.values()} == {"dead"}
 
 
-def test_a_batch_that_ran_out_of_time_is_not_tried_again() -> None:
-    """A backend that hangs costs its time once, not once a half."""
-    paths = numbered(100)
-    found, rounds = play(read_files(paths), lambda _call: Failed("late", timed_out=True))
-    assert len(rounds) == 1
-    assert {file.error for file in found.values()} == {"late"}
+def late(call: Call) -> Reply:
+    batch(call)
+    return Failed("late", timed_out=True)
+
+
+def test_a_backend_that_hangs_costs_two_waits() -> None:
+    """When the parts of a late batch are all late, too, it is the backend that hangs, and every file is given up."""
+    for count, most in ((1, 1), (2, 2), (100, 2), (20_000, 2)):
+        paths = numbered(count)
+        found, rounds = play(read_files(paths), late)
+        assert len(rounds) == most
+        assert len(rounds[-1]) <= MAX_CALLS_AT_ONCE
+        assert set(found) == set(paths)
+        assert {file.error for file in found.values()} == {"late"}
+
+
+def waits_of(rounds: list[tuple[Call, ...]], hanging: set[str]) -> int:
+    """Return how many time limits a driver would have waited: one for each wave with a call that hangs."""
+    waves = [calls[at : at + MAX_CALLS_AT_ONCE] for calls in rounds for at in range(0, len(calls), MAX_CALLS_AT_ONCE)]
+    return sum(any(hanging & set(batch(call)) for call in wave) for wave in waves)
+
+
+def test_files_that_hang_cost_no_neighbour() -> None:
+    """However large the batch, files that hang are alone after a few waits; all others are read."""
+    offenders = []
+    for count in (2, 3, 16, 17, 100, 1_000, 20_000):
+        for bad in ([0], [-1], [count // 2], [0, -1]):
+            paths = numbered(count)
+            hanging = {paths[index] for index in bad}
+            if len(hanging) == count:
+                continue
+            found, rounds = play(
+                read_files(paths), lambda call, bad=hanging: late(call) if bad & set(batch(call)) else honest(call)
+            )
+            lost = {path for path, file in found.items() if file.content is None}
+            if lost != hanging or set(found) != set(paths) or waits_of(rounds, hanging) > 7:
+                offenders.append((count, bad, len(lost), waits_of(rounds, hanging)))
+    assert offenders == []
+
+
+def test_the_waits_for_many_files_that_hang_are_bounded() -> None:
+    """With many files that hang, waiting ends after a bounded number of time limits, and every file has an answer."""
+    offenders = []
+    for count, step in ((1_000, 125), (1_000, 71), (20_000, 3_000), (20_000, 1_500), (1_000, 2), (1_000, 1)):
+        paths = numbered(count)
+        hanging = set(paths[::step])
+        found, rounds = play(
+            read_files(paths), lambda call, bad=hanging: late(call) if bad & set(batch(call)) else honest(call)
+        )
+        if waits_of(rounds, hanging) > MAX_WAITS + 4 or set(found) != set(paths):
+            offenders.append((count, step, waits_of(rounds, hanging)))
+    assert offenders == []
+    assert {
+        path for path, file in play(read_files(numbered(1_000)), honest)[0].items() if file.content is None
+    } == set()
 
 
 def test_a_reply_of_the_wrong_kind_is_a_failure() -> None:

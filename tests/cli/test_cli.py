@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
+from rich.cells import cell_len
 from skills_ref import validate as reference_validate
-from typer.testing import CliRunner, Result
 
 from deepskills import __main__ as entry
 from deepskills import validate_skill
@@ -28,20 +29,6 @@ ESCAPE = "\x1b"
 STYLED = re.compile(r"\x1b\[[0-9;]*m")
 BROKEN = "no frontmatter here"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "skills"
-
-
-@pytest.fixture(autouse=True)
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty project and an empty home; nothing of the machine's terminal shows through."""
-    project, home = tmp_path / "project", tmp_path / "home"
-    project.mkdir()
-    home.mkdir()
-    monkeypatch.chdir(project)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "COLUMNS", "PYTHONIOENCODING"):
-        monkeypatch.delenv(name, raising=False)
-    return project
 
 
 def invoke(*args: str) -> Result:
@@ -146,7 +133,7 @@ def test_list_shows_broken_skills_with_their_problem(workplace: Path) -> None:
     assert bad["source"] == f"{workplace}/skills"
     assert [(p["code"], p["severity"]) for p in bad["problems"]] == [("no-frontmatter", "error")]
     plain = invoke("list", "-s", "skills")
-    assert "bad\tskills\t0 tokens\t-\tnot usable: no-frontmatter\n" in plain.stdout
+    assert "bad\tskills\t0 tokens\t-\tnot usable: no-frontmatter\t\n" in plain.stdout
     assert f"{workplace}/skills/bad/SKILL.md: no-frontmatter: There is no frontmatter." in plain.stderr
 
 
@@ -182,14 +169,54 @@ def test_a_duplicate_in_one_source_is_named_in_the_row_that_stays(workplace: Pat
 
 
 def test_the_default_sources_are_the_users_and_the_projects(workplace: Path) -> None:
-    """Without --source, `~/.agents/skills` and `.agents/skills` are read, and the project wins."""
+    """Without --source the usual places are read, each that has skills is said, and the project wins."""
     for place, text in ((workplace.parent / "home", "user"), (workplace, "project")):
         write_files(place / ".agents/skills", {"same/SKILL.md": skill_md("same", f"From {text}.")})
     write_files(workplace.parent / "home/.agents/skills", {"mine/SKILL.md": skill_md("mine")})
+    write_files(
+        workplace, {"skills/plain/SKILL.md": skill_md("plain"), "skills/same/SKILL.md": skill_md("same", "No.")}
+    )
+    write_files(workplace / ".claude/skills", {"theirs/SKILL.md": skill_md("theirs")})
     rows = as_json(invoke("list", "--json"))
-    assert [row["name"] for row in rows] == ["mine", "same"]
+    assert [row["name"] for row in rows] == ["mine", "plain", "same", "theirs"]
     assert named(rows, "same")["description"] == "From project."
-    assert invoke("list").stdout.splitlines()[0].split("\t")[:2] == ["mine", "~/.agents/skills"]
+    listed = invoke("list")
+    assert [line.split("\t")[1] for line in listed.stdout.splitlines()] == [
+        "~/.agents/skills",
+        "skills",
+        ".agents/skills",
+        ".claude/skills",
+    ]
+    assert "Skills from ~/.agents/skills, .claude/skills, skills and .agents/skills.\n" in listed.stderr
+
+
+def test_a_directory_that_is_only_called_skills_is_no_source(workplace: Path) -> None:
+    """A package named `skills`, or an empty `.agents/skills`, is neither read nor complained about by default."""
+    write_files(
+        workplace, {"skills/__init__.py": "", "skills/core/api.py": "", ".claude/skills/a/SKILL.md": skill_md("a")}
+    )
+    (workplace / ".agents/skills").mkdir(parents=True)
+    listed = invoke("list")
+    assert [line.split("\t")[0] for line in listed.stdout.splitlines()] == ["a"]
+    assert "source-empty" not in listed.stderr
+    assert listed.stderr.startswith("Skills from .claude/skills.\n1 skill from 1 source: ")
+    assert "source-empty" in invoke("list", "-s", "skills").stderr, "named, it is complained about"
+
+
+def test_a_place_that_is_linked_to_another_counts_once(workplace: Path) -> None:
+    """Installers link `.claude/skills`, or each skill in it, to `.agents/skills`: no skill hides itself."""
+    write_files(workplace / ".agents/skills", {"a/SKILL.md": skill_md("a"), "b/SKILL.md": skill_md("b")})
+    (workplace / ".claude").mkdir()
+    (workplace / ".claude/skills").symlink_to(workplace / ".agents/skills")
+    assert [row["problems"] for row in as_json(invoke("list", "--json"))] == [[], []]
+    (workplace / ".claude/skills").unlink()
+    (workplace / ".claude/skills").mkdir()
+    for name in ("a", "b"):
+        (workplace / ".claude/skills" / name).symlink_to(workplace / ".agents/skills" / name)
+    rows = as_json(invoke("list", "--json"))
+    assert [row["problems"] for row in rows] == [[], []]
+    assert {row["source"] for row in rows} == {f"{workplace}/.agents/skills"}
+    assert "2 skills checked, no problems." in invoke("validate").stderr
 
 
 def test_missing_default_sources_are_no_failure() -> None:
@@ -289,7 +316,7 @@ def test_a_pipe_gets_plain_lines_with_nothing_cut(workplace: Path) -> None:
     assert result.returncode == 0
     assert ESCAPE not in result.stdout + result.stderr
     [line] = result.stdout.splitlines()
-    assert re.fullmatch(rf"{name}\t{deep}\t\d+ tokens\t1 script\tok", line)
+    assert re.fullmatch(rf"{name}\t{deep}\t\d+ tokens\t1 script\tok\t.+", line)
 
 
 @pytest.mark.parametrize("args", [["list", "-s", "s"], ["validate", "s"]])
@@ -301,35 +328,67 @@ def test_a_pipe_is_plain_also_where_color_is_forced(workplace: Path, args: list[
     assert (forced.stdout, forced.stderr, forced.returncode) == (plain.stdout, plain.stderr, plain.returncode)
 
 
-def test_a_terminal_gets_a_table_with_bars_and_shares(workplace: Path) -> None:
-    """The cost of each skill is drawn to scale, and so is each source's share of the catalog."""
-    write_files(workplace / "big", {"large/SKILL.md": skill_md("large", body="word " * 3000)})
-    write_files(workplace / "small", {"tiny/SKILL.md": skill_md("tiny"), "broken/SKILL.md": BROKEN})
+def test_a_terminal_gets_skills_by_source_with_bars(workplace: Path) -> None:
+    """Each source is a heading; the cost of each skill is a number and a bar to scale; what is broken says so."""
+    write_files(workplace / "big", {"large/SKILL.md": skill_md("large", "Much of it.", body="word " * 3000)})
+    write_files(workplace / "big", {"tiny/SKILL.md": skill_md("tiny")})
+    write_files(workplace / "small", {"broken/SKILL.md": BROKEN})
     code, shown = in_terminal(["list", "-s", "big", "-s", "small"])
     assert code == 0
     assert ESCAPE in shown
-    lines = STYLED.sub("", shown).splitlines()
-    bars = {line.split()[0]: line.count("█") for line in lines if line.strip()}
-    assert bars["large"] == 16
-    assert bars["tiny"] == 1
-    assert bars["broken"] == 0
-    shares = {line.split()[0]: line.split()[1:4] for line in lines if "%" in line}
-    assert shares["big"][0] == shares["small"][0] == "1"
-    assert int(shares["big"][2].rstrip("%")) + int(shares["small"][2].rstrip("%")) == 100
-    assert bars["big"] == 16
-    assert bars["small"] == 1
-    assert any(line.endswith("not usable: no-frontmatter") for line in map(str.rstrip, lines))
+    lines = [line.rstrip() for line in STYLED.sub("", shown).splitlines()]
+    assert lines[0] == "big  2 skills"
+    assert "small  1 skill" in lines
+    bars = {line.split()[0]: line.count("█") for line in lines if "tokens" in line}
+    assert (bars["large"], bars["tiny"], bars["broken"]) == (16, 1, 0)
+    assert lines[lines.index("small  1 skill") + 2] == "    not usable: no-frontmatter"
+    assert "    Much of it." in lines
 
 
-def test_a_narrow_terminal_folds_and_cuts_nothing(workplace: Path) -> None:
+def test_a_list_says_what_every_request_and_each_load_costs(workplace: Path) -> None:
+    """The standing cost is that of the prompt's section, not of loading everything; one of a thing is singular."""
+    write_files(workplace / "s", {"a/SKILL.md": skill_md("a", body="word " * 3000)})
+    one = invoke("list", "-s", "s").stderr
+    [cost] = re.findall(r"^1 skill from 1 source: (\d+) tokens in every request, [\d,]+ per load\.$", one, re.MULTILINE)
+    assert 100 < int(cost) < 600
+    write_files(workplace / "s", {f"s-{n}/SKILL.md": skill_md(f"s-{n}", "word " * 99 + "end") for n in range(20)})
+    many = invoke("list", "-s", "s").stderr
+    [cost, least, most] = re.findall(r"([\d,]+) tokens in every request, ([\d,]+) to ([\d,]+) per load", many)[0]
+    assert 2_500 < int(cost.replace(",", "")) < 4_000
+    assert int(most.replace(",", "")) > 10 * int(least.replace(",", ""))
+
+
+NAMES = ("a", "data-cleaning-for-quarterly-reports", "n" * 56, "周报" * 14)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_names_stay_whole_and_lines_fit(workplace: Path, columns: int) -> None:
+    """In sixty columns and more every name stands on one line, and no line but a path is longer than the terminal."""
+    files = {f"{name}/SKILL.md": skill_md(name, f"Does {name[:5]}. " * 30 + "End.") for name in NAMES}
+    write_files(workplace / "s", files)
+    for args in (["list", "-s", "s"], ["search", "does", "-s", "s"]):
+        lines = STYLED.sub("", in_terminal(args, columns=columns)[1]).splitlines()
+        assert [name for name in NAMES if not any(name in line.split() for line in lines)] == []
+        data = [line for line in lines if not line.startswith("/") and "in every request" not in line]
+        assert [line for line in data if cell_len(line.rstrip()) > columns] == []
+
+
+def test_a_description_is_cut_at_two_lines_and_info_shows_it_all(workplace: Path) -> None:
+    """A list of many skills stays a list; the cut is shown."""
+    write_files(workplace / "s", {"a/SKILL.md": skill_md("a", "word " * 150 + "end")})
+    listed = STYLED.sub("", in_terminal(["list", "-s", "s"], columns=60)[1])
+    assert "…" in listed
+    assert "end" not in listed
+    assert sum(line.startswith("    word") for line in listed.splitlines()) == 2
+    assert "word end" in invoke("info", "a", "-s", "s").stdout
+
+
+def test_a_narrow_terminal_cuts_no_name(workplace: Path) -> None:
     """In forty columns every letter of a name is still there."""
     name = "abcdefghijklmnopqrstuvwxyz0123456789"
     write_files(workplace / "s", {f"{name}/SKILL.md": skill_md(name)})
     _, shown = in_terminal(["list", "-s", "s"], columns=40)
-    table = STYLED.sub("", shown)
-    assert "…" not in table
-    first_cells = "".join(line.split(" ")[0] for line in table.splitlines()[2:])
-    assert name in first_cells
+    assert name in STYLED.sub("", shown)
 
 
 def test_a_terminal_that_only_has_ascii_is_served(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -603,7 +662,7 @@ def test_validate_does_not_pass_a_tree_without_skills(workplace: Path) -> None:
         ([], "Nothing to validate"),
         (["gone"], "nothing at gone"),
         (["tree/one", "gone/SKILL.md"], "nothing at gone/SKILL.md"),
-        (["tree/README.md"], "is no SKILL.md"),
+        (["tree/README.md"], "is not a SKILL.md"),
         (["tree/one", ""], "empty"),
     ],
 )
@@ -612,6 +671,29 @@ def test_validate_refuses_arguments_that_lead_nowhere(args: list[str], says: str
     result = invoke("validate", *args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert says in result.stderr
+
+
+def test_validate_without_a_path_checks_the_usual_sources(workplace: Path) -> None:
+    """Run where README says to put skills, it finds them; it says where it looked; nothing there is no pass."""
+    write_files(workplace, {"skills/good/SKILL.md": skill_md("good"), "skills/deep/er/bad/SKILL.md": BROKEN})
+    (workplace / ".agents/skills").mkdir(parents=True)
+    result = invoke("validate")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("skills/deep/er/bad/SKILL.md: no-frontmatter: ")
+    assert result.stderr == "Checking skills.\n2 skills checked, 1 problem.\n"
+    (workplace / "skills").rename(workplace / "elsewhere")
+    assert (invoke("validate").exit_code, invoke("validate", "--json").stdout) == (2, "")
+
+
+@pytest.mark.parametrize("name", ["skill.md", "Skill.md", "SKILL.MD"])
+def test_validate_names_a_skill_file_in_another_case(workplace: Path, name: str) -> None:
+    """Agents read `SKILL.md` alone: such a skill does not exist for them, and its author hears of it."""
+    write_files(workplace / "s", {f"a/{name}": skill_md("a"), "b/SKILL.md": skill_md("b"), f"b/{name}.txt": ""})
+    for given in ("s", "s/a", f"s/a/{name}"):
+        result = invoke("validate", given)
+        assert result.exit_code == 1
+        [line] = result.stdout.splitlines()
+        assert line.startswith(f"s/a/{name}: skill-file-misnamed: The file is named `{name}`;")
 
 
 def test_validate_follows_links_without_going_in_circles(tree: Path) -> None:
@@ -854,7 +936,7 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     assert "Error" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["list", "info", "validate", "create", "search"])
+@pytest.mark.parametrize("name", ["list", "info", "validate", "create", "search", "doctor"])
 def test_every_command_takes_sources_and_json_and_explains_itself(name: str) -> None:
     """Help is plain text that shows both options."""
     result = invoke(name, "--help")
@@ -872,12 +954,12 @@ def test_the_installed_script_is_the_same_command() -> None:
 
 @pytest.mark.parametrize(
     ("module", "start"),
-    [("typer", "runpy.run_module('deepskills', run_name='__main__')"), ("rich", "deepskills.__main__.main()")],
+    [("click", "runpy.run_module('deepskills', run_name='__main__')"), ("rich", "deepskills.__main__.main()")],
 )
 def test_without_the_extra_the_command_says_what_to_install(module: str, start: str) -> None:
     """No traceback: the one line to type."""
     imports = "import runpy, sys, deepskills" + (".__main__" if "runpy" not in start else "")
-    program = f"{imports}; sys.modules['{module}'] = None; {start}"
+    program = f"{imports}; sys.argv = ['deepskills', 'list']; sys.modules['{module}'] = None; {start}"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stdout == ""
@@ -888,7 +970,10 @@ def test_without_the_extra_the_command_says_what_to_install(module: str, start: 
 
 def test_an_import_that_fails_for_another_reason_is_not_blamed_on_the_extra() -> None:
     """A broken installation shows its own error."""
-    program = "import sys, deepskills.__main__ as entry; sys.modules['deepskills._cli.output'] = None; entry.main()"
+    program = (
+        "import sys, deepskills.__main__ as entry; sys.argv = ['deepskills', 'list']; "
+        "sys.modules['deepskills._cli.output'] = None; entry.main()"
+    )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "deepskills[cli]" not in result.stderr
     assert "_cli" in result.stderr
@@ -897,8 +982,8 @@ def test_an_import_that_fails_for_another_reason_is_not_blamed_on_the_extra() ->
 def test_what_nobody_foresaw_shows_no_traceback() -> None:
     """Even a bug ends in one line and exit code 1."""
     program = (
-        "import sys; from deepskills._cli import app as cli; "
-        "cli.read_catalog = lambda sources: 1 / 0; sys.argv = ['deepskills', 'list']; cli.main()"
+        "import sys; from deepskills._cli import app as cli, catalog; "
+        "catalog.read_catalog = lambda sources: 1 / 0; sys.argv = ['deepskills', 'list']; cli.main()"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 1
@@ -908,7 +993,9 @@ def test_what_nobody_foresaw_shows_no_traceback() -> None:
 
 INTERRUPTED = {
     "start": "import sys; sys.meta_path.insert(0, Stop()); from deepskills.__main__ import main; main()",
-    "work": "from deepskills._cli import app as cli; cli.read_catalog = stop; from deepskills.__main__ import main; main()",
+    "work": (
+        "from deepskills._cli import catalog; catalog.read_catalog = stop; from deepskills.__main__ import main; main()"
+    ),
 }
 
 
@@ -989,10 +1076,9 @@ def test_a_closed_stream_is_no_error(workplace: Path, closed: int, args: list[st
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_are_generated(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_scripts_are_generated(shell: str) -> None:
     """Each shell gets a script that calls this command."""
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    result = CliRunner().invoke(app, ["--show-completion", shell], prog_name="deepskills")
+    result = invoke("--show-completion", shell)
     assert result.exit_code == 0
     assert "_DEEPSKILLS_COMPLETE" in result.stdout
 
@@ -1003,9 +1089,20 @@ def test_completion_offers_skill_names(workplace: Path) -> None:
 
     def offered(words: str) -> list[str]:
         position = str(len(words.split(" ")) - 1)
-        result = command(_DEEPSKILLS_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=position)
+        result = command(_DEEPSKILLS_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=position)
         assert result.stderr == ""
-        return result.stdout.split()
+        return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
 
     assert offered("deepskills info --source s web") == ["web-a"]
     assert offered("deepskills info --source gone web") == []
+    assert "doctor" in offered("deepskills d")
+
+
+@pytest.mark.parametrize("name", ["list", "info", "validate", "create", "search", "doctor"])
+def test_help_names_arguments_and_no_python_types(name: str) -> None:
+    """Usage shows `NAME`, options show `DIR`; nothing of the program's inside shows through."""
+    shown = invoke(name, "-h").stdout
+    assert not re.search(r"\{|<|list\[|None", shown)
+    assert "--source DIR" in shown
+    if name in {"info", "create"}:
+        assert shown.startswith(f"Usage: app {name} [OPTIONS] NAME\n")

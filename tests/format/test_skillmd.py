@@ -15,9 +15,11 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
     {
         "pin-unknown",
         "skill-duplicate",
+        "skill-file-misnamed",
         "skill-gone",
         "skill-shadowed",
         "skill-path-not-text",
+        "skill-too-deep",
         "skill-unreadable",
         "source-cut",
         "source-empty",

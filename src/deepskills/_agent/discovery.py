@@ -1,158 +1,180 @@
-"""Discovery on a thread: when to look, what it changes in state, and who is told."""
+"""The start of a run: when skills are discovered, what that changes in state, and who is told."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import HumanMessage
-
-from deepskills._agent import session
-from deepskills._agent.settings import Settings
-from deepskills._agent.state import SkillsStateUpdate
-from deepskills._backend.plan import Plan
-from deepskills._catalog.discovery import SOURCE_ERRORS, Catalog, Known, discover, source_errors
-from deepskills._catalog.origins import Led, owner_of, readable_from
+from deepskills._agent.adoption import adopted, upgraded
+from deepskills._agent.events import skill_event, tell
+from deepskills._agent.extending import at
+from deepskills._agent.run import Run, Shelf
+from deepskills._agent.thread import Thread
+from deepskills._agent.updates import merged, note_update, unload_update
+from deepskills._agent.visibility import shelf_of
+from deepskills._backend.calls import Plan
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
 from deepskills._errors import SkillsError
 from deepskills._format.problems import problem, quoted
 from deepskills._format.text import one_line
-from deepskills._loading.decisions import Standing
-from deepskills._prompt.wording import shown_name
-from deepskills._types import ResourceMetadata, SkillProblem
+from deepskills._loading.budgets import Standing
+from deepskills._prompt.notices import gone_notice
+from deepskills._types import SkillProblem
 
 logger = logging.getLogger("deepskills")
 
 _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 
 
-def is_current(state: Mapping[str, Any], settings: Settings) -> bool:
-    """Whether the thread's catalog can be used as it is."""
+def current_catalog(run: Run) -> Catalog | None:
+    """Return the thread's catalog if it can be used as it is, else `None`."""
+    settings = run.settings
     if settings.varies_by_run:
-        return False
-    skills = session.trusted_catalog(state)
-    if skills is None:
-        return False
-    sources, _reason = settings.sources_for(None)
-    if session.recorded_sources(state) != sources:
-        return False
-    origins = settings.origins.seen()
-    if not all(readable_from(skill["path"], sources, origins) for skill in skills):
-        return False
-    return not any(p["code"] in _RETRIED for p in state.get("skills_problems") or ())
+        return None
+    catalog = settings.memory.catalogs.believed(run.thread.catalog)
+    if catalog is None or not catalog.is_copied_in(run.state.get("skills_metadata")):
+        return None
+    pairs = [(source.path, source.label) for source in settings.fixed_sources or ()]
+    if [(source.path, source.label) for source in catalog.sources] != pairs:
+        return None
+    return None if any(found["code"] in _RETRIED for found in run.thread.problems) else catalog
 
 
-def discovery(state: Mapping[str, Any], runtime: object, settings: Settings) -> Plan[SkillsStateUpdate | None]:
+def needs_start(run: Run, catalog: Catalog | None) -> bool:
+    """Whether the start of a run has anything to do."""
+    settings = run.settings
+    return bool(
+        catalog is None
+        or settings.extensions
+        or run.thread.malformed
+        or settings.slash_commands
+        or (settings.visibility is not None and run.thread.standing.loaded)
+    )
+
+
+def start(run: Run, catalog: Catalog | None) -> Plan[dict[str, Any] | None]:
     """Find the skills of this run and return what changes in state, or `None` if nothing does.
 
     Raises:
         SkillsError: If `strict` is set and a source or a skill has an error.
     """
-    origins = settings.origins_of_run()
-    known = session.known(state, origins.seen())
-    sources, reason = yield from settings.sources_in(runtime)
-    if reason is None:
-        catalog = yield from discover(sources, max_depth=settings.max_depth, read=settings.cache.read, known=known)
-    else:
-        catalog = _as_before(state, known, reason)
-    origins.note(catalog.origins)
-    update = _update(state, catalog, origins.seen())
-    _log(catalog, update["skills_problems"], before=state.get("skills_problems") or ())
-    if settings.strict:
-        _raise_errors(catalog.problems)
-    return _changes(state, update)
+    memory, thread = run.settings.memory, run.thread
+    found = None
+    if catalog is None:
+        found = yield from run.look.discover(memory.catalogs.claimed(thread.catalog))
+    shelf = yield from shelf_of(run, found)
+    update: dict[str, Any] = {}
+    if found is not None:
+        update = yield from _discovered(run, found, shelf)
+    hidden = [name for name in thread.standing.loaded if shelf.hidden.get(name) == "off"]
+    gone = _gone(thread.standing, found) if found is not None else []
+    update = merged(update, _taken_away(run, list(dict.fromkeys([*gone, *hidden]))))
+    if run.settings.slash_commands:
+        update = merged(update, _noticed_message(thread))
+    yield from at("at_start", run)
+    update = merged(update, run.collected)
+    problems = _problems(run, found, gone)
+    if problems is not None:
+        update["skills_problems"] = problems
+        update["skills_load_errors"] = source_errors(problems)
+    if run.settings.strict and found is not None:
+        _raise_errors(found.problems)
+    return _changes(run.state, update)
 
 
-def _as_before(state: Mapping[str, Any], known: Known, reason: str) -> Catalog:
-    """Return what is known already, when nobody can say where to look."""
-    sources = session.recorded_sources(state)
-    problems = [problem("sources", "sources-failed", reason=reason)]
-    return Catalog(list(known.skills), problems, sources, known.origins, unsure=sources)
-
-
-def _update(state: Mapping[str, Any], catalog: Catalog, origins: Led) -> dict[str, Any]:
-    standing, resources = _standing(state)
-    gone = _gone(standing, catalog, origins)
-    problems = [*catalog.problems, *(problem(standing.records[n]["path"], "skill-gone", name=quoted(n)) for n in gone)]
-    update: dict[str, Any] = {
-        "skills_metadata": catalog.skills,
-        "skills_load_errors": source_errors(problems),
-        "skills_problems": problems,
-        "skills_catalog_record": catalog.record(_tags(state, catalog)),
-    }
-    if _is_new(state):
-        kept = [name for name in standing.loaded if name not in gone]
-        update["skills_loaded"] = kept
-        update["skill_resources"] = {name: resources.get(name, []) for name in kept}
-        update["skills_load_records"] = {name: standing.records[name] for name in kept}
-    elif gone:
-        update["skills_loaded"] = {"unload": gone}
-        update["skill_resources"] = dict.fromkeys(gone)
-        update["skills_load_records"] = dict.fromkeys(gone)
-        update["messages"] = [_gone_message(gone)]
+def _discovered(run: Run, found: Discovery, shelf: Shelf) -> Plan[dict[str, Any]]:
+    """Return what a look at the sources writes."""
+    thread, catalog = run.thread, found.catalog
+    logger.info("Discovered %d skills from %s", len(catalog.entries), _counted(len(catalog.sources)))
+    update: dict[str, Any] = {"skills_catalog": catalog.record}
+    if not catalog.is_copied_in(run.state.get("skills_metadata")):
+        update["skills_metadata"] = catalog.copy_skills()
+    if thread.is_new:
+        update |= yield from adopted(run, shelf)
+    elif thread.catalog is None:
+        update |= upgraded(thread)
     return update
 
 
-def _tags(state: Mapping[str, Any], catalog: Catalog) -> dict[str, str]:
-    """Return the search words of every skill in the catalog; entries that were kept have those of before."""
-    words = {**session.recorded_tags(state), **catalog.tags}
-    return {path: found for skill in catalog.skills if (found := words.get(path := skill["path"]))}
+def _counted(sources: int) -> str:
+    return "1 source" if sources == 1 else f"{sources} sources"
 
 
-def _standing(state: Mapping[str, Any]) -> tuple[Standing, dict[str, list[ResourceMetadata]]]:
-    """Return what is loaded; a thread that starts with another's messages takes over what they say."""
-    if not _is_new(state):
-        return session.standing(state), {}
-    return session.rebuilt(state.get("messages") or ())
-
-
-def _is_new(state: Mapping[str, Any]) -> bool:
-    """Whether nothing was discovered or loaded on this thread yet."""
-    return state.get("skills_catalog_record") is None and not state.get("skills_loaded")
-
-
-def _gone(standing: Standing, catalog: Catalog, origins: Led) -> list[str]:
+def _gone(standing: Standing, found: Discovery) -> list[str]:
     """Return the loaded skills that a successful listing no longer has, or has at another path.
 
     A file that is there and cannot be used, perhaps half saved, takes nothing away.
     """
-    paths = {skill["name"]: skill["path"] for skill in catalog.skills}
     gone = []
     for name in standing.loaded:
-        record = standing.records.get(name)
-        if record is None or paths.get(name) == record["path"]:
+        entry, record = found.catalog.by_name.get(name), standing.records[name]
+        if entry is not None and entry.path == record["path"]:
             continue
-        is_there = record["path"] in catalog.unusable
-        if not is_there and owner_of(record["path"], catalog.unsure, origins) is None:
+        is_unsure = record["path"] in found.unusable or not found.unsure.isdisjoint(_sources_of(record, found))
+        if not is_unsure:
             gone.append(name)
     return gone
 
 
-def _gone_message(names: Sequence[str]) -> HumanMessage:
-    shown = ", ".join(f"'{shown_name(name)}'" for name in names)
-    text = (
-        f"[Notice about skills, not from the user] No longer available and therefore unloaded: {shown}. "
-        "Do not rely on their instructions any more."
-    )
-    mark = {"event": "gone", "skills": list(names)}
-    return HumanMessage(text, additional_kwargs={"lc_source": "deepskills", session.MARK: mark})
+def _sources_of(record: Mapping[str, Any], found: Discovery) -> Iterable[str]:
+    """Return the source that gave a loaded skill; for a load of an older version, any may have."""
+    source = record.get("source")
+    return [source] if source else [known.path for known in found.catalog.sources]
 
 
-def _changes(state: Mapping[str, Any], update: dict[str, Any]) -> SkillsStateUpdate | None:
+def _taken_away(run: Run, names: Sequence[str]) -> dict[str, Any]:
+    """Return the update that unloads skills which are no longer there for this run, and tell of it."""
+    if not names:
+        return {}
+    thread = run.thread
+    for name in names:
+        logger.info("Unloaded skill %r: it is no longer available", name)
+        event = skill_event("unloaded", name, "system", thread.standing.records.get(name), reason="gone")
+        tell(event, run.runtime, run.settings.extensions)
+    anchor = thread.user_message or (thread.messages[-1] if thread.messages else None)
+    note = note_update(thread, anchor.id, "before", gone_notice(names)) if anchor is not None and anchor.id else {}
+    return merged(unload_update(names), note)
+
+
+def _noticed_message(thread: Thread) -> dict[str, Any]:
+    """Return the update that has the user's newest message looked at for slash commands, once."""
+    message = thread.user_message
+    seen = thread.section("run")
+    if message is None or not message.id or message.id in (seen.get("seen"), seen.get("message")):
+        return {}
+    return {"skills_context": {"run": {"message": message.id, "seen": message.id}}}
+
+
+def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[SkillProblem] | None:
+    """Return the thread's problems as of now, or `None` if they stay; those that are new are logged."""
+    records = run.thread.standing.records
+    reported = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
+    fresh = [*reported, *run.new_problems()]
+    if found is None:
+        log_problems(fresh)
+        return [*run.thread.problems, *fresh] if fresh else None
+    vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
+    problems = [*found.problems, *vanished, *fresh]
+    known = {(p["path"], p["code"], p["message"]) for p in run.thread.problems}
+    log_problems([p for p in problems if (p["path"], p["code"], p["message"]) not in known])
+    return problems
+
+
+def log_problems(problems: Iterable[SkillProblem]) -> None:
+    """Log problems, one line each."""
+    for found in problems:
+        level = logging.ERROR if found["severity"] == "error" else logging.WARNING
+        logger.log(level, "%s: %s: %s", one_line(found["path"]), found["code"], one_line(found["message"]))
+
+
+def _changes(state: Mapping[str, Any], update: dict[str, Any]) -> dict[str, Any] | None:
     """Return `update` unless state holds all of it already."""
     if all(key in state and state[key] == value for key, value in update.items()):
         return None
-    return update  # type: ignore[return-value]
+    return update
 
 
 def _raise_errors(problems: Sequence[SkillProblem]) -> None:
     errors = [f"{p['path']}: {p['code']}: {p['message']}" for p in problems if p["severity"] == "error"]
     if errors:
         raise SkillsError("\n".join(errors))
-
-
-def _log(catalog: Catalog, problems: Sequence[SkillProblem], before: Sequence[SkillProblem]) -> None:
-    """Log the discovery, and each problem that this thread has not had yet."""
-    logger.info("Discovered %d skills from %d sources", len(catalog.skills), len(catalog.sources))
-    for found in problems:
-        if found not in before:
-            level = logging.ERROR if found["severity"] == "error" else logging.WARNING
-            logger.log(level, "%s: %s: %s", one_line(found["path"]), found["code"], found["message"])

@@ -15,6 +15,7 @@ from langchain.agents.middleware.types import (
     ModelResponse,
     ResponseT,
     ToolCallRequest,
+    hook_config,
 )
 from langchain_core.messages import AnyMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -22,21 +23,46 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
-from deepskills._agent import session
-from deepskills._agent.discovery import discovery, is_current
+from deepskills._agent import host
+from deepskills._agent.discovery import current_catalog, needs_start, start
+from deepskills._agent.ending import with_end_of_run
+from deepskills._agent.extension import LoadedSkill, SkillExtension, SkillRun
 from deepskills._agent.extra_tools import ExtraTools, check_names
-from deepskills._agent.pins import pin
-from deepskills._agent.request import Composition, TextMemory, compose
-from deepskills._agent.settings import BackendFactory, LoadedStatus, Refresh, Settings, SourcesFactory
-from deepskills._agent.skill_tools import InUse, ToolSource, answer_from_context, needed_names, skills_in_use
+from deepskills._agent.handover import handing_over
+from deepskills._agent.memory import Memory
+from deepskills._agent.model_call import (
+    ModelCall,
+    PreparedCall,
+    prepare_call,
+    problems_update,
+    section_in_use,
+    section_text,
+    tell_composed,
+)
+from deepskills._agent.run import Run
+from deepskills._agent.schema import with_own_keys
+from deepskills._agent.settings import (
+    AssetDirectories,
+    BackendFactory,
+    LoadedStatus,
+    Refresh,
+    Settings,
+    SourcesFactory,
+    UnloadWhen,
+    VisibilityRule,
+)
+from deepskills._agent.skill_tools import ToolSource, answer_from_context, needed_names
 from deepskills._agent.state import SkillsState, SkillsStateUpdate
-from deepskills._agent.tools import SkillTools, preparation
-from deepskills._agent.turn import Turn, failed_call, hidden_tool, tell, with_tool
-from deepskills._backend.plan import Plan
-from deepskills._catalog.sources import Source, parse_sources
-from deepskills._loading.decisions import Budgets
-from deepskills._prompt.section import Section, SectionInput
-from deepskills._prompt.wording import SKILLS_SYSTEM_PROMPT, check_template
+from deepskills._agent.step import before_model_call
+from deepskills._agent.tool_call import CallRun, failed_call, hidden_tool, judged, judges_calls, reviewed, with_tool
+from deepskills._agent.tools import SkillTools
+from deepskills._agent.updates import merged
+from deepskills._agent.visibility import shelf_of
+from deepskills._catalog.sources import parse_sources
+from deepskills._loading.budgets import Budgets
+from deepskills._loading.tokens import count_tokens
+from deepskills._prompt.section import Section
+from deepskills._prompt.template import SKILLS_SYSTEM_PROMPT, check_template
 from deepskills._types import SkillSource
 
 
@@ -59,7 +85,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         resource_depth: How many levels of a skill's `scripts/`, `references/` and `assets/` are listed.
         max_loaded_skills: How many skills may be loaded at a time.
         max_loaded_tokens: How many tokens loaded skills may take together; `None` for no limit.
-        refresh: `"thread"` to discover skills once a thread, `"run"` to look again at every run. Where `backend` or
+        refresh: `"thread"` to discover skills once per thread, `"run"` to look again at every run. Where `backend` or
             `sources` is a function, every run looks for itself.
         loaded_status: `"system_prompt"` marks loaded skills in the section; `"conversation"` leaves the section the
             same until the catalog changes, so that prompt caches hold.
@@ -67,6 +93,14 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
             descriptions shrink, never a name. `None` to cut nothing.
         extra_tools: Any of `search_skills`, `list_skill_assets`, `load_skill_asset` and `get_skill_script_path`, for
             agents without file tools or with large libraries.
+        visibility: How visible skills are: a mapping from names or glob patterns to `"on"`, `"name-only"`,
+            `"user-only"` or `"off"`, or a function `(skill, runtime)` that returns one of them.
+        slash_commands: Whether a user's message that starts with `/name` starts that skill.
+        unload_when: `"now"` to take an unloaded skill's text out of requests at once; `"cheap"` to leave it until the
+            prefix changes anyway, so that prompt caches hold.
+        asset_directories: Which files of a skill the extra tools list and read: `"all"`, or names of directories.
+        token_counter: Counts the tokens of a text.
+        extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.
         backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
         strict: Raise `SkillsError` when a source or a skill has an error, instead of going on without it.
 
@@ -92,14 +126,21 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         loaded_status: LoadedStatus = "system_prompt",
         catalog_budget: int | None = None,
         extra_tools: Sequence[str] = (),
+        visibility: VisibilityRule | None = None,
+        slash_commands: bool = False,
+        unload_when: UnloadWhen = "now",
+        asset_directories: AssetDirectories = "all",
+        token_counter: Callable[[str], int] = count_tokens,
+        extensions: Sequence[SkillExtension] = (),
         backend_timeout: float | None = None,
         strict: bool = False,
     ) -> None:
         if system_prompt is not None:
             check_template(system_prompt)
+        plugged = host.checked(extensions)
         fixed = None if callable(sources) else parse_sources(sources)
-        # Made only to have deepagents' class judge the tools as it would.
-        DeepAgentsSkillsMiddleware(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
+        # deepagents' class judges the tools, then asks for what each model call has resolved.
+        super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
         self._tool_source = ToolSource(tools)
         self._settings = Settings(
@@ -113,12 +154,19 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
             backend_timeout=backend_timeout,
             strict=strict,
             catalog_budget=catalog_budget,
+            visibility=visibility,
+            slash_commands=slash_commands,
+            unload_when=unload_when,
+            asset_directories=asset_directories,
+            token_counter=token_counter,
+            extensions=plugged,
+            memory=Memory([key for extension in plugged for key in extension.frontmatter_keys]),
         )
         self.sources: list[str] = [source.path for source in fixed or ()]
         self.source_labels: list[str] = [source.label for source in fixed or ()]
         self.system_prompt_template = system_prompt
-        self._memory = TextMemory()
-        self._extra_tools = check_names(extra_tools)
+        turned_on = [name for extension in plugged for name in extension.extra_tools]
+        self._extra_tools = check_names([*check_names(extra_tools), *turned_on])
         self.tools: Sequence[BaseTool] = self._own_tools()
         self._section = None
         if system_prompt is not None:
@@ -126,14 +174,18 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
                 system_prompt,
                 shows_loaded=loaded_status == "system_prompt",
                 budget=catalog_budget,
-                searchable="search_skills" in extra_tools,
+                searchable="search_skills" in self._extra_tools,
             )
+        self.state_schema = with_own_keys(type(self).state_schema)
+        with_end_of_run(self, plugged)
+        for extension in plugged:
+            extension.attach(self)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SkillsMiddleware[ContextT, ResponseT]":
         """Return a copy that remembers nothing and whose tools work on its own settings."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        for shared in (self._settings.backend, self._tool_source):
+        for shared in (self._settings.backend, self._tool_source, self.state_schema, *self._settings.extensions):
             memo[id(shared)] = shared
         for key, value in vars(self).items():
             if key != "tools":
@@ -144,7 +196,8 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
 
     def _own_tools(self) -> list[BaseTool]:
         extra = ExtraTools(self._settings)
-        return [*SkillTools(self._settings, self._memory).all(), *(extra.make(name) for name in self._extra_tools)]
+        brought = [tool for extension in self._settings.extensions for tool in extension.tools(self)]
+        return [*SkillTools(self._settings).all(), *(extra.make(name) for name in self._extra_tools), *brought]
 
     @property
     def name(self) -> str:
@@ -158,10 +211,9 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
-        if is_current(state, self._settings):
-            return None
-        plan = discovery(state, runtime, self._settings)
-        return self._settings.perform(plan, runtime)
+        run = Run(self._settings, state, runtime)
+        catalog = current_catalog(run)
+        return self._settings.perform(start(run, catalog), runtime) if needs_start(run, catalog) else None  # type: ignore[return-value]
 
     async def abefore_agent(  # type: ignore[override]
         self,
@@ -170,48 +222,41 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
-        if is_current(state, self._settings):
-            return None
-        plan = discovery(state, runtime, self._settings)
-        return await self._settings.aperform(plan, runtime)
+        run = Run(self._settings, state, runtime)
+        catalog = current_catalog(run)
+        return await self._settings.aperform(start(run, catalog), runtime) if needs_start(run, catalog) else None  # type: ignore[return-value]
 
     def skills_section(self, state: Mapping[str, Any]) -> str:
         """Return the skills section for a system prompt, as it stands in `state`; empty if it is left out."""
-        if self._section is None:
-            return ""
-        return self._section.render(
-            SectionInput(
-                skills=state.get("skills_metadata") or [],
-                sources=self._shown_sources(state),
-                errors=state.get("skills_load_errors") or [],
-                loaded=state.get("skills_loaded") or [],
-                resources=state.get("skill_resources") or {},
-            )
-        )
-
-    def _shown_sources(self, state: Mapping[str, Any]) -> Sequence[Source]:
-        return session.recorded_sources(state) if callable(self._settings.sources) else self._settings.sources
+        run = Run(self._settings, state, host.current_runtime())
+        self._settings.perform(shelf_of(run), run.runtime)
+        return section_text(self._section, run, state)
 
     def modify_request(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Append the skills section to the request's system message."""
-        section = self.skills_section(request.state)
-        if not section:
-            return request
-        return request.override(system_message=_appended(request.system_message, section))
+        section = section_in_use.get()
+        if section is None:
+            section = self.skills_section(request.state)
+        return request.override(system_message=_appended(request.system_message, section)) if section else request
 
+    def slash_commands_for(self, state: Mapping[str, Any]) -> list[dict[str, str]]:
+        """Return the slash commands that a menu may offer: `name`, `description` and `argument_hint` of each."""
+        run = Run(self._settings, state, host.current_runtime())
+        return host.slash_menu(self._settings.perform(shelf_of(run), run.runtime))
+
+    @hook_config(can_jump_to=["model"])
     def before_model(  # type: ignore[override]
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
-        """Load the skills named in `pinned_skills`."""
-        plan = pin(state, preparation(self._settings, runtime), self._memory, runtime.stream_writer)
-        return self._settings.perform(plan, runtime)
+        """Load the skills that users and extensions ask for, and restore texts that were evicted."""
+        return self._settings.perform(before_model_call(Run(self._settings, state, runtime)), runtime)
 
+    @hook_config(can_jump_to=["model"])
     async def abefore_model(  # type: ignore[override]
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
-        """Load the skills named in `pinned_skills`."""
-        plan = pin(state, preparation(self._settings, runtime), self._memory, runtime.stream_writer)
-        return await self._settings.aperform(plan, runtime)
+        """Load the skills that users and extensions ask for, and restore texts that were evicted."""
+        return await self._settings.aperform(before_model_call(Run(self._settings, state, runtime)), runtime)
 
     def wrap_model_call(
         self,
@@ -219,23 +264,23 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         handler: Callable[[ModelRequest[ContextT]], ModelResponse[ResponseT]],
     ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
-        plan = self._composition(request.messages, request.state, request.runtime)
-        composed = self._settings.perform(plan, request.runtime)
-        use = self._use(composed, request)
-        names = needed_names(use, request.tools)
-        turn = Turn(request, composed, use, {n: self._tool_source.resolve(n, request.runtime) for n in names})
+        run = Run(self._settings, request.state, request.runtime)
+        prepared = self._settings.perform(prepare_call(request.messages, run, self._section), request.runtime)
+        names = needed_names(prepared.use, request.tools)
+        found = {name: self._tool_source.resolve(name, request.runtime) for name in names}
+        model_call = ModelCall(request, run, prepared, found)
 
         def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
-            return handler(turn.original(changed))
+            return handler(self._settings.perform(model_call.outgoing(changed), request.runtime))
 
-        with turn.resolving():
+        with model_call.in_context():
             try:
-                response = super().wrap_model_call(turn.request(), call)
+                response = super().wrap_model_call(model_call.request(), call)
             except Exception as error:
-                if not turn.may_retry(error):
+                if not model_call.may_retry(error):
                     raise
-                response = super().wrap_model_call(turn.bare_request(), call)
-        return turn.finish(response)
+                response = super().wrap_model_call(model_call.bare_request(), call)
+        return model_call.finish(response)
 
     async def awrap_model_call(
         self,
@@ -243,52 +288,71 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         handler: Callable[[ModelRequest[ContextT]], Awaitable[ModelResponse[ResponseT]]],
     ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
-        plan = self._composition(request.messages, request.state, request.runtime)
-        composed = await self._settings.aperform(plan, request.runtime)
-        use = self._use(composed, request)
-        names = needed_names(use, request.tools)
+        run = Run(self._settings, request.state, request.runtime)
+        prepared = await self._settings.aperform(prepare_call(request.messages, run, self._section), request.runtime)
+        names = needed_names(prepared.use, request.tools)
         found = await asyncio.gather(*(self._tool_source.aresolve(name, request.runtime) for name in names))
-        turn = Turn(request, composed, use, dict(zip(names, found, strict=True)))
+        model_call = ModelCall(request, run, prepared, dict(zip(names, found, strict=True)))
 
         async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
-            return await handler(turn.original(changed))
+            return await handler(await self._settings.aperform(model_call.outgoing(changed), request.runtime))
 
-        with turn.resolving():
+        with model_call.in_context():
             try:
-                response = await super().awrap_model_call(turn.request(), call)
+                response = await super().awrap_model_call(model_call.request(), call)
             except Exception as error:
-                if not turn.may_retry(error):
+                if not model_call.may_retry(error):
                     raise
-                response = await super().awrap_model_call(turn.bare_request(), call)
-        return turn.finish(response)
-
-    def _use(self, composed: Composition, request: ModelRequest[ContextT]) -> InUse:
-        state = composed.seen_in(request.state)
-        return skills_in_use(composed.messages, state.get("skills_metadata") or (), state.get("skills_loaded") or ())
+                response = await super().awrap_model_call(model_call.bare_request(), call)
+        return model_call.finish(response)
 
     def wrap_tool_call(
         self,
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
-        """Run a tool of a skill in use; a call to one that is hidden fails as an unknown tool."""
+        """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
+        run = Run(self._settings, request.state, request.runtime) if self._settings.extensions else None
+        judge = CallRun(run, request) if run is not None and judges_calls(run) else None
+        if judge is not None:
+            refused = self._settings.perform(judged(request, judge), request.runtime)
+            if refused is not None:
+                return refused
         name = hidden_tool(request)
-        if name is None:
-            return handler(request)
-        found = self._tool_source.resolve(name, get_runtime())
-        return failed_call(request, found) or handler(with_tool(request, found))
+        if name is not None:
+            found = self._tool_source.resolve(name, get_runtime())
+            failed = failed_call(request, found)
+            if failed is not None:
+                return failed
+            request = with_tool(request, found)
+        with handing_over(request.tool_call["name"], request.state):
+            result = handler(request)
+        return result if judge is None else self._settings.perform(reviewed(request, result, judge), request.runtime)
 
     async def awrap_tool_call(
         self,
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
-        """Run a tool of a skill in use; a call to one that is hidden fails as an unknown tool."""
+        """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
+        run = Run(self._settings, request.state, request.runtime) if self._settings.extensions else None
+        judge = CallRun(run, request) if run is not None and judges_calls(run) else None
+        if judge is not None:
+            refused = await self._settings.aperform(judged(request, judge), request.runtime)
+            if refused is not None:
+                return refused
         name = hidden_tool(request)
-        if name is None:
-            return await handler(request)
-        found = await self._tool_source.aresolve(name, get_runtime())
-        return failed_call(request, found) or await handler(with_tool(request, found))
+        if name is not None:
+            found = await self._tool_source.aresolve(name, get_runtime())
+            failed = failed_call(request, found)
+            if failed is not None:
+                return failed
+            request = with_tool(request, found)
+        with handing_over(request.tool_call["name"], request.state):
+            result = await handler(request)
+        if judge is None:
+            return result
+        return await self._settings.aperform(reviewed(request, result, judge), request.runtime)
 
     def model_messages(self, state: Mapping[str, Any], runtime: object) -> tuple[list[AnyMessage], dict[str, Any]]:
         """Return what to send to the model from a graph of your own, and the state update that goes with it.
@@ -296,34 +360,45 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         The messages are those of `state`, with the skills section in front as a system message, every loaded skill's
         text once and no unloaded skill's.
         """
-        composed = self._settings.perform(self._composition(state["messages"], state, runtime), runtime)
-        return self._for_own_graph(composed, state, runtime)
+        run = Run(self._settings, state, runtime)
+        return _for_own_graph(self._settings.perform(prepare_call(state["messages"], run, self._section), runtime), run)
 
     async def amodel_messages(
         self, state: Mapping[str, Any], runtime: object
     ) -> tuple[list[AnyMessage], dict[str, Any]]:
         """Return what to send to the model from a graph of your own, without blocking; see `model_messages`."""
-        composed = await self._settings.aperform(self._composition(state["messages"], state, runtime), runtime)
-        return self._for_own_graph(composed, state, runtime)
+        run = Run(self._settings, state, runtime)
+        plan = prepare_call(state["messages"], run, self._section)
+        return _for_own_graph(await self._settings.aperform(plan, runtime), run)
 
-    def _for_own_graph(
-        self, composed: Composition, state: Mapping[str, Any], runtime: object
-    ) -> tuple[list[AnyMessage], dict[str, Any]]:
-        tell(composed, getattr(runtime, "stream_writer", lambda _event: None))
-        messages = composed.messages
-        section = self.skills_section(composed.seen_in(state))
-        if not section:
-            return messages, composed.update
-        first = messages[0] if messages else None
-        if isinstance(first, SystemMessage):
-            return [_appended(first, section), *messages[1:]], composed.update
-        return [SystemMessage(section), *messages], composed.update
+    def run_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
+        """Return the run that a tool call or another hook belongs to, for an extension."""
+        run = Run(self._settings, state, runtime)
+        self._settings.perform(shelf_of(run), runtime)
+        return host.extension_run(run, extension)
 
-    def _composition(
-        self, messages: Sequence[AnyMessage], state: Mapping[str, Any], runtime: object
-    ) -> Plan[Composition]:
-        how = preparation(self._settings, runtime)
-        return compose(messages, state, self._settings.budgets.tokens, self._memory, how)
+    async def arun_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
+        """Return the run that a tool call or another hook belongs to, for an extension, without blocking."""
+        run = Run(self._settings, state, runtime)
+        await self._settings.aperform(shelf_of(run), runtime)
+        return host.extension_run(run, extension)
+
+    def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
+        """Return the skills in use, without I/O: only those whose files this process has read."""
+        return host.loaded_in(self._settings, state)
+
+
+def _for_own_graph(prepared: PreparedCall, run: Run) -> tuple[list[AnyMessage], dict[str, Any]]:
+    composed = prepared.composed
+    tell_composed(composed, run)
+    update = merged(composed.update, run.collected, problems_update(run))
+    messages = composed.messages
+    if not prepared.section:
+        return messages, update
+    first = messages[0] if messages else None
+    if isinstance(first, SystemMessage):
+        return [_appended(first, prepared.section), *messages[1:]], update
+    return [SystemMessage(prepared.section), *messages], update
 
 
 def _appended(message: SystemMessage | None, section: str) -> SystemMessage:

@@ -1,25 +1,37 @@
-"""What a user set on the middleware, checked once, and what it comes to in a run."""
+"""The middleware's settings, checked once, and how a plan is performed on the backend of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NoReturn, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._backend.plan import Consult, Consulted, Failed, Plan, ResultT, adrive, drive, needs_loop
-from deepskills._catalog.discovery import SkillCache
-from deepskills._catalog.origins import Origins
+from deepskills._agent.extension import SkillExtension
+from deepskills._agent.memory import Memory
+from deepskills._backend.calls import Consult, Consulted, Failed, Plan, ResultT
+from deepskills._backend.drivers import adrive, drive
+from deepskills._backend.making import needs_loop
+from deepskills._backend.routes import can_execute, is_backend
+from deepskills._catalog.access import Library, Look, remembered_files
+from deepskills._catalog.entries import STRICTNESS, Visibility
 from deepskills._catalog.sources import Source, parse_sources
 from deepskills._errors import SkillsError
-from deepskills._loading.decisions import Budgets
-from deepskills._types import SkillSource
+from deepskills._loading.budgets import Budgets
+from deepskills._loading.tokens import count_tokens
+from deepskills._types import SkillMetadata, SkillSource
 
 Refresh: TypeAlias = Literal["thread", "run"]
-"""When skills are discovered: once a thread, or at every run."""
+"""When skills are discovered: once per thread, or at every run."""
 
 LoadedStatus: TypeAlias = Literal["system_prompt", "conversation"]
 """Where the model sees what is loaded."""
+
+UnloadWhen: TypeAlias = Literal["now", "cheap"]
+"""When an unloaded skill's text leaves requests: at once, or when the prefix changes anyway."""
+
+AssetDirectories: TypeAlias = Literal["all"] | Sequence[str]
+"""Which files of a skill may be listed and read: all, or those in directories of these names."""
 
 BackendFactory: TypeAlias = Callable[[Any], BackendProtocol]
 """Makes the backend of a run from its runtime, which has `.context` and `.store`."""
@@ -27,25 +39,13 @@ BackendFactory: TypeAlias = Callable[[Any], BackendProtocol]
 SourcesFactory: TypeAlias = Callable[[Any], Sequence[SkillSource]]
 """Gives the sources of a run from its runtime, which has `.context` and `.store`."""
 
-
-class UnavailableBackend(BackendProtocol):
-    """Stands in for a backend that could not be made: every call to it fails with the reason."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def ls(self, path: str) -> NoReturn:  # noqa: ARG002 - the protocol's signature
-        """Fail."""
-        raise SkillsError(self._reason)
-
-    def download_files(self, paths: list[str]) -> NoReturn:  # noqa: ARG002 - the protocol's signature
-        """Fail."""
-        raise SkillsError(self._reason)
+VisibilityRule: TypeAlias = Mapping[str, Visibility] | Callable[[SkillMetadata, Any], Visibility]
+"""How visible skills are: by name or glob pattern, or as a function of skill and runtime says."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The constructor's arguments, valid."""
+    """The constructor's arguments, valid, and what the middleware remembers."""
 
     backend: BackendProtocol | BackendFactory
     sources: tuple[Source, ...] | SourcesFactory
@@ -57,14 +57,18 @@ class Settings:
     backend_timeout: float | None = None
     strict: bool = False
     catalog_budget: int | None = None
-    origins: Origins = field(default_factory=Origins)
-    """Filled by discovery: where its listings led outside the sources."""
-    cache: SkillCache = field(default_factory=SkillCache)
-    """Filled by discovery: the files that were read."""
+    visibility: VisibilityRule | None = None
+    slash_commands: bool = False
+    unload_when: UnloadWhen = "now"
+    asset_directories: AssetDirectories = "all"
+    token_counter: Callable[[str], int] = count_tokens
+    extensions: tuple[SkillExtension, ...] = ()
+    memory: Memory = field(default_factory=Memory)
 
     def __post_init__(self) -> None:
         _check_choice("refresh", self.refresh, get_args(Refresh))
         _check_choice("loaded_status", self.loaded_status, get_args(LoadedStatus))
+        _check_choice("unload_when", self.unload_when, get_args(UnloadWhen))
         _check_number("max_depth", self.max_depth, at_least=1)
         _check_number("resource_depth", self.resource_depth, at_least=1)
         _check_number("max_loaded_skills", self.budgets.skills, at_least=0)
@@ -75,6 +79,10 @@ class Settings:
             raise ValueError(f"backend_timeout must be above 0 or None, got {self.backend_timeout!r}")
         if not is_backend(self.backend) and not callable(self.backend):
             raise TypeError(f"backend must be a backend or a function of the runtime, got {self.backend!r}")
+        if not callable(self.token_counter):
+            raise TypeError(f"token_counter must be a function of a text, got {self.token_counter!r}")
+        _check_visibility(self.visibility)
+        _check_directories(self.asset_directories)
 
     @property
     def varies_by_run(self) -> bool:
@@ -82,21 +90,51 @@ class Settings:
         return self.refresh == "run" or callable(self.sources) or not is_backend(self.backend)
 
     @property
+    def fixed_sources(self) -> tuple[Source, ...] | None:
+        """The sources, if they are the same in every run."""
+        return None if callable(self.sources) else self.sources
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Settings":
+        """Return the same settings with nothing remembered; backend, functions and extensions are shared."""
+        return replace(self, memory=self.memory.emptied())
+
+    def look(self, runtime: object) -> Look:
+        """Return a look at the sources of a run.
+
+        Each user's backend may lead elsewhere by one path, so with a backend function a look trusts only itself.
+        """
+        memory = self.memory
+        led = memory.led if is_backend(self.backend) else remembered_files()
+        return Look(Library(lambda: self._sources_in(runtime), self.max_depth, memory.readings, memory.catalogs, led))
+
+    def perform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
+        """Perform a plan on the backend of a run."""
+        return drive(plan, lambda: self._backend_for(runtime), self.backend_timeout, self._fixed_backend)
+
+    async def aperform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
+        """Perform a plan on the backend of a run, without blocking."""
+        return await adrive(plan, lambda: self._backend_for(runtime), self.backend_timeout, self._fixed_backend)
+
+    def can_execute(self, runtime: object) -> bool:
+        """Whether the backend of a run runs commands; one that cannot be made does not."""
+        backend: object = self._fixed_backend
+        if backend is None:
+            try:
+                backend = self._backend_for(runtime)
+            except SkillsError:
+                return False
+        return can_execute(backend)
+
+    @property
     def _fixed_backend(self) -> BackendProtocol | None:
         return self.backend if is_backend(self.backend) else None  # type: ignore[return-value]
 
-    def origins_of_run(self) -> Origins:
-        """Return where listings led, as far as a run may know; each user's backend may lead elsewhere by one path."""
-        return self.origins if is_backend(self.backend) else Origins()
+    def _backend_for(self, runtime: object) -> BackendProtocol:
+        """Return the backend of a run.
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "Settings":
-        """Return the same settings with nothing remembered; backend and functions are the user's, and shared."""
-        return replace(self, origins=Origins(), cache=SkillCache())
-
-    def backend_for(self, runtime: object) -> BackendProtocol:
-        """Return the backend of a run; one that cannot be made fails when it is called."""
-        if is_backend(self.backend):
-            return self.backend  # type: ignore[return-value]
+        Raises:
+            SkillsError: If it cannot be made; the driver answers every call of the plan with the reason.
+        """
         try:
             backend: Any = self.backend(runtime)  # type: ignore[operator]
         except GraphBubbleUp:
@@ -104,48 +142,32 @@ class Settings:
         except Exception as error:
             if needs_loop(error):
                 raise
-            return UnavailableBackend(f"the backend could not be made: {_explain(error)}")
+            raise SkillsError(f"the backend could not be made: {_explain(error)}") from error
         if not is_backend(backend):
-            return UnavailableBackend(f"the backend function returned a {type(backend).__name__}, not a backend")
+            raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
         return backend  # type: ignore[no-any-return]
 
-    def perform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
-        """Perform a plan on the backend of a run."""
-        return drive(plan, lambda: self.backend_for(runtime), self.backend_timeout, self._fixed_backend)
-
-    async def aperform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
-        """Perform a plan on the backend of a run, without blocking."""
-        return await adrive(plan, lambda: self.backend_for(runtime), self.backend_timeout, self._fixed_backend)
-
-    def sources_in(self, runtime: object) -> Plan[tuple[list[Source], str | None]]:
+    def _sources_in(self, runtime: object) -> Plan[tuple[list[Source], str | None]]:
         """Return the sources of a run, or why there are none; a user's function is called by the driver."""
         if not callable(self.sources):
             return list(self.sources), None
-        [reply] = yield (Consult(lambda: self.sources_for(runtime)),)
+        make = self.sources
+        [reply] = yield (Consult(lambda: _parsed_sources(make, runtime)),)
         if isinstance(reply, Consulted):
             found: tuple[list[Source], str | None] = reply.value
             return found
         return [], reply.reason if isinstance(reply, Failed) else "no answer"
 
-    def sources_for(self, runtime: object) -> tuple[list[Source], str | None]:
-        """Return the sources of a run, or why there are none."""
-        if not callable(self.sources):
-            return list(self.sources), None
-        try:
-            return parse_sources(self.sources(runtime)), None
-        except GraphBubbleUp:
+
+def _parsed_sources(make: SourcesFactory, runtime: object) -> tuple[list[Source], str | None]:
+    try:
+        return parse_sources(make(runtime)), None
+    except GraphBubbleUp:
+        raise
+    except Exception as error:
+        if needs_loop(error):
             raise
-        except Exception as error:
-            if needs_loop(error):
-                raise
-            return [], _explain(error)
-
-
-def is_backend(value: object) -> bool:
-    """Whether `value` can be asked for files; a class or a function cannot."""
-    if isinstance(value, BackendProtocol):
-        return True
-    return not isinstance(value, type) and hasattr(value, "ls") and hasattr(value, "download_files")
+        return [], _explain(error)
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
@@ -156,6 +178,25 @@ def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 def _check_number(name: str, value: object, *, at_least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ValueError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
+
+
+def _check_visibility(rule: object) -> None:
+    if rule is None or (callable(rule) and not isinstance(rule, Mapping)):
+        return
+    if not isinstance(rule, Mapping):
+        raise TypeError(f"visibility must be a mapping or a function of skill and runtime, got {rule!r}")
+    for name, visibility in rule.items():
+        if not isinstance(name, str) or visibility not in STRICTNESS:
+            choices = ", ".join(map(repr, STRICTNESS))
+            raise ValueError(f"visibility must map names or patterns to one of {choices}, got {name!r}: {visibility!r}")
+
+
+def _check_directories(directories: object) -> None:
+    if directories == "all":
+        return
+    is_names = isinstance(directories, Sequence) and not isinstance(directories, str)
+    if not is_names or not all(isinstance(name, str) and name and "/" not in name for name in directories):  # type: ignore[attr-defined]
+        raise ValueError(f"asset_directories must be 'all' or a sequence of directory names, got {directories!r}")
 
 
 def _explain(error: Exception) -> str:

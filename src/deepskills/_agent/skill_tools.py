@@ -1,4 +1,4 @@
-"""Tools that belong to skills: which are callable in a turn, and how they are had."""
+"""Tools that belong to skills: which are callable in a turn, and how their names are resolved."""
 
 import inspect
 import logging
@@ -13,13 +13,12 @@ from langchain_core.tools import BaseTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._agent import session
+from deepskills._agent.updates import MARK
+from deepskills._catalog.catalog import INCLUDE_TOOLS
+from deepskills._catalog.entries import SkillEntry
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")
-
-INCLUDE_TOOLS = "include_tools"
-"""The metadata key by which a skill names its tools."""
 
 DISCLOSED = "_skill_tools_disclosed"
 """State key: each skill tool that the latest model call was shown, and the name that stands for it."""
@@ -105,62 +104,61 @@ def _failed(name: str, reason: str) -> Resolution:
     return Resolution(failure=reason)
 
 
-def include_names(skill: SkillMetadata) -> list[str]:
+def include_names(entry: SkillEntry) -> list[str]:
     """Return the names that a skill lists for its tools."""
-    return (skill.get("metadata") or {}).get(INCLUDE_TOOLS, "").replace(",", " ").split()
+    return entry.skill["metadata"].get(INCLUDE_TOOLS, "").replace(",", " ").split()
 
 
 @dataclass(frozen=True)
 class InUse:
     """The skills whose tools a model call may be shown."""
 
-    loaded: list[SkillMetadata] = field(default_factory=list)
+    loaded: list[SkillEntry] = field(default_factory=list)
     """Loaded, and not to be seen as pinned: their tools are bound to the call."""
 
-    seen: list[SkillMetadata] = field(default_factory=list)
+    seen: list[SkillEntry] = field(default_factory=list)
     """Read by `read_file` or pinned, and not unloaded since: deepagents' way of disclosing them serves."""
 
-    hidden: list[SkillMetadata] = field(default_factory=list)
-    """Read once and unloaded since."""
+    def shown_to_deepagents(self) -> list[SkillMetadata]:
+        """Return the catalog as deepagents' class is to see it: the skills in `seen`, and no other."""
+        return [entry.skill for entry in self.seen]
 
 
-def skills_in_use(messages: Sequence[AnyMessage], skills: Iterable[SkillMetadata], loaded: Iterable[str]) -> InUse:
-    """Tell which skills that have tools are in use, going by the messages of a request."""
-    with_tools = [skill for skill in skills if include_names(skill)]
+def skills_in_use(messages: Sequence[AnyMessage], entries: Iterable[SkillEntry], loaded: Iterable[str]) -> InUse:
+    """Tell which of the skills that have tools are in use, going by the messages of a request."""
+    with_tools = [entry for entry in entries if include_names(entry)]
     if not with_tools:
         return InUse()
     seen = _last_seen(messages)
     unloads = _last_unloads(messages)
     names = set(loaded)
     use = InUse()
-    for skill in with_tools:
-        name, position = skill["name"], seen(skill)
+    for entry in with_tools:
+        name, position = entry.name, seen(entry)
         if position > unloads.get(name, -1):
-            use.seen.append(skill)
+            use.seen.append(entry)
         elif name in names:
-            use.loaded.append(skill)
-        elif position >= 0:
-            use.hidden.append(skill)
+            use.loaded.append(entry)
     return use
 
 
 def needed_names(use: InUse, tools: Iterable[BaseTool | dict[str, Any]]) -> list[str]:
     """Return every name that has to be resolved: not those of tools that the agent has itself."""
-    own = {_name_of(item) for item in tools}
-    named = dict.fromkeys(name for skill in (*use.loaded, *use.seen) for name in include_names(skill))
+    own = {name_of(item) for item in tools}
+    named = dict.fromkeys(name for entry in (*use.loaded, *use.seen) for name in include_names(entry))
     return [name for name in named if name not in own]
 
 
-def was_seen(messages: Sequence[AnyMessage], skill: SkillMetadata) -> bool:
+def was_seen(messages: Sequence[AnyMessage], entry: SkillEntry) -> bool:
     """Whether a skill's file was read by `read_file`, or pinned by deepagents' class, and not unloaded since."""
-    return _last_seen(messages)(skill) > _last_unloads(messages).get(skill["name"], -1)
+    return _last_seen(messages)(entry) > _last_unloads(messages).get(entry.name, -1)
 
 
-def _last_seen(messages: Sequence[AnyMessage]) -> Callable[[SkillMetadata], int]:
+def _last_seen(messages: Sequence[AnyMessage]) -> Callable[[SkillEntry], int]:
     """Return where a skill was last read as a file or pinned; -1 for nowhere."""
     reads = _last_reads(messages)
     pins = {name: position for position, message in enumerate(messages) if (name := pinned_name(message)) is not None}
-    return lambda skill: max(reads.get(_tidy(skill["path"]), -1), pins.get(skill["name"], -1))
+    return lambda entry: max(reads.get(_tidy(entry.path), -1), pins.get(entry.name, -1))
 
 
 def pinned_name(message: object) -> str | None:
@@ -188,8 +186,12 @@ def _last_reads(messages: Sequence[AnyMessage]) -> dict[str, int]:
 
 
 def _last_unloads(messages: Sequence[AnyMessage]) -> dict[str, int]:
-    marks = ((position, session.mark_of(message)) for position, message in enumerate(messages))
-    return {mark["skill"]: position for position, mark in marks if mark is not None and mark.get("event") == "unload"}
+    marks = ((position, message.additional_kwargs.get(MARK)) for position, message in enumerate(messages))
+    return {
+        mark["skill"]: position
+        for position, mark in marks
+        if isinstance(mark, dict) and mark.get("event") == "unload" and isinstance(mark.get("skill"), str)
+    }
 
 
 def _tidy(path: str) -> str:
@@ -221,24 +223,27 @@ def bound(
     accepts: Callable[[BaseTool], bool],
 ) -> tuple[list[BaseTool | dict[str, Any]], dict[str, str]]:
     """Return the request's tools with those of loaded skills, and a record of what was added and for which name."""
-    by_name = {_name_of(item): item for item in tools}
-    result: dict[str | None, BaseTool | dict[str, Any]] = dict(by_name)
+    by_name = {name: item for item in tools if (name := name_of(item)) is not None}
+    result = list(tools)
     record: dict[str, str] = {}
-    for name in dict.fromkeys(n for skill in use.loaded for n in include_names(skill)):
+    for name in dict.fromkeys(n for entry in use.loaded for n in include_names(entry)):
         produced = [by_name[name]] if name in by_name else resolved.get(name, ())
         for item in produced:
-            present = by_name.get(_name_of(item))
+            present = by_name.get(name_of(item) or "")
             if present is None and isinstance(item, BaseTool):
-                if item.name not in result and accepts(item):
-                    result[item.name] = item
+                if item.name not in record and accepts(item):
+                    result.append(item)
                     record[item.name] = name
             elif isinstance(present, BaseTool) and (present.extras or {}).get(_DEFER_LOADING) is True:
                 extras = {key: value for key, value in (present.extras or {}).items() if key != _DEFER_LOADING}
-                result[present.name] = present.model_copy(update={"extras": extras})
-    return list(result.values()), record
+                shown = present.model_copy(update={"extras": extras})
+                result = [shown if other is present else other for other in result]
+                by_name[present.name] = shown
+    return result, record
 
 
-def _name_of(item: BaseTool | dict[str, Any]) -> str | None:
+def name_of(item: BaseTool | dict[str, Any]) -> str | None:
+    """Return a tool's name; tools that a provider runs may have none."""
     if isinstance(item, BaseTool):
         return item.name
     function = item.get("function")
@@ -246,19 +251,9 @@ def _name_of(item: BaseTool | dict[str, Any]) -> str | None:
     return str(name) if name else None
 
 
-def shown_to_deepagents(skills: Sequence[SkillMetadata], use: InUse) -> list[SkillMetadata]:
-    """Return the catalog as deepagents' class is to see it: with tools for the skills in `seen`, for no other."""
-    seen = {skill["name"] for skill in use.seen}
-    return [_with_tools(skill, keep=skill["name"] in seen) if include_names(skill) else skill for skill in skills]
-
-
-def _with_tools(skill: SkillMetadata, *, keep: bool) -> SkillMetadata:
-    copy = skill.copy()
-    copy["metadata"] = {**skill["metadata"], INCLUDE_TOOLS: " ".join(include_names(skill)) if keep else ""}
-    return copy
-
-
 def disclosed(state: Mapping[str, Any]) -> dict[str, str]:
     """Return which skill tools the latest model call was shown."""
     record = state.get(DISCLOSED)
-    return record if isinstance(record, dict) else {}
+    if not isinstance(record, dict):
+        return {}
+    return {tool: name for tool, name in record.items() if isinstance(tool, str) and isinstance(name, str)}

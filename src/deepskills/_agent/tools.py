@@ -1,151 +1,183 @@
 """The tools `load_skill` and `unload_skill`: calls to plans, outcomes to `Command`s and messages."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 from langchain.tools import ToolRuntime
 from langchain_core.messages import ToolMessage
-from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
+from pydantic import BaseModel, BeforeValidator, Field
 
-from deepskills._agent import session
-from deepskills._agent.access import Look
-from deepskills._agent.request import TextMemory, is_left_out
+from deepskills._agent.events import skill_event, tell
+from deepskills._agent.extending import before_load, tool_problems
+from deepskills._agent.extension import Answer, Refuse, SkillLoad
+from deepskills._agent.preparing import Wanted, prepare_in_turn
+from deepskills._agent.run import Run, Shelf, is_user_only
 from deepskills._agent.settings import Settings
 from deepskills._agent.skill_tools import include_names, was_seen
-from deepskills._backend.plan import Plan
-from deepskills._loading import decisions as life
-from deepskills._prompt.answers import Answer, answer
-from deepskills._prompt.wording import field_text
-from deepskills._types import SkillMetadata
+from deepskills._agent.thread import LINGERING
+from deepskills._agent.turn_calls import LOAD_TOOL, UNLOAD_TOOL, Turn, turn_of
+from deepskills._agent.updates import MARK, load_mark, load_update, merged, new_message_id, unload_mark, unload_update
+from deepskills._agent.visibility import shelf_of
+from deepskills._backend.calls import Plan
+from deepskills._format.text import one_line
+from deepskills._loading import outcomes
+from deepskills._loading.budgets import Budgets
+from deepskills._loading.turn import after_calls, decide_in_turn, decide_unload, record_of
+from deepskills._prompt.answers import (
+    ARGUMENTS_DESCRIPTION,
+    LOAD_DESCRIPTION,
+    NAME_DESCRIPTION,
+    UNLOAD_DESCRIPTION,
+    Reply,
+    reply_to,
+    tool_failed,
+)
 
 logger = logging.getLogger("deepskills")
 
-ResultT = TypeVar("ResultT")
 ToolResult = Command[Any] | ToolMessage
 
-LOAD_DESCRIPTION = """Load a skill: bring its full instructions and the list of its files into the conversation.
 
-Call this before you start on a task that a listed skill fits, then follow the instructions."""
-
-_USUAL_ID = "call_" + "x" * 25
-"""As long as the ids that providers give to tool calls, which are part of what a message costs."""
-
-UNLOAD_DESCRIPTION = (
-    """Unload a skill whose work is done, to make room for others. It can be loaded again at any time."""
-)
+def _as_text(value: object) -> object:
+    """Read what a model gives for no arguments as none."""
+    return "" if value is None else value
 
 
-def count_tokens(text: str) -> int:
-    """Return about how many tokens `text` costs as the answer to a call of `load_skill`."""
-    return count_tokens_approximately([ToolMessage(text, name=session.LOAD_TOOL, tool_call_id=_USUAL_ID)])
+class UnloadArguments(BaseModel):
+    """Arguments of `unload_skill`."""
+
+    skill_name: str = Field(description=NAME_DESCRIPTION)
+
+
+class LoadArguments(UnloadArguments):
+    """Arguments of `load_skill`."""
+
+    arguments: Annotated[str, BeforeValidator(_as_text)] = Field(default="", description=ARGUMENTS_DESCRIPTION)
 
 
 class SkillTools:
     """Makes the tools for one middleware."""
 
-    def __init__(self, settings: Settings, memory: TextMemory) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._memory = memory
 
     def all(self) -> list[BaseTool]:
         """Return the tools."""
         return [
-            self._tool(session.LOAD_TOOL, LOAD_DESCRIPTION, self._load),
-            self._tool(session.UNLOAD_TOOL, UNLOAD_DESCRIPTION, self._unload),
+            self._tool(LOAD_TOOL, LOAD_DESCRIPTION, LoadArguments, self._load),
+            self._tool(UNLOAD_TOOL, UNLOAD_DESCRIPTION, UnloadArguments, self._unload),
         ]
 
     def _tool(
-        self, name: str, description: str, plan: Callable[[str, "ToolRuntime[Any, Any]"], Plan[ToolResult]]
+        self, name: str, description: str, schema: type[BaseModel], plan: Callable[..., Plan[ToolResult]]
     ) -> BaseTool:
         """Return a tool whose sync and async calls perform the same plan."""
         settings = self._settings
 
-        def call(skill_name: str, runtime: ToolRuntime[Any, Any]) -> ToolResult:
-            guarded = _guarded(plan(skill_name, runtime), name, skill_name, runtime)
-            return settings.perform(guarded, runtime)
+        def call(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
+            run = Run(settings, runtime.state, runtime)
+            return settings.perform(_guarded(plan(run, skill_name, arguments), name, skill_name, run), runtime)
 
-        async def acall(skill_name: str, runtime: ToolRuntime[Any, Any]) -> ToolResult:
-            guarded = _guarded(plan(skill_name, runtime), name, skill_name, runtime)
-            return await settings.aperform(guarded, runtime)
+        async def acall(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
+            run = Run(settings, runtime.state, runtime)
+            return await settings.aperform(_guarded(plan(run, skill_name, arguments), name, skill_name, run), runtime)
 
-        return StructuredTool.from_function(call, acall, name=name, description=description)
+        return StructuredTool.from_function(
+            call, acall, name=name, description=description, args_schema=schema, infer_schema=False
+        )
 
-    def _load(self, skill_name: str, runtime: "ToolRuntime[Any, Any]") -> Plan[ToolResult]:
-        state: Mapping[str, Any] = runtime.state
-        budgets = self._settings.budgets
-        how = preparation(self._settings, runtime)
-        shelf = yield from session.shelf_of(state, how)
-        catalog = shelf.skills
-        skill = life.find_skill(catalog, skill_name)
-        if skill is None:
-            refusal = life.not_found(catalog, shelf.problems, skill_name)
-            return _apply(session.LOAD_TOOL, refusal, budgets, runtime)
-        calls = session.earlier_calls(state, runtime.tool_call_id)
-        prepared = yield from life.prepare(_skills_of(calls, catalog, skill), how)
-        before = session.standing(state)
-        standing = life.after_calls(calls, before, catalog, prepared, budgets)
-        outcome = life.decide_load(prepared[skill["name"]], standing, budgets)
-        if isinstance(outcome, life.AlreadyLoaded):
-            stays = skill["name"] in before.loaded and not any(
-                call.kind == "unload" and life.find_skill([skill], call.name) for call in calls
-            )
-            outcome = _in_view_of(outcome, skill, state, stays=stays)
-        result = _apply(session.LOAD_TOOL, outcome, budgets, runtime)
-        if isinstance(outcome, life.Loaded):
-            self._memory.put(answer(outcome, budgets).text)
-        return result
+    def _load(self, run: Run, skill_name: str, arguments: str) -> Plan[ToolResult]:
+        shelf = yield from shelf_of(run)
+        entry = shelf.find(skill_name)
+        if entry is None:
+            return _refused(run, LOAD_TOOL, skill_name, shelf.not_found(skill_name))
+        permitted = entry.name in run.thread.section("permits")
+        if shelf.visibility(entry) == "user-only" and not permitted:
+            return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
+        turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
+        wanted = [*_wanted(turn, shelf), (entry, arguments)]
+        prepared = yield from prepare_in_turn(turn.key, wanted, run)
+        own, before, budgets = prepared[entry.name, arguments], run.thread.standing, run.settings.budgets
+        if own.failure is None and is_user_only(own.entry) and not permitted:
+            return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
+        so_far = after_calls(turn.earlier, before, shelf.catalog, prepared, budgets)
+        outcome = decide_in_turn(own, so_far, before, budgets)
+        if isinstance(outcome, outcomes.Loaded | outcomes.OverBudget):
+            decided = yield from _decided(own, run)
+            if isinstance(decided, Answer):
+                return _answered(run, own, decided)
+            outcome = decided or outcome
+        if isinstance(outcome, outcomes.AlreadyLoaded):
+            outcome = _in_view_of(outcome, own, turn, run)
+        return _applied(run, LOAD_TOOL, outcome, own)
 
-    def _unload(self, skill_name: str, runtime: "ToolRuntime[Any, Any]") -> Plan[ToolResult]:
-        state: Mapping[str, Any] = runtime.state
-        budgets = self._settings.budgets
-        standing = session.standing(state)
-        calls = session.earlier_calls(state, runtime.tool_call_id)
-        if calls:
-            how = preparation(self._settings, runtime)
-            catalog = (yield from session.shelf_of(state, how)).skills
-            prepared = yield from life.prepare(_skills_of(calls, catalog), how)
-            standing = life.after_calls(calls, standing, catalog, prepared, budgets)
-        outcome = life.decide_unload(skill_name, standing)
-        if isinstance(outcome, life.NotLoaded):
-            skill = life.find_skill(session.trusted_catalog(state) or [], skill_name)
-            if skill is not None and include_names(skill) and was_seen(state.get("messages") or (), skill):
-                outcome = life.ToolsWithdrawn(skill["name"])
-        return _apply(session.UNLOAD_TOOL, outcome, budgets, runtime)
+    def _unload(self, run: Run, skill_name: str, _arguments: str) -> Plan[ToolResult]:
+        standing = run.thread.standing
+        turn = _turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
+        if turn.earlier:
+            shelf = yield from shelf_of(run)
+            prepared = yield from prepare_in_turn(turn.key, _wanted(turn, shelf), run)
+            budgets = run.settings.budgets
+            standing = after_calls(turn.earlier, standing, shelf.catalog, prepared, budgets).standing
+        outcome: outcomes.Outcome = decide_unload(skill_name, standing)
+        if isinstance(outcome, outcomes.NotLoaded):
+            entry = (yield from shelf_of(run)).find(skill_name)
+            if entry is not None and include_names(entry) and was_seen(run.thread.messages, entry):
+                outcome = outcomes.ToolsWithdrawn(entry.name)
+        return _applied(run, UNLOAD_TOOL, outcome, None)
 
 
-def _in_view_of(
-    outcome: life.AlreadyLoaded, skill: SkillMetadata, state: Mapping[str, Any], *, stays: bool
-) -> life.Outcome:
+def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
+    return turn_of(run.state, run.runtime.tool_call_id, tool, args)
+
+
+def _wanted(turn: Turn, shelf: Shelf) -> list[Wanted]:
+    """Return the skills that the loads earlier in a turn are about."""
+    loads = [(shelf.find_visible(call.name), call.arguments) for call in turn.earlier if call.kind == "load"]
+    return [(entry, arguments) for entry, arguments in loads if entry is not None]
+
+
+def _decided(prepared: outcomes.Prepared, run: Run) -> Plan[Answer | outcomes.Refused | None]:
+    """Ask the extensions about a load that the core would grant."""
+    if not run.settings.extensions:
+        return None
+    load = SkillLoad(
+        prepared.entry,
+        prepared.arguments,
+        "model",
+        prepared.text,
+        prepared.tokens,
+        prepared.inventory.resources,
+        run.runtime,
+    )
+    decision = yield from before_load(load, run)
+    if isinstance(decision, Refuse):
+        return outcomes.Refused(prepared.entry, decision.reason)
+    return decision
+
+
+def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, turn: Turn, run: Run) -> outcomes.Outcome:
     """Tell apart what stays loaded from before this turn from what only an earlier call of it may have loaded."""
+    name = outcome.name
+    unloads = [call.name for call in turn.earlier if call.kind == "unload"]
+    stays = name in run.thread.standing.loaded and all(
+        isinstance(decide_unload(asked, run.thread.standing), outcomes.NotLoaded)
+        or decide_unload(asked, run.thread.standing).name != name  # type: ignore[union-attr]
+        for asked in unloads
+    )
     if stays:
-        return replace(outcome, crowded=outcome.crowded or is_left_out(state, outcome.name))
+        return replace(outcome, crowded=outcome.crowded or run.thread.is_left_out(name))
     if outcome.unchecked:
-        return life.Unreadable(skill, outcome.unchecked)
+        return outcomes.Unreadable(prepared.entry, outcome.unchecked)
     return replace(outcome, by_sibling=True)
 
 
-def preparation(settings: Settings, runtime: object) -> life.Preparation:
-    """Return how skills of this run are read: only from where its sources are."""
-    look = Look(settings, runtime)
-    return life.Preparation(
-        settings.resource_depth, count_tokens, look.may_read, look.learn, look.discover, look.why_not
-    )
-
-
-def _skills_of(
-    calls: list[life.SkillCall], catalog: list[SkillMetadata], *further: SkillMetadata
-) -> list[SkillMetadata]:
-    """Return the skills that the loads among `calls` are about, and `further` ones, each once."""
-    asked = [life.find_skill(catalog, call.name) for call in calls if call.kind == "load"]
-    return list({skill["name"]: skill for skill in (*asked, *further) if skill is not None}.values())
-
-
-def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, runtime: "ToolRuntime[Any, Any]") -> Plan[ToolResult]:
+def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> Plan[ToolResult]:
     """Turn what nobody foresaw into an error message; a tool never raises."""
     try:
         return (yield from plan)
@@ -153,72 +185,100 @@ def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, runtime: "ToolR
         raise
     except Exception as error:
         logger.exception("%s failed for %r", tool, skill_name)
-        text = f"Error: {tool} failed for '{field_text(skill_name, 128)}' ({type(error).__name__}). Work without it."
-        return _message(tool, Answer(text, is_error=True), runtime)
+        return _message(run, tool, Reply(tool_failed(tool, skill_name, error), is_error=True))
 
 
-def _apply(tool: str, outcome: life.Outcome, budgets: life.Budgets, runtime: "ToolRuntime[Any, Any]") -> ToolResult:
+def _refused(run: Run, tool: str, name: str, outcome: outcomes.Refusal) -> ToolResult:
+    """Answer a call that names no skill which could be prepared."""
+    reply = reply_to(outcome, run.settings.budgets)
+    tell(skill_event("refused", name, "model", reason=reply.reason), run.runtime, run.settings.extensions)
+    return _with_problems(run, _message(run, tool, reply))
+
+
+def _answered(run: Run, prepared: outcomes.Prepared, answer: Answer) -> ToolResult:
+    """Answer a load as an extension does; nothing is loaded."""
+    outcome = outcomes.Answered(prepared.entry, answer.text, answer.is_error)
+    message = _message(run, LOAD_TOOL, reply_to(outcome, run.settings.budgets))
+    permits = {"skills_context": {"permits": {prepared.name: None}}}
+    return Command(
+        update=merged({**answer.update}, permits, run.collected, tool_problems(run), {"messages": [message]})
+    )
+
+
+def _applied(run: Run, tool: str, outcome: outcomes.Outcome, prepared: outcomes.Prepared | None) -> ToolResult:
     """Log and stream an outcome, and return what it does to state and conversation."""
-    _log(outcome, budgets)
-    reply = answer(outcome, budgets)
-    if reply.event is not None:
-        runtime.stream_writer(reply.event)
-    message = _message(tool, reply, runtime)
-    if isinstance(outcome, life.Loaded):
-        return Command(update=_load_update(outcome, message))
-    if isinstance(outcome, life.Unloaded):
-        return Command(update=_unload_update(outcome.name, message))
-    if isinstance(outcome, life.ToolsWithdrawn):
-        message.additional_kwargs[session.MARK] = {"event": "unload", "skill": outcome.name}
-    return message
+    settings, thread = run.settings, run.thread
+    lingers = settings.unload_when == "cheap"
+    reply = reply_to(outcome, settings.budgets, lingers=lingers)
+    message = _message(run, tool, reply)
+    _log(outcome, settings.budgets)
+    match outcome:
+        case outcomes.Loaded(ready):
+            message.id = new_message_id()
+            message.additional_kwargs[MARK] = load_mark(outcome)
+            settings.memory.keep_text(reply.text)
+            update = load_update(outcome, message, thread, "model")
+            details = {"tokens": ready.tokens, "resources": len(ready.inventory.resources)}
+            tell(
+                skill_event("loaded", ready.name, "model", record_of(ready), **details),
+                run.runtime,
+                settings.extensions,
+            )
+            return Command(update=merged(update, run.collected, tool_problems(run)))
+        case outcomes.Unloaded(name):
+            message.additional_kwargs[MARK] = unload_mark(name)
+            record = thread.standing.records.get(name)
+            tell(skill_event("unloaded", name, "model", record), run.runtime, settings.extensions)
+            update = unload_update([name], thread.standing, LINGERING if lingers else None)
+            return Command(update=merged(update, {"messages": [message]}))
+        case outcomes.ToolsWithdrawn(name):
+            message.additional_kwargs[MARK] = unload_mark(name)
+            tell(skill_event("unloaded", name, "model"), run.runtime, settings.extensions)
+        case outcomes.AlreadyLoaded():
+            pass
+        case _:
+            name = prepared.name if prepared is not None else getattr(outcome, "asked", "")
+            record = record_of(prepared) if prepared is not None else None
+            event = skill_event("refused", name, "model", record, reason=reply.reason)
+            tell(event, run.runtime, settings.extensions)
+    return _with_problems(run, message)
 
 
-def _load_update(outcome: life.Loaded, message: ToolMessage) -> dict[str, Any]:
-    prepared, name = outcome.prepared, outcome.prepared.skill["name"]
-    message.additional_kwargs[session.MARK] = session.load_mark(prepared, message.text)
-    return {
-        "skills_loaded": [name],
-        "skill_resources": {name: prepared.inventory.resources},
-        "skills_load_records": {name: session.load_record(prepared, message.text)},
-        "skills_reattached": {name: None},
-        "messages": [message],
-    }
+def _with_problems(run: Run, message: ToolMessage) -> ToolResult:
+    update = merged(run.collected, tool_problems(run))
+    return Command(update=merged(update, {"messages": [message]})) if update else message
 
 
-def _unload_update(name: str, message: ToolMessage) -> dict[str, Any]:
-    message.additional_kwargs[session.MARK] = {"event": "unload", "skill": name}
-    return {
-        "skills_loaded": {"unload": [name]},
-        "skill_resources": {name: None},
-        "skills_load_records": {name: None},
-        "skills_reattached": {name: None},
-        "messages": [message],
-    }
-
-
-def _message(tool: str, reply: Answer, runtime: "ToolRuntime[Any, Any]") -> ToolMessage:
+def _message(run: Run, tool: str, reply: Reply) -> ToolMessage:
     return ToolMessage(
         content=reply.text,
         name=tool,
-        tool_call_id=runtime.tool_call_id or "",
+        tool_call_id=run.runtime.tool_call_id or "",
         status="error" if reply.is_error else "success",
     )
 
 
-def _log(outcome: life.Outcome, budgets: life.Budgets) -> None:
+def _log(outcome: outcomes.Outcome, budgets: Budgets) -> None:
     match outcome:
-        case life.Loaded(prepared, standing):
-            name, free = prepared.skill["name"], budgets.skills - len(standing.loaded)
-            logger.info("Loaded skill %r: %d tokens, %d slots left", name, prepared.tokens, free)
-            if prepared.inventory.failure:
-                logger.warning("Cannot list the files of skill %r: %s", name, prepared.inventory.failure)
-        case life.Unloaded(name, standing):
+        case outcomes.Loaded(prepared, standing):
+            free = budgets.skills - len(standing.loaded)
+            logger.info("Loaded skill %r: %d tokens, %d slots left", prepared.name, prepared.tokens, free)
+            log_inventory(prepared)
+        case outcomes.Unloaded(name, standing):
             logger.info("Unloaded skill %r: %d slots left", name, max(0, budgets.skills - len(standing.loaded)))
-        case life.OverBudget(skill, _, _, limit):
-            logger.warning("Skill %r was not loaded: the limit on %s is reached", skill["name"], limit)
-        case life.Unreadable(skill, reason):
-            logger.error("Cannot read skill %r at %s: %s", skill["name"], skill["path"], reason)
-        case life.AlreadyLoaded(name, unchecked) if unchecked:
-            logger.error("Cannot read the loaded skill %r again: %s", name, unchecked)
+        case outcomes.OverBudget(entry, _, _, limit):
+            logger.warning("Skill %r was not loaded: the limit on %s is reached", entry.name, limit)
+        case outcomes.Unreadable(entry, reason):
+            logger.error("Cannot read skill %r at %s: %s", entry.name, one_line(entry.path), one_line(reason))
+        case outcomes.Refused(entry, reason):
+            logger.warning("Skill %r was not loaded: %s", entry.name, one_line(reason))
+        case outcomes.AlreadyLoaded(name, unchecked) if unchecked:
+            logger.error("Cannot read the loaded skill %r again: %s", name, one_line(unchecked))
         case _:
             pass
+
+
+def log_inventory(prepared: outcomes.Prepared) -> None:
+    """Log that a skill's files could not be listed."""
+    if prepared.inventory.failure:
+        logger.warning("Cannot list the files of skill %r: %s", prepared.name, one_line(prepared.inventory.failure))

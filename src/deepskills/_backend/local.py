@@ -1,14 +1,33 @@
-"""Where the files of a local backend really lie. The one place that looks at the file system beside a backend."""
+"""Looks at the disk of a local backend, without opening a file. The one place that does so beside a backend."""
 
 import os
+import stat
 from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING, TypeGuard
 
-from deepagents.backends import CompositeBackend, FilesystemBackend
+from deepskills._backend.calls import File, Nature
+from deepskills._backend.frameworks import is_instance_of
+from deepskills._backend.routes import routed, routed_parts, shell_of
+
+if TYPE_CHECKING:
+    from deepagents.backends import FilesystemBackend
+
+
+class PathsOfThisMachine:
+    """Marks a backend whose paths are those of the local file system, as they stand."""
+
+
+def _is_filesystem(backend: object) -> "TypeGuard[FilesystemBackend]":
+    return is_instance_of(backend, "deepagents.backends", "FilesystemBackend")
+
+
+def is_local(backend: object, paths: Iterable[str]) -> bool:
+    """Whether any of `paths` lies on a local file system."""
+    return any(_is_filesystem(part) or isinstance(part, PathsOfThisMachine) for part in routed_parts(backend, paths))
 
 
 def real_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
-    """Return each path with all links resolved; paths of backends that are no local file system are left out."""
+    """Return each path with all links resolved; paths of backends that are not local file systems are left out."""
     found: dict[str, str] = {}
     for path in paths:
         local = _local_path(backend, path)
@@ -17,24 +36,58 @@ def real_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def routed_parts(backend: object, paths: Iterable[str]) -> list[object]:
-    """Return the backends that really serve `paths`, behind however many that only route."""
-    return list({id(part): part for part, _path in (_routed(backend, path) for path in paths)}.values())
+def natures(backend: object, paths: Iterable[str]) -> dict[str, Nature]:
+    """Return what lies at each path, links followed; other backends' paths, and what cannot be seen, are left out."""
+    found: dict[str, Nature] = {}
+    for path in paths:
+        local = _local_path(backend, path)
+        if local is None:
+            continue
+        try:
+            seen = os.stat(local)  # noqa: PTH116 - a Path for each of 10,000 files costs more than the call
+        except (OSError, ValueError):
+            # The backend has its own words for what is missing or denied.
+            continue
+        found[path] = Nature(stat.S_ISREG(seen.st_mode), seen.st_size)
+    return found
 
 
-def _local_path(backend: object, path: str) -> Path | None:
-    part, own_path = _routed(backend, path)
-    if not isinstance(part, FilesystemBackend):
+def unfit_files(backend: object, paths: Iterable[str], max_bytes: int) -> dict[str, File]:
+    """Return the files that must not be opened: FIFOs, sockets and devices, which may hang, and what is too large."""
+    found: dict[str, File] = {}
+    for path, nature in natures(backend, paths).items():
+        if not nature.is_regular and not _is_directory(backend, path):
+            found[path] = File(path, error="it is not a regular file", unfit="not-a-file")
+        elif nature.is_regular and nature.size > max_bytes:
+            found[path] = too_large(path, nature.size, max_bytes)
+    return found
+
+
+def too_large(path: str, size: int, max_bytes: int) -> File:
+    """Return the answer for a file whose size alone says that it is not read."""
+    error = f"it is too large: {size:,} bytes, and at most {max_bytes:,} are read"
+    return File(path, error=error, unfit="too-large", size=size)
+
+
+def _is_directory(backend: object, path: str) -> bool:
+    """Whether a directory lies there, for which backends have an error of their own."""
+    local = _local_path(backend, path)
+    return local is not None and os.path.isdir(local)  # noqa: PTH112 - as above
+
+
+def _local_path(backend: object, path: str) -> str | None:
+    part, own_path = routed(backend, path)
+    if isinstance(part, PathsOfThisMachine):
+        return own_path
+    if not _is_filesystem(part):
         return None
-    return part.cwd / (own_path.lstrip("/") if part.virtual_mode else own_path)
+    return os.path.join(part.cwd, own_path.lstrip("/") if part.virtual_mode else own_path)  # noqa: PTH118 - as above
 
 
-def _routed(backend: object, path: str) -> tuple[object, str]:
-    """Return the backend that serves `path`, and the path as that backend knows it."""
-    if not isinstance(backend, CompositeBackend):
-        return backend, path
-    for prefix, part in backend.sorted_routes:
-        root = prefix.rstrip("/")
-        if path == root or path.startswith(f"{root}/"):
-            return _routed(part, path[len(root) :] or "/")
-    return _routed(backend.default, path)
+def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
+    """Return each path as a local shell knows it, where that is not as file tools do; others are left out."""
+    shell = shell_of(backend)
+    if not _is_filesystem(shell):
+        return {}
+    found = {path: _local_path(backend, path) for path in paths if routed(backend, path)[0] is shell}
+    return {path: local for path, local in found.items() if local is not None and local != path}

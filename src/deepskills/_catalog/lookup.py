@@ -1,55 +1,126 @@
-"""Finding a skill by name or by what it is for."""
+"""Finding a skill by name, and saying what is near to a name that no skill has."""
 
-import threading
-from collections import OrderedDict
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from deepskills._catalog.discovery import SOURCE_ERRORS, TAG_FIELDS
-from deepskills._catalog.kept import catalog_digest
+from deepskills._backend.cache import BoundedCache
+from deepskills._catalog.catalog import Catalog, folded
+from deepskills._catalog.discovery import SOURCE_ERRORS
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.readings import TAG_KEYS
 from deepskills._catalog.search import Document, SearchIndex
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
+from deepskills._format.frontmatter import as_text
 from deepskills._format.problems import PROBLEMS, listed, quoted
-from deepskills._loading.decisions import Broken, find_skill, not_found
-from deepskills._types import SkillMetadata, SkillProblem
+from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE, SkillProblem
 
-REMEMBERED_INDEXES = 4
-"""How many catalogs stay indexed; an instance may serve users with different ones."""
+CLOSEST_NAMES = 3
+"""How many similar names an unknown name is answered with."""
+
+MAX_COMPARED_NAMES = 1_000
+"""How many names an unknown name is compared with letter by letter: those that share the most pairs of letters."""
+
+MAX_DESCRIPTION = 1_536
+"""How much of a description and `when_to_use` together is shown and searched."""
+
+MAX_INDEXED = 100_000
+"""How many skills stay indexed, over all catalogs that an instance serves."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """No such skill."""
+
+    asked: str
+    closest: list[str]
+    available: list[str]
+    incomplete: bool = False
+    """Whether a source could not be read, so that there may be more."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """There is a directory of that name, and its file cannot be used."""
+
+    asked: str
+    problem: SkillProblem
+
+
+def not_found(names: Sequence[str], problems: Iterable[SkillProblem], asked: str) -> Broken | Unknown:
+    """Return what to answer to a name that no skill has; a broken file in a directory of that name is the reason."""
+    wanted = asked.casefold()
+    incomplete = False
+    for found in problems:
+        incomplete |= found["code"] in SOURCE_ERRORS
+        directory, _, file = found["path"].rpartition("/")
+        is_error = found["severity"] == "error" and file == SKILL_FILE
+        if is_error and directory.rpartition("/")[2].casefold() == wanted:
+            return Broken(asked, found)
+    return Unknown(asked, closest_names(names, asked), list(names), incomplete)
+
+
+def closest_names(names: Sequence[str], asked: str) -> list[str]:
+    """Return the names nearest to one that no skill has; of many, those that share most letters are compared."""
+    by_folded = {folded(name): name for name in names}
+    wanted = folded(asked[:MAX_SHOWN_NAME_LENGTH])
+    within = [name for name in by_folded if wanted and wanted in name]
+    comparable = [name for name in by_folded if abs(len(name) - len(wanted)) <= len(wanted)]
+    if len(comparable) > MAX_COMPARED_NAMES:
+        pairs = _pairs(wanted)
+        comparable.sort(key=lambda name: -len(pairs & _pairs(name)))
+        comparable = comparable[:MAX_COMPARED_NAMES]
+    similar = difflib.get_close_matches(wanted, comparable, n=CLOSEST_NAMES, cutoff=0.5)
+    closest = list(dict.fromkeys([*within[:CLOSEST_NAMES], *similar]))[:CLOSEST_NAMES]
+    return [by_folded[name] for name in closest]
+
+
+def _pairs(word: str) -> set[str]:
+    return {word[start : start + 2] for start in range(len(word) - 1)} or {word}
 
 
 def find_or_raise(
-    catalog: Sequence[SkillMetadata], problems: Iterable[SkillProblem], name: str, again: str = "try again"
-) -> SkillMetadata:
-    """Return the skill of that name, in any case; `again` says when a source that failed is tried anew.
+    catalog: Catalog, problems: Iterable[SkillProblem], name: str, again: str = "try again"
+) -> SkillEntry:
+    """Return the skill of that name, in any case; `again` says when a source that failed is tried again.
 
     Raises:
         SkillFormatError: If there is such a directory, but its file is broken.
         SkillsError: If there is none, but a source could not be read: it may be there.
         SkillNotFoundError: If there is none; the message names the closest.
     """
-    skill = find_skill(catalog, name)
-    if skill is not None:
-        return skill
+    entry = catalog.find(name)
+    if entry is not None:
+        return entry
     noted = list(problems)
-    missing = not_found(catalog, noted, name)
+    raise not_found_error(not_found([entry.name for entry in catalog.entries], noted, name), noted, again)
+
+
+def not_found_error(missing: Broken | Unknown, problems: Sequence[SkillProblem], again: str) -> SkillsError:
+    """Return the error for a name that no skill has."""
     if isinstance(missing, Broken):
         found = missing.problem
-        raise SkillFormatError(f"The skill {quoted(name)} cannot be used. {found['path']}: {found['message']}")
+        return SkillFormatError(
+            f"The skill {quoted(missing.asked)} cannot be used. {found['path']}: {found['message']}"
+        )
     hint = f" Did you mean {listed(missing.closest)}?" if missing.closest else ""
     if missing.incomplete:
-        raise SkillsError(f"The skill {quoted(name)} was not found, and {_failures(noted)}; {again}.{hint}")
+        return SkillsError(
+            f"The skill {quoted(missing.asked)} was not found, and {_failures(problems)}; {again}.{hint}"
+        )
     available = f" Available: {listed(missing.available)}." if missing.available else " There are no skills."
-    raise SkillNotFoundError(f"There is no skill named {quoted(name)}.{hint}{available}")
+    return SkillNotFoundError(f"There is no skill named {quoted(missing.asked)}.{hint}{available}")
 
 
-def check_known(catalog: Sequence[SkillMetadata], problems: Iterable[SkillProblem], again: str = "try again") -> None:
+def check_known(found: Sequence[object], problems: Iterable[SkillProblem], again: str = "try again") -> None:
     """Check that where nothing was found there is nothing: that no source failed.
 
     Raises:
-        SkillsError: If one did, so that nobody knows which skills there are.
+        SkillsError: If one did, so that nobody can tell which skills exist.
     """
-    failures = "" if catalog else _failures(problems)
+    failures = "" if found else _failures(problems)
     if failures:
-        raise SkillsError(f"Which skills there are is not known: {failures}; {again}.")
+        raise SkillsError(f"Cannot tell which skills exist: {failures}; {again}.")
 
 
 def _failures(problems: Iterable[SkillProblem]) -> str:
@@ -65,36 +136,35 @@ def _reason(found: SkillProblem) -> str:
 
 
 class SearchCache:
-    """Searches catalogs and keeps the index of the latest ones; safe to share by threads."""
+    """Searches catalogs and keeps their indexes; bounded, safe to share by threads."""
 
-    def __init__(self, size: int = REMEMBERED_INDEXES) -> None:
-        self._size = size
-        self._lock = threading.Lock()
-        self._indexes: OrderedDict[str, SearchIndex] = OrderedDict()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "SearchCache":
-        """Return an empty one: what is remembered is not part of what a copy is for."""
-        return SearchCache(self._size)
+    def __init__(self) -> None:
+        self._indexes: BoundedCache[Catalog, SearchIndex] = BoundedCache(MAX_INDEXED, lambda index: 1 + len(index))
 
     def search(
-        self, skills: Sequence[SkillMetadata], tags: Mapping[str, str], query: str, n: int
-    ) -> list[SkillMetadata]:
-        """Return the skills that fit `query` best, best first."""
-        by_name = {skill["name"]: skill for skill in skills}
-        return [by_name[name] for name in self._index(skills, tags).search(query, n)]
+        self, catalog: Catalog, query: str, n: int, hidden: Mapping[str, object] | None = None
+    ) -> list[SkillEntry]:
+        """Return the skills that fit `query` best, best first, without those that are hidden."""
+        without = hidden or {}
+        found = self._index(catalog).search(query, n + len(without))
+        return [catalog.by_name[name] for name in found if name not in without][:n]
 
-    def _index(self, skills: Sequence[SkillMetadata], tags: Mapping[str, str]) -> SearchIndex:
-        key = f"{catalog_digest(skills)}:{sorted(tags.items())}"
-        with self._lock:
-            index = self._indexes.get(key)
-            if index is None:
-                index = self._indexes[key] = SearchIndex([_document(skill, tags) for skill in skills])
-            self._indexes.move_to_end(key)
-            while len(self._indexes) > self._size:
-                self._indexes.popitem(last=False)
-            return index
+    def _index(self, catalog: Catalog) -> SearchIndex:
+        index = self._indexes.get(catalog)
+        if index is None:
+            index = SearchIndex([document_of(entry) for entry in catalog.entries])
+            self._indexes.put(catalog, index)
+        return index
 
 
-def _document(skill: SkillMetadata, tags: Mapping[str, str]) -> Document:
-    own = " ".join(skill["metadata"].get(field, "") for field in TAG_FIELDS)
-    return Document(skill["name"], skill["description"], f"{own} {tags.get(skill['path'], '')}".strip())
+def document_of(entry: SkillEntry) -> Document:
+    """Return what is searched of a skill: name, description with `when_to_use`, and tags."""
+    own = " ".join(entry.skill["metadata"].get(key, "") for key in TAG_KEYS)
+    further = " ".join(as_text(entry.frontmatter.get(key)) for key in TAG_KEYS)
+    return Document(entry.name, full_description(entry), f"{own} {further}".strip())
+
+
+def full_description(entry: SkillEntry) -> str:
+    """Return what a skill is for and when to use it, as catalog and search have it."""
+    when = as_text(entry.frontmatter.get("when_to_use")).strip()
+    return f"{entry.description} {when}"[:MAX_DESCRIPTION].rstrip() if when else entry.description

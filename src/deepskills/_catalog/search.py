@@ -4,16 +4,24 @@ SQLite's FTS5 (in the standard library) keeps the index, stems English words and
 do are done here, before text reaches it: accents and vowel points are dropped; scripts without spaces, such as Chinese,
 Japanese and Thai, become overlapping pairs of characters; a word that no skill has is replaced by the nearest that one
 has; and function words, which would let every description match, are left out of a query that has others.
+
+BM25 orders skills but cannot tell whether the best of them fits. `SearchIndex.rank` can: it adds up how specific the
+words are that a skill shares with the request.
 """
 
-import functools
-import re
+import math
 import sqlite3
 import threading
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import TypeVar
+
+from deepskills._catalog.words import STOP_WORDS, is_unspaced, split_words, stem, worth
+
+__all__ = ["Document", "Match", "Ranked", "SearchIndex", "split_words"]
+
+EndsT = TypeVar("EndsT", str, list[str])
 
 MAX_RESULTS = 10_000
 """How many matches are given at most."""
@@ -21,8 +29,11 @@ MAX_RESULTS = 10_000
 MAX_WORD_LENGTH = 32
 """Longest word whose slips are corrected."""
 
-MAX_QUERY_WORDS = 32
-"""How many words of a query count."""
+MAX_QUERY_WORDS = 96
+"""How many words of a query count: half from its beginning, half from its end."""
+
+MAX_QUERY_LENGTH = 8_000
+"""How many characters of a query are read: half from its beginning, half from its end."""
 
 MIN_PREFIX_LENGTH = 5
 """How many first letters two forms of a word share at least."""
@@ -36,28 +47,26 @@ MIN_LIKENESS = 0.8
 MAX_CORRECTIONS = 3
 """How many corrections of one word are searched for."""
 
-_ASCII_WORD = re.compile(r"[^\W_]+", re.ASCII)
-_LAST_MARK = 0x1FFFF
-_ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]+")
-"""Accents of Latin, Greek and Cyrillic letters, vowel points of Hebrew and Arabic: people leave them out."""
-_UNSPACED = re.compile(
-    "["
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai and Lao, Myanmar, Khmer
-    "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\uac00-\ud7af"  # Chinese, Japanese, Korean
-    "]+"
-)
-"""Scripts that put no spaces between words, or join words to each other."""
-_FUNCTION_WORDS = """
-a about all an and any are as at be by can could do does for from get give has have help how i if in into is it its like
-make me my need new of on or our out please should some so that the their them then there these they this to up us use
-used user uses using want was we what when where which who will with would you your skill skills
-"""
-_STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
-_CJK_STOP = frozenset(
-    "的了在是我和有就不人都一把这那要给为请帮与及或等用时的中对将の をにはがでともやへする したいですます".replace(
-        " ", ""
-    )
-)
+ENOUGH = 1.15
+"""How much a skill must share with a request to fit it: a little more than one word that no other skill has."""
+
+ENOUGH_OF_ALL = 0.55
+"""How much it must share if that is nearly everything the request says."""
+
+NEARLY_ALL = 0.75
+"""How much of a request is nearly everything it says."""
+
+LOOSE_FORM = 0.6
+"""What a word counts of which a skill has only another form or a correction."""
+
+FEWEST_SKILLS = 30
+"""How large a library is at least taken to be when it is judged how rare a word is."""
+
+MAX_KNOWN_FREQUENCIES = 20_000
+"""For how many words an index remembers how many skills have it."""
+
+_FIELDS = (("name", 1.4), ("tags", 1.2), ("description", 1.0))
+"""What is searched, and what a shared word in it says of a skill."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,32 @@ class Document:
     tags: str = ""
 
 
+@dataclass(frozen=True)
+class Match:
+    """A skill that shares words with a query."""
+
+    name: str
+    strength: float
+    """How many words are shared, each counted by how rare it is in the library; see `ENOUGH`."""
+
+    coverage: float
+    """How much of what the query says is shared, from 0 to 1."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether enough is shared that the skill is about what was asked for."""
+        return self.strength >= ENOUGH or (self.coverage >= NEARLY_ALL and self.strength >= ENOUGH_OF_ALL)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The skills that share words with a query, best first, and how much the query says at all."""
+
+    matches: list[Match]
+    substance: float
+    """How many words of the query are more than talk; of scripts without spaces, pairs of characters in part."""
+
+
 class SearchIndex:
     """An index over one catalog; safe to share by threads."""
 
@@ -77,12 +112,14 @@ class SearchIndex:
         self._lock = threading.Lock()
         self._vocabulary: set[str] = set()
         self._nearest: dict[str, list[str]] | None = None
+        self._frequencies: dict[str, int] = {}
         # One connection behind a lock: queries take a few milliseconds and Python threads would take turns anyway.
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._database.execute(
             "CREATE VIRTUAL TABLE skills USING fts5(name, tags, description, "
-            "tokenize = \"porter unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'\", prefix = '1 5')"
+            "tokenize = \"porter unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'\")"
         )
+        self._database.execute("BEGIN")
         self._database.executemany(
             "INSERT INTO skills(rowid, name, tags, description) VALUES (?, ?, ?, ?)",
             (
@@ -90,46 +127,70 @@ class SearchIndex:
                 for row, d in enumerate(documents, 1)
             ),
         )
+        self._database.execute("COMMIT")
 
     def __del__(self) -> None:
         self._database.close()
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     def search(self, query: str, limit: int = 5) -> list[str]:
         """Return the names of the best matches, best first; none if nothing fits."""
-        terms = self._terms(query)
+        return [self._names[row - 1] for row, *_ in self._rows(self._forms(query), limit)]
+
+    def rank(self, request: str, limit: int = 5) -> Ranked:
+        """Return the best matches, best first, each with what it shares with the request."""
+        forms = self._forms(request)
+        said = {word: value for word in forms if (value := worth(word)) > 0}
+        rows = self._rows(forms, limit)
+        values = {word: value * self._rarity(word, forms[word]) for word, value in said.items()}
+        whole = sum(values.values()) or 1.0
+        matches = []
+        for row, *texts in rows:
+            shared = {word: _shared(forms[word], texts) for word in values}
+            strength = sum(values[word] * weight for word, weight in shared.items())
+            covered = sum(values[word] * min(weight, 1.0) for word, weight in shared.items())
+            matches.append(Match(self._names[row - 1], strength, covered / whole))
+        return Ranked(matches, sum(said.values()))
+
+    def _rows(self, forms: dict[str, list[str]], limit: int) -> list[tuple[int, str, str, str]]:
+        terms = list(dict.fromkeys(term for word, known in forms.items() for term in _terms(word, known)))
         if not terms or limit < 1:
             return []
         with self._lock:
-            rows = self._database.execute(
-                "SELECT rowid, bm25(skills, 5.0, 3.0, 1.5) AS score FROM skills WHERE skills MATCH ? "
-                "ORDER BY score, rowid LIMIT ?",
+            return self._database.execute(
+                "SELECT rowid, name, tags, description FROM skills WHERE skills MATCH ? "
+                "ORDER BY bm25(skills, 5.0, 3.0, 1.5), rowid LIMIT ?",
                 (" OR ".join(terms), min(limit, MAX_RESULTS)),
             ).fetchall()
-        return [self._names[row - 1] for row, _score in rows]
+
+    def _rarity(self, word: str, forms: list[str]) -> float:
+        """Return how rare a word is in the library, from nearly 0 for one that every skill has to 1."""
+        have = self._frequencies.get(word)
+        if have is None:
+            terms = " OR ".join(_terms(word, forms))
+            with self._lock:
+                [have] = self._database.execute("SELECT count(*) FROM skills WHERE skills MATCH ?", (terms,)).fetchone()
+            if len(self._frequencies) < MAX_KNOWN_FREQUENCIES:
+                self._frequencies[word] = have
+        count = max(len(self._names), FEWEST_SKILLS)
+        return min(1.0, math.log(1 + (count - have + 0.5) / (have + 0.5)) / math.log(1 + (count + 0.5) / 1.5))
 
     def _indexed(self, text: str) -> str:
         words = split_words(text, indexing=True)
-        self._vocabulary.update(word for word in words if not _is_unspaced(word))
+        self._vocabulary.update(word for word in words if not is_unspaced(word))
         return " ".join(words)
 
-    def _terms(self, query: str) -> list[str]:
-        """Return the query as FTS5 terms: each word, and the beginning that its other forms share with it."""
-        terms: list[str] = []
-        given = list(dict.fromkeys(split_words(query)))
-        words = [word for word in given if word not in _STOP_WORDS] or given
-        for word in words[:MAX_QUERY_WORDS]:
-            if len(word) == 1 and _is_unspaced(word):
-                terms.append(f'"{word}" *')
-            for known in self._known_forms(word):
-                terms.append(f'"{known}"')
-                shared = max(MIN_PREFIX_LENGTH, round(len(known) * SHARED_BEGINNING))
-                if not _is_unspaced(known) and len(known) > shared:
-                    terms.append(f'"{known[:shared]}" *')
-        return list(dict.fromkeys(terms))
+    def _forms(self, query: str) -> dict[str, list[str]]:
+        """Return the words of a query, each with those it is searched by."""
+        given = list(dict.fromkeys(split_words(_ends(query, MAX_QUERY_LENGTH))))
+        words = [word for word in given if word not in STOP_WORDS] or given
+        return {word: self._known_forms(word) for word in _ends(words, MAX_QUERY_WORDS)}
 
     def _known_forms(self, word: str) -> list[str]:
         """Return the word, or where no skill has it, those nearest to it."""
-        if _is_unspaced(word) or word in self._vocabulary or not 4 <= len(word) <= MAX_WORD_LENGTH:  # noqa: PLR2004
+        if is_unspaced(word) or word in self._vocabulary or not 4 <= len(word) <= MAX_WORD_LENGTH:  # noqa: PLR2004
             return [word]
         return [word, *self._corrected(word)]
 
@@ -147,52 +208,51 @@ class SearchIndex:
         return [known for _, known in best[:MAX_CORRECTIONS]]
 
 
+def _ends(items: EndsT, most: int) -> EndsT:
+    """Return all items, or where there are more than `most`, the first and the last of them."""
+    return items if len(items) <= most else items[: most // 2] + items[-(most // 2) :]
+
+
+def _terms(word: str, forms: list[str]) -> Iterable[str]:
+    """Return FTS5 terms for a word: each form, and the beginning that its other forms share with it."""
+    if len(word) == 1 and is_unspaced(word):
+        yield f'"{word}" *'
+    for known in forms:
+        yield f'"{known}"'
+        shared = _shared_length(known)
+        if not is_unspaced(known) and len(known) > shared:
+            yield f'"{known[:shared]}" *'
+
+
+def _shared_length(word: str) -> int:
+    return max(MIN_PREFIX_LENGTH, round(len(word) * SHARED_BEGINNING))
+
+
+def _shared(forms: list[str], texts: Sequence[str]) -> float:
+    """Return what a query's word says of a skill that has these indexed texts: by field, and by how alike it is."""
+    best = 0.0
+    for text, (_field, weight) in zip(texts, _FIELDS, strict=True):
+        best = max(best, weight * _likeness(forms, text))
+    return best
+
+
+def _likeness(forms: list[str], text: str) -> float:
+    words = text.split(" ")
+    if forms[0] in words:
+        return 1.0
+    if is_unspaced(forms[0]):
+        return 0.0
+    stems = {stem(form) for form in forms[:1]}
+    if any(stem(word) in stems for word in words):
+        return 1.0
+    beginnings = tuple(form[: _shared_length(form)] for form in forms if len(form) > MIN_PREFIX_LENGTH)
+    loose = any(word in forms or word.startswith(beginnings) for word in words)
+    return LOOSE_FORM if loose else 0.0
+
+
 def _deletions(word: str) -> Iterable[str]:
     """Return the word and what is left when one letter is dropped."""
     yield word
     if len(word) > 3:  # noqa: PLR2004 - short words have too many neighbours
         for position in range(len(word)):
             yield word[:position] + word[position + 1 :]
-
-
-def split_words(text: str, *, indexing: bool = False) -> list[str]:
-    """Split text into words without accents; runs of a script without spaces become pairs of characters."""
-    if text.isascii():
-        return _ASCII_WORD.findall(text.lower())
-    words: list[str] = []
-    for run in _word().findall(_folded(text)):
-        position = 0
-        for match in _UNSPACED.finditer(run):
-            if match.start() > position:
-                words.append(run[position : match.start()])
-            words += _pairs(match[0], indexing=indexing)
-            position = match.end()
-        if position < len(run):
-            words.append(run[position:])
-    return words
-
-
-def _folded(text: str) -> str:
-    """Return text in one case and without accents; marks that letters of other scripts need stay."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", folded)))
-
-
-@functools.cache
-def _word() -> re.Pattern[str]:
-    """Return what a word is made of: letters and digits of any script, and the marks on them."""
-    marks = "".join(chr(code) for code in range(0x300, _LAST_MARK) if unicodedata.category(chr(code))[0] == "M")
-    return re.compile(rf"[^\W_]+(?:[{marks}]+[^\W_]*)*")
-
-
-def _is_unspaced(word: str) -> bool:
-    return _UNSPACED.match(word) is not None
-
-
-def _pairs(run: str, *, indexing: bool) -> list[str]:
-    if len(run) == 1:
-        return [] if run in _CJK_STOP else [run]
-    pairs = [run[start : start + 2] for start in range(len(run) - 1)]
-    words = [pair for pair in pairs if not all(character in _CJK_STOP for character in pair)]
-    # Of a skill the last character too, so that a query of one character meets every place it stands in.
-    return [*words, run[-1]] if indexing and run[-1] not in _CJK_STOP else words

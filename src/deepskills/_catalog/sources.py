@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from deepskills._types import SkillSource
+from deepskills._types import OptionalSource, SkillSource
 
 PASSED_OVER = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 """Directories that never hold skills or resources."""
@@ -16,6 +16,8 @@ class Source:
 
     path: str
     label: str
+    is_optional: bool = False
+    """Whether it may be missing or empty without a problem."""
 
 
 def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
@@ -35,7 +37,10 @@ def _parse_source(source: SkillSource) -> Source:
         return Source(path, derive_label(path))
     if isinstance(source, tuple) and len(source) == 2 and all(isinstance(part, str) for part in source):  # noqa: PLR2004
         return Source(str.__str__(source[0]), str.__str__(source[1]))
-    raise TypeError(f"a source is a path or a (path, label) pair of strings, got {source!r}")
+    if isinstance(source, OptionalSource) and isinstance(source.path, str):
+        label = derive_label(source.path) if source.label is None else source.label
+        return Source(str.__str__(source.path), label, is_optional=True)
+    raise TypeError(f"a source is a path, a (path, label) pair of strings or an OptionalSource, got {source!r}")
 
 
 def derive_label(path: str) -> str:

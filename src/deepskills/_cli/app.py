@@ -1,26 +1,20 @@
-"""The `deepskills` command: list, inspect, search, validate and create skills."""
+"""The `deepskills` command: list, inspect, search, validate, create and diagnose skills.
 
-import importlib.metadata
-import logging
+Only what every command needs is imported here; what one command needs, it imports when it runs.
+"""
+
 import sys
-from typing import Annotated, Any, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
-import typer
-from typer.core import TyperGroup
+import click
 
-from deepskills._catalog.sources import Source
-from deepskills._cli.catalog import (
-    DEFAULT_SOURCES,
-    LocalCatalog,
-    UsageError,
-    absolute,
-    choose_sources,
-    read_catalog,
-)
-from deepskills._cli.create import free_place, write_skill
-from deepskills._cli.output import Output, prose, visible
-from deepskills._cli.validate import validate_paths
+from deepskills._cli.sources import DEFAULT_SOURCES, NEW_SKILLS, UsageError, absolute
 from deepskills._errors import SkillNotFoundError, SkillsError
+
+if TYPE_CHECKING:
+    from deepskills._cli.catalog import LocalCatalog
+    from deepskills._cli.output import Output
 
 __all__ = ["app", "main"]
 
@@ -33,19 +27,21 @@ MISUSED = 2
 INTERRUPTED = 130
 """Exit code: ended by Ctrl-C, as `__main__` has it for what comes before."""
 
+SHELLS = ("bash", "zsh", "fish")
+"""The shells that completion is made for."""
 
-class _Commands(TyperGroup):
+
+class _Commands(click.Group):
     """The commands; what they raise for the user becomes one line and an exit code."""
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's releases disagree on the type
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - whatever a command returns
         """Run a command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             raise
         except KeyboardInterrupt:
-            # Older releases of typer call this an abort, and exit with 1.
-            raise typer.Exit(INTERRUPTED) from None
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except (UsageError, SkillNotFoundError) as error:
             message, code = str(error), MISUSED
         except SkillsError as error:
@@ -53,43 +49,20 @@ class _Commands(TyperGroup):
         except OSError as error:
             path = f"{error.filename}: " if error.filename else ""
             message, code = f"{path}{error.strerror or error}. Check the path and its permissions.", FAILED
-        Output().remark(f"Error: {message}", "red")
-        raise typer.Exit(code)
-
-
-app = typer.Typer(
-    name="deepskills",
-    cls=_Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Look at Agent Skills on this machine, check them, and start new ones.",
-)
-
-Sources = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source",
-        "-s",
-        metavar="DIR",
-        help="A directory that holds skill directories. Repeatable; the later wins.",
-        show_default=" and ".join(DEFAULT_SOURCES),
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+        _output().remark(f"Error: {message}", "red")
+        raise click.exceptions.Exit(code)
 
 
 def main() -> None:
-    """Run the command and exit; no failure shows a traceback."""
+    """Run the command and exit; no failure shows a traceback, except a package that cannot be imported."""
     for stream in (sys.stdout, sys.stderr):
         _show_what_cannot_be_encoded(stream)
-    # The backend logs what reaches the user as a problem.
-    logging.getLogger("deepagents").addHandler(logging.NullHandler())
     try:
         app(prog_name="deepskills")
+    except ImportError:
+        raise
     except Exception as error:  # noqa: BLE001 - the last stop
-        Output().remark(f"Error: deepskills failed ({type(error).__name__}: {error}). Please report it.", "red")
+        _output().remark(f"Error: deepskills failed ({type(error).__name__}: {error}). Please report it.", "red")
         sys.exit(FAILED)
 
 
@@ -99,148 +72,210 @@ def _show_what_cannot_be_encoded(stream: TextIO) -> None:
         reconfigure(errors="backslashreplace")
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
-    if asked:
-        typer.echo(f"deepskills {importlib.metadata.version('deepskills')}")
-        raise typer.Exit
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version  # noqa: PLC0415 - slow, and needed here alone
+
+        click.echo(f"deepskills {version('deepskills')}")
+        ctx.exit()
 
 
-@app.callback()
-def _root(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    pass
+def _print_completion(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None and not ctx.resilient_parsing:
+        from click.shell_completion import get_completion_class  # noqa: PLC0415 - needed here alone
+
+        shell = get_completion_class(value)
+        if shell is None:
+            raise UsageError(f"There is no completion for {value}. Name one of {', '.join(SHELLS)}.")
+        click.echo(shell(app, {}, "deepskills", "_DEEPSKILLS_COMPLETE").source())
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+@click.option(
+    "--show-completion",
+    type=click.Choice(SHELLS),
+    is_eager=True,
+    expose_value=False,
+    callback=_print_completion,
+    help="Print the completion script of a shell.",
+)
+def app() -> None:
+    """Look at Agent Skills on this machine, check them, and start new ones."""
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+sources = click.option(
+    "--source",
+    "-s",
+    multiple=True,
+    metavar="DIR",
+    help="A directory that holds skill directories. Repeatable; the later wins. "
+    f"Without it: those of {', '.join(DEFAULT_SOURCES)} that exist.",
+)
+
+
+def _complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the skills whose names a shell may offer; on any failure none."""
+    from deepskills._cli.catalog import read_catalog  # noqa: PLC0415 - only names need it
+    from deepskills._cli.output import prose  # noqa: PLC0415 - only names need it
+
+    try:
+        local = read_catalog(ctx.params.get("source"))
+    except (OSError, SkillsError):
+        return []
+    names = [prose(found.row["name"]) for found in local.usable]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 @app.command("list")
-def list_skills(*, source: Sources = None, as_json: AsJson = False) -> None:
-    """List all skills with their source, token cost, files and problems."""
-    output = Output()
+@sources
+@as_json
+def list_skills(source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+    """List all skills, with costs and problems."""
+    from deepskills._cli import screens  # noqa: PLC0415 - imported by the commands that need it
+
+    output = _output()
     local = _read(source, output)
     if as_json:
         output.json([found.row for found in local.found])
     else:
-        output.skills(local.found, local.catalog.sources)
+        screens.show_list(output, local)
         output.problem_remarks(problem for found in local.found for problem in found.row["problems"])
     _finish(local)
 
 
 @app.command()
-def search(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the skill should be for, in a few words.")],
-    *,
-    source: Sources = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many to show.")] = 5,
-    as_json: AsJson = False,
-) -> None:
-    """Find the skills that fit a task, best first."""
-    output = Output()
+@click.argument("query")
+@sources
+@click.option("--limit", "-n", type=click.IntRange(min=1), default=5, show_default=True, help="How many to show.")
+@as_json
+def search(query: str, source: Sequence[str], limit: int, as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+    """Find the skills that fit a task, best first.
+
+    QUERY says in a few words what the skill should be for.
+    """
+    from deepskills._cli import screens  # noqa: PLC0415 - imported by the commands that need it
+
+    output = _output()
     local = _read(source, output)
     hits = local.search(query, limit)
     if as_json:
         output.json([found.row for found in hits])
     else:
-        output.hits(hits)
+        screens.show_hits(output, hits)
         if not hits and local.found:
             output.remark(f"No skill fits '{query}'. Try other words, or see `deepskills list`.")
     _finish(local)
 
 
-def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the skills whose names a shell may offer; on any failure none."""
-    try:
-        local = read_catalog(choose_sources(ctx.params.get("source")))
-    except (OSError, SkillsError):
-        return []
-    names = [prose(found.row["name"]) for found in local.found if found.is_usable]
-    return [name for name in names if name.startswith(incomplete)]
-
-
 @app.command()
-def info(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The skill's name.", autocompletion=_complete_name)],
-    *,
-    source: Sources = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show all that is known of one skill."""
-    output = Output()
+@click.argument("name", shell_complete=_complete_name)
+@sources
+@as_json
+def info(name: str, source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+    """Show all that is known of the skill NAME."""
+    from deepskills._cli import screens  # noqa: PLC0415 - imported by the commands that need it
+
+    output = _output()
     local = _read(source, output)
     found = local.get(name)
     if not found.is_usable:
         output.problem_remarks(found.row["problems"])
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
     if as_json:
         output.json(found.details())
     else:
-        output.details(found)
+        screens.show_details(output, found)
         output.problem_remarks(found.row["problems"])
     _finish(local)
 
 
 @app.command()
-def validate(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH", help="SKILL.md files, skill directories and trees of them."),
-    ] = None,
-    *,
-    source: Annotated[
-        list[str] | None, typer.Option("--source", "-s", metavar="DIR", help="A further tree. Repeatable.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check skills strictly; exit 1 if anything is wrong."""
-    output = Output()
-    wanted = [*(paths or []), *(source or [])]
-    if not wanted:
-        raise UsageError("Nothing to validate. Name a SKILL.md, a skill's directory or a tree of skills.")
-    done = validate_paths(wanted)
+@sources
+@as_json
+def doctor(source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+    """Diagnose: what an agent sees, what is wrong, what it costs.
+
+    Skills are seen as an agent with default settings sees them. Exits with 1 if something is broken.
+    """
+    from deepskills._cli.catalog import read_catalog  # noqa: PLC0415 - imported by the commands that need it
+    from deepskills._cli.doctor import examine  # noqa: PLC0415 - this command alone needs it
+    from deepskills._cli.doctor_screen import show_examination  # noqa: PLC0415 - this command alone needs it
+
+    output = _output()
+    local = read_catalog(source)
+    found = examine(local)
+    if as_json:
+        output.json(found.report)
+    else:
+        show_examination(output, found)
+    if not local.found:
+        output.remark(_nothing_found(local))
+    if not found.is_well:
+        raise click.exceptions.Exit(FAILED)
+
+
+@app.command()
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.option("--source", "-s", multiple=True, metavar="DIR", help="A further tree. Repeatable.")
+@as_json
+def validate(paths: Sequence[str], source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+    """Check skills strictly; exit 1 if anything is wrong.
+
+    PATH is a SKILL.md, a skill's directory or a tree of skills; without any, the usual sources are checked.
+    """
+    from deepskills._cli.output import counted  # noqa: PLC0415 - imported by the commands that need it
+    from deepskills._cli.validate import validate_paths, validate_usual_sources  # noqa: PLC0415 - needed here alone
+
+    output = _output()
+    if wanted := [*paths, *source]:
+        done = validate_paths(wanted)
+    else:
+        done, used = validate_usual_sources()
+        output.remark(f"Checking {_and(used)}.")
     if as_json:
         output.json(done.problems)
     else:
         output.problems(done.problems)
-    skills = "1 skill" if done.skills == 1 else f"{done.skills} skills"
-    problems = "1 problem" if len(done.problems) == 1 else f"{len(done.problems) or 'no'} problems"
-    output.remark(f"{skills} checked, {problems}.", "red" if done.problems else "green")
+    problems = counted(len(done.problems), "problem") if done.problems else "no problems"
+    output.remark(f"{counted(done.skills, 'skill')} checked, {problems}.", "red" if done.problems else "green")
     if done.problems:
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 @app.command()
-def create(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and single hyphens between them.")
-    ],
-    *,
-    description: Annotated[
-        str | None,
-        typer.Option("--description", "-d", help="What the skill does and when to use it; asked for if left out."),
-    ] = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--source",
-            "-s",
-            metavar="DIR",
-            help="Where the skill's directory goes. Repeatable; the last counts.",
-            show_default=DEFAULT_SOURCES[-1],
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Start a skill that passes validation. Never overwrites anything."""
-    output = Output()
-    given = source[-1] if source else DEFAULT_SOURCES[-1]
+@click.argument("name")
+@click.option(
+    "--description", "-d", metavar="TEXT", help="What the skill does and when to use it; asked for if left out."
+)
+@click.option(
+    "--source",
+    "-s",
+    multiple=True,
+    metavar="DIR",
+    help=f"Where the skill's directory goes. Repeatable; the last counts. Without it: {NEW_SKILLS}.",
+)
+@as_json
+def create(name: str, description: str | None, source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+    """Start the skill NAME, which passes validation. Never overwrites anything.
+
+    NAME is made of lower-case letters, digits and single hyphens between them.
+    """
+    from deepskills._cli.create import free_place, write_skill  # noqa: PLC0415 - this command alone needs it
+    from deepskills._cli.output import visible  # noqa: PLC0415 - imported by the commands that need it
+
+    output = _output()
+    given = source[-1] if source else NEW_SKILLS
     place = free_place(absolute(given), name)
     file = write_skill(place, _ask_for_description() if description is None else description)
     if as_json:
-        found = read_catalog([Source(place.as_posix(), given)]).get(name)
-        found.row["source"] = place.parent.as_posix()
-        output.json(found.row)
+        from deepskills._cli.catalog import read_one  # noqa: PLC0415 - JSON alone needs it
+
+        output.json(read_one(place.as_posix(), given).row)
     else:
         output.line("Created ", (visible(str(file)), "bold"))
 
@@ -248,20 +283,39 @@ def create(
 def _ask_for_description() -> str:
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError("There is no description. Pass one: --description 'What it does, and when to use it.'")
-    answer: str = typer.prompt("What does the skill do, and when should it be used?", err=True)
+    answer: str = click.prompt("What does the skill do, and when should it be used?", err=True)
     return answer
 
 
-def _read(source: list[str] | None, output: Output) -> LocalCatalog:
+def _output() -> "Output":
+    from deepskills._cli.output import Output  # noqa: PLC0415 - the help needs none
+
+    return Output()
+
+
+def _read(source: Sequence[str], output: "Output") -> "LocalCatalog":
     """Read the catalog and remark on sources; the skills' own problems are left to the caller."""
-    local = read_catalog(choose_sources(source))
+    from deepskills._cli.catalog import read_catalog  # noqa: PLC0415 - imported by the commands that need it
+
+    local = read_catalog(source)
     output.problem_remarks(local.source_problems)
+    if local.is_default and local.found:
+        output.remark(f"Skills from {_and([source.label for source in local.sources])}.")
     if not local.found and not local.source_problems:
-        output.remark(f"No skills in {' or '.join(DEFAULT_SOURCES)}. Start one with `deepskills create NAME`.")
+        output.remark(_nothing_found(local))
     return local
 
 
-def _finish(local: LocalCatalog) -> None:
+def _nothing_found(local: "LocalCatalog") -> str:
+    places = DEFAULT_SOURCES if local.is_default else [source.label for source in local.sources]
+    return f"No skills in {_and(places, 'or')}. Start one with `deepskills create NAME`."
+
+
+def _and(names: Sequence[str], word: str = "and") -> str:
+    return f" {word} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+def _finish(local: "LocalCatalog") -> None:
     """Exit with a failure if a source could not be read: what was shown may not be all."""
     if any(found["severity"] == "error" for found in local.source_problems):
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)

@@ -1,38 +1,36 @@
 """What the command line knows of the skills in local directories."""
 
 import os
-import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from deepagents.backends import FilesystemBackend
-from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 from typing_extensions import TypedDict
 
-from deepskills._agent.tools import count_tokens
-from deepskills._backend.plan import Plan, drive
-from deepskills._catalog.discovery import Catalog, Known, Reading, SkillCache, discover
+from deepskills._backend.plan import Plan
+from deepskills._catalog.catalog import Catalogs
+from deepskills._catalog.discovery import Discovery, discover, source_errors
+from deepskills._catalog.entries import SkillEntry, Visibility
 from deepskills._catalog.lookup import SearchCache, find_or_raise
+from deepskills._catalog.readings import Reading, Readings
 from deepskills._catalog.sources import Source, lies_under, parent
-from deepskills._errors import SkillsError
+from deepskills._cli.files import perform
+from deepskills._cli.sources import UsageError, named_sources, usual_sources
+from deepskills._files.contents import Contents, read_contents
+from deepskills._files.inventory import Inventory
+from deepskills._format.frontmatter import as_text
 from deepskills._format.problems import problem
-from deepskills._loading.decisions import Preparation, Prepared, prepare
-from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
+from deepskills._loading.tokens import count_tokens
+from deepskills._prompt.block import skill_block
+from deepskills._prompt.section import Section, SectionInput
+from deepskills._prompt.template import SKILLS_SYSTEM_PROMPT
+from deepskills._types import SkillProblem
 
-DEFAULT_SOURCES = ("~/.agents/skills", ".agents/skills")
-"""Where skills are looked for if no source is named; the project's win over the user's."""
-
-LOADING = Preparation(depth=1, count_tokens=count_tokens, may_read=lambda _path: True)
+RESOURCE_DEPTH = 1
 """Skills are measured as an agent with default settings loads them."""
 
-
-ResultT = TypeVar("ResultT")
-
-
-class UsageError(SkillsError):
-    """The command was given something that is wrong or is not there."""
+_USER_ONLY = "disable-model-invocation"
+"""The field of the frontmatter that keeps a skill from the model."""
 
 
 class SkillRow(TypedDict):
@@ -84,25 +82,36 @@ class Found:
 
     row: SkillRow
     source: Source
-    ready: Prepared | None = None
+    entry: SkillEntry | None = None
+    inventory: Inventory = field(default_factory=Inventory)
+    text: str = ""
+    """The whole file."""
+
+    failure: str | None = None
+    """Why it could not be read."""
 
     @property
     def is_usable(self) -> bool:
         """Whether an agent could load it."""
-        return self.ready is not None and self.ready.failure is None
+        return self.entry is not None and self.failure is None
+
+    @cached_property
+    def is_user_only(self) -> bool:
+        """Whether its author keeps it from the model: only a user starts it."""
+        return self.entry is not None and as_text(self.entry.frontmatter.get(_USER_ONLY)).strip().lower() == "true"
 
     def details(self) -> SkillDetails:
         """Return all that is known of a usable skill."""
-        if self.ready is None:
+        if self.entry is None:
             raise UsageError(f"The skill {self.row['name']} cannot be used.")
-        skill = self.ready.skill
+        skill = self.entry.skill
         return SkillDetails(
             **self.row,
             license=skill["license"],
             compatibility=skill["compatibility"],
             metadata=skill["metadata"],
             allowed_tools=skill["allowed_tools"],
-            files=[FileRow(path=file["path"], type=file["type"]) for file in self.ready.inventory.resources],
+            files=[FileRow(path=file["path"], type=file["type"]) for file in self.inventory.resources],
         )
 
 
@@ -110,10 +119,31 @@ class Found:
 class LocalCatalog:
     """The skills of some sources, usable or not, and what is wrong with the sources themselves."""
 
-    catalog: Catalog
+    discovery: Discovery
     found: list[Found]
+    """Sorted by name."""
+
+    sources: list[Source]
     source_problems: list[SkillProblem]
-    tags: Mapping[str, str] = field(default_factory=dict)
+    is_default: bool = False
+    """Whether nobody named the sources."""
+
+    @property
+    def usable(self) -> list[Found]:
+        """The skills that an agent could load."""
+        return [found for found in self.found if found.is_usable]
+
+    @property
+    def problems(self) -> list[SkillProblem]:
+        """Everything that is wrong, sources first."""
+        return [*self.source_problems, *(noted for found in self.found for noted in found.row["problems"])]
+
+    def prompt(self) -> str:
+        """Return the section about skills that every request of an agent with these sources holds."""
+        section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True)
+        hidden: dict[str, Visibility] = {found.row["name"]: "user-only" for found in self.usable if found.is_user_only}
+        errors = source_errors(self.source_problems)
+        return section.render(SectionInput(self.discovery.catalog, self.sources, errors, hidden=hidden))
 
     def get(self, name: str) -> Found:
         """Return the usable skill of that name, in any case.
@@ -122,145 +152,102 @@ class LocalCatalog:
             SkillFormatError: If there is such a directory, but its file is broken.
             SkillNotFoundError: If there is none; the message names the closest.
         """
-        return self._of(find_or_raise(self.catalog.skills, self.catalog.problems, name))
+        return self._of(find_or_raise(self.discovery.catalog, self.discovery.problems, name))
 
     def search(self, query: str, limit: int) -> list[Found]:
         """Return the usable skills that fit `query`, best first."""
-        hits = SearchCache().search(self.catalog.skills, self.tags, query, limit)
-        return [self._of(skill) for skill in hits]
+        hits = SearchCache().search(self.discovery.catalog, query, limit)
+        return [self._of(entry) for entry in hits]
 
-    def _of(self, skill: SkillMetadata) -> Found:
-        return next(found for found in self.found if found.row["path"] == skill["path"])
-
-
-def absolute(path: str) -> str:
-    """Return a path of the local machine in full, `~` and `..` worked out.
-
-    Raises:
-        UsageError: If it is empty, or names the home of a user who does not exist.
-    """
-    if not path.strip():
-        raise UsageError("A path is empty. Name a directory, or `.` for the current one.")
-    try:
-        local = Path(path).expanduser()
-    except RuntimeError:
-        raise UsageError(f"There is no home directory for {path}. Write the path in full.") from None
-    return Path(os.path.abspath(local)).as_posix()  # noqa: PTH100 - pathlib keeps `..`
+    def _of(self, entry: SkillEntry) -> Found:
+        return next(found for found in self.found if found.row["path"] == entry.path)
 
 
-class LocalFiles(FilesystemBackend):
-    """The file system of this machine. Pipes and devices are never opened, and no `SKILL.md` is passed over."""
+def read_catalog(given: Sequence[str] | None) -> LocalCatalog:
+    """Read the skills of the sources named, else of the usual ones, as an agent with default settings would.
 
-    def ls(self, path: str) -> LsResult:
-        """List a directory, with a `SKILL.md` that is neither file nor directory."""
-        result = super().ls(path)
-        own = f"{path.rstrip('/')}/{SKILL_FILE}"
-        if result.entries is None or any(entry["path"].rstrip("/") == own for entry in result.entries):
-            return result
-        if not os.path.lexists(own):
-            return result
-        return LsResult(error=result.error, entries=[*result.entries, FileInfo(path=own, is_dir=False)])
-
-    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files; what is none, but there, is an error."""
-        replies = {reply.path: reply for reply in super().download_files([p for p in paths if not _is_odd(p)])}
-        return [replies.get(path) or FileDownloadResponse(path=path, error=_NO_FILE) for path in paths]
-
-
-_NO_FILE = "it is a pipe, a device or a link that leads nowhere"
-
-
-def _is_odd(path: str) -> bool:
-    """Whether something is there that is neither file nor directory."""
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116 - a path of the backend
-    except FileNotFoundError:
-        return os.path.islink(path)  # noqa: PTH114 - a path of the backend
-    except (OSError, ValueError):
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
-
-
-def _is_there(check: Callable[[Path], bool], source: Source) -> bool:
-    """Whether a check holds; a path that cannot be looked at counts as there, so that the reading reports it."""
-    try:
-        return check(Path(source.path))
-    except OSError:
-        return True
-
-
-def choose_sources(given: Sequence[str] | None) -> list[Source]:
-    """Return the sources to read, each labelled as it was given: those named, else the default ones that exist.
+    Of the usual sources nobody said that they hold skills: those without any are left out, and so are warnings about
+    a skill that is linked from one of them to another.
 
     Raises:
         UsageError: If a named source is a file, or none of them exists.
     """
-    if not given:
-        sources = [Source(absolute(path), path) for path in DEFAULT_SOURCES]
-        return [source for source in sources if _is_there(Path.is_dir, source)]
-    sources = [Source(absolute(path), path) for path in given]
-    for source in sources:
-        if _is_there(Path.exists, source) and not _is_there(Path.is_dir, source):
-            raise UsageError(f"The source {source.label} is a file. Name the directory that holds skill directories.")
-    if not any(_is_there(Path.exists, source) for source in sources):
-        names = ", ".join(source.label for source in sources)
-        raise UsageError(f"There is no such source: {names}. Name a directory that holds skill directories.")
-    return sources
+    if given:
+        return perform(_read(named_sources(given)))
+    local = perform(_read(usual_sources()))
+    empty = {noted["path"] for noted in local.source_problems if noted["code"] == "source-empty"}
+    for found in local.found:
+        found.row["problems"] = [noted for noted in found.row["problems"] if not _is_same_file(noted, found)]
+    return replace(
+        local,
+        sources=[source for source in local.sources if source.path not in empty],
+        source_problems=[noted for noted in local.source_problems if noted["code"] != "source-empty"],
+        is_default=True,
+    )
 
 
-def read_catalog(sources: Sequence[Source]) -> LocalCatalog:
-    """Read the skills of all sources as an agent with default settings would; the later source wins."""
-    return perform(_read(sources))
+def read_one(place: str, source: str) -> Found:
+    """Read the skill in the directory `place`, as if it were found in `source`."""
+    [found] = perform(_read([Source(place, source)])).found
+    found.row["source"] = parent(place)
+    return found
 
 
-def perform(plan: Plan[ResultT]) -> ResultT:
-    """Perform a plan on the local file system; its paths are absolute."""
-    return drive(plan, lambda: LocalFiles(virtual_mode=False))
+def _is_same_file(noted: SkillProblem, found: Found) -> bool:
+    return noted["code"] == "skill-shadowed" and os.path.realpath(noted["path"]) == os.path.realpath(found.row["path"])
+
+
+class _NotedReadings(Readings):
+    """Readings that also say which name each usable file claims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims: dict[str, str] = {}
+
+    def read(self, path: str, content: bytes) -> Reading:
+        reading = super().read(path, content)
+        if reading.metadata is not None:
+            self.claims[path] = reading.metadata["name"]
+        return reading
 
 
 def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
-    cache = SkillCache()
-    claims: dict[str, str] = {}
-
-    def read(path: str, content: bytes) -> Reading:
-        reading = cache.read(path, content)
-        if reading[0] is not None:
-            claims[path] = reading[0]["name"]
-        return reading
-
-    catalog = yield from discover(sources, max_depth=1, read=read, known=Known())
-    prepared = yield from prepare(catalog.skills, LOADING)
-    usable = {name: _found(ready, _source_of(ready.skill["path"], catalog)) for name, ready in prepared.items()}
+    readings = _NotedReadings()
+    discovery = yield from discover(sources, max_depth=1, readings=readings, catalogs=Catalogs(readings))
+    catalog = discovery.catalog
+    contents = yield from read_contents(catalog.entries, RESOURCE_DEPTH)
+    places = {source.path: source for source in sources}
+    usable = {e.name: _found(e, contents[e.name], places.get(e.source, Source(e.source, ""))) for e in catalog.entries}
     broken: dict[str, Found] = {}
     source_problems: list[SkillProblem] = []
-    source_paths = {source.path for source in sources}
-    for noted in catalog.problems:
+    for noted in discovery.problems:
         path = noted["path"]
-        if path in source_paths:
+        if path in places:
             source_problems.append(noted)
             continue
-        found = usable.get(claims[path]) if path in claims else None
+        found = usable.get(readings.claims[path]) if path in readings.claims else None
         if found is None:
-            found = broken.setdefault(path, _broken(path, _source_of(path, catalog)))
+            found = broken.setdefault(path, _broken(path, _source_of(path, sources)))
         found.row["problems"].append(noted)
     everything = sorted([*usable.values(), *broken.values()], key=lambda found: (found.row["name"], found.row["path"]))
-    return LocalCatalog(catalog, everything, source_problems, catalog.tags)
+    return LocalCatalog(discovery, everything, list(catalog.sources), source_problems)
 
 
-def _found(ready: Prepared, source: Source) -> Found:
-    skill = ready.skill
+def _found(entry: SkillEntry, contents: Contents, source: Source) -> Found:
+    text, failure = contents.text()
+    inventory = contents.inventory
     row = SkillRow(
-        name=skill["name"],
-        description=skill["description"],
-        path=skill["path"],
+        name=entry.name,
+        description=entry.description,
+        path=entry.path,
         source=source.path,
-        tokens=ready.tokens,
-        resources=len(ready.inventory.resources) + ready.inventory.more,
+        tokens=count_tokens(skill_block(entry, text, inventory)) if failure is None else 0,
+        resources=len(inventory.resources) + inventory.more,
         problems=[],
     )
-    if ready.failure is not None:
-        row["problems"].append(problem(skill["path"], "skill-unreadable", reason=ready.failure))
-    return Found(row, source, ready)
+    if failure is not None:
+        row["problems"].append(problem(entry.path, "skill-unreadable", reason=failure))
+    return Found(row, source, entry, inventory, text, failure)
 
 
 def _broken(path: str, source: Source) -> Found:
@@ -270,12 +257,7 @@ def _broken(path: str, source: Source) -> Found:
     )
 
 
-def _source_of(path: str, catalog: Catalog) -> Source:
-    """Return the source that gave `path`: where sources lie in each other, the innermost."""
-    roots: Iterable[tuple[int, int, Source]] = (
-        (len(root), rank, source)
-        for rank, source in enumerate(catalog.sources)
-        for root in (source.path, *catalog.origins.get(source.path, []))
-        if lies_under(path, root)
-    )
-    return max(roots, key=lambda root: root[:2], default=(0, 0, Source(parent(parent(path)), "")))[2]
+def _source_of(path: str, sources: Sequence[Source]) -> Source:
+    """Return the source that an unusable file lies in: where sources lie in each other, the innermost."""
+    holding = [source for source in sources if lies_under(path, source.path)]
+    return max(holding, key=lambda source: len(source.path), default=Source(parent(parent(path)), ""))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from deepskills._cli.catalog import UsageError
+from deepskills._cli.sources import UsageError
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._files.inventory import RESOURCE_DIRECTORIES
 from deepskills._format.writing import generate_skill_md

@@ -6,17 +6,12 @@ Data goes to standard output, remarks to standard error. Whatever strangers wrot
 import io
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import TextIO
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from deepskills._catalog.sources import Source
-from deepskills._cli.catalog import Found
-from deepskills._files.inventory import summarize
 from deepskills._types import SkillProblem
 
 BAR_WIDTH = 16
@@ -25,7 +20,8 @@ BAR_WIDTH = 16
 _JOINERS = frozenset("\u200c\u200d")
 """Invisible, but part of words and emoji."""
 
-_STYLES = {"error": "red", "warning": "yellow"}
+STYLES = {"error": "red", "warning": "yellow"}
+"""How each severity looks."""
 
 
 def visible(text: str) -> str:
@@ -99,133 +95,58 @@ class Output:
         for found in problems:
             self._err.print(_problem_line(found), soft_wrap=True)
 
-    def skills(self, found: Sequence[Found], sources: Sequence[Source]) -> None:
-        """Show skills with source, cost, files and problems; in a terminal also as bars, and each source's share."""
-        if not self._out.is_terminal:
-            for skill in found:
-                tokens = _counted(skill.row["tokens"], "token")
-                self._tabbed(skill.row["name"], _label(skill.source), tokens, _files(skill), _verdict(skill))
-        elif found:
-            self._out.print(self._cost_table(found), "", self._share_table(found, sources), sep="\n")
-
-    def hits(self, found: Sequence[Found]) -> None:
-        """Show what a search found, best first."""
-        if not self._out.is_terminal:
-            for skill in found:
-                self._tabbed(skill.row["name"], skill.row["description"])
-        elif found:
-            table = _table("Skill", "Description", "Source")
-            for skill in found:
-                cells = (skill.row["name"], skill.row["description"], _label(skill.source))
-                table.add_row(Text(prose(cells[0]), "bold"), *(Text(prose(cell)) for cell in cells[1:]))
-            self._out.print(table)
-
-    def details(self, skill: Found) -> None:
-        """Show all that is known of one skill, a property a line."""
-        known = skill.details()
-        self._property("Name", prose(known["name"]))
-        self._property("Description", prose(known["description"]))
-        self._property("Path", visible(known["path"]))
-        self._property("Source", visible(known["source"]))
-        properties: Mapping[str, str | None] = {
-            "License": known["license"],
-            "Compatibility": known["compatibility"],
-            "Allowed tools": ", ".join(known["allowed_tools"]),
-            **{f"Metadata {key}": value for key, value in known["metadata"].items()},
-            "Tokens": str(known["tokens"]),
-            "Files": _files(skill),
-        }
-        for name, value in properties.items():
-            if value:
-                self._property(prose(name), prose(value))
-        directory = known["path"].rpartition("/")[0]
-        for file in known["files"]:
-            self.line(f"  {visible(file['path'].removeprefix(f'{directory}/'))}")
-
-    def _property(self, name: str, value: str) -> None:
-        self.line((f"{name}:", "bold"), f" {value}")
-
-    def _tabbed(self, *cells: str) -> None:
+    def tabbed(self, *cells: str) -> None:
+        """Print one line for programs, a tab between cells."""
         self._stdout.write("\t".join(prose(cell) for cell in cells) + "\n")
 
-    def _cost_table(self, found: Sequence[Found]) -> Table:
-        table = _table("Skill", "Source", "Tokens", "", "Files", "Problems")
-        table.columns[2].justify = "right"
-        table.columns[3].no_wrap = True
-        most = max(skill.row["tokens"] for skill in found)
-        for skill in found:
-            tokens = skill.row["tokens"]
-            table.add_row(
-                Text(prose(skill.row["name"]), "bold"),
-                Text(prose(_label(skill.source))),
-                Text(f"{tokens:,}"),
-                Text(self._bar(tokens, most), "cyan"),
-                Text(_files(skill)),
-                Text(_verdict(skill), _style(skill)),
-            )
-        return table
+    def lines(self, lines: Iterable[Text]) -> None:
+        """Print lines that fit already."""
+        self._out.print(Text("\n").join(lines), soft_wrap=True)
 
-    def _share_table(self, found: Sequence[Found], sources: Sequence[Source]) -> Table:
-        usable = [skill for skill in found if skill.is_usable]
-        everything = sum(skill.row["tokens"] for skill in usable)
-        table = _table("Source", "Skills", "Tokens", "Share of the catalog")
-        table.columns[1].justify = table.columns[2].justify = "right"
-        table.columns[3].no_wrap = True
-        for source in sources:
-            own = [skill for skill in usable if skill.source.path == source.path]
-            tokens = sum(skill.row["tokens"] for skill in own)
-            share = tokens / everything if everything else 0.0
-            table.add_row(
-                Text(prose(_label(source))),
-                Text(str(len(own))),
-                Text(f"{tokens:,}"),
-                Text.assemble(f"{share:>4.0%} ", (self._bar(tokens, everything), "magenta")),
-            )
-        return table
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person reads standard output."""
+        return self._out.is_terminal
 
-    def _bar(self, part: int, whole: int) -> str:
+    @property
+    def width(self) -> int:
+        """How many columns the terminal has."""
+        return self._out.width
+
+    def paragraph(self, text: str, indent: int, limit: int, style: str = "") -> list[Text]:
+        """Return text in at most `limit` lines of the terminal's width; a cut one ends in dots."""
+        room = max(20, self.width - indent)
+        wrapped = list(Text(prose(text), style).wrap(self._out, room))
+        if len(wrapped) > limit:
+            dots = "..." if self._out.options.ascii_only else "…"
+            wrapped = [*wrapped[: limit - 1], Text(_cut(wrapped[limit - 1], room - len(dots)) + dots, style)]
+        for line in wrapped:
+            line.rstrip()
+            line.pad_left(indent)
+        return wrapped
+
+    def bar(self, part: int, whole: int) -> str:
         """Return a bar of `part` in `whole`; whatever is there shows."""
         length = max(1, round(part / whole * BAR_WIDTH)) if part > 0 else 0
-        return ("#" if self._out.options.ascii_only else "█") * length
+        return (("#" if self._out.options.ascii_only else "█") * length).ljust(BAR_WIDTH)
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in headings:
-        # Folded, never cut: a name or path that is not there in full is of no use.
-        table.add_column(heading, overflow="fold")
-    return table
+def _cut(line: Text, room: int) -> str:
+    """Return the start of a line that fits, without half a word unless the word fills the line."""
+    kept = line.copy()
+    kept.rstrip()
+    if kept.cell_len <= room:
+        return kept.plain
+    kept.truncate(room, overflow="crop")
+    words = kept.plain.rpartition(" ")[0]
+    return words if len(words) > room // 2 else kept.plain.rstrip()
 
 
 def _problem_line(found: SkillProblem) -> Text:
-    style = _STYLES[found["severity"]]
+    style = STYLES[found["severity"]]
     return Text.assemble(visible(found["path"]), ": ", (found["code"], style), f": {prose(found['message'])}")
 
 
-def _label(source: Source) -> str:
-    return source.label or source.path
-
-
-def _files(skill: Found) -> str:
-    if skill.ready is None:
-        return "-"
-    inventory = skill.ready.inventory
-    more = f" and {inventory.more} more" if inventory.more else ""
-    return f"{summarize(inventory.resources) or 'no files'}{more}"
-
-
-def _verdict(skill: Found) -> str:
-    codes = ", ".join(dict.fromkeys(found["code"] for found in skill.row["problems"]))
-    if not skill.is_usable:
-        return f"not usable: {codes}"
-    return codes or "ok"
-
-
-def _style(skill: Found) -> str:
-    if not skill.is_usable:
-        return _STYLES["error"]
-    return _STYLES["warning"] if skill.row["problems"] else "green"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where it is due."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,15 +1,17 @@
 """Plans: the strict reading of files, skill directories and whole trees."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deepskills._backend.plan import Entry, Failed, ListDirectory, Listing, Plan, RealPaths, ResolveLinks, read_files
-from deepskills._catalog.sources import PASSED_OVER
-from deepskills._cli.catalog import UsageError, absolute, perform
-from deepskills._format.problems import problem
+from deepskills._backend.plan import Plan, read_files
+from deepskills._cli.files import perform
+from deepskills._cli.sources import UsageError, absolute, usual_sources
+from deepskills._cli.trees import Tree, is_misnamed, walk
+from deepskills._format.problems import problem, quoted
 from deepskills._format.reading import validate_skill
-from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, SkillProblem
+from deepskills._types import SKILL_FILE, SkillProblem
 
 
 @dataclass
@@ -19,14 +21,6 @@ class Validation:
     problems: list[SkillProblem] = field(default_factory=list)
     skills: int = 0
     """How many `SKILL.md` were read."""
-
-
-@dataclass
-class _Tree:
-    """The `SKILL.md` files below a directory, and what kept others from being found."""
-
-    files: list[str] = field(default_factory=list)
-    problems: list[SkillProblem] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -51,8 +45,8 @@ class _Target:
             ) from None
         except OSError as error:
             return cls(given, path, is_directory=False, refusal=error.strerror or str(error))
-        if not is_directory and local.name != SKILL_FILE:
-            raise UsageError(f"{given} is no {SKILL_FILE}. Name one, a skill's directory or a tree of skills.")
+        if not is_directory and local.name.lower() != SKILL_FILE.lower():
+            raise UsageError(f"{given} is not a {SKILL_FILE}. Name one, a skill's directory or a tree of skills.")
         return cls(given, path, is_directory)
 
     def shown(self, path: str) -> str:
@@ -69,13 +63,30 @@ def validate_paths(paths: Sequence[str]) -> Validation:
     return perform(_validate([_Target.of(path) for path in paths]))
 
 
+def validate_usual_sources() -> tuple[Validation, list[str]]:
+    """Read every skill of the usual sources strictly; return what was found, and the sources that hold any.
+
+    Raises:
+        UsageError: If there is nothing to read: a check that looks in the wrong place must not pass.
+    """
+    sources = usual_sources()
+    done = perform(_validate([_Target(source.label, source.path, is_directory=True) for source in sources]))
+    empty = {found["path"] for found in done.problems if found["code"] == "source-empty"}
+    used = [source.label for source in sources if source.label not in empty]
+    if not used:
+        raise UsageError("Nothing to validate. Name a SKILL.md, a skill's directory or a tree of skills.")
+    return Validation([found for found in done.problems if found["code"] != "source-empty"], done.skills), used
+
+
 def _validate(targets: Sequence[_Target]) -> Plan[Validation]:
     done = Validation()
     seen: set[str] = set()
     for target in targets:
         tree = yield from _tree(target)
-        wanted = [path for path in tree.files if path not in seen]
-        seen.update(wanted)
+        # Links lead to one file by many paths.
+        places = {path: os.path.realpath(path) for path in tree.files}
+        wanted = [path for path, place in places.items() if place not in seen]
+        seen.update(places.values())
         files = yield from read_files(wanted)
         problems = list(tree.problems)
         for path in wanted:
@@ -89,57 +100,16 @@ def _validate(targets: Sequence[_Target]) -> Plan[Validation]:
     return done
 
 
-def _tree(target: _Target) -> Plan[_Tree]:
+def _tree(target: _Target) -> Plan[Tree]:
     if target.is_directory:
-        return (yield from _walk(target.path))
+        return (yield from walk(target.path))
     if target.refusal:
         code = "skill-unreadable" if Path(target.path).name == SKILL_FILE else "source-incomplete"
-        return _Tree(problems=[problem(target.path, code, reason=target.refusal)])
-    return _Tree([target.path])
-
-
-def _walk(root: str) -> Plan[_Tree]:
-    """Find every `SKILL.md` below `root`, at any depth; a skill's own directory is not searched further."""
-    tree = _Tree()
-    frontier = [root]
-    entered: set[str] = set()
-    while frontier:
-        [resolved] = yield (ResolveLinks(tuple(frontier)),)
-        real = resolved.paths if isinstance(resolved, RealPaths) else {}
-        # Links may lead in circles: each place is entered once.
-        by_place = {real.get(path, path): path for path in reversed(frontier)}
-        level = sorted(path for place, path in by_place.items() if place not in entered)
-        if len(entered) + len(level) > MAX_DIRECTORIES:
-            tree.problems.append(problem(root, "source-cut"))
-            level = level[: MAX_DIRECTORIES - len(entered)]
-        entered.update(real.get(path, path) for path in level)
-        replies = yield tuple(ListDirectory(path) for path in level)
-        frontier = []
-        for path, reply in zip(level, replies, strict=True):
-            reason = reply.error if isinstance(reply, Listing) else _reason(reply)
-            if reason:
-                tree.problems.append(problem(path, "source-incomplete", reason=reason))
-            entries = reply.entries if isinstance(reply, Listing) else ()
-            frontier += _take(entries, tree)
-    tree.files.sort()
-    if not tree.files and not tree.problems:
-        tree.problems.append(problem(root, "source-empty"))
-    return tree
-
-
-def _take(entries: Sequence[Entry], tree: _Tree) -> list[str]:
-    """Note the directory's own `SKILL.md`; without one, return the directories to search next."""
-    own = next((entry for entry in entries if entry.name == SKILL_FILE), None)
-    if own is not None:
-        # A directory of that name is read like a file, so that its error is reported.
-        tree.files.append(own.path)
-    if own is not None and not own.is_directory:
-        return []
-    return [entry.path for entry in entries if entry.is_directory and entry.name not in {*PASSED_OVER, SKILL_FILE}]
-
-
-def _reason(reply: object) -> str:
-    return reply.reason if isinstance(reply, Failed) else "no listing"
+        return Tree(problems=[problem(target.path, code, reason=target.refusal)])
+    name = Path(target.path).name
+    if is_misnamed(name):
+        return Tree(problems=[problem(target.path, "skill-file-misnamed", found=quoted(name))])
+    return Tree([target.path])
 
 
 def _strict(found: SkillProblem, path: str) -> SkillProblem:

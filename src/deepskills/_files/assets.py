@@ -1,9 +1,9 @@
-"""Plans: the files of a skill, listed and read so that nothing outside its three directories is ever touched."""
+"""Plans: the files of a skill, listed and read so that nothing outside what may be read is ever touched."""
 
 import difflib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from deepskills._backend.missing import is_missing_error
 from deepskills._backend.plan import (
@@ -16,19 +16,27 @@ from deepskills._backend.plan import (
     Plan,
     ReadFiles,
     RealPaths,
+    Reply,
     ResolveLinks,
+    Visit,
+    Visitor,
+    walk,
 )
 from deepskills._catalog.sources import PASSED_OVER, lies_under, parent
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
-from deepskills._files.inventory import RESOURCE_DIRECTORIES
-from deepskills._files.paths import check_relative, is_allowed, script_to_relative
+from deepskills._files.paths import (
+    STANDARD_DIRECTORIES,
+    AssetDirectories,
+    check_relative,
+    is_allowed,
+    script_to_relative,
+)
 from deepskills._format.problems import listed, quoted
-from deepskills._types import MAX_SKILL_FILE_BYTES, SkillMetadata
+from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillMetadata
 
 MAX_ASSETS = 500
 """How many files of a skill are listed."""
 
-_DIRECTORIES = tuple(RESOURCE_DIRECTORIES)
 _NO_FILE = frozenset({"is_directory", "invalid_path"})
 
 MAX_ASSET_DEPTH = 64
@@ -67,66 +75,104 @@ class Assets:
     notes: list[str]
 
 
-def list_assets(skill: SkillMetadata) -> Plan[Assets]:
-    """List the files in the skill's three directories at any depth, each once, relative to the skill.
+def list_assets(skill: SkillMetadata, directories: AssetDirectories = STANDARD_DIRECTORIES) -> Plan[Assets]:
+    """List the files that may be read, at any depth, each once, relative to the skill.
 
-    Of more than are listed, scripts come first, then references.
+    If there are more than are listed, scripts come first, then references, then assets.
 
     Raises:
-        SkillsError: If a directory that is there cannot be listed.
+        SkillsError: If a directory that exists cannot be listed.
     """
     place = yield from _place(skill)
-    found: set[str] = set()
-    listed_already: set[str] = set()
-    notes: list[str] = []
-    cut = False
-    frontier = [place.path(name) for name in RESOURCE_DIRECTORIES]
-    for depth in range(MAX_ASSET_DEPTH + 1):
-        inside = yield from _inside(place, frontier)
-        frontier = sorted(path for path in set(inside) - listed_already if _may_hold_assets(place, path))
-        listed_already.update(frontier)
+    search = _Search(skill, place, directories)
+    starts = [place.directory] if directories == "all" else [place.path(name) for name in directories]
+    walked = yield from walk(
+        [(_ONE_WALK, path) for path in starts],
+        search,
+        levels=MAX_ASSET_DEPTH + (directories == "all"),
+        resolve_links=True,
+    )
+    if walked.too_deep:
+        search.notes.append(
+            f"Directories deeper than {MAX_ASSET_DEPTH} levels are not listed; they may hold more files."
+        )
+    return search.finish()
+
+
+class _Search(Visitor[str]):
+    """Notes the files of one skill on a walk through its directories."""
+
+    def __init__(self, skill: SkillMetadata, place: Place, directories: AssetDirectories) -> None:
+        self.notes: list[str] = []
+        self._skill = skill
+        self._place = place
+        self._directories = directories
+        self._found: set[str] = set()
+        self._ranks: Counter[int] = Counter()
+        self._named: list[str] = []
+        self._is_cut = False
+
+    def admit(self, visit: Visit[str]) -> Visit[str] | None:
+        """Return the directory by the path it really has, unless it leads out of the skill or nobody would see it."""
+        if not self._place.holds(visit.real):
+            return None
+        path = visit.path if visit.real is None else self._place.canonical(visit.real)
+        if not self._may_hold_assets(path):
+            return None
         # A directory whose files could not be among those listed is not entered.
-        ranks = Counter(_rank(relative)[0] for relative in found)
-        wanted = [path for path in frontier if _has_room(ranks, _rank(place.relative(path))[0])]
-        cut |= len(wanted) < len(frontier)
-        if wanted and depth == MAX_ASSET_DEPTH:
-            notes.append(f"Directories deeper than {MAX_ASSET_DEPTH} levels are not listed; they may hold more files.")
-        if not wanted or depth == MAX_ASSET_DEPTH:
-            break
-        replies = yield tuple(ListDirectory(path) for path in wanted)
-        notes += [
-            f"Part of {quoted(place.relative(path))} could not be listed: {quoted(reply.error)}."
-            for path, reply in zip(wanted, replies, strict=True)
-            if isinstance(reply, Listing) and reply.error
+        rank = self._rank(self._place.relative(path))
+        if sum(count for other, count in self._ranks.items() if other <= rank) >= MAX_ASSETS:
+            self._is_cut = True
+            return None
+        return replace(visit, path=path)
+
+    def take(self, visit: Visit[str], reply: Reply) -> Iterable[tuple[str, str]]:
+        """Note a directory's files; return the directories below it."""
+        if isinstance(reply, Listing) and reply.error:
+            relative = quoted(self._place.relative(visit.path))
+            self.notes.append(f"Part of {relative} could not be listed: {quoted(reply.error)}.")
+        own = [entry for entry in _entries(self._skill, reply) if lies_under(entry.path, self._place.directory)]
+        self._named += [
+            entry.path
+            for entry in own
+            if not entry.is_directory and is_allowed(self._place.relative(entry.path), self._directories)
         ]
-        entries = [entry for reply in replies for entry in _entries(skill, reply)]
-        own = [entry for entry in entries if lies_under(entry.path, place.directory)]
-        named = [entry.path for entry in own if not entry.is_directory and is_allowed(place.relative(entry.path))]
-        files = yield from _inside(place, named)
-        found.update(relative for path in files if is_allowed(relative := place.relative(path)))
-        frontier = [entry.path for entry in own if entry.is_directory and _may_enter(place, entry)]
-    if cut or len(found) > MAX_ASSETS:
-        are = "are" if len(found) > MAX_ASSETS else "may be"
-        notes.append(f"Only {MAX_ASSETS} files are listed; there {are} more.")
-    return Assets(sorted(sorted(found, key=_rank)[:MAX_ASSETS]), notes)
+        return [
+            (_ONE_WALK, entry.path)
+            for entry in own
+            if entry.is_directory and entry.name not in PASSED_OVER and self._may_hold_assets(entry.path)
+        ]
+
+    def settle(self) -> Plan[None]:
+        """Keep the files of a level that do not lead out of the skill, each by the path it really has."""
+        files = yield from _inside(self._place, self._named)
+        self._named = []
+        for path in files:
+            relative = self._place.relative(path)
+            if relative not in self._found and is_allowed(relative, self._directories):
+                self._found.add(relative)
+                self._ranks[self._rank(relative)] += 1
+
+    def finish(self) -> Assets:
+        """Return what was found, bounded and in order."""
+        if self._is_cut or len(self._found) > MAX_ASSETS:
+            are = "are" if len(self._found) > MAX_ASSETS else "may be"
+            self.notes.append(f"Only {MAX_ASSETS} files are listed; there {are} more.")
+        first = sorted(self._found, key=lambda relative: (self._rank(relative), relative))
+        return Assets(sorted(first[:MAX_ASSETS]), self.notes)
+
+    def _rank(self, relative: str) -> int:
+        first = relative.partition("/")[0]
+        return STANDARD_DIRECTORIES.index(first) if first in STANDARD_DIRECTORIES else len(STANDARD_DIRECTORIES)
+
+    def _may_hold_assets(self, directory: str) -> bool:
+        """Whether files of a directory may be listed; a link may lead to one where they may not."""
+        relative = self._place.relative(directory)
+        return is_allowed(f"{relative}/file" if relative else "file", self._directories)
 
 
-def _rank(relative: str) -> tuple[int, str]:
-    return _DIRECTORIES.index(relative.partition("/")[0]), relative
-
-
-def _has_room(found: Counter[int], rank: int) -> bool:
-    """Whether files of that rank could be among those listed, given how many of each were found so far."""
-    return sum(count for other, count in found.items() if other <= rank) < MAX_ASSETS
-
-
-def _may_enter(place: Place, directory: Entry) -> bool:
-    return directory.name not in PASSED_OVER and _may_hold_assets(place, directory.path)
-
-
-def _may_hold_assets(place: Place, directory: str) -> bool:
-    """Whether files of a directory may be listed; a link may lead to one that is none of the three."""
-    return is_allowed(f"{place.relative(directory)}/file")
+_ONE_WALK = "assets"
+"""The key of a walk that has one purpose."""
 
 
 def _entries(skill: SkillMetadata, reply: object) -> Sequence[Entry]:
@@ -138,43 +184,64 @@ def _entries(skill: SkillMetadata, reply: object) -> Sequence[Entry]:
     raise SkillsError(f"The files of the skill {quoted(skill['name'])} could not be listed: {quoted(reason)}.")
 
 
-def read_asset(skill: SkillMetadata, relative_path: str) -> Plan[str]:
+def read_asset(
+    skill: SkillMetadata, relative_path: str, directories: AssetDirectories = STANDARD_DIRECTORIES
+) -> Plan[str]:
     """Return the text of one of the skill's files.
 
     Raises:
         SkillPathError: If the path is refused.
         SkillFileNotFoundError: If no file is there.
-        SkillFormatError: If the file is not text, or too large.
+        SkillFormatError: If the file is not text, not a regular file, or too large.
     """
-    check_relative(relative_path)
+    content = yield from read_asset_bytes(skill, relative_path, directories)
+    return _as_text(content, relative_path)
+
+
+def read_asset_bytes(
+    skill: SkillMetadata, relative_path: str, directories: AssetDirectories = STANDARD_DIRECTORIES
+) -> Plan[bytes]:
+    """Return the content of one of the skill's files.
+
+    Raises:
+        SkillPathError: If the path is refused.
+        SkillFileNotFoundError: If no file is there.
+        SkillFormatError: If it is not a regular file, or too large.
+    """
+    relative = check_relative(relative_path, directories)
     place = yield from _place(skill)
-    real = yield from _check_links(place, relative_path)
-    path = place.canonical(real) if real is not None else place.path(relative_path)
+    real = yield from _check_links(place, relative, directories)
+    path = place.canonical(real) if real is not None else place.path(relative)
     replies = yield (ReadFiles((path,)),)
     file = _only(replies[0], path)
+    if file.unfit is not None:
+        raise SkillFormatError(f"The file {quoted(relative)} was not opened: {file.error}.")
     if file.content is None:
         if file.is_missing or file.error in _NO_FILE:
-            raise (yield from _not_there(skill, relative_path))
-        raise SkillsError(f"The file {quoted(relative_path)} could not be read: {file.error}. Try again later.")
-    return _as_text(file.content, relative_path)
+            raise (yield from _not_there(skill, relative, directories))
+        raise SkillsError(f"The file {quoted(relative)} could not be read: {file.error}. Try again later.")
+    if len(file.content) > MAX_SKILL_FILE_BYTES:
+        raise SkillFormatError(f"The file {quoted(relative)} is too large: {len(file.content):,} bytes.")
+    return file.content
 
 
-def script_path(skill: SkillMetadata, script_name: str) -> Plan[str]:
+def script_path(
+    skill: SkillMetadata, script_name: str, directories: AssetDirectories = STANDARD_DIRECTORIES
+) -> Plan[str]:
     """Return a path by which the script runs: the real one for a local backend, else the backend's.
 
     Raises:
         SkillPathError: If the path is refused.
         SkillFileNotFoundError: If no script is there.
     """
-    relative = script_to_relative(script_name)
-    check_relative(relative)
+    relative = check_relative(script_to_relative(script_name), directories)
     place = yield from _place(skill)
-    real = yield from _check_links(place, relative)
+    real = yield from _check_links(place, relative, directories)
     path = place.canonical(real) if real is not None else place.path(relative)
     replies = yield (ListDirectory(parent(path)),)
     names = {entry.name for entry in _entries(skill, replies[0]) if not entry.is_directory}
     if path.rpartition("/")[2] not in names:
-        raise (yield from _not_there(skill, relative))
+        raise (yield from _not_there(skill, relative, directories))
     return real or path
 
 
@@ -194,8 +261,8 @@ def _inside(place: Place, paths: Sequence[str]) -> Plan[list[str]]:
     return [place.canonical(real[path]) for path in paths if place.holds(real.get(path))]
 
 
-def _check_links(place: Place, relative: str) -> Plan[str | None]:
-    """Return where the file really lies; raise if a link leads out of the skill."""
+def _check_links(place: Place, relative: str, directories: AssetDirectories) -> Plan[str | None]:
+    """Return where the file really lies; raise if a link leads out of the skill, or to what it must not name."""
     if place.real is None:
         return None
     path = place.path(relative)
@@ -203,13 +270,16 @@ def _check_links(place: Place, relative: str) -> Plan[str | None]:
     real = replies[0].paths.get(path) if isinstance(replies[0], RealPaths) else None
     if not place.holds(real):
         raise SkillPathError(f"The path {quoted(relative)} is refused: a link in it leads out of the skill.")
+    target = place.relative(place.canonical(real or ""))
+    if target != relative and (target == SKILL_FILE or (directories == "all" and not is_allowed(target, "all"))):
+        raise SkillPathError(f"The path {quoted(relative)} is refused: a link in it leads to {quoted(target)}.")
     return real
 
 
-def _not_there(skill: SkillMetadata, relative: str) -> Plan[SkillFileNotFoundError]:
+def _not_there(skill: SkillMetadata, relative: str, directories: AssetDirectories) -> Plan[SkillFileNotFoundError]:
     """Return the error for a path without a file, with the nearest that have one."""
     try:
-        available = (yield from list_assets(skill)).paths
+        available = (yield from list_assets(skill, directories)).paths
     except SkillsError:
         available = []
     nearest = difflib.get_close_matches(relative, available, n=3, cutoff=0.4) or available[:5]
@@ -224,8 +294,6 @@ def _only(reply: object, path: str) -> File:
 
 
 def _as_text(content: bytes, relative: str) -> str:
-    if len(content) > MAX_SKILL_FILE_BYTES:
-        raise SkillFormatError(f"The file {quoted(relative)} is too large: {len(content):,} bytes.")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -1,9 +1,9 @@
-"""Plans: a skill's files, told apart by the directory they lie in."""
+"""Plans: the resources of skills, typed by the directory they are in."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from deepskills._backend.plan import Entry, Failed, ListDirectory, Listing, Plan, Reply
+from deepskills._backend.plan import Entry, Failed, Listing, Plan, Reply, Visit, Visitor, walk
 from deepskills._catalog.sources import PASSED_OVER, parent
 from deepskills._types import MAX_RESOURCES, SKILL_FILE, ResourceMetadata, ResourceType
 
@@ -20,87 +20,78 @@ class Inventory:
     """Directories whose files are not listed, relative to the skill: further ones, and those too deep."""
 
     failure: str | None = None
-    """Why the list is missing or may not be all."""
+    """Why the list is missing or may be incomplete."""
 
     more: int = 0
     """How many resources there are beyond those listed."""
 
 
-class _Walk:
-    """The listing of one skill, level by level."""
+_ORDER: dict[ResourceType, int] = {"script": 0, "reference": 1, "asset": 2, "other": 3}
 
-    def __init__(self, skill_name: str) -> None:
-        self._skill_name = skill_name
-        self.inventory = Inventory()
-        self._found: list[ResourceMetadata] = []
-        self._root = ""
+_Key = tuple[int, ResourceType]
+"""Which skill a directory belongs to, and what its files are for."""
 
-    def take_root(self, reply: Reply) -> list[tuple[str, ResourceType]]:
-        """Note the skill's own directory; return the standard directories to list next."""
-        below: list[tuple[str, ResourceType]] = []
-        for entry in self._entries(reply):
+
+class _Resources(Visitor[_Key]):
+    """Notes the files of several skills on one walk."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.inventories = [Inventory() for _ in names]
+        self._names = names
+        self._found: list[list[ResourceMetadata]] = [[] for _ in names]
+        self._roots = [""] * len(names)
+
+    def take_root(self, skill: int, reply: Reply) -> Iterator[tuple[_Key, str]]:
+        """Note a skill's own directory; yield the standard directories to list next."""
+        for entry in self._entries(skill, reply):
             if not entry.is_directory:
                 if entry.name != SKILL_FILE:
-                    self._add(entry, "other")
+                    self._add((skill, "other"), entry)
             elif entry.name in RESOURCE_DIRECTORIES:
-                self._root = parent(entry.path)
-                below.append((entry.path, RESOURCE_DIRECTORIES[entry.name]))
+                self._roots[skill] = parent(entry.path)
+                yield (skill, RESOURCE_DIRECTORIES[entry.name]), entry.path
             elif entry.name not in PASSED_OVER:
-                self.inventory.other_directories.append(entry.name)
-        return below
+                self.inventories[skill].other_directories.append(entry.name)
 
-    def take(self, reply: Reply, kind: ResourceType) -> list[tuple[str, ResourceType]]:
-        """Note a directory of resources; return the directories below it."""
-        below: list[tuple[str, ResourceType]] = []
-        for entry in self._entries(reply):
+    def take(self, visit: Visit[_Key], reply: Reply) -> Iterator[tuple[_Key, str]]:
+        """Note a directory of resources; yield the directories below it."""
+        for entry in self._entries(visit.key[0], reply):
             if not entry.is_directory:
-                self._add(entry, kind)
+                self._add(visit.key, entry)
             elif entry.name not in PASSED_OVER:
-                below.append((entry.path, kind))
-        return below
+                yield visit.key, entry.path
 
-    def pass_over(self, path: str) -> None:
-        """Note a directory that lies too deep to be listed."""
-        self.inventory.other_directories.append(path.removeprefix(f"{self._root.rstrip('/')}/"))
-
-    def _entries(self, reply: Reply) -> Iterable[Entry]:
+    def _entries(self, skill: int, reply: Reply) -> Iterable[Entry]:
+        inventory = self.inventories[skill]
         if isinstance(reply, Listing):
-            self.inventory.failure = self.inventory.failure or reply.error
+            inventory.failure = inventory.failure or reply.error
             return reply.entries
-        self.inventory.failure = reply.reason if isinstance(reply, Failed) else "no listing"
+        inventory.failure = reply.reason if isinstance(reply, Failed) else "no listing"
         return ()
 
-    def _add(self, entry: Entry, kind: ResourceType) -> None:
-        self._found.append(ResourceMetadata(path=entry.path, type=kind, skill_name=self._skill_name))
+    def _add(self, key: _Key, entry: Entry) -> None:
+        skill, kind = key
+        self._found[skill].append(ResourceMetadata(path=entry.path, type=kind, skill_name=self._names[skill]))
 
-    def finish(self) -> Inventory:
-        self._found.sort(key=lambda resource: (_ORDER[resource["type"]], resource["path"]))
-        self.inventory.resources = self._found[:MAX_RESOURCES]
-        self.inventory.more = len(self._found) - len(self.inventory.resources)
-        return self.inventory
-
-
-_ORDER: dict[ResourceType, int] = {"script": 0, "reference": 1, "asset": 2, "other": 3}
+    def finish(self, too_deep: Iterable[Visit[_Key]]) -> list[Inventory]:
+        """Return the inventories, bounded and in order; directories that lie too deep are named, not listed."""
+        for visit in too_deep:
+            skill = visit.key[0]
+            relative = visit.path.removeprefix(f"{self._roots[skill].rstrip('/')}/")
+            self.inventories[skill].other_directories.append(relative)
+        for inventory, found in zip(self.inventories, self._found, strict=True):
+            found.sort(key=lambda resource: (_ORDER[resource["type"]], resource["path"]))
+            inventory.resources = found[:MAX_RESOURCES]
+            inventory.more = len(found) - len(inventory.resources)
+        return self.inventories
 
 
 def take_inventories(names: Sequence[str], roots: Sequence[Reply], depth: int) -> Plan[list[Inventory]]:
     """List the resources of several skills at once, given the listings of their own directories."""
-    walks = [_Walk(name) for name in names]
-    frontier = [
-        (walk, path, kind) for walk, root in zip(walks, roots, strict=True) for path, kind in walk.take_root(root)
-    ]
-    for _ in range(depth):
-        if not frontier:
-            break
-        replies = yield tuple(ListDirectory(path) for _, path, _ in frontier)
-        frontier = [
-            (walk, path, below_kind)
-            for (walk, _, kind), reply in zip(frontier, replies, strict=True)
-            for path, below_kind in walk.take(reply, kind)
-        ]
-    for walk, path, _ in frontier:
-        walk.pass_over(path)
-    return [walk.finish() for walk in walks]
+    resources = _Resources(names)
+    starts = [start for skill, root in enumerate(roots) for start in resources.take_root(skill, root)]
+    walked = yield from walk(starts, resources, levels=depth)
+    return resources.finish(walked.too_deep)
 
 
 def summarize(resources: Iterable[ResourceMetadata]) -> str:

@@ -2,10 +2,13 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 from deepskills._errors import SkillPathError
 from deepskills._files.inventory import RESOURCE_DIRECTORIES
 from deepskills._format.problems import quoted
+from deepskills._types import SKILL_FILE
 
 MAX_PATH_LENGTH = 1024
 """Longest path below a skill's directory."""
@@ -13,29 +16,60 @@ MAX_PATH_LENGTH = 1024
 MAX_PART_LENGTH = 255
 """Longest name of a file or directory."""
 
+AssetDirectories: TypeAlias = Literal["all"] | Sequence[str]
+"""Where a skill's files may be read: the directories named, or `"all"`: everywhere but `SKILL.md` and hidden files."""
+
+STANDARD_DIRECTORIES: tuple[str, ...] = tuple(RESOURCE_DIRECTORIES)
+"""The directories of the specification."""
+
 _ENCODED = re.compile(r"%(?:2e|2f|5c|00|25|c0|c1|e0|u|%)", re.IGNORECASE)
 _DRIVE = re.compile(r"[A-Za-z]:")
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _LOOKALIKES = frozenset("\u2024\u2025\u2026\u2044\u2215\u2216\u29f5\u29f8\u29f9\ufe52\ufe68\uff0e\uff0f\uff3c")
+_EMPTY_STEPS = re.compile(r"/(?:\.?/)+")
 
 
-def check_relative(path: str) -> str:
-    """Return `path` if it is relative and lies inside one of a skill's three directories.
+def check_directories(directories: AssetDirectories) -> AssetDirectories:
+    """Return `"all"`, or the names as a tuple, each once.
+
+    Raises:
+        ValueError: If a name cannot be that of a directory in a skill.
+    """
+    if directories == "all":
+        return "all"
+    if isinstance(directories, str) or not all(isinstance(name, str) for name in directories):
+        raise ValueError(f'asset_directories must be "all" or a sequence of directory names, got {directories!r}')
+    for name in directories:
+        if "/" in name or refusal(f"{name}/file", (name,)) is not None:
+            raise ValueError(f"asset_directories: {name!r} is not the name of a directory in a skill")
+    return tuple(dict.fromkeys(directories))
+
+
+def check_relative(path: str, directories: AssetDirectories = STANDARD_DIRECTORIES) -> str:
+    """Return `path` without `./` and doubled slashes, if it is relative and lies where files may be read.
 
     Raises:
         SkillPathError: If it is refused; the message says why.
     """
-    reason = refusal(path)
+    tidy = normalised(path)
+    reason = refusal(tidy, directories)
     if reason is not None:
-        raise SkillPathError(
-            f"The path {quoted(path)} is refused: {reason}. "
-            f"Give a path like `references/guide.md` inside {', '.join(f'`{name}/`' for name in RESOURCE_DIRECTORIES)}."
-        )
-    return path
+        raise SkillPathError(f"The path {quoted(path)} is refused: {reason}. {_advice(directories)}")
+    return tidy
 
 
-def refusal(path: str) -> str | None:
-    """Return why `path` is refused; `None` if it is not."""
+def normalised(path: str) -> str:
+    """Return `path` without steps that lead nowhere: `./` and doubled slashes; absolute paths and addresses stay."""
+    if path.startswith("/") or "://" in path or ("./" not in path and "//" not in path):
+        return path
+    tidy = _EMPTY_STEPS.sub("/", path)
+    while tidy.startswith("./"):
+        tidy = tidy[2:]
+    return tidy
+
+
+def refusal(path: str, directories: AssetDirectories = STANDARD_DIRECTORIES) -> str | None:
+    """Return why a normalised path is refused; `None` if it is not."""
     parts = path.split("/")
     checks = (
         (not path.strip(), "it is empty"),
@@ -49,9 +83,25 @@ def refusal(path: str) -> str | None:
         (".." in path, "it holds `..`"),
         ("" in parts or "." in parts, "it holds an empty step"),
         (any(part != part.strip() or part.endswith(".") for part in parts), "a name in it ends with a space or a dot"),
-        (parts[0] not in RESOURCE_DIRECTORIES or len(parts) == 1, "it lies in none of the skill's directories"),
     )
-    return next((reason for refused, reason in checks if refused), None)
+    reason = next((reason for refused, reason in checks if refused), None)
+    return _misplaced(parts, directories) if reason is None else reason
+
+
+def _misplaced(parts: Sequence[str], directories: AssetDirectories) -> str | None:
+    """Return why a well-formed path does not lie where files may be read; `None` if it does."""
+    if directories != "all":
+        is_inside = parts[0] in directories and len(parts) > 1
+        return None if is_inside else "it is in none of the skill's directories for files to read"
+    if len(parts) == 1 and parts[0].casefold() == SKILL_FILE.casefold():
+        return f"{SKILL_FILE} is read by loading the skill"
+    return "it is hidden" if any(part.startswith(".") for part in parts) else None
+
+
+def _advice(directories: AssetDirectories) -> str:
+    if directories == "all":
+        return "Give a path like `references/guide.md`, relative to the skill's directory."
+    return f"Give a path like `references/guide.md` inside {', '.join(f'`{name}/`' for name in directories)}."
 
 
 def _bytes(part: str) -> int:
@@ -70,11 +120,12 @@ def _holds_lookalikes(path: str) -> bool:
     )
 
 
-def is_allowed(path: str) -> bool:
-    """Whether a relative path would be taken."""
-    return refusal(path) is None
+def is_allowed(path: str, directories: AssetDirectories = STANDARD_DIRECTORIES) -> bool:
+    """Whether a relative path, as a listing gives it, names a file that may be read."""
+    return refusal(path, directories) is None
 
 
 def script_to_relative(script_name: str) -> str:
-    """Return a script's path below its skill; a leading `scripts/` is fine."""
-    return script_name if script_name.startswith("scripts/") else f"scripts/{script_name}"
+    """Return a script's path below its skill; a leading `scripts/` is fine, and an absolute path stays one."""
+    tidy = normalised(script_name)
+    return tidy if tidy.startswith(("scripts/", "/")) else f"scripts/{tidy}"

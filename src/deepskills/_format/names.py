@@ -2,7 +2,11 @@
 
 import unicodedata
 
-from deepskills._types import MAX_NAME_LENGTH
+from deepskills._format.text import one_line
+from deepskills._types import MAX_NAME_LENGTH, MAX_SHOWN_NAME_LENGTH
+
+_MARKUP_IN_NAME = str.maketrans({**dict(zip("[]<>{}", "()()()", strict=True)), "*": "_", "`": "'", '"': "'", "\\": "_"})
+"""What stands for each character that marks up text: taken away, it would make one name look like another."""
 
 
 def is_valid_name(name: str) -> bool:
@@ -35,3 +39,8 @@ def _keeps_rules(name: str) -> bool:
 
 def _is_letter_or_digit(character: str) -> bool:
     return character.isalpha() or character.isdecimal()
+
+
+def shown_name(name: str) -> str:
+    """Return a name as the model sees it: one line without characters that mark up text."""
+    return one_line(name).translate(_MARKUP_IN_NAME).strip()[:MAX_SHOWN_NAME_LENGTH] or "unnamed-skill"

@@ -150,6 +150,15 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         f"Only the first {MAX_DIRECTORIES} directories were searched. Name a directory nearer to the skills.",
     ),
+    "skill-file-misnamed": (
+        "warning",
+        "The file is named {found}; agents read only `SKILL.md`, so the skill does not exist for them. Rename it.",
+    ),
+    "skill-too-deep": (
+        "warning",
+        "The skill lies {depth} directories below its source, deeper than agents look by default. "
+        "Set `max_depth={depth}`, or name {parent} as a source.",
+    ),
     "skill-unreadable": ("error", "The file could not be read: {reason}. Check that it exists and may be read."),
     "skill-path-not-text": (
         "error",
@@ -167,6 +176,21 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "The loaded skill {name} is no longer there and was unloaded. Load another, or restore its file.",
     ),
+    "frontmatter-key-too-large": (
+        "warning",
+        "The frontmatter key `{key}` is too large to be kept with the catalog and is ignored. Shorten it.",
+    ),
+    "state-malformed": (
+        "warning",
+        "The private state `{key}` did not have the right shape and was set aside. Do not write private state.",
+    ),
+    "visibility-failed": (
+        "error",
+        "The visibility of {name} could not be told: {reason}. It is hidden; check the function passed as "
+        "`visibility`.",
+    ),
+    "extension-failed": ("error", "The extension {name} failed in `{method}`: {reason}. Repair or remove it."),
+    "skill-refused": ("error", "The skill was not loaded: {reason}"),
     "pin-unknown": (
         "error",
         "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "

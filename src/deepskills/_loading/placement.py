@@ -1,16 +1,16 @@
 """What a request must hold of loaded skills: each text once, none of those unloaded. Pure decisions.
 
-A *carrier* is a message that brought a skill's text into the conversation. Summaries remove carriers, other middleware
-empties or shortens them; the decisions here say what becomes of each, and what has to be put back.
+A *carrier* is a message that brought a skill's text into the conversation. Summaries remove carriers and other
+middleware empties them; the decisions here say what becomes of each, and what has to be put back.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from deepskills._loading.decisions import Standing
+from deepskills._loading.budgets import Standing
 
-Reason: TypeAlias = Literal["unloaded", "superseded", "no_room"]
+Reason: TypeAlias = Literal["unloaded", "superseded", "no_room", "undone"]
 """Why a carrier shows a notice in the place of its text."""
 
 
@@ -20,9 +20,17 @@ class Carrier:
 
     position: int
     skill: str
-    digest: str
-    intact: bool
-    """Whether the whole text is still in it."""
+    message: str
+    """The message's id."""
+
+    is_lost: bool = False
+    """Whether its text was evicted or cleared."""
+
+    is_lingering: bool = False
+    """Whether the skill was unloaded and its text stays until the prefix changes anyway."""
+
+    is_undone: bool = False
+    """Whether the load was taken back."""
 
 
 @dataclass
@@ -31,6 +39,9 @@ class Decisions:
 
     notices: dict[int, tuple[str, Reason]] = field(default_factory=dict)
     """Positions whose text gives way to a notice about the skill."""
+
+    kept: list[int] = field(default_factory=list)
+    """Positions whose text is there and stays."""
 
     restored: dict[int, str] = field(default_factory=dict)
     """Positions that get their skill's text back."""
@@ -43,20 +54,22 @@ class Decisions:
 
     @property
     def put_back(self) -> list[str]:
-        """The skills whose text has to be had from elsewhere."""
+        """The skills whose text has to be recovered."""
         return [*self.restored.values(), *self.inserted]
 
 
 def decide(carriers: Sequence[Carrier], standing: Standing, max_tokens: int | None) -> Decisions:
     """Decide what becomes of each carrier and what is put back, the newest first as far as there is room."""
     decisions = Decisions()
-    own = {name: _own_carrier(name, carriers, standing) for name in standing.loaded}
+    by_message = {carrier.message: carrier for carrier in carriers}
+    own = {name: by_message.get(_message(standing, name)) for name in standing.loaded}
+    kept = {carrier.message for carrier in own.values() if carrier is not None}
     for carrier in carriers:
-        if carrier.skill not in own:
-            decisions.notices[carrier.position] = (carrier.skill, "unloaded")
-        elif own[carrier.skill] is not carrier:
-            decisions.notices[carrier.position] = (carrier.skill, "superseded")
-    lost = [name for name, carrier in own.items() if carrier is None or not carrier.intact]
+        if carrier.message not in kept and not carrier.is_lingering:
+            reason: Reason = "superseded" if carrier.skill in own else "unloaded"
+            decisions.notices[carrier.position] = (carrier.skill, "undone" if carrier.is_undone else reason)
+    decisions.kept = [carrier.position for carrier in own.values() if carrier is not None and not carrier.is_lost]
+    lost = [name for name, carrier in own.items() if carrier is None or carrier.is_lost]
     room = _room(standing, set(lost), max_tokens)
     fitting: set[str] = set()
     for name in reversed(lost):
@@ -68,11 +81,9 @@ def decide(carriers: Sequence[Carrier], standing: Standing, max_tokens: int | No
     return decisions
 
 
-def _own_carrier(name: str, carriers: Sequence[Carrier], standing: Standing) -> Carrier | None:
-    """Return the latest message that carries the text which is loaded now."""
+def _message(standing: Standing, name: str) -> str:
     record = standing.records.get(name)
-    matching = (c for c in reversed(carriers) if c.skill == name and (record is None or c.digest == record["digest"]))
-    return next(matching, None)
+    return record.get("message", "") if record else ""
 
 
 def _room(standing: Standing, lost: set[str], max_tokens: int | None) -> int | None:

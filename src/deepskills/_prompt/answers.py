@@ -1,99 +1,106 @@
-"""What the model, the stream and the log hear of each outcome. Pure."""
+"""What the model reads when it loads and unloads skills: the tools' descriptions and every answer. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from deepskills._loading import decisions as life
-from deepskills._prompt.wording import UPDATED_LEAD, field_text, shown_name, sizes
+from deepskills._loading import outcomes
+from deepskills._loading.budgets import Budgets, Standing
+from deepskills._prompt.fields import field_text, shown_name
+from deepskills._prompt.notices import UPDATED_LEAD
+
+LOAD_DESCRIPTION = """Load a skill: bring its full instructions and the list of its files into the conversation.
+
+Call this before you start on a task that a listed skill fits, then follow the instructions."""
+
+UNLOAD_DESCRIPTION = (
+    """Unload a skill whose work is done, to make room for others. It can be loaded again at any time."""
+)
+
+NAME_DESCRIPTION = "The skill's name, as the list of skills has it."
+
+ARGUMENTS_DESCRIPTION = "What the skill is to be started with, if it takes arguments. Leave it out otherwise."
 
 MAX_NAMES = 50
 """How many available skills the answer to an unknown name lists."""
 
+_WORK_WITHOUT = "Work without it, or ask for its file to be repaired."
+
 
 @dataclass(frozen=True)
-class Answer:
-    """A tool's answer: what the model reads, whether it is an error, and the event for the stream."""
+class Reply:
+    """A tool's answer: what the model reads, whether it is an error, and for a refusal its stable reason."""
 
     text: str
-    event: dict[str, Any] | None = None
     is_error: bool = False
+    reason: str | None = None
 
 
-def answer(outcome: life.Outcome, budgets: life.Budgets) -> Answer:
-    """Word one outcome."""
+def reply_to(outcome: outcomes.Outcome, budgets: Budgets, *, lingers: bool = False) -> Reply:
+    """Word one outcome; `lingers` says that an unloaded text stays in the request for now."""
     match outcome:
-        case life.Loaded():
-            return _loaded(outcome)
-        case life.AlreadyLoaded():
-            return _already_loaded(outcome)
-        case life.Unloaded(name, standing):
-            text = f"Unloaded the skill '{shown_name(name)}'. {_room(standing, budgets)}"
-            return Answer(text, {"type": "skill.unloaded", "skill": name})
-        case life.ToolsWithdrawn(name):
-            text = f"The skill '{shown_name(name)}' was only read as a file; its tools are withdrawn."
-            return Answer(text, {"type": "skill.unloaded", "skill": name})
+        case outcomes.Loaded(prepared, updated=updated):
+            return Reply((UPDATED_LEAD if updated else "") + prepared.block)
+        case outcomes.AlreadyLoaded():
+            return Reply(_already_loaded(outcome))
+        case outcomes.Answered(_, text, is_error):
+            return Reply(text, is_error, reason="answered" if is_error else None)
+        case outcomes.Unloaded(name, standing):
+            until = " Its text further up no longer applies." if lingers else ""
+            return Reply(f"Unloaded the skill '{shown_name(name)}'.{until} {_room(standing, budgets)}")
+        case outcomes.ToolsWithdrawn(name):
+            return Reply(f"The skill '{shown_name(name)}' was only read as a file; its tools are withdrawn.")
         case _:
-            return _refused(outcome, budgets)
+            reason, text = _refused(outcome, budgets)
+            return Reply(f"Error: {text}", is_error=True, reason=reason)
 
 
-def _refused(outcome: life.Refusal, budgets: life.Budgets) -> Answer:
+def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  # noqa: PLR0911 - one for each
+    """Return the stable reason of a refusal and its words."""
     match outcome:
-        case life.Unknown(asked):
-            name, reason, text = asked, "unknown", _unknown(outcome)
-        case life.NotLoaded(asked, standing):
-            loaded = sizes({other: standing.size(other) for other in standing.loaded}) or "none"
-            name, reason = asked, "not_loaded"
-            text = f"The skill '{field_text(asked, 128)}' is not loaded. Loaded now: {loaded}."
-        case life.OverBudget(skill):
-            name, text = skill["name"], _over_budget(outcome, budgets)
+        case outcomes.Unknown():
+            return "unknown", _unknown(outcome)
+        case outcomes.NotLoaded(asked, standing):
+            loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "none"
+            return "not_loaded", f"The skill '{field_text(asked, 128)}' is not loaded. Loaded now: {loaded}."
+        case outcomes.OverBudget():
             reason = "max_loaded_skills" if outcome.limit == "skills" else "max_loaded_tokens"
-        case life.Unreadable(skill, cause):
-            name, reason = skill["name"], "unreadable"
-            text = (
-                f"The skill '{shown_name(name)}' could not be loaded: {field_text(cause, 500)}. "
-                "Work without it, or ask for its file to be repaired."
-            )
-        case life.Broken(asked, problem):
-            name, reason = asked, "unreadable"
+            return reason, _over_budget(outcome, budgets)
+        case outcomes.Unreadable(entry, cause):
+            name = shown_name(entry.name)
+            return "unreadable", f"The skill '{name}' could not be loaded: {field_text(cause, 500)}. {_WORK_WITHOUT}"
+        case outcomes.UserOnly(entry):
+            name = shown_name(entry.name)
+            text = f"Only the user can start the skill '{name}'. Ask them to, or work without it."
+            return "user_only", text
+        case outcomes.Refused(entry, cause):
+            return "refused", f"The skill '{shown_name(entry.name)}' was not loaded: {field_text(cause, 1_000)}"
+        case outcomes.Broken(asked, problem):
             text = (
                 f"The skill '{field_text(asked, 128)}' cannot be used ({problem['code']}): "
-                f"{field_text(problem['message'], 500)} Work without it, or ask for its file to be repaired."
+                f"{field_text(problem['message'], 500)} {_WORK_WITHOUT}"
             )
-    event = {"type": "skill.refused", "skill": name, "reason": reason}
-    return Answer(f"Error: {text}", event, is_error=True)
+            return "unreadable", text
 
 
-def _already_loaded(outcome: life.AlreadyLoaded) -> Answer:
-    text = f"The skill '{shown_name(outcome.name)}' is already loaded; its instructions are in this conversation."
+def _already_loaded(outcome: outcomes.AlreadyLoaded) -> str:
+    name = shown_name(outcome.name)
+    text = f"The skill '{name}' is already loaded; its instructions are in this conversation."
     if outcome.by_sibling:
-        name = shown_name(outcome.name)
         text = (
             f"The skill '{name}' is already loaded by an earlier call of this turn; see its answer. "
             "If that is an error, call again."
         )
     elif outcome.crowded:
         text = (
-            f"The skill '{shown_name(outcome.name)}' is already loaded, but more is loaded than there is room for, and "
-            "its text may be left out. Unload what is no longer needed: the text comes back by itself."
+            f"The skill '{name}' is already loaded, but more is loaded than there is room for, and its text may be "
+            "left out. Unload what is no longer needed: the text is restored automatically."
         )
     if outcome.unchecked:
         text += f" (Its file could not be checked for changes: {field_text(outcome.unchecked, 300)})"
-    return Answer(text)
+    return text
 
 
-def _loaded(outcome: life.Loaded) -> Answer:
-    prepared = outcome.prepared
-    event = {
-        "type": "skill.loaded",
-        "skill": prepared.skill["name"],
-        "tokens": prepared.tokens,
-        "resources": len(prepared.inventory.resources),
-    }
-    lead = UPDATED_LEAD if outcome.updated else ""
-    return Answer(lead + prepared.block, event)
-
-
-def _unknown(outcome: life.Unknown) -> str:
+def _unknown(outcome: outcomes.Unknown) -> str:
     text = f"There is no skill named '{field_text(outcome.asked, 128)}'."
     if outcome.closest:
         text += f" Did you mean {' or '.join(repr(shown_name(name)) for name in outcome.closest)}?"
@@ -106,11 +113,11 @@ def _unknown(outcome: life.Unknown) -> str:
     return f"{text} Available skills: {shown}{f' and {rest} more' if rest > 0 else ''}."
 
 
-def _over_budget(outcome: life.OverBudget, budgets: life.Budgets) -> str:
-    standing, name = outcome.standing, shown_name(outcome.skill["name"])
-    if standing.assumed:
+def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
+    standing, name = outcome.standing, shown_name(outcome.entry.name)
+    if standing.is_assumed:
         return f"The skill '{name}' was not loaded: earlier calls of this turn may need the room. Try again after them."
-    loaded = sizes({other: standing.size(other) for other in standing.loaded}) or "nothing"
+    loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "nothing"
     if outcome.limit == "skills":
         text = f"The skill '{name}' was not loaded: {len(standing.loaded)} of {budgets.skills} skills are loaded."
     else:
@@ -124,8 +131,29 @@ def _over_budget(outcome: life.OverBudget, budgets: life.Budgets) -> str:
     return f"{text} Loaded now: {loaded}. Call {example} or unload another that is no longer needed, then try again."
 
 
-def _room(standing: life.Standing, budgets: life.Budgets) -> str:
+def _sizes(tokens: Mapping[str, int]) -> str:
+    return ", ".join(f"{shown_name(name)} ({count:,} tokens)" for name, count in tokens.items())
+
+
+def _room(standing: Standing, budgets: Budgets) -> str:
     text = f"Free now: {max(0, budgets.skills - len(standing.loaded))} of {budgets.skills} skills"
     if budgets.tokens is not None:
         text += f", {max(0, budgets.tokens - standing.tokens):,} of {budgets.tokens:,} tokens"
     return f"{text}."
+
+
+def tool_failed(tool: str, about: str, error: Exception) -> str:
+    """Say that a tool failed in a way that nobody expected."""
+    return f"Error: {tool} failed for '{field_text(about, 128)}' ({type(error).__name__}). Work without it."
+
+
+def skill_tool_failed(tool: str, reason: str) -> str:
+    """Say that a skill's own tool could not be resolved."""
+    return (
+        f"Error: the tool '{field_text(tool, 128)}' could not be resolved: {field_text(reason, 300)}. Work without it."
+    )
+
+
+def call_refused(reason: str) -> str:
+    """Say that an extension refused a tool call."""
+    return f"Error: {field_text(reason, 2_000)}"

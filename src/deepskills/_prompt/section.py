@@ -1,32 +1,37 @@
-"""The skills section of the system prompt, rendered once for each state of things. Pure, save for what it remembers."""
+"""The skills section of the system prompt, rendered once for each state of things."""
 
-import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from deepskills._backend.cache import BoundedCache
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.entries import SkillEntry, Visibility
 from deepskills._catalog.sources import Source
-from deepskills._prompt.catalog_list import Listed, render_list
-from deepskills._prompt.wording import render_empty, render_locations, render_warnings
-from deepskills._types import ResourceMetadata, SkillMetadata
+from deepskills._prompt.catalog_list import CatalogList
+from deepskills._prompt.template import render_empty, render_locations, render_warnings
+from deepskills._types import ResourceMetadata
 
-REMEMBERED_SECTIONS = 16
-"""How many sections are remembered; an instance may serve many users at a time."""
+MAX_REMEMBERED_CHARACTERS = 64_000_000
+"""How much text of sections and lists is remembered; an instance may serve many users at a time."""
 
 
 @dataclass(frozen=True)
 class SectionInput:
     """Everything the section depends on."""
 
-    skills: Sequence[SkillMetadata]
+    catalog: Catalog
     sources: Sequence[Source]
-    errors: Sequence[str]
-    loaded: Sequence[str]
-    resources: Mapping[str, list[ResourceMetadata]]
+    errors: Sequence[str] = ()
+    loaded: Mapping[str, Sequence[ResourceMetadata]] = field(default_factory=dict)
+    hidden: Mapping[str, Visibility] = field(default_factory=dict)
+    """Skills that are not simply visible."""
+
+    replaced_list: str | None = None
+    """What an extension shows in place of the list."""
 
 
 class Section:
-    """Renders the section from a template; an unchanged input costs a comparison."""
+    """Renders the section from a template; an unchanged input costs a look-up."""
 
     def __init__(
         self, template: str, *, shows_loaded: bool, budget: int | None = None, searchable: bool = False
@@ -35,43 +40,56 @@ class Section:
         self._shows_loaded = shows_loaded
         self._budget = budget
         self._searchable = searchable
-        self._lock = threading.Lock()
-        self._sections: deque[tuple[SectionInput, str]] = deque(maxlen=REMEMBERED_SECTIONS)
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "Section":
-        """Return an empty one: what is remembered is not part of what a copy is for."""
-        return Section(
-            self._template, shows_loaded=self._shows_loaded, budget=self._budget, searchable=self._searchable
-        )
+        self._lists: BoundedCache[tuple[object, ...], CatalogList] = BoundedCache(MAX_REMEMBERED_CHARACTERS, len)
+        self._sections: BoundedCache[tuple[object, ...], str] = BoundedCache(MAX_REMEMBERED_CHARACTERS, len)
 
     def render(self, given: SectionInput) -> str:
-        """Return the section's text."""
-        given = self._snapshot(given)
-        with self._lock:
-            remembered = next((text for known, text in self._sections if known == given), None)
-        if remembered is not None:
-            return remembered
-        text = self._template.format(
-            skills_locations=render_locations(given.sources),
-            skills_load_warnings=render_warnings(given.errors),
-            skills_list=self._list(given),
-        )
-        with self._lock:
-            self._sections.appendleft((given, text))
+        """Return the section's text; empty if there are skills and the model may see none of them."""
+        hidden = tuple(sorted(given.hidden.items()))
+        loaded = given.loaded if self._shows_loaded else {}
+        marked = tuple((name, tuple(r["type"] for r in files)) for name, files in loaded.items())
+        sources = tuple(given.sources)
+        key = (given.catalog, hidden, marked, sources, tuple(given.errors), given.replaced_list)
+        text = self._sections.get(key)
+        if text is None:
+            text = self._rendered(given, hidden, loaded)
+            self._sections.put(key, text)
         return text
 
-    def _snapshot(self, given: SectionInput) -> SectionInput:
-        """Return what the section shows of its input, in lists that nobody else can change."""
-        return SectionInput(
-            skills=list(given.skills),
-            sources=list(given.sources),
-            errors=list(given.errors),
-            loaded=list(given.loaded) if self._shows_loaded else [],
-            resources={name: list(files) for name, files in given.resources.items()} if self._shows_loaded else {},
+    def _rendered(
+        self,
+        given: SectionInput,
+        hidden: tuple[tuple[str, Visibility], ...],
+        loaded: Mapping[str, Sequence[ResourceMetadata]],
+    ) -> str:
+        shown = visible(given.catalog, given.hidden)
+        if given.catalog.entries and not shown:
+            return ""
+        if given.replaced_list is not None:
+            skills = given.replaced_list
+        elif not shown:
+            skills = render_empty(given.sources)
+        else:
+            skills = self._list(given, hidden, shown).render(loaded, self._budget, searchable=self._searchable)
+        return self._template.format(
+            skills_locations=render_locations(given.sources),
+            skills_load_warnings=render_warnings(given.errors),
+            skills_list=skills,
         )
 
-    def _list(self, given: SectionInput) -> str:
-        if not given.skills:
-            return render_empty(given.sources)
-        listed = Listed(given.skills, frozenset(given.loaded), given.resources)
-        return render_list(listed, self._budget, searchable=self._searchable)
+    def _list(
+        self, given: SectionInput, hidden: tuple[tuple[str, Visibility], ...], shown: Sequence[SkillEntry]
+    ) -> CatalogList:
+        key = (given.catalog, hidden)
+        made = self._lists.get(key)
+        if made is None:
+            made = CatalogList(shown, [name for name, visibility in hidden if visibility == "name-only"])
+            self._lists.put(key, made)
+        return made
+
+
+def visible(catalog: Catalog, hidden: Mapping[str, Visibility]) -> Sequence[SkillEntry]:
+    """Return the skills that the model may see."""
+    if not hidden:
+        return catalog.entries
+    return [entry for entry in catalog.entries if hidden.get(entry.name, "on") in {"on", "name-only"}]

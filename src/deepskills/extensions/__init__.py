@@ -1,1 +1,16 @@
 """Optional capabilities, one per file, each built on the public `SkillExtension` and nothing private of the agent."""
+
+from deepskills.extensions.forks import SkillForks
+from deepskills.extensions.hooks import SkillHooks
+from deepskills.extensions.models import SkillModels
+from deepskills.extensions.preload import Preload
+from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
+
+__all__ = [
+    "DEFAULT_ALIASES",
+    "Preload",
+    "SkillForks",
+    "SkillHooks",
+    "SkillModels",
+    "ToolPolicy",
+]

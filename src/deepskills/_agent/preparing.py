@@ -1,0 +1,112 @@
+"""Preparing loads: a skill's file is read, arguments are filled in, extensions change the text, its cost is counted."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langgraph.config import get_config
+
+from deepskills._agent.extending import change_text
+from deepskills._agent.extension import SkillLoad
+from deepskills._agent.run import Run
+from deepskills._backend.calls import Consulted, Failed, Plan, WaitFor
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.sources import parent
+from deepskills._files.contents import Contents, read_contents
+from deepskills._loading.arguments import argument_names, fill_in
+from deepskills._loading.outcomes import Prepared
+from deepskills._prompt.block import skill_block
+from deepskills._types import Trigger
+
+Wanted = tuple[SkillEntry, str]
+"""A skill, and the arguments it is to be started with."""
+
+Key = tuple[str, str]
+"""A skill's name and arguments."""
+
+
+def prepare(wanted: Sequence[Wanted], run: Run, trigger: Trigger = "model") -> Plan[dict[Key, Prepared]]:
+    """Read the text and list the files of several skills: two rounds, however many they are."""
+    distinct = {(entry.name, arguments): (entry, arguments) for entry, arguments in wanted}
+    if not distinct:
+        return {}
+    refusals = yield from run.look.refusals([entry for entry, _ in distinct.values()])
+    result = {
+        key: Prepared(entry, arguments, failure=refusals[entry.name])
+        for key, (entry, arguments) in distinct.items()
+        if entry.name in refusals
+    }
+    allowed = {entry.name: entry for entry, _ in distinct.values() if entry.name not in refusals}
+    if not allowed:
+        return result
+    read = yield from read_contents(list(allowed.values()), run.settings.resource_depth)
+    for key, (entry, arguments) in distinct.items():
+        if key not in result:
+            result[key] = yield from _prepared((entry, arguments), read[entry.name], run, trigger)
+    return result
+
+
+def prepare_in_turn(turn: Hashable, wanted: Sequence[Wanted], run: Run) -> Plan[dict[Key, Prepared]]:
+    """Prepare what calls of one turn need, each file read by one of them."""
+    if turn is None:
+        return (yield from prepare(wanted, run))
+    claims = {
+        (entry.name, arguments): ((entry, arguments), *run.settings.memory.desk.claim(turn, (entry.path, arguments)))
+        for entry, arguments in wanted
+    }
+    mine = {key: future for key, (_, future, is_mine) in claims.items() if is_mine}
+    try:
+        result = yield from prepare([claims[key][0] for key in mine], run)
+        for key, future in mine.items():
+            future.set_result(result[key])
+    finally:
+        _abandon(mine.values())
+    others = {key: future for key, (_, future, is_mine) in claims.items() if not is_mine}
+    if others:
+        replies = yield tuple(WaitFor(future) for future in others.values())
+        lost = [key for key, reply in zip(others, replies, strict=True) if not isinstance(reply, Consulted)]
+        result |= {key: reply.value for key, reply in zip(others, replies, strict=True) if isinstance(reply, Consulted)}
+        result |= yield from prepare([claims[key][0] for key in lost], run)
+    return result
+
+
+def _abandon(futures: Any) -> None:  # noqa: ANN401 - futures of readings
+    """Let nobody wait for what was not delivered; whoever waits reads for itself."""
+    for future in futures:
+        if not future.done():
+            future.set_exception(LookupError("the call that was to read this ended before"))
+
+
+def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) -> Plan[Prepared]:
+    entry, arguments = wanted
+    text, failure = contents.text()
+    if failure is not None:
+        return Prepared(entry, arguments, failure=failure)
+    inventory, shell = contents.inventory, contents.shell_directory
+    reading = run.settings.memory.readings.read(entry.path, contents.file.content or b"")
+    filled = fill_in(
+        text,
+        arguments,
+        names=argument_names(reading.frontmatter.get("arguments")),
+        skill_dir=shell or parent(entry.path),
+        session_id=session_id(run.runtime),
+    )
+    present = replace(entry, frontmatter={**entry.frontmatter, **reading.frontmatter})
+    load = SkillLoad(present, arguments, trigger, filled, 0, inventory.resources, run.runtime)
+    changed = yield from change_text(load, run)
+    if isinstance(changed, Failed):
+        return Prepared(entry, arguments, failure=changed.reason)
+    block = skill_block(entry, changed, inventory, shell)
+    tokens = run.settings.token_counter(block)
+    return Prepared(present, arguments, block, inventory, reading.digest, tokens, text=changed)
+
+
+def session_id(runtime: object) -> str:
+    """Return the id of the thread that a run belongs to; empty if it has none."""
+    config = getattr(runtime, "config", None)
+    if config is None:
+        try:
+            config = get_config()
+        except RuntimeError:
+            return ""
+    return str((config.get("configurable") or {}).get("thread_id") or "")

@@ -1,0 +1,130 @@
+"""What a hook or a tool call knows: settings, state, and the skills of its run with their visibility."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepskills._agent.extension import LoadedSkill
+from deepskills._agent.settings import Settings
+from deepskills._agent.thread import Thread
+from deepskills._agent.updates import merged
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.entries import SkillEntry, Visibility
+from deepskills._catalog.lookup import Broken, Unknown, not_found
+from deepskills._format.frontmatter import as_text
+from deepskills._prompt.section import visible
+from deepskills._types import SkillProblem
+
+_YES = frozenset({"true", "yes", "on", "1"})
+_NO = frozenset({"false", "no", "off", "0"})
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The skills of a run, and how visible they are."""
+
+    catalog: Catalog
+    hidden: Mapping[str, Visibility] = field(default_factory=dict)
+    """Every skill that is not simply visible."""
+
+    problems: Sequence[SkillProblem] = ()
+
+    def visibility(self, entry: SkillEntry) -> Visibility:
+        """Return how visible a skill is."""
+        return self.hidden.get(entry.name, "on")
+
+    def find(self, asked: str) -> SkillEntry | None:
+        """Return the skill that is meant by a name; one that is off does not exist."""
+        entry = self.catalog.find(asked)
+        return entry if entry is not None and self.visibility(entry) != "off" else None
+
+    def find_visible(self, asked: str) -> SkillEntry | None:
+        """Return the skill that is meant by a name, if the model may load it."""
+        entry = self.find(asked)
+        return entry if entry is not None and self.visibility(entry) != "user-only" else None
+
+    @property
+    def existing(self) -> Sequence[SkillEntry]:
+        """The skills that exist in this run."""
+        if "off" not in self.hidden.values():
+            return self.catalog.entries
+        return [entry for entry in self.catalog.entries if self.visibility(entry) != "off"]
+
+    @property
+    def visible(self) -> Sequence[SkillEntry]:
+        """The skills that the model may see and load."""
+        return visible(self.catalog, self.hidden)
+
+    def not_found(self, asked: str) -> Broken | Unknown:
+        """Return what to answer to a name that the model cannot use; hidden names are not given."""
+        return not_found([entry.name for entry in self.visible], self.problems, asked)
+
+
+class Run:
+    """One hook's or tool call's knowledge of its run; made for each call, kept for none."""
+
+    def __init__(self, settings: Settings, state: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401
+        self.settings = settings
+        self.state = state
+        self.runtime = runtime
+        self.thread = Thread.of(state)
+        self.look = settings.look(runtime)
+        self.problems: list[SkillProblem] = []
+        """Problems that were found on the way."""
+        self.collected: dict[str, Any] = {}
+        """What extensions asked to change in state."""
+        self.shelf: Shelf | None = None
+        """The skills of this run, once they were looked up."""
+
+    @property
+    def known_shelf(self) -> Shelf:
+        """The skills of this run, which must have been looked up before."""
+        if self.shelf is None:
+            raise RuntimeError("the skills of this run were not looked up yet")
+        return self.shelf
+
+    def collect(self, update: Mapping[str, Any]) -> None:
+        """Add to what changes in state."""
+        self.collected = merged(self.collected, update)
+
+    def new_problems(self) -> list[SkillProblem]:
+        """Return the problems that were found on the way and are not in state yet, each once."""
+        known = {(found["path"], found["code"], found["message"]) for found in self.thread.problems}
+        fresh = {(found["path"], found["code"], found["message"]): found for found in self.problems}
+        return [found for key, found in fresh.items() if key not in known]
+
+    @property
+    def loaded(self) -> list[LoadedSkill]:
+        """The skills in use, in load order, as the catalog of this run knows them."""
+        return loaded_skills(self.thread, self.known_shelf.catalog)
+
+
+def loaded_skills(thread: Thread, catalog: Catalog) -> list[LoadedSkill]:
+    """Return the skills in use, in load order; one that the catalog does not have is left out."""
+    user = thread.user_message
+    turn = user.id if user is not None else None
+    found: list[LoadedSkill] = []
+    for name in thread.standing.loaded:
+        entry, record = catalog.by_name.get(name), thread.standing.records[name]
+        if entry is None or entry.path != record["path"]:
+            continue
+        found.append(
+            LoadedSkill(
+                entry=entry,
+                arguments=record.get("arguments", ""),
+                trigger=record.get("trigger", "model"),
+                tokens=record["tokens"],
+                is_recent=bool(turn) and record.get("turn") == turn,
+            )
+        )
+    return found
+
+
+def is_user_only(entry: SkillEntry) -> bool:
+    """Whether a skill's author lets only the user start it."""
+    return as_text(entry.frontmatter.get("disable-model-invocation")).strip().lower() in _YES
+
+
+def is_user_invocable(entry: SkillEntry) -> bool:
+    """Whether a skill's author lets the user start it by a slash command."""
+    return as_text(entry.frontmatter.get("user-invocable")).strip().lower() not in _NO

@@ -1,0 +1,109 @@
+"""Which skills exist in a run and which the model may see: the strictest of frontmatter, rule and extensions counts."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from deepskills._agent.extending import ExtensionRun, ask, overrides
+from deepskills._agent.extension import SkillExtension
+from deepskills._agent.run import Run, Shelf, is_user_only
+from deepskills._backend.calls import Consult, Consulted, Plan
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.discovery import Discovery
+from deepskills._catalog.entries import STRICTNESS, Visibility
+from deepskills._format.problems import problem, quoted
+from deepskills._types import SkillProblem
+
+
+def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
+    """Return the skills of a run: what discovery found, or else the catalog that is believed."""
+    if run.shelf is not None and found is None:
+        return run.shelf
+    known = run.thread.problems
+    if found is None:
+        catalog = yield from run.look.catalog(run.thread.catalog)
+        if run.look.found is not None:
+            known = run.look.found.problems
+    else:
+        catalog, known = found.catalog, found.problems
+    run.shelf = Shelf(catalog, (yield from _hidden(run, catalog)), known)
+    return run.shelf
+
+
+def _hidden(run: Run, catalog: Catalog) -> Plan[Mapping[str, Visibility]]:
+    """Return every skill that is not simply visible."""
+    rule = run.settings.visibility
+    rules = run.settings.memory.rules
+    hidden: Mapping[str, Visibility] = rules.get_or_make(catalog, lambda: _fixed_rules(catalog, rule))
+    if rule is not None and not isinstance(rule, Mapping):
+        call = rule
+        [reply] = yield (Consult(lambda: _ruled(catalog, call, run.runtime), is_limited=False),)
+        ruled, problems = reply.value if isinstance(reply, Consulted) else _all_off(catalog, reply)
+        hidden = strictest(hidden, ruled)
+        run.problems += problems
+    for extension in run.settings.extensions:
+        if overrides(extension, "visibility"):
+            hidden = strictest(hidden, (yield from _asked(run, extension, Shelf(catalog, hidden))))
+    return hidden
+
+
+def _asked(run: Run, extension: SkillExtension, shelf: Shelf) -> Plan[dict[str, Visibility]]:
+    entries = shelf.catalog.entries
+    own = ExtensionRun(run, extension, shelf)
+    value = yield from ask(extension, "visibility", own, entries)
+    if isinstance(value, Mapping) and all(given in STRICTNESS for given in value.values()):
+        return {name: given for name, given in value.items() if given != "on"}
+    return {entry.name: "off" for entry in entries}
+
+
+def _all_off(catalog: Catalog, reply: object) -> tuple[dict[str, Visibility], list[SkillProblem]]:
+    reason = getattr(reply, "reason", "no answer")
+    found = problem("visibility", "visibility-failed", name="all skills", reason=reason)
+    return {entry.name: "off" for entry in catalog.entries}, [found]
+
+
+def strictest(first: Mapping[str, Visibility], second: Mapping[str, Visibility]) -> dict[str, Visibility]:
+    """Return for each skill the stricter of two visibilities."""
+    result = dict(first)
+    for name, visibility in second.items():
+        if STRICTNESS[visibility] > STRICTNESS[result.get(name, "on")]:
+            result[name] = visibility
+    return result
+
+
+def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
+    """Return what frontmatter and a mapping say, for every skill that is not simply visible."""
+    hidden: dict[str, Visibility] = {entry.name: "user-only" for entry in catalog.entries if is_user_only(entry)}
+    if not isinstance(rule, Mapping):
+        return hidden
+    patterns = [name for name in rule if any(mark in name for mark in "*?[")]
+    ruled: dict[str, Visibility] = {}
+    for entry in catalog.entries:
+        exact = rule.get(entry.name)
+        if exact is None:
+            exact = next((rule[pattern] for pattern in patterns if fnmatchcase(entry.name, pattern)), "on")
+        if exact != "on":
+            ruled[entry.name] = exact
+    return strictest(hidden, ruled)
+
+
+def _ruled(
+    catalog: Catalog,
+    rule: Any,  # noqa: ANN401 - a user's function
+    runtime: object,
+) -> tuple[dict[str, Visibility], list[SkillProblem]]:
+    """Ask a user's function about every skill; one that it cannot judge is off."""
+    hidden: dict[str, Visibility] = {}
+    problems: list[SkillProblem] = []
+    for entry in catalog.entries:
+        try:
+            given = rule(entry.skill.copy(), runtime)
+            reason = None if given in STRICTNESS else f"it returned {given!r}"
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; the skill is hidden
+            given, reason = "off", f"{type(error).__name__}: {error}"
+        if reason is not None:
+            given = "off"
+            problems.append(problem(entry.path, "visibility-failed", name=quoted(entry.name), reason=reason))
+        if given != "on":
+            hidden[entry.name] = given
+    return hidden, problems

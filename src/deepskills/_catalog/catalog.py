@@ -1,0 +1,218 @@
+"""The catalog that is believed: made by discovery, kept in state as text, and worked out once per process.
+
+State may be written by callers, so an entry that comes from state is taken only as far as this process has read the
+same file with the same digest. What it has not read is stripped of everything that grants power.
+"""
+
+import json
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from deepskills._backend.cache import BoundedCache
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.readings import Readings
+from deepskills._catalog.sources import Source
+from deepskills._format.names import shown_name
+from deepskills._format.text import one_line
+from deepskills._types import CatalogRecord, SkillMetadata
+
+MAX_REMEMBERED_CHARACTERS = 128_000_000
+"""How much text of catalogs a middleware remembers."""
+
+INCLUDE_TOOLS = "include_tools"
+"""The metadata key by which a skill names its tools."""
+
+_MARKS = "*`'\"[](){}<> "
+_RESTRICTING = ("disable-model-invocation", "user-invocable")
+_ROW = 4
+
+
+class Catalog:
+    """The skills that were found, one per name, with the sources they came from. Never changes."""
+
+    def __init__(self, entries: Iterable[SkillEntry] = (), sources: Iterable[Source] = ()) -> None:
+        self.entries = tuple(entries)
+        self.sources = tuple(sources)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, SkillEntry]:
+        """The entries by exact name."""
+        return {entry.name: entry for entry in self.entries}
+
+    @cached_property
+    def _by_folded_name(self) -> Mapping[str, SkillEntry]:
+        return {folded(entry.name): entry for entry in reversed(self.entries)}
+
+    @cached_property
+    def with_tools(self) -> Sequence[SkillEntry]:
+        """The entries that name tools of their own."""
+        return [entry for entry in self.entries if entry.skill["metadata"].get(INCLUDE_TOOLS)]
+
+    @cached_property
+    def record(self) -> CatalogRecord:
+        """The catalog as state keeps it."""
+        places = {source.path: position for position, source in enumerate(self.sources)}
+        rows = [_row(entry, places.get(entry.source, -1)) for entry in self.entries]
+        sources = [[source.path, source.label] for source in self.sources]
+        return CatalogRecord(sources=sources, entries=json.dumps(rows, ensure_ascii=False, separators=(",", ":")))
+
+    def find(self, asked: str) -> SkillEntry | None:
+        """Return the skill that is meant by a name: exactly, in another case or form, or with marks around it."""
+        exact = self.by_name.get(asked)
+        if exact is not None:
+            return exact
+        bare = one_line(asked).strip(_MARKS)
+        return self._by_folded_name.get(folded(asked)) or self._by_folded_name.get(folded(bare))
+
+    def copy_skills(self) -> list[SkillMetadata]:
+        """Return the metadata of all skills, for whoever wants to keep or change it."""
+        return [_copy(entry.skill) for entry in self.entries]
+
+    def is_copied_in(self, skills: object) -> bool:
+        """Whether a list holds the metadata of exactly these skills."""
+        if not isinstance(skills, list) or len(skills) != len(self.entries):
+            return False
+        return all(given == entry.skill for given, entry in zip(skills, self.entries, strict=True))
+
+
+def folded(name: str) -> str:
+    """Return a name as it is compared: as it is shown, in one case and one Unicode form."""
+    shown = shown_name(name)
+    return shown.casefold() if shown.isascii() else unicodedata.normalize("NFC", shown).casefold()
+
+
+def meant_name(names: Iterable[str], asked: str) -> str | None:
+    """Return the one of a few names that was asked for, exactly, in another case or form, or with marks around it."""
+    by_folded = {folded(name): name for name in names}
+    bare = one_line(asked).strip(_MARKS)
+    return by_folded.get(folded(asked)) or by_folded.get(folded(bare))
+
+
+class Catalogs:
+    """The catalogs that a process has made or checked, by their text; bounded, safe to share by threads."""
+
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
+        self._by_text: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(
+            MAX_REMEMBERED_CHARACTERS, lambda catalog: len(catalog.record["entries"]) + 1
+        )
+        self._by_entries: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(
+            MAX_REMEMBERED_CHARACTERS, lambda catalog: len(catalog.record["entries"]) + 1
+        )
+
+    def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
+        """Return the catalog of what discovery found; the same object as long as nothing changes."""
+        key = (tuple(map(id, entries)), tuple(sources))
+        catalog = self._by_entries.get(key)
+        if catalog is None:
+            catalog = Catalog(entries, sources)
+            self._by_entries.put(key, catalog)
+            self._by_text.put(_key(catalog.record), catalog)
+        return catalog
+
+    def believe(self, record: object, catalog: Catalog) -> None:
+        """Take a catalog, found now, for what a text in state stands for."""
+        key = _key(record)
+        if key is not None:
+            self._by_text.put(key, catalog)
+
+    def believed(self, record: object) -> Catalog | None:
+        """Return the catalog that state holds, if this process made it, or has read every file of it."""
+        key = _key(record)
+        if key is None:
+            return None
+        catalog = self._by_text.get(key)
+        if catalog is None:
+            catalog, is_read = self._parsed(record)
+            if catalog is None or not is_read:
+                return None
+            self._by_text.put(key, catalog)
+        return catalog
+
+    def claimed(self, record: object) -> Catalog:
+        """Return the catalog that state holds, without powers where this process has not read the file."""
+        believed = self.believed(record)
+        if believed is not None:
+            return believed
+        parsed, _ = self._parsed(record)
+        return parsed or Catalog()
+
+    def _parsed(self, record: object) -> tuple[Catalog | None, bool]:
+        key = _key(record)
+        if key is None:
+            return None, False
+        try:
+            rows = json.loads(str(key[0]))
+        except (ValueError, RecursionError):
+            return None, False
+        sources = [Source(path, label) for path, label in record["sources"]]  # type: ignore[index]
+        if not isinstance(rows, list):
+            return None, False
+        entries: dict[str, SkillEntry] = {}
+        is_read = True
+        for row in rows:
+            entry, was_read = self._entry(row, sources)
+            if entry is None:
+                return None, False
+            is_read &= was_read
+            entries[entry.name] = entry
+        return Catalog(entries.values(), sources), is_read
+
+    def _entry(self, row: object, sources: Sequence[Source]) -> tuple[SkillEntry | None, bool]:
+        """Return a row's entry: what this process read of that file, else what the row says without its powers."""
+        if not isinstance(row, list) or len(row) != _ROW or not _is_skill(row[0]) or not _are_text(row[2:3]):
+            return None, False
+        skill, place, digest, frontmatter = row
+        if not isinstance(place, int) or not -1 <= place < len(sources):
+            return None, False
+        source = sources[place].path if place >= 0 else ""
+        reading = self._readings.recall(skill["path"], digest)
+        if reading is not None and reading.metadata is not None:
+            return self._readings.entry(reading, source), True
+        frontmatter = frontmatter if isinstance(frontmatter, dict) else {}
+        kept = {key: frontmatter[key] for key in _RESTRICTING if key in frontmatter}
+        harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
+        return SkillEntry({**skill, "allowed_tools": [], "metadata": harmless}, source, digest, kept), False
+
+
+def _key(record: object) -> tuple[object, ...] | None:
+    """Return what a catalog in state is known by; `None` if it is not one."""
+    if not isinstance(record, dict) or record.keys() != CatalogRecord.__annotations__.keys():
+        return None
+    sources, text = record["sources"], record["entries"]
+    if not isinstance(text, str) or not isinstance(sources, list):
+        return None
+    if not all(isinstance(pair, list) and len(pair) == 2 and _are_text(pair) for pair in sources):  # noqa: PLR2004
+        return None
+    return text, tuple(map(tuple, sources))
+
+
+def _row(entry: SkillEntry, place: int) -> list[Any]:
+    return [entry.skill, place, entry.digest, entry.frontmatter]
+
+
+def _copy(skill: SkillMetadata) -> SkillMetadata:
+    copy = skill.copy()
+    copy["metadata"] = skill["metadata"].copy()
+    copy["allowed_tools"] = skill["allowed_tools"].copy()
+    return copy
+
+
+def _is_skill(item: object) -> bool:
+    if not isinstance(item, dict) or item.keys() != SkillMetadata.__annotations__.keys():
+        return False
+    optional = (item["license"], item["compatibility"])
+    further, tools = item["metadata"], item["allowed_tools"]
+    return (
+        _are_text([item["path"], item["name"], item["description"], *(text for text in optional if text is not None)])
+        and isinstance(further, dict)
+        and _are_text([*further, *further.values()])
+        and isinstance(tools, list)
+        and _are_text(tools)
+    )
+
+
+def _are_text(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)

@@ -1,0 +1,145 @@
+"""Logic that waits for a user's objects, written once: flows, and the drivers that perform them sync and async.
+
+A flow is a generator that yields what has to be waited for and is sent the outcome. Objects are known by their methods
+only; a method `x` may have an async twin `ax`. A call that raises, or does not answer in time, is answered with
+`CallFailed`; nothing is thrown into a flow.
+"""
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+
+@dataclass(frozen=True)
+class Work:
+    """Ask for work of our own that takes its time; what it raises is raised."""
+
+    do: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Ask for a call of a method of a user's object."""
+
+    target: Any
+    method: str
+    arguments: tuple[Any, ...]
+    seconds: float
+    """How long an answer is waited for."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Ask for a moment in which another thread may finish what it is making."""
+
+    seconds: float = 0.02
+
+
+@dataclass(frozen=True)
+class CallFailed:
+    """Why a call gave nothing."""
+
+    reason: str
+
+
+Step: TypeAlias = Work | Call | Pause
+ResultT = TypeVar("ResultT")
+Flow: TypeAlias = Generator[Step, Any, ResultT]
+
+
+def drive(flow: Flow[ResultT]) -> ResultT:
+    """Perform a flow on sync methods and return its result."""
+    try:
+        step = next(flow)
+        while True:
+            step = flow.send(_perform(step))
+    except StopIteration as stop:
+        result: ResultT = stop.value
+        return result
+    finally:
+        flow.close()
+
+
+async def adrive(flow: Flow[ResultT]) -> ResultT:
+    """Perform a flow on async methods, long work in a thread, and return its result."""
+    try:
+        step = next(flow)
+        while True:
+            step = flow.send(await _aperform(step))
+    except StopIteration as stop:
+        result: ResultT = stop.value
+        return result
+    finally:
+        flow.close()
+
+
+def _perform(step: Step) -> Any:  # noqa: ANN401 - what the step asks for
+    if isinstance(step, Work):
+        return step.do()
+    if isinstance(step, Pause):
+        return time.sleep(step.seconds)
+    try:
+        return _in_thread(lambda: getattr(step.target, step.method)(*step.arguments, **step.options)).result(
+            step.seconds
+        )
+    except FutureTimeoutError:
+        return _late(step)
+    except Exception as error:  # noqa: BLE001 - a user's object may raise anything; the flow is told
+        return _failed(error)
+
+
+async def _aperform(step: Step) -> Any:  # noqa: ANN401 - what the step asks for
+    if isinstance(step, Work):
+        return await asyncio.wrap_future(_in_thread(step.do))
+    if isinstance(step, Pause):
+        return await asyncio.sleep(step.seconds)
+    twin = getattr(step.target, f"a{step.method}", None)
+    try:
+        if twin is None or _only_waits_for_a_thread(twin):
+            own = _in_thread(lambda: getattr(step.target, step.method)(*step.arguments, **step.options))
+            return await asyncio.wait_for(asyncio.wrap_future(own), step.seconds)
+        return await asyncio.wait_for(twin(*step.arguments, **step.options), step.seconds)
+    except TimeoutError:
+        return _late(step)
+    except Exception as error:  # noqa: BLE001 - a user's object may raise anything; the flow is told
+        return _failed(error)
+
+
+def _only_waits_for_a_thread(method: Any) -> bool:  # noqa: ANN401 - a method of a user's object
+    """Whether an async method is the framework's default, whose threads the end of the process would wait for."""
+    module = getattr(getattr(method, "__func__", method), "__module__", None) or ""
+    return str(module).startswith("langchain_core.")
+
+
+def _late(step: Call) -> CallFailed:
+    return CallFailed(f"{step.method} gave no answer within {step.seconds:.3g} seconds")
+
+
+def _failed(error: Exception) -> CallFailed:
+    return CallFailed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def _in_thread(do: Callable[[], Any]) -> Future[Any]:
+    """Do something in a thread that sees this context and that nobody waits for at the end of the process."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            result = context.run(do)
+        except BaseException as error:  # noqa: BLE001 - handed over to the one who waits
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name="deepskills-ranking", daemon=True).start()
+    return future

@@ -1,0 +1,107 @@
+"""What was read from `SKILL.md` files, remembered by content so that an unchanged file is parsed once per process."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepskills._backend.cache import BoundedCache
+from deepskills._catalog.entries import SkillEntry
+from deepskills._format.problems import problem
+from deepskills._format.reading import read_skill
+from deepskills._types import SkillMetadata, SkillProblem
+
+MAX_REMEMBERED_CHARACTERS = 64_000_000
+"""How much of parsed files is remembered, counted as the text of their metadata."""
+
+MAX_KEPT_CHARACTERS = 8_192
+"""How much of a skill's frontmatter is kept with its entry."""
+
+TAG_KEYS = ("tags", "keywords", "triggers")
+"""Frontmatter keys, at the top or in `metadata`, whose words a skill is found by."""
+
+KEPT_KEYS = frozenset(
+    {
+        *TAG_KEYS,
+        "argument-hint",
+        "arguments",
+        "disable-model-invocation",
+        "user-invocable",
+        "when_to_use",
+    }
+)
+"""Frontmatter keys that the library acts on."""
+
+_OVERHEAD = 600
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one file says. Shared by whoever asks; nobody may change it."""
+
+    metadata: SkillMetadata | None
+    problems: tuple[SkillProblem, ...]
+    digest: str
+    frontmatter: Mapping[str, Any]
+    entries: dict[str, SkillEntry] = field(default_factory=dict, compare=False)
+    """The entry of each source that gave the file: one object while the file is unchanged."""
+
+
+class Readings:
+    """Reads files and remembers what they say, by path and content; bounded, safe to share by threads."""
+
+    def __init__(self, further_keys: Iterable[str] = ()) -> None:
+        self._keys = KEPT_KEYS | set(further_keys)
+        self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_CHARACTERS, _weigh)
+
+    def read(self, path: str, content: bytes) -> Reading:
+        """Return what a file says."""
+        return self.read_as(path, content, digest_of(content))
+
+    def read_as(self, path: str, content: bytes, digest: str) -> Reading:
+        """Return what a file says whose digest is known; `content` may be its frontmatter alone."""
+        key = (path, digest)
+        remembered = self._remembered.get(key)
+        if remembered is None:
+            remembered = self._made(path, content, digest)
+            self._remembered.put(key, remembered)
+        return remembered
+
+    def recall(self, path: str, digest: str) -> Reading | None:
+        """Return what a file of this digest says, if this process has read it."""
+        return self._remembered.get((path, digest))
+
+    def entry(self, reading: Reading, source: str) -> SkillEntry:
+        """Return the entry of a usable file, as one source gives it."""
+        if reading.metadata is None:
+            raise ValueError("a file without metadata is not an entry")
+        entry = reading.entries.get(source)
+        if entry is None:
+            made = SkillEntry(reading.metadata, source, reading.digest, reading.frontmatter)
+            entry = reading.entries.setdefault(source, made)
+        return entry
+
+    def _made(self, path: str, content: bytes, digest: str) -> Reading:
+        reading = read_skill(content, path=path)
+        kept = {key: value for key, value in reading.frontmatter.items() if key in self._keys and value is not None}
+        problems = list(reading.problems)
+        while kept and _size(kept) > MAX_KEPT_CHARACTERS:
+            largest = max(kept, key=lambda key: _size(kept[key]))
+            del kept[largest]
+            problems.append(problem(path, "frontmatter-key-too-large", key=largest))
+        return Reading(reading.metadata, tuple(problems), digest, kept)
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digest by which a changed file is told."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _size(value: object) -> int:
+    return len(json.dumps(value, ensure_ascii=False))
+
+
+def _weigh(reading: Reading) -> int:
+    skill = reading.metadata
+    return _OVERHEAD + (len(skill["description"]) if skill is not None else 0)

@@ -1,0 +1,139 @@
+"""Text as words: split in any script, and known by how little they say. Pure."""
+
+import functools
+import re
+import unicodedata
+
+_ASCII_WORD = re.compile(r"[^\W_]+", re.ASCII)
+_LAST_MARK = 0x1FFFF
+_ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]+")
+"""Accents of Latin, Greek and Cyrillic letters, vowel points of Hebrew and Arabic: people leave them out."""
+_UNSPACED = re.compile(
+    "["
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai and Lao, Myanmar, Khmer
+    "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\uac00-\ud7af"  # Chinese, Japanese, Korean
+    "]+"
+)
+"""Scripts that put no spaces between words, or join words to each other."""
+_GRAMMAR_ONLY = re.compile("[\u3041-\u309f]+")
+"""Hiragana: what Japanese inflects words with, and seldom what they mean."""
+
+_FUNCTION_WORDS = """
+a about all an and any are as at be by can could do does for from get give has have help how i if in into is it its like
+make me my need new of on or our out please should some so that the their them then there these they this to up us use
+used user uses using want was we what when where which who will with would you your skill skills
+"""
+STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
+"""English words that are left out of a query that has others."""
+
+_TALK = """
+able actually afternoon again ago ah almost already alright also although always am amazing another answer anybody
+anymore anyone anything anyway apparently around ask asked asking asks away awesome awful back bad barely basically
+became because become been before being believe best better between big bit boring both bye call called calling came
+cannot care chat come comes coming completely cool couldn course currently cute d day days dear definitely did didn
+different doesn doing don done down each easy either else enough especially even evening ever every everybody everyone
+everything exactly expect fantastic far feel feels few finally fine first forget forgot friend friends fun funny gave
+getting glad go goes going gone good got great guess guy guys had haha half happen happened happens happy hard hasn
+hate haven having he hear heard hello her here hers hey hi him himself his hmm hope hour hours however idea ignore ill
+im impressive including instead interesting isn ive job just keep keeps kind know known last late lately later least
+left less let lets likely little live ll lol long look looking looks lot lots love lovely low luck lunch m made makes
+making many matter may maybe mean means meant might mind mine minute minutes mom moment month months more morning most
+mostly much must myself name near nearly needed needs never next nice night no nobody none nope nor normal not nothing
+now o obviously off often oh ok okay old once one ones only other others otherwise ought ourselves over own part
+people perfect perhaps person pm pretty probably problem put puts question quick quickly quite rather re ready real
+really repeat right room s said same saw say saying says second see seem seems seen sent several she short shorter
+show simple simpler simply since small so somebody somehow someone something sometimes somewhere soon sorry sort sound
+sounds still stuff such super sure surely t take takes taking talk tell than thank thanks thing things think thinking
+thinks though thought three through thx till time times tired today together told tomorrow tonight too took totally
+tried true try trying turn two under understand unfortunately until usual usually ve very wait waiting wanted wants
+wasn way ways week weekend weeks welcome well went were weren whatever whether while whole whom whose why win wish
+within without won wonder wonderful wondering word words work working works world worry worse worst wouldn wow wrong
+yeah year years yep yes yesterday yet young yours
+"""
+_SPOKEN = (
+    "你好 您好 早上好 上午好 下午好 晚上好 晚安 谢谢 多谢 感谢 不客气 没关系 没问题 好的 好吧 可以 不可以 知道 "
+    "不知道 今天 明天 昨天 现在 刚才 哈哈 嗯嗯 怎么样 怎么 什么 为什么 是不是 有没有 能不能 可不可以 一下 一个 "
+    "一些 这个 那个 我们 你们 他们 大家 自己 已经 还是 但是 因为 所以 如果 觉得 喜欢 希望 需要 想要 麻烦 辛苦 "
+    "帮忙 帮我 给我 告诉我 请问 时候 事情 东西 真的 非常 特别 有点 太好了 再见 周末 心情 聊聊 聊天 こんにちは "
+    "こんばんは おはよう おやすみ ありがとう すみません ごめんなさい はじめまして よろしくお願いします お願い "
+    "お願いし 元気 大丈夫 了解 今日 明日 昨日 今 本当 とても 少し 私 僕 自分 何か 思います 教えて ください "
+    "もらえますか 助かり 助かる"
+)
+_CJK_STOP = frozenset(
+    "的了在是我和有就不人都一把这那要给为请帮与及或等用时的中对将の をにはがでともやへする したいですます".replace(
+        " ", ""
+    )
+)
+
+
+def split_words(text: str, *, indexing: bool = False) -> list[str]:
+    """Split text into words without accents; runs of a script without spaces become pairs of characters."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
+    words: list[str] = []
+    for run in _word().findall(_folded(text)):
+        position = 0
+        for match in _UNSPACED.finditer(run):
+            if match.start() > position:
+                words.append(run[position : match.start()])
+            words += _pairs(match[0], indexing=indexing)
+            position = match.end()
+        if position < len(run):
+            words.append(run[position:])
+    return words
+
+
+def is_unspaced(word: str) -> bool:
+    """Whether a word is of a script that puts no spaces between words."""
+    return _UNSPACED.match(word) is not None
+
+
+def stem(word: str) -> str:
+    """Return what forms of an English word share; other words stay as they are."""
+    if not word.isascii():
+        return word
+    for ending in ("ings", "ing", "ies", "ied", "ers", "er", "ed", "es", "s", "y", "e"):
+        rest = word.removesuffix(ending)
+        if rest != word and len(rest) >= 3:  # noqa: PLR2004 - less says nothing
+            return rest[:-1] if rest[-1] == rest[-2] and ending[0] in "ei" else rest
+    return word
+
+
+def worth(word: str) -> float:
+    """Return how much a word can say of what somebody wants, from 0 for talk to 1.
+
+    A word of a script without spaces is spread over several pairs of characters, so each counts less.
+    """
+    if word in STOP_WORDS or word in _talk() or word.isdigit():
+        return 0.0
+    if not is_unspaced(word):
+        return 1.0 if len(word) > 1 else 0.0
+    return 0.1 if _GRAMMAR_ONLY.fullmatch(word) else 0.6
+
+
+@functools.cache
+def _talk() -> frozenset[str]:
+    """Return words, and pairs of characters, of talk that is about nothing a skill does."""
+    return frozenset([*_TALK.split(), *split_words(_SPOKEN)])
+
+
+def _folded(text: str) -> str:
+    """Return text in one case and without accents; marks that letters of other scripts need stay."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", folded)))
+
+
+@functools.cache
+def _word() -> re.Pattern[str]:
+    """Return what a word is made of: letters and digits of any script, and the marks on them."""
+    marks = "".join(chr(code) for code in range(0x300, _LAST_MARK) if unicodedata.category(chr(code))[0] == "M")
+    return re.compile(rf"[^\W_]+(?:[{marks}]+[^\W_]*)*")
+
+
+def _pairs(run: str, *, indexing: bool) -> list[str]:
+    if len(run) == 1:
+        return [] if run in _CJK_STOP else [run]
+    pairs = [run[start : start + 2] for start in range(len(run) - 1)]
+    words = [pair for pair in pairs if not all(character in _CJK_STOP for character in pair)]
+    # Of a skill the last character too, so that a query of one character meets every place it stands in.
+    return [*words, run[-1]] if indexing and run[-1] not in _CJK_STOP else words

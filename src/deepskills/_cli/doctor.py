@@ -1,0 +1,137 @@
+"""What an agent with some sources would see, what is wrong, and what it costs: one report."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from typing_extensions import TypedDict
+
+from deepskills._backend.plan import Plan
+from deepskills._catalog.sources import Source, lies_under, parent
+from deepskills._cli.catalog import LocalCatalog
+from deepskills._cli.files import perform
+from deepskills._cli.trees import walk
+from deepskills._format.problems import problem, quoted
+from deepskills._loading.tokens import count_text_tokens
+from deepskills._types import SkillProblem
+
+PACKAGES = ("deepskills", "deepagents", "langchain", "langgraph")
+"""What an agent with skills runs on."""
+
+MAX_LOADED_SKILLS = 10
+"""How many skills an agent with default settings holds at a time."""
+
+MAX_LOADED_TOKENS = 50_000
+"""How many tokens they may cost together."""
+
+
+class SourceReport(TypedDict):
+    """A source in the JSON of `doctor`."""
+
+    path: str
+    label: str
+    skills: int
+    """How many of the skills that are used come from it."""
+
+
+class LoadReport(TypedDict):
+    """What loading costs, in tokens, in the JSON of `doctor`."""
+
+    least: int
+    median: int
+    most: int
+    all: int
+
+
+class Report(TypedDict):
+    """The JSON of `doctor`."""
+
+    versions: dict[str, str | None]
+    sources: list[SourceReport]
+    skills: list[str]
+    """What the model sees."""
+
+    user_only: list[str]
+    """What only a user starts."""
+
+    unusable: list[str]
+    """The files that cannot be used."""
+
+    prompt_tokens: int
+    """What every request costs before anything is loaded."""
+
+    loads: LoadReport | None
+    """None where nothing can be loaded."""
+
+    problems: list[SkillProblem]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A report, and what a screen tells besides."""
+
+    report: Report
+    largest: list[tuple[str, int]]
+    """The skills that cost most to load, with their tokens."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is broken; warnings may be."""
+        problems = self.report["problems"]
+        return None not in self.report["versions"].values() and all(p["severity"] != "error" for p in problems)
+
+
+def examine(local: LocalCatalog) -> Examination:
+    """Look at everything an agent with default settings would make of these skills."""
+    costs = sorted(((found.row["tokens"], found.row["name"]) for found in local.usable), reverse=True)
+    report = Report(
+        versions={name: _version(name) for name in PACKAGES},
+        sources=[_source_report(source, local) for source in local.sources],
+        skills=[found.row["name"] for found in local.usable if not found.is_user_only],
+        user_only=[found.row["name"] for found in local.usable if found.is_user_only],
+        unusable=[found.row["path"] for found in local.found if not found.is_usable],
+        prompt_tokens=count_text_tokens(local.prompt()) if local.usable else 0,
+        loads=_loads([tokens for tokens, _ in costs]),
+        problems=[*local.problems, *perform(_passed_over(local))],
+    )
+    return Examination(report, [(name, tokens) for tokens, name in costs[:3]])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _source_report(source: Source, local: LocalCatalog) -> SourceReport:
+    own = [found for found in local.usable if found.source.path == source.path]
+    return SourceReport(path=source.path, label=source.label, skills=len(own))
+
+
+def _loads(costs: Sequence[int]) -> LoadReport | None:
+    if not costs:
+        return None
+    return LoadReport(least=min(costs), median=round(statistics.median(costs)), most=max(costs), all=sum(costs))
+
+
+def _passed_over(local: LocalCatalog) -> Plan[list[SkillProblem]]:
+    """Find the skills below the sources that discovery does not see: too deep, or under another file name."""
+    noted: dict[tuple[str, str], SkillProblem] = {}
+    known = {found.row["path"] for found in local.found} | {found["path"] for found in local.problems}
+    for source in local.sources:
+        tree = yield from walk(source.path)
+        unseen = [path for path in tree.files if path not in known]
+        for found in (*tree.problems, *_too_deep(unseen, source, local.sources)):
+            if found["code"] in {"skill-file-misnamed", "skill-too-deep"}:
+                noted.setdefault((found["path"], found["code"]), found)
+    return list(noted.values())
+
+
+def _too_deep(paths: Sequence[str], source: Source, sources: Sequence[Source]) -> Iterator[SkillProblem]:
+    for path in paths:
+        depth = path[len(source.path) :].strip("/").count("/")
+        inner = any(lies_under(path, other.path) and lies_under(other.path, source.path) for other in sources)
+        if depth > 1 and not inner:
+            yield problem(path, "skill-too-deep", depth=depth, parent=quoted(parent(parent(path))))

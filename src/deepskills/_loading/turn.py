@@ -1,0 +1,146 @@
+"""How a load or an unload is decided, and how calls of one turn see each other. Pure.
+
+Tool calls of one turn run at the same time and see the state from before the turn. Each call assumes that the calls
+before it in the turn were granted, so budgets are never overshot; a call may be refused that a serial run would grant.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from deepskills._catalog.catalog import Catalog, meant_name
+from deepskills._loading.budgets import Assumed, Budgets, Standing
+from deepskills._loading.outcomes import (
+    AlreadyLoaded,
+    Loaded,
+    NotLoaded,
+    Outcome,
+    OverBudget,
+    Prepared,
+    Unloaded,
+    Unreadable,
+)
+from deepskills._types import LoadRecord
+
+
+@dataclass(frozen=True)
+class SkillCall:
+    """A call of `load_skill` or `unload_skill` in the turn of the model."""
+
+    kind: Literal["load", "unload"]
+    name: str
+    arguments: str = ""
+
+
+def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Outcome:
+    """Decide on one load, given what is loaded when it is its turn."""
+    name = prepared.name
+    is_loaded = name in standing.loaded
+    record = standing.records.get(name) if is_loaded else None
+    crowded = budgets.tokens is not None and standing.tokens > budgets.tokens
+    if prepared.failure is not None:
+        if is_loaded and not is_other(prepared.arguments, record):
+            return AlreadyLoaded(name, unchecked=prepared.failure, crowded=crowded)
+        return Unreadable(prepared.entry, prepared.failure)
+    is_changed = record is None or record["digest"] != prepared.digest
+    if is_loaded and not is_changed and not is_other(prepared.arguments, record):
+        return AlreadyLoaded(name, crowded=crowded)
+    if not is_loaded and len(standing.loaded) >= budgets.skills:
+        return OverBudget(prepared.entry, prepared.tokens, standing, "skills")
+    others = standing.tokens - (standing.size(name) if is_loaded else 0)
+    if budgets.tokens is not None and others + prepared.tokens > budgets.tokens:
+        return OverBudget(prepared.entry, prepared.tokens, standing, "tokens")
+    crowds_out = budgets.tokens is not None and others + prepared.tokens + standing.lingering > budgets.tokens
+    after = standing.with_load(name, record_of(prepared))
+    return Loaded(prepared, after, updated=is_loaded and is_changed, crowds_out=crowds_out)
+
+
+def is_other(arguments: str, record: LoadRecord | None) -> bool:
+    """Whether a load asks for other arguments than those of the load before; none means the same again."""
+    return bool(arguments) and record is not None and record.get("arguments", "") != arguments
+
+
+def record_of(prepared: Prepared) -> LoadRecord:
+    """Return what state keeps of a load, before its message is known."""
+    return LoadRecord(
+        path=prepared.entry.path,
+        source=prepared.entry.source,
+        digest=prepared.digest,
+        tokens=prepared.tokens,
+        arguments=prepared.arguments,
+    )
+
+
+def decide_unload(asked: str, standing: Standing) -> Unloaded | NotLoaded:
+    """Decide on one unload, given what is loaded when it is its turn."""
+    name = asked if asked in standing.loaded else meant_name(standing.loaded, asked)
+    return Unloaded(name, standing.without([name])) if name is not None else NotLoaded(asked, standing)
+
+
+@dataclass(frozen=True)
+class TurnSoFar:
+    """What is loaded once the earlier calls of the turn are done, and which of them gave room back."""
+
+    standing: Standing
+    unloaded: tuple[str, ...] = ()
+
+
+def after_calls(
+    calls: Sequence[SkillCall],
+    standing: Standing,
+    catalog: Catalog,
+    prepared: Mapping[tuple[str, str], Prepared],
+    budgets: Budgets,
+) -> TurnSoFar:
+    """Return what is loaded once the earlier calls of the same turn are done; every call of the turn assumes this.
+
+    `prepared` is by name and arguments.
+    """
+    before = set(standing.loaded)
+    unloaded: list[str] = []
+    for call in calls:
+        if call.kind == "unload":
+            outcome: Outcome = decide_unload(call.name, standing)
+            if isinstance(outcome, Unloaded):
+                standing = outcome.standing
+                unloaded += [outcome.name] if outcome.name in before else []
+            continue
+        entry = catalog.find(call.name)
+        ready = prepared.get((entry.name, call.arguments)) if entry is not None else None
+        if ready is None:
+            continue
+        outcome = decide_load(ready, standing, budgets)
+        if isinstance(outcome, Loaded):
+            standing = outcome.standing
+        elif isinstance(outcome, Unreadable) and len(standing.loaded) < budgets.skills:
+            # It may be readable to the call itself: taken as granted, with all the room there is.
+            room = 0 if budgets.tokens is None else max(0, budgets.tokens - standing.tokens)
+            assumed = LoadRecord(path=ready.entry.path, digest=Assumed.DIGEST, tokens=room)
+            standing = standing.with_load(ready.name, assumed)
+    return TurnSoFar(standing, tuple(unloaded))
+
+
+def decide_in_turn(prepared: Prepared, so_far: TurnSoFar, before: Standing, budgets: Budgets) -> Outcome:
+    """Decide on a load behind other calls, and note which unloads of the turn it relies on."""
+    outcome = decide_load(prepared, so_far.standing, budgets)
+    if not isinstance(outcome, Loaded) or not so_far.unloaded:
+        return outcome
+    kept = outcome.standing
+    for name in so_far.unloaded:
+        if name != prepared.name and name in before.records and name not in kept.loaded:
+            kept = kept.with_load(name, before.records[name])
+    if not kept.is_over(budgets):
+        return outcome
+    return Loaded(outcome.prepared, outcome.standing, outcome.updated, so_far.unloaded, outcome.crowds_out)
+
+
+def loads_to_undo(standing: Standing, budgets: Budgets) -> list[str]:
+    """Return the loads that relied on an unload which did not happen, as far as there is no room for them."""
+    undone: list[str] = []
+    for name in reversed(standing.loaded):
+        record = standing.records.get(name)
+        relied = record.get("relies_on", ()) if record else ()
+        if any(other in standing.loaded for other in relied) and standing.is_over(budgets):
+            undone.append(name)
+            standing = standing.without([name])
+    return undone

@@ -1,0 +1,289 @@
+"""Skills with `context: fork`: not loaded into the conversation but run as the task of a sub-agent.
+
+The sub-agent sees the skill's text and nothing of the conversation; the conversation gets its last message, and what it
+wrote into shared state such as files.
+"""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NoReturn
+from uuid import uuid4
+from weakref import WeakSet
+
+from langchain.tools import ToolRuntime
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.errors import GraphBubbleUp
+from langgraph.types import Command
+
+from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
+from deepskills._format.text import one_line
+
+logger = logging.getLogger("deepskills")
+
+GENERAL_PURPOSE = "general-purpose"
+"""The type of sub-agent for a skill that names none."""
+
+MAX_DEPTH = 3
+"""How many skills may run in each other's sub-agents."""
+
+CALL_IT = (
+    "The user started the skill {name}, which runs in a sub-agent of its own. Call load_skill with skill_name {name}"
+    "{arguments} now, and go on with its answer."
+)
+NO_CONVERSATION = (
+    "The skill {name} runs in a sub-agent; it can be started by load_skill, a slash command or a pin only."
+)
+TOO_DEEP = (
+    "The skill {name} was not run: it would run inside sub-agents of {chain}, and no more than {limit} deep, none "
+    "inside itself. Do the task yourself."
+)
+NO_AGENT = (
+    "The skill {name} was not run: it needs a sub-agent of type {agent}, and there is none. Types: {known}. "
+    "Tell the user; the skill's `agent:` or `SkillForks(agents=...)` has to name one that exists."
+)
+SEES_CONVERSATION = (
+    "The skill {name} was not run: sub-agents of type {agent} are given the conversation, which a forked skill must "
+    "not see. Tell the user to name another type in the skill's `agent:`."
+)
+FAILED = "The skill {name} was run in a sub-agent of type {agent}, which failed: {reason}"
+NO_ANSWER = "it ended without an answer"
+MAX_REASON_CHARACTERS = 500
+
+_CHAIN_KEY = "__deepskills_forks"
+"""Under which the running forks go along with the run's configuration, to graphs that run elsewhere too."""
+
+_NOT_SHARED = frozenset({"messages", "todos", "structured_response", "pinned_skills", "jump_to", "rubric"})
+"""State that belongs to one conversation."""
+
+_running: ContextVar[tuple[SkillEntry, ...]] = ContextVar("running_forks", default=())
+_hosts: WeakSet[Any] = WeakSet()
+
+
+def is_fork(entry: SkillEntry) -> bool:
+    """Whether a skill asks to be run in a sub-agent."""
+    context = entry.frontmatter.get("context")
+    return isinstance(context, str) and context.strip().casefold() == "fork"
+
+
+def runs_forks(host: SkillsHost) -> bool:
+    """Whether a middleware runs such skills in sub-agents."""
+    return host in _hosts
+
+
+def running_fork() -> SkillEntry | None:
+    """Return the skill whose sub-agent this code runs in, the innermost of several."""
+    chain = _running.get()
+    return chain[-1] if chain else None
+
+
+class SkillForks(SkillExtension):
+    """Runs skills with `context: fork` in sub-agents.
+
+    Args:
+        agents: Compiled graphs by the name that a skill's `agent:` gives. Without it, or for other names, deepagents'
+            `task` tool is used where the agent has it.
+    """
+
+    frontmatter_keys: Sequence[str] = ("context", "agent")
+
+    def __init__(self, agents: Mapping[str, Runnable[Any, Any]] | None = None) -> None:
+        self._agents = dict(agents or {})
+
+    def attach(self, host: SkillsHost) -> None:
+        """Make known that this middleware runs forks."""
+        _hosts.add(host)
+
+    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:  # noqa: ARG002 - the seam's
+        """Run the skill in a sub-agent in place of loading it."""
+        answer = self._other_answer(load)
+        if answer is not None or not is_fork(load.entry):
+            return answer
+        fork = self._fork(load)
+        if isinstance(fork, Answer):
+            return fork
+        try:
+            with fork.running():
+                return fork.answer(fork.runnable.invoke(fork.given, fork.config))
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
+            return fork.failure(error)
+
+    async def abefore_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:  # noqa: ARG002
+        """Run the skill in a sub-agent in place of loading it."""
+        answer = self._other_answer(load)
+        if answer is not None or not is_fork(load.entry):
+            return answer
+        fork = self._fork(load)
+        if isinstance(fork, Answer):
+            return fork
+        try:
+            with fork.running():
+                return fork.answer(await fork.runnable.ainvoke(fork.given, fork.config))
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
+            return fork.failure(error)
+
+    def _other_answer(self, load: SkillLoad) -> Refuse | Answer | None:
+        """Answer a load that no call of `load_skill` asks for: there is no call yet that could wait for a sub-agent."""
+        if not is_fork(load.entry) or load.trigger == "model":
+            return None
+        if load.trigger == "system":
+            return Refuse(NO_CONVERSATION.format(name=_quoted(load.entry.name)))
+        arguments = f" and arguments {json.dumps(load.arguments, ensure_ascii=False)}" if load.arguments.strip() else ""
+        return Answer(CALL_IT.format(name=_quoted(load.entry.name), arguments=arguments), permits_call=True)
+
+    def _fork(self, load: SkillLoad) -> "_Fork | Answer":
+        runtime: ToolRuntime[Any, Any] = load.runtime
+        name = _quoted(load.entry.name)
+        chain = _chain(runtime.config)
+        if len(chain) >= MAX_DEPTH or load.entry.name in chain:
+            inside = ", ".join(_quoted(item) for item in chain)
+            return _error(TOO_DEEP.format(name=name, chain=inside, limit=MAX_DEPTH))
+        wanted = load.entry.frontmatter.get("agent")
+        agent = wanted.strip() if isinstance(wanted, str) and wanted.strip() else GENERAL_PURPOSE
+        config: RunnableConfig = {"configurable": {_CHAIN_KEY: [*chain, load.entry.name]}}
+        if agent in self._agents:
+            return _GraphFork(load, agent, self._agents[agent], config)
+        task = next((item for item in runtime.tools if item.name == "task"), None)
+        if task is not None:
+            return _TaskFork(load, agent, task, config)
+        known = ", ".join(_quoted(item) for item in self._agents) or "none"
+        return _error(NO_AGENT.format(name=name, agent=_quoted(agent), known=known))
+
+
+class _Fork:
+    """A skill's run in a sub-agent."""
+
+    def __init__(self, load: SkillLoad, agent: str, runnable: Runnable[Any, Any], config: RunnableConfig) -> None:
+        self._load = load
+        self._agent = agent
+        self.runnable = runnable
+        self.config = config
+        self.given: Any = self._input(load.runtime)
+
+    def _input(self, runtime: ToolRuntime[Any, Any]) -> Any:  # noqa: ANN401 - what the runnable takes
+        raise NotImplementedError
+
+    def answer(self, result: Any) -> Answer:  # noqa: ANN401 - what the runnable gives
+        """Return the answer to the load from what the sub-agent gave."""
+        raise NotImplementedError
+
+    def failure(self, error: Exception) -> Answer:
+        """Return the answer for a sub-agent that raised."""
+        name, agent = _quoted(self._load.entry.name), _quoted(self._agent)
+        if isinstance(error, _ConversationAskedError):
+            return _error(SEES_CONVERSATION.format(name=name, agent=agent))
+        logger.warning("The sub-agent %s of skill %s failed", agent, name, exc_info=error)
+        return self._failed(f"{type(error).__name__}: {error}")
+
+    def _failed(self, reason: str) -> Answer:
+        reason = one_line(reason)[:MAX_REASON_CHARACTERS]
+        return _error(FAILED.format(name=_quoted(self._load.entry.name), agent=_quoted(self._agent), reason=reason))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let what runs inside know which skill it runs for."""
+        token = _running.set((*_running.get(), self._load.entry))
+        try:
+            yield
+        finally:
+            _running.reset(token)
+
+
+class _GraphFork(_Fork):
+    """A run in a graph that the application gave."""
+
+    def _input(self, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
+        self._shared = _shared(runtime.state)
+        return {**self._shared, "messages": [HumanMessage(self._load.text)]}
+
+    def answer(self, result: Any) -> Answer:  # noqa: ANN401 - what a user's graph gives
+        """Return the sub-agent's last words, and what it changed of the state that it was given."""
+        if not isinstance(result, Mapping) or "messages" not in result:
+            return self._failed("it must return a state with `messages`")
+        text = _last_words(result)
+        update = {
+            key: value
+            for key, value in _shared(result).items()
+            if key not in self._shared or not _is_same(value, self._shared[key])
+        }
+        return dataclasses.replace(self._failed(NO_ANSWER), update=update) if not text else Answer(text, update=update)
+
+
+class _TaskFork(_Fork):
+    """A run by deepagents' `task` tool."""
+
+    def _input(self, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
+        unseen = dataclasses.replace(runtime, state=_WithoutConversation(runtime.state))
+        arguments = {"description": self._load.text, "subagent_type": self._agent, "runtime": unseen}
+        return {"type": "tool_call", "name": "task", "args": arguments, "id": runtime.tool_call_id or str(uuid4())}
+
+    def answer(self, result: Any) -> Answer:  # noqa: ANN401 - what a tool gives
+        """Return what the tool gave, without its messages; a plain message says why no sub-agent was run."""
+        if not isinstance(result, Command):
+            reason = result.text if isinstance(result, ToolMessage) else str(result)
+            return self._failed(reason)
+        update = dict(result.update) if isinstance(result.update, Mapping) else {}
+        text = "\n".join(str(message.text) for message in update.pop("messages", ()))
+        return dataclasses.replace(self._failed(NO_ANSWER), update=update) if not text else Answer(text, update=update)
+
+
+class _ConversationAskedError(Exception):
+    """A sub-agent wants the conversation it was started from."""
+
+
+class _WithoutConversation(dict[str, Any]):
+    """A graph's state for a sub-agent that must not see the conversation: there is none, and to ask for it fails."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        super().__init__({key: value for key, value in state.items() if key != "messages"})
+
+    def get(self, key: str, default: Any = None) -> Any:  # noqa: ANN401 - dict's signature
+        return self[key] if key in self or key == "messages" else default
+
+    def __missing__(self, key: str) -> NoReturn:
+        if key == "messages":
+            raise _ConversationAskedError
+        raise KeyError(key)
+
+
+def _chain(config: RunnableConfig | None) -> list[str]:
+    """Return the names of the skills in whose sub-agents this code runs, the outermost first."""
+    given = ((config or {}).get("configurable") or {}).get(_CHAIN_KEY)
+    passed = [name for name in given if isinstance(name, str)] if isinstance(given, list | tuple) else []
+    inherited = [entry.name for entry in _running.get()]
+    return max(passed, inherited, key=len)
+
+
+def _shared(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state that a sub-agent shares: not what belongs to a conversation, to skills or to one middleware."""
+    return {
+        key: value
+        for key, value in state.items()
+        if key not in _NOT_SHARED and not key.startswith(("_", "skill", "hitl_"))
+    }
+
+
+def _is_same(value: object, other: object) -> bool:
+    # An ambiguous comparison, such as of arrays, counts as a change.
+    return value is other or (value == other) is True
+
+
+def _last_words(result: Mapping[str, Any]) -> str:
+    spoken = (str(message.text).strip() for message in reversed(result["messages"]) if isinstance(message, AIMessage))
+    return next((text for text in spoken if text), "")
+
+
+def _quoted(name: str) -> str:
+    return f'"{one_line(name)}"'
+
+
+def _error(text: str) -> Answer:
+    return Answer(text, is_error=True)

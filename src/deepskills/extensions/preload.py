@@ -1,0 +1,38 @@
+"""Skills that are loaded from the start of every thread."""
+
+from collections.abc import Iterable
+
+from deepskills import SkillExtension, SkillRun
+
+UNKNOWN_CODE = "preload-unavailable"
+UNKNOWN = (
+    "The skill cannot be preloaded: no skill of this name is visible to the model here. Check the name, the sources "
+    "and the visibility; one that only the user may start is never preloaded."
+)
+
+
+class Preload(SkillExtension):
+    """Loads skills at the start of every thread of this agent, such as a sub-agent's; once, so that an unload stands.
+
+    Args:
+        names: Names of skills, in any case; never those that only the user may start.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        if isinstance(names, str):
+            raise ValueError(f"Preload takes a list of names, not the text {names!r}.")  # noqa: TRY004
+        self._names = tuple(dict.fromkeys(names))
+
+    def at_start(self, run: SkillRun) -> None:
+        """Ask for the loads that this thread has not had yet."""
+        visible = {entry.name: entry.name for entry in run.visible}
+        by_case = {name.casefold(): name for name in reversed(visible)}
+        for given in self._names:
+            if given in run.memory:
+                continue
+            name = visible.get(given) or by_case.get(given.casefold())
+            if name is None:
+                run.report(given, UNKNOWN_CODE, UNKNOWN)
+                continue
+            run.load(name, trigger="system")
+            run.remember(given, value=True)

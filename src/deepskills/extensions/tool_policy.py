@@ -1,0 +1,341 @@
+"""Which tools a model may call while skills are in use, and which calls a human need not approve."""
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import BaseTool
+
+from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillRun, SkillsHost
+from deepskills._format.reading import split_tools
+from deepskills._format.text import one_line
+from deepskills.extensions._command_patterns import CommandPattern
+from deepskills.extensions._edits import as_edited
+from deepskills.extensions._sources import tidy_source, tidy_sources
+from deepskills.extensions.forks import is_fork, runs_forks
+
+logger = logging.getLogger("deepskills")
+
+PolicyMode: TypeAlias = Literal["enforce", "approve"]
+
+DEFAULT_ALIASES: Mapping[str, str] = {
+    "Read": "read_file",
+    "Write": "write_file",
+    "Edit": "edit_file",
+    "Glob": "glob",
+    "Grep": "grep",
+    "LS": "ls",
+    "Bash": "execute",
+    "Task": "task",
+    "TodoWrite": "write_todos",
+}
+"""What another client's tools are called in deepagents."""
+
+CORE_TOOLS = frozenset(
+    {
+        "load_skill",
+        "unload_skill",
+        "search_skills",
+        "load_skill_asset",
+        "list_skill_assets",
+        "get_skill_script_path",
+    }
+)
+"""The tools that skills themselves are used by."""
+
+NEVER_FORBIDDEN = frozenset({"load_skill", "unload_skill"})
+"""Tools that no skill can take away: one that could would stay for good."""
+
+NOT_ALLOWED = (
+    "Tool {tool} was not run: it is not among the tools that the skills in use ({skills}) allow{detail}. "
+    "Allowed: {allowed}. Use one of these, or unload_skill first if the skill is no longer needed. A load or unload "
+    "counts from the next turn on."
+)
+FORBIDDEN = (
+    "Tool {tool} was not run: the skill {skills} in use forbids it{detail}. Do the task in another way, or "
+    "unload_skill first if the skill is no longer needed."
+)
+MAX_LISTED = 40
+"""Most allowed tools that an answer names."""
+
+MAX_RULE_CHARACTERS = 80
+_SHELL_ARGUMENTS = frozenset({"command", "timeout"})
+_RULE = re.compile(r"([^()\s]+)\((.*)\)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """One item of `allowed-tools` or `disallowed-tools`."""
+
+    text: str
+    tools: frozenset[str]
+    pattern: CommandPattern | None
+    """What has to be true of the command, if anything."""
+
+    shell: str
+
+    def covers(self, tool: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether the rule allows a call; what it says of other tools than the shell cannot be judged."""
+        if tool not in self.tools or self.pattern is None:
+            return tool in self.tools
+        is_judged = tool == self.shell and arguments.keys() <= _SHELL_ARGUMENTS
+        return is_judged and self.pattern.covers(arguments.get("command"))
+
+    def forbids(self, tool: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether the rule, as one that forbids, could be about a call."""
+        if tool not in self.tools or self.pattern is None or tool != self.shell:
+            return tool in self.tools
+        return not arguments.keys() <= _SHELL_ARGUMENTS or self.pattern.could_match(arguments.get("command"))
+
+    def offers(self, tool: str) -> bool:
+        """Whether some call of a tool is allowed."""
+        return tool in self.tools and (self.pattern is None or (tool == self.shell and self.pattern.is_known))
+
+    def withholds(self, tool: str) -> bool:
+        """Whether, as a rule that forbids, it forbids every call of a tool."""
+        return tool in self.tools and (self.pattern is None or tool != self.shell)
+
+    def shown(self) -> str:
+        """The rule in the agent's words."""
+        name = next(iter(self.tools - {self.text}), self.text) if self.pattern is None else self.text
+        return one_line(name)[:MAX_RULE_CHARACTERS]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call as it would run."""
+
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ToolPolicy(SkillExtension):
+    """Makes `allowed-tools` and `disallowed-tools` of the skills in use count.
+
+    With `"enforce"`, while a skill in use declares `allowed-tools`, only the union of what skills in use declare, the
+    skills' own tools and `always` are offered and run. With `"approve"`, `needs_approval` tells
+    `HumanInTheLoopMiddleware` which calls need no human. In both, `disallowed-tools` are neither offered nor run.
+
+    Args:
+        mode: `"enforce"` or `"approve"`.
+        aliases: Names of other clients' tools, and what this agent calls them.
+        always: Names of tools that `"enforce"` leaves alone.
+        trusted_sources: Paths of the sources whose skills may spare a human's approval; `"approve"` requires it.
+    """
+
+    protective: ClassVar[bool] = True
+    frontmatter_keys: Sequence[str] = ("allowed-tools", "disallowed-tools", "context")
+
+    def __init__(
+        self,
+        mode: PolicyMode,
+        *,
+        aliases: Mapping[str, str] = DEFAULT_ALIASES,
+        always: Iterable[str] = (),
+        trusted_sources: Iterable[str] | None = None,
+    ) -> None:
+        if mode not in get_args(PolicyMode):
+            raise ValueError(f'ToolPolicy takes the mode "enforce" or "approve", not {mode!r}.')
+        if isinstance(always, str):
+            raise ValueError(f"`always` takes a list of tool names, not the text {always!r}.")  # noqa: TRY004
+        if mode == "approve" and trusted_sources is None:
+            raise ValueError('ToolPolicy("approve") needs `trusted_sources`: the sources whose skills may grant tools.')
+        self._mode = mode
+        self._aliases = dict(aliases)
+        self._always = frozenset(always)
+        self._trusted = tidy_sources("trusted_sources", trusted_sources or ())
+        self._hosts: list[SkillsHost] = []
+        self._rules = lru_cache(maxsize=512)(self._parse)
+
+    def attach(self, host: SkillsHost) -> None:
+        """Remember the middleware.
+
+        Raises:
+            ValueError: If the policy approves calls for another middleware already.
+        """
+        if self._mode == "approve" and any(known is not host for known in self._hosts):
+            raise ValueError('One ToolPolicy("approve") serves one SkillsMiddleware; make another for the second one.')
+        if host not in self._hosts:
+            self._hosts.append(host)
+
+    def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+        """Take away the tools that no call could be made of."""
+        own = _own_tools(run)
+        tools = [item for item in request.tools if self._is_offered(item, run.loaded, own)]
+        if len(tools) == len(request.tools):
+            return request
+        changed = request.override(tools=tools)
+        offered = {name for item in tools for name in _identities(item)}
+        if _chosen(request.tool_choice) in {name for item in request.tools for name in _identities(item)} - offered:
+            changed = changed.override(tool_choice=None)
+        return changed
+
+    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
+        """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
+        own = _own_tools(run)
+        before = [host.loaded_in(run.state) for host in self._hosts]
+        for call in self._calls(request, run.skills):
+            for skills in (run.loaded, *before):
+                refusal = self._judged(call, skills, own)
+                if refusal is not None:
+                    return refusal
+        return None
+
+    def needs_approval(self, request: ToolCallRequest) -> bool:
+        """Whether a human has to approve a call; fits `when` of `HumanInTheLoopMiddleware`.
+
+        False only for a call that a skill covers which is in use, was loaded since the user's newest message and comes
+        from a trusted source. What cannot be judged needs approval.
+        """
+        try:
+            return not self._is_granted(request)
+        except Exception:
+            logger.exception(
+                "The tool policy could not judge a call of %r: a human is asked", request.tool_call["name"]
+            )
+            return True
+
+    def _is_granted(self, request: ToolCallRequest) -> bool:
+        if self._mode != "approve" or not self._hosts:
+            return False
+        (host,) = self._hosts
+        call = _Call(request.tool_call["name"], request.tool_call["args"])
+        calls = [call, _Call("task")] if call.tool == "load_skill" and runs_forks(host) else [call]
+        ending = _unloaded_beside(request)
+        granting = [
+            skill.entry
+            for skill in host.loaded_in(request.state)
+            if skill.is_recent
+            and tidy_source(skill.entry.source) in self._trusted
+            and skill.entry.name.casefold() not in ending
+        ]
+        return all(any(self._covers(entry, made) for entry in granting) for made in calls)
+
+    def _judged(self, call: _Call, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Refuse | None:
+        for skill in skills:
+            if self._forbids(skill.entry, call):
+                return _refusal(FORBIDDEN, call, [skill.entry])
+        declaring = self._declaring(skills)
+        if not declaring or call.tool in own | self._always or any(self._covers(entry, call) for entry in declaring):
+            return None
+        allowed = dict.fromkeys(rule.shown() for entry in declaring for rule in self._allowed(entry))
+        return _refusal(NOT_ALLOWED, call, declaring, allowed=_listed([*allowed, *sorted(self._always)]))
+
+    def _is_offered(self, item: BaseTool | dict[str, Any], skills: Sequence[LoadedSkill], own: frozenset[str]) -> bool:
+        names = _identities(item)
+        forbidding = [rule for skill in skills for rule in self._forbidden(skill.entry)]
+        if any(rule.withholds(name) for name in names - NEVER_FORBIDDEN for rule in forbidding):
+            return False
+        declaring = self._declaring(skills)
+        if not declaring or names & self._always:
+            return True
+        name = _name_of(item)
+        return name is not None and (
+            name in own or any(rule.offers(name) for entry in declaring for rule in self._allowed(entry))
+        )
+
+    def _calls(self, request: ToolCallRequest, skills: Sequence[SkillEntry]) -> list[_Call]:
+        """Return what a call amounts to: as a person edited it, and the sub-agent that a skill in it would start."""
+        given = as_edited(request).tool_call
+        call = _Call(given["name"], given["args"])
+        wanted = str(call.arguments.get("skill_name", "")).strip().casefold()
+        if call.tool != "load_skill" or not any(runs_forks(host) for host in self._hosts):
+            return [call]
+        starts_agent = any(is_fork(entry) and entry.name.casefold() == wanted for entry in skills)
+        return [call, _Call("task")] if starts_agent else [call]
+
+    def _declaring(self, skills: Sequence[LoadedSkill]) -> list[SkillEntry]:
+        if self._mode != "enforce":
+            return []
+        return [skill.entry for skill in skills if _declares(skill.entry)]
+
+    def _covers(self, entry: SkillEntry, call: _Call) -> bool:
+        return any(rule.covers(call.tool, call.arguments) for rule in self._allowed(entry))
+
+    def _forbids(self, entry: SkillEntry, call: _Call) -> bool:
+        if call.tool in NEVER_FORBIDDEN:
+            return False
+        return any(rule.forbids(call.tool, call.arguments) for rule in self._forbidden(entry))
+
+    def _allowed(self, entry: SkillEntry) -> tuple[_Rule, ...]:
+        return self._rules(tuple(entry.skill["allowed_tools"]))
+
+    def _forbidden(self, entry: SkillEntry) -> tuple[_Rule, ...]:
+        given = entry.frontmatter.get("disallowed-tools")
+        if isinstance(given, str):
+            return self._rules(tuple(split_tools(given)))
+        items = given if isinstance(given, Sequence) else ()
+        return self._rules(tuple(item for item in items if isinstance(item, str)))
+
+    def _parse(self, texts: tuple[str, ...]) -> tuple[_Rule, ...]:
+        shell = self._aliases.get("Bash", "execute")
+        rules = []
+        for text in dict.fromkeys(texts):
+            matched = _RULE.fullmatch(text)
+            name = matched[1] if matched else text.partition("(")[0]
+            pattern = CommandPattern.parse(matched[2]) if matched else None
+            if matched is None and name != text:
+                pattern = CommandPattern.parse("")
+            rules.append(_Rule(text, frozenset({name, self._aliases.get(name, name)}), pattern, shell))
+        return tuple(rules)
+
+
+def _own_tools(run: SkillRun) -> frozenset[str]:
+    own: Iterable[str] = getattr(run, "own_tools", CORE_TOOLS)
+    return frozenset(own)
+
+
+def _declares(entry: SkillEntry) -> bool:
+    given = entry.frontmatter.get("allowed-tools")
+    return bool(entry.skill["allowed_tools"]) or not (given is None or (isinstance(given, str) and not given.strip()))
+
+
+def _unloaded_beside(request: ToolCallRequest) -> set[str]:
+    """Return the skills that calls of the same turn unload."""
+    messages = request.state["messages"]
+    newest = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
+    calls = newest.tool_calls if newest is not None else []
+    return {str(call["args"].get("skill_name")).strip().casefold() for call in calls if call["name"] == "unload_skill"}
+
+
+def _name_of(item: BaseTool | dict[str, Any]) -> str | None:
+    """Return what a tool is called by; one of a provider that has no name, by its type or its only key."""
+    if isinstance(item, BaseTool):
+        return item.name
+    function = item.get("function")
+    name = item.get("name") or (function.get("name") if isinstance(function, dict) else None)
+    if name is None and item.get("type") != "function":
+        name = item.get("type") or (next(iter(item)) if len(item) == 1 else None)
+    return name if isinstance(name, str) else None
+
+
+def _identities(item: BaseTool | dict[str, Any]) -> frozenset[str]:
+    kind = item.get("type") if isinstance(item, dict) else None
+    names = {_name_of(item), kind if kind != "function" else None}
+    return frozenset(name for name in names if isinstance(name, str))
+
+
+def _chosen(tool_choice: object) -> str | None:
+    if isinstance(tool_choice, Mapping):
+        function = tool_choice.get("function")
+        tool_choice = function.get("name") if isinstance(function, Mapping) else tool_choice.get("name")
+    return tool_choice if isinstance(tool_choice, str) else None
+
+
+def _refusal(text: str, call: _Call, entries: Sequence[SkillEntry], allowed: str = "") -> Refuse:
+    detail = " with this command" if "command" in call.arguments else ""
+    skills = ", ".join(f'"{entry.name}"' for entry in entries)
+    tool = f"`{one_line(call.tool)[:MAX_RULE_CHARACTERS]}`"
+    return Refuse(text.format(tool=tool, skills=skills, allowed=allowed, detail=detail))
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "no tool but those of skills"
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more

@@ -1,0 +1,145 @@
+"""`deepskills doctor`: what an agent would see, what is wrong and what it costs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from deepagents.backends import FilesystemBackend
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
+
+from deepskills import SkillsMiddleware
+from deepskills._cli import doctor
+from deepskills._cli.app import app
+from deepskills._loading.tokens import count_text_tokens
+from deepskills.testing import ScriptedChatModel
+from support import skill_md, write_files
+
+KEYS = ["versions", "sources", "skills", "user_only", "unusable", "prompt_tokens", "loads", "problems"]
+BROKEN = "no frontmatter here"
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", *args])
+
+
+def report(*args: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(invoke(*args, "--json").stdout)
+    return found
+
+
+@pytest.fixture
+def library(workplace: Path) -> Path:
+    """Skills that work, do not, hide each other, lie too deep or are misnamed."""
+    write_files(
+        workplace / "skills",
+        {
+            "good/SKILL.md": skill_md("good"),
+            "large/SKILL.md": skill_md("large", body="word " * 5000),
+            "mine/SKILL.md": skill_md("mine", disable_model_invocation=True),
+            "bad/SKILL.md": BROKEN,
+            "group/inner/SKILL.md": skill_md("inner"),
+            "other/skill.md": skill_md("other"),
+        },
+    )
+    write_files(workplace / ".agents/skills", {"good/SKILL.md": skill_md("good", "The project's.")})
+    return workplace
+
+
+def test_a_report_holds_what_an_agent_sees_and_what_is_wrong(library: Path) -> None:
+    """Every kind of finding is in it, under keys that stay; something broken is exit code 1."""
+    found = report()
+    assert list(found) == KEYS
+    assert found["skills"] == ["good", "large"]
+    assert found["user_only"] == ["mine"]
+    assert found["unusable"] == [f"{library}/skills/bad/SKILL.md"]
+    assert [(source["label"], source["skills"]) for source in found["sources"]] == [
+        ("skills", 2),
+        (".agents/skills", 1),
+    ]
+    assert {(problem["path"].removeprefix(f"{library}/"), problem["code"]) for problem in found["problems"]} == {
+        ("skills/good/SKILL.md", "skill-shadowed"),
+        ("skills/bad/SKILL.md", "no-frontmatter"),
+        ("skills/group/inner/SKILL.md", "skill-too-deep"),
+        ("skills/other/skill.md", "skill-file-misnamed"),
+    }
+    assert found["loads"]["most"] > 6_000 > found["loads"]["median"] >= found["loads"]["least"] > 0
+    assert found["loads"]["all"] > found["loads"]["most"]
+    assert invoke().exit_code == 1
+
+
+def test_warnings_alone_are_no_failure(workplace: Path) -> None:
+    """What works all the same is exit code 0."""
+    write_files(workplace, {"s/a/SKILL.md": skill_md("a"), "s/deep/b/SKILL.md": skill_md("b")})
+    result = invoke("-s", "s")
+    assert result.exit_code == 0
+    assert "0 errors, 1 warning" in result.stdout
+    assert "Set `max_depth=2`" in result.stdout
+
+
+def test_a_skill_in_a_nested_source_is_not_too_deep(workplace: Path) -> None:
+    """What one source holds too deep, another may name."""
+    write_files(workplace, {"s/a/SKILL.md": skill_md("a"), "s/deep/b/SKILL.md": skill_md("b")})
+    assert report("-s", "s", "-s", "s/deep")["problems"] == []
+
+
+def test_the_prompts_cost_is_what_an_agents_request_holds(workplace: Path) -> None:
+    """The number is the size of the section that a real agent sends."""
+    write_files(workplace / "s", {f"s-{n}/SKILL.md": skill_md(f"s-{n}", "word " * 20 + "end") for n in range(12)})
+    model = ScriptedChatModel(replies=["ok"])
+    middleware = SkillsMiddleware(
+        backend=FilesystemBackend(root_dir="/", virtual_mode=False), sources=[(f"{workplace}/s", "s")]
+    )
+    create_agent(model, middleware=[middleware]).invoke({"messages": [HumanMessage("hi")]})
+    sent = count_text_tokens(model.requests[0].system)
+    assert report("-s", "s")["prompt_tokens"] == pytest.approx(sent, rel=0.03)
+
+
+def test_a_large_library_stays_on_one_screen(workplace: Path) -> None:
+    """Hundreds of skills and problems take no more than forty lines of eighty columns, and say what was left out."""
+    files = {f"skill-number-{n}/SKILL.md": skill_md(f"skill-number-{n}") for n in range(300)}
+    files |= {f"broken-{n}/SKILL.md": BROKEN for n in range(100)}
+    write_files(workplace / "s", files)
+    shown = invoke("-s", "s").stdout
+    assert len(shown.splitlines()) <= 40
+    assert "100 errors, 0 warnings" in shown
+    assert "and 95 more" in shown
+    assert "over the defaults of 10 skills and 50,000 tokens" in shown
+
+
+def test_nothing_to_examine_says_what_to_do(workplace: Path) -> None:
+    """An empty machine is well, and is told how to start; a source that does not exist is wrong usage."""
+    empty = invoke()
+    assert empty.exit_code == 0
+    assert "deepskills create" in empty.stderr
+    assert report() | {"versions": {}} == {
+        "versions": {},
+        "sources": [],
+        "skills": [],
+        "user_only": [],
+        "unusable": [],
+        "prompt_tokens": 0,
+        "loads": None,
+        "problems": [],
+    }
+    assert invoke("-s", str(workplace / "gone")).exit_code == 2
+
+
+def test_a_missing_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A half-installed environment is named."""
+    monkeypatch.setattr(doctor, "PACKAGES", ("deepskills", "no-such-package"))
+    result = invoke()
+    assert result.exit_code == 1
+    assert "no-such-package missing" in result.stdout
+
+
+def test_hostile_names_reach_no_terminal(workplace: Path) -> None:
+    """Whatever strangers put into names, paths and descriptions is escaped."""
+    hostile = "ev\x1b[31m\x9b\u202eil\nx"
+    file = '---\nname: "a\x1b]0;title\x07b"\ndescription: "x \x1b[2J"\n---\n'
+    write_files(workplace / hostile, {"x\x1b[2Jy/SKILL.md": file, "z\x1b/SKILL.md": BROKEN, "deep\x1b/er/skill.md": ""})
+    for args in ((), ("--json",)):
+        shown = invoke("-s", hostile, *args).output
+        assert not {c for c in shown if c != "\n" and not c.isprintable()}
