@@ -264,7 +264,7 @@ def _differences(kept: Mapping[str, SkillFile], values: Values) -> tuple[list[Sk
         stale = [file for path, file in kept.items() if not is_same(file, given.get(path))]
     else:
         given = {} if values.put is None else {values.put.path: values.put}
-        touched = [path for path in (*given, values.drop) if path in kept]
+        touched = [path for path in (*given, values.drop or "") if path in kept]
         stale = [kept[path] for path in touched if not is_same(kept[path], given.get(path))]
     return stale, [file for path, file in given.items() if not is_same(kept.get(path), file)]
 

@@ -179,7 +179,7 @@ def patient_twin(engine: AsyncEngine) -> Iterator[AsyncEngine]:
         if sync.dialect.name == "sqlite" and _is_in_memory(sync.url):
             yield engine
         else:
-            pool = NullPool(sync.pool._creator, dialect=sync.dialect, _dispatch=sync.pool.dispatch)  # type: ignore[arg-type]  # noqa: SLF001 - as `recreate` does
+            pool = NullPool(sync.pool._creator, dialect=sync.dialect, _dispatch=sync.pool.dispatch)  # noqa: SLF001 - as `recreate` does
             yield AsyncEngine(Engine(pool, sync.dialect, sync.url))
     finally:
         _is_patient.reset(token)

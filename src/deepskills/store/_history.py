@@ -116,7 +116,7 @@ class Counter(Base):
     """A random number of the last change: stores with the same stamp have the same skills."""
 
 
-event.listen(Skill.__table__, "after_create", DDL(CREATE_SEARCH_TABLE).execute_if(dialect="sqlite"))
+event.listen(Skill.__table__, "after_create", DDL(CREATE_SEARCH_TABLE).execute_if(dialect="sqlite"))  # type: ignore[no-untyped-call]
 
 
 @event.listens_for(Counter.__table__, "after_create")

@@ -12,6 +12,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Select,
+    SQLColumnExpression,
     Text,
     and_,
     case,
@@ -24,6 +25,7 @@ from sqlalchemy import (
     select,
     table,
     text,
+    type_coerce,
     union_all,
 )
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -154,8 +156,8 @@ class ListingRepository:
     ) -> Select[Any]:
         """Return the query for the skills that are seen for one reason, or all skills of all owners."""
         rank = -1 if reason is None else int(reason)
-        first = Skill.name_since if reason is None else since(reason, viewer)
-        query = select(Skill.id, Skill.name_key, literal(rank).label("rank"), first.label("since"))
+        first = type_coerce(Skill.name_since, BigInteger) if reason is None else since(reason, viewer)
+        query: Select[Any] = select(Skill.id, Skill.name_key, literal(rank).label("rank"), first.label("since"))
         query = query.where(*self._conditions(chosen))
         if reason is not None:
             query = query.where(seen_for(reason, viewer))
@@ -166,7 +168,9 @@ class ListingRepository:
         return query
 
     def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
-        found = [Skill.deleted_at.is_not(None) if chosen.is_deleted else Skill.deleted_at.is_(None)]
+        found: list[ColumnElement[bool]] = [
+            Skill.deleted_at.is_not(None) if chosen.is_deleted else Skill.deleted_at.is_(None)
+        ]
         if chosen.name_key is not None:
             found.append(Skill.name_key == chosen.name_key)
         if chosen.skill_ids is not None:
@@ -205,7 +209,7 @@ class ListingRepository:
         if self._dialect == "postgresql":
             searched = func.to_tsvector(text("'simple'"), Skill.words)
             wanted = func.to_tsquery(text("'simple'"), postgres_query(words))
-            score = func.ts_rank(searched, wanted).desc()
+            score: SQLColumnExpression[Any] = func.ts_rank(searched, wanted).desc()
             matches = matches.where(searched.op("@@")(wanted))
         else:
             score = func.bm25(text(SEARCH_TABLE))

@@ -102,7 +102,7 @@ class HistoryRepository:
         """Delete former texts and files that were replaced before a moment; the log of changes stays."""
         last = await self._session.scalar(select(func.max(SkillChange.revision)).where(SkillChange.at < moment))
         for table in (FormerText, FormerFile):
-            await self._session.execute(delete(table).where(table.until <= (last or 0)))  # type: ignore[attr-defined]
+            await self._session.execute(delete(table).where(table.until <= (last or 0)))
 
     async def count_usage(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add to the counts of use, each row with `skill_id`, `day`, `type`, `trigger` and `count`."""

@@ -37,7 +37,7 @@ class SkillRepository:
 
     async def by_name(self, name_key: str, viewer: Viewer) -> UUID | None:
         """Return the id of the skill of that name that `viewer` sees first."""
-        branches = [
+        branches: list[Any] = [
             select(Skill.id, literal(int(reason)).label("rank"), since(reason, viewer).label("since")).where(
                 Skill.name_key == name_key, Skill.deleted_at.is_(None), seen_for(reason, viewer)
             )
@@ -104,7 +104,7 @@ class SkillRepository:
         for skill in skills:
             self._session.expunge(skill)
         for table in (SkillFile, SkillTag, SkillShare, FormerText, FormerFile, SkillUsage):
-            await self._session.execute(delete(table).where(one_of_ids(table.skill_id, ids, self._dialect)))  # type: ignore[attr-defined]
+            await self._session.execute(delete(table).where(one_of_ids(table.skill_id, ids, self._dialect)))
         await self._session.execute(delete(Skill).where(one_of_ids(Skill.id, ids, self._dialect)))
 
     async def _unindex(self, numbers: Sequence[int]) -> None:

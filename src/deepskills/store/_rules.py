@@ -1,5 +1,6 @@
 """What a stored skill may be: names, paths, sizes, tags. Pure; breaking a rule raises."""
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -129,7 +130,7 @@ def _check_collisions(new: Iterable[str], paths: Iterable[str]) -> None:
     given = set(new)
     # With the lowest character in place of the slash, what lies below a path sorts right behind it.
     ordered = sorted((path_key(path).replace("/", "\x01"), path) for path in [SKILL_FILE, *paths])
-    for (key, path), (next_key, other) in zip(ordered, ordered[1:], strict=False):
+    for (key, path), (next_key, other) in itertools.pairwise(ordered):
         if path not in given and other not in given:
             continue
         if key == next_key:

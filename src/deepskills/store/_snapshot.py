@@ -42,8 +42,8 @@ class Layout:
 def layout_of(heads: Iterable[Head]) -> Layout:
     """Lay skills out.
 
-    Those whose name is taken lie in a directory that sorts behind it: discovery passes them over and says so. A row that
-    was corrupted outside the service is left out, and logged.
+    Those whose name is taken lie in a directory that sorts behind it: discovery passes them over and says so. A row
+    that was corrupted outside the service is left out, and logged.
     """
     layout = Layout()
     for head in heads:

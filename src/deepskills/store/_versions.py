@@ -264,7 +264,7 @@ class VersionsService(WritingService):
                 digest=file.digest,
                 data=file.data,
                 since=file.since,
-            )  # fmt: skip
+            )
             for file in await self._history.files_at(skill.id, revision)
         ]
         return Skill(

@@ -39,6 +39,50 @@ MAX_REMEMBERED = 500_000
 """How many skills are remembered for all users together."""
 
 
+class Memory:
+    """Remembers the skills that users saw last; bounded, safe to share by threads.
+
+    What is remembered is used only where the database says that it is the same still.
+    """
+
+    def __init__(self, size: int = MAX_REMEMBERED) -> None:
+        self._size = size
+        self._held = 0
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Viewer, tuple[Overview, Layout]] = OrderedDict()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Memory":
+        """Return an empty one: what is remembered is not part of what a copy is for."""
+        return Memory(self._size)
+
+    def get(self, viewer: Viewer) -> tuple[Overview, Layout] | None:
+        """Return what a viewer saw last."""
+        with self._lock:
+            found = self._known.get(viewer)
+            if found is not None:
+                self._known.move_to_end(viewer)
+            return found
+
+    def put(self, viewer: Viewer, overview: Overview, layout: Layout) -> Layout:
+        """Remember what a viewer sees, and return it."""
+        with self._lock:
+            before = self._known.pop(viewer, None)
+            self._held += len(overview.heads) - (len(before[0].heads) if before else 0)
+            self._known[viewer] = (overview, layout)
+            while self._held > self._size and len(self._known) > 1:
+                _, (oldest, _) = self._known.popitem(last=False)
+                self._held -= len(oldest.heads)
+        return layout
+
+    def skill_id(self, owner: str | None, name: str) -> UUID | None:
+        """Return the skill that a user's runs know by a name."""
+        with self._lock:
+            for viewer, (_, layout) in reversed(self._known.items()):
+                if viewer.user == owner and name in layout.directories:
+                    return layout.directories[name].id
+        return None
+
+
 @dataclass(frozen=True)
 class View:
     """Which skills the adapter shows, where they appear to lie, and what is known of them."""
@@ -48,7 +92,7 @@ class View:
     chosen: Filter
     pins: dict[str, int]
     service_options: dict[str, Any]
-    memory: "Memory" = field(default_factory=lambda: Memory())
+    memory: Memory = field(default_factory=Memory)
 
     def backend_for(self, runtime: object) -> StoreBackend:
         """Return a backend that shows the skills of this run's user as they are now."""
@@ -124,50 +168,6 @@ class View:
     def _tell_missing(self, found: set[UUID]) -> None:
         for skill_id in sorted(set(self.chosen.skill_ids or ()) - found, key=str):
             logger.warning("Skill %s is not there, or not for this user to see", skill_id)
-
-
-class Memory:
-    """Remembers the skills that users saw last; bounded, safe to share by threads.
-
-    What is remembered is used only where the database says that it is the same still.
-    """
-
-    def __init__(self, size: int = MAX_REMEMBERED) -> None:
-        self._size = size
-        self._held = 0
-        self._lock = threading.Lock()
-        self._known: OrderedDict[Viewer, tuple[Overview, Layout]] = OrderedDict()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "Memory":
-        """Return an empty one: what is remembered is not part of what a copy is for."""
-        return Memory(self._size)
-
-    def get(self, viewer: Viewer) -> tuple[Overview, Layout] | None:
-        """Return what a viewer saw last."""
-        with self._lock:
-            found = self._known.get(viewer)
-            if found is not None:
-                self._known.move_to_end(viewer)
-            return found
-
-    def put(self, viewer: Viewer, overview: Overview, layout: Layout) -> Layout:
-        """Remember what a viewer sees, and return it."""
-        with self._lock:
-            before = self._known.pop(viewer, None)
-            self._held += len(overview.heads) - (len(before[0].heads) if before else 0)
-            self._known[viewer] = (overview, layout)
-            while self._held > self._size and len(self._known) > 1:
-                _, (oldest, _) = self._known.popitem(last=False)
-                self._held -= len(oldest.heads)
-        return layout
-
-    def skill_id(self, owner: str | None, name: str) -> UUID | None:
-        """Return the skill that a user's runs know by a name."""
-        with self._lock:
-            for viewer, (_, layout) in reversed(self._known.items()):
-                if viewer.user == owner and name in layout.directories:
-                    return layout.directories[name].id
-        return None
 
 
 def _root(owner: str | None) -> str:

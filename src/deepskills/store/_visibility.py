@@ -7,6 +7,7 @@ from enum import IntEnum
 from uuid import UUID
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     String,
     Uuid,
@@ -101,7 +102,7 @@ def since(reason: Reason, viewer: Viewer) -> ColumnElement[int]:
             SkillShare.skill_id == Skill.id, SkillShare.group_id.in_(sorted(viewer.groups))
         )
         return query.scalar_subquery()
-    return Skill.name_since
+    return type_coerce(Skill.name_since, BigInteger)
 
 
 def one_of_ids(column: InstrumentedAttribute[UUID], ids: Collection[UUID], dialect: str) -> ColumnElement[bool]:
