@@ -53,13 +53,16 @@ def needs_start(run: Run, catalog: Catalog | None) -> bool:
     )
 
 
-def start(run: Run, catalog: Catalog | None) -> Plan[SkillsStateUpdate | None]:
-    """Find the skills of this run and return what changes in state, or `None` if nothing does.
+def start(run: Run) -> Plan[SkillsStateUpdate | None]:
+    """Find the skills of this run, if the thread's are not current, and return what changes in state.
 
     Raises:
         SkillsError: If `strict` is set and a source or a skill has an error.
     """
     memory, thread = run.settings.memory, run.thread
+    catalog = current_catalog(run)
+    if not needs_start(run, catalog):
+        return None
     found = None
     if catalog is None:
         found = yield from run.look.discover(memory.catalogs.claimed(thread.catalog))
