@@ -24,8 +24,6 @@ from typing import Any
 from deepagents.backends import BackendProtocol, FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
-from deepskills._catalog.entries import SkillEntry
-from deepskills._files.contents import read_contents
 from footprint import bytes_held, checkpoint_bytes, import_ratio
 from langchain.agents.middleware.types import ModelRequest
 from langgraph.runtime import Runtime
@@ -39,6 +37,8 @@ from unloading import tokens_given_back
 
 from deepskills import SkillsMiddleware, read_skill
 from deepskills._backend.plan import adrive
+from deepskills._catalog.entries import SkillEntry
+from deepskills._files.contents import read_contents
 
 SOURCES = ["/skills"]
 DELAY = 0.02
