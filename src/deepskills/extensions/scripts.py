@@ -14,9 +14,10 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel, Field, field_validator
 
-from deepskills import SkillEntry, SkillExtension, SkillRun, SkillsError, SkillsHost
+from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost
 from deepskills._files.output import MIN_OUTPUT, masked_text, told_exit_code
 from deepskills._files.running import (
+    MAX_COPIED_FILES,
     MAX_ERROR_LENGTH,
     AskForShell,
     CallFunction,
@@ -118,6 +119,13 @@ class SkillScripts(SkillExtension):
             )
         ]
 
+    def before_load(self, load: SkillLoad, run: SkillRun) -> None:
+        """Remember a skill's files, which go with a script to a shell that does not have the skill."""
+        directory = load.entry.path.rpartition("/")[0]
+        paths = [item["path"].removeprefix(f"{directory}/") for item in load.resources]
+        if len(paths) > 1:
+            run.remember(load.entry.name, paths[:MAX_COPIED_FILES])
+
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Leave the tool out where nothing could run a script."""
         return request if self._runner is not None or run.can_execute else _without_tool(request)
@@ -132,7 +140,9 @@ class SkillScripts(SkillExtension):
         if not has_shell and self._runner is None:
             raise SkillsError("Scripts cannot be run here: the backend has no shell. Work without the script.")
         env = yield from self._variables(run, entry)
-        call = ScriptCall(entry, script_name, args, env, self._timeout, self._max_output)
+        remembered = run.memory.get(entry.name)
+        others = [path for path in remembered if isinstance(path, str)] if isinstance(remembered, list) else []
+        call = ScriptCall(entry, script_name, args, env, self._timeout, self._max_output, others)
         started = time.monotonic()
         try:
             if has_shell or self._runner is None:
