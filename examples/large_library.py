@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
@@ -42,7 +43,7 @@ def main() -> None:
             sources=["/skills"],
             extensions=[SkillSuggestions(catalog="none")],
         )
-        agent = create_agent(model, middleware=[skills])
+        agent: Any = create_agent(model, middleware=[skills])
         messages = [HumanMessage("Sort out payroll at the vineyard in region 1493.")]
         result = agent.invoke({"messages": messages})
         messages = [*result["messages"], HumanMessage("Thanks! And who handles the theatre?")]
