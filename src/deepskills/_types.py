@@ -111,6 +111,22 @@ Trigger: TypeAlias = Literal["model", "user", "pin", "system"]
 """Who started a load: the model by `load_skill`, the user by a slash command, a pin, or the middleware itself."""
 
 
+@dataclass(frozen=True)
+class SkillSummary:
+    """A `SKILL.md` without its body, from a backend that keeps skills in parts, such as a database.
+
+    A backend that has `skill_summaries(paths)` (and `askill_summaries`) returns one for each path, or `None` for a path
+    that is to be read as a file.
+    """
+
+    path: str
+    digest: str
+    """Text that changes whenever the whole file does."""
+
+    frontmatter: bytes
+    """The file up to its closing fence."""
+
+
 class LoadRecord(TypedDict):
     """What state keeps of a load, so that a change or a loss can be told."""
 

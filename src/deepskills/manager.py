@@ -1,25 +1,29 @@
 """`SkillsManager`: skills outside an agent, by the same rules as inside one."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from deepagents.backends import BackendProtocol, FilesystemBackend
+from langchain_core.embeddings import Embeddings
 from typing_extensions import TypedDict
 
 from deepskills._agent.settings import Settings
-from deepskills._backend.plan import Plan
-from deepskills._backend.routes import is_backend
-from deepskills._catalog.discovery import Discovery, discover
+from deepskills._backend.cache import BoundedCache
+from deepskills._backend.plan import Plan, is_backend, read_files
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.discovery import discover
 from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.lookup import check_known, find_or_raise
+from deepskills._catalog.lookup import check_known, document_of, find_or_raise
+from deepskills._catalog.ranking import MAX_INDEXED, Library, Ranker, Ranking
+from deepskills._catalog.remembered import Remembered
 from deepskills._catalog.sources import parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
-from deepskills._files.contents import read_contents
+from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
 from deepskills._format.names import shown_name
+from deepskills._format.reading import decode_skill
 from deepskills._loading.budgets import Budgets
 from deepskills._types import SkillMetadata, SkillProblem, SkillSource
 
@@ -28,6 +32,9 @@ __all__ = ["SearchResult", "SkillsManager"]
 logger = logging.getLogger("deepskills")
 
 ResultT = TypeVar("ResultT")
+
+EMBEDDINGS_FAILED = "embeddings-failed"
+"""Code of the problem that search goes by words alone."""
 
 README = """# Skills
 
@@ -51,52 +58,88 @@ class SearchResult(TypedDict):
 
 
 class SkillsManager:
-    """Lists, searches and reads skills on a backend. Every method looks anew; each has an async twin.
+    """Lists, searches and reads skills on a backend; each method has an async twin.
 
-    A source that cannot be read is no empty one: where nothing was found and a source failed, methods raise
-    `SkillsError`, which says which and why. `list_problems` tells of it where something was found.
+    Methods see what is there now: those about all skills look at all sources, unless `max_age` allows them to use what
+    was seen a moment ago; those about one skill read its own directory. A skill that has come since and takes the name
+    of another is noticed at once if its directory has that name too, else by the next look at all sources.
+
+    A source that cannot be read is not an empty one: where nothing was found and a source failed, methods raise
+    `SkillsError`, which says which and why. `list_problems` reports it where something was found.
 
     Args:
         backend: Where the files are.
         sources: Backend paths that hold skill directories, each alone or as `(path, label)`; the later wins.
         max_depth: How many levels below a source skills may lie.
         backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
+        max_age: For how many seconds `list_*` and `search_skills` use what was seen; 0 to look every time.
+        embeddings: LangChain embeddings, to search by meaning as well as by words.
+        asset_directories: Directories of a skill whose files may be read, or `"all"`: any but hidden files.
 
     Raises:
-        TypeError: If `backend` is no backend, or a source no path.
+        TypeError: If `backend` is not a backend, a source not a path, or `embeddings` not embeddings.
         ValueError: If an argument has a value that it cannot have.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         *,
         backend: BackendProtocol,
         sources: Sequence[SkillSource],
         max_depth: int = 1,
         backend_timeout: float | None = None,
+        max_age: float = 0,
+        embeddings: Embeddings | None = None,
+        asset_directories: AssetDirectories = STANDARD_DIRECTORIES,
     ) -> None:
         if not is_backend(backend):
             raise TypeError(f"backend must be a backend, got {backend!r}")
+        if not isinstance(max_age, int | float) or not max_age >= 0:
+            raise ValueError(f"max_age must be 0 or more seconds, got {max_age!r}")
         self._sources = parse_sources(sources)
         # Checked as the middleware checks them; budgets are for agents.
         self._settings = Settings(
-            backend, tuple(self._sources), Budgets(0, None), max_depth=max_depth, backend_timeout=backend_timeout
+            backend,
+            tuple(self._sources),
+            Budgets(0, None),
+            max_depth=max_depth,
+            backend_timeout=backend_timeout,
+            asset_directories=asset_directories,
         )
+        self._max_age = max_age
+        self._ranker = Ranker(embeddings)
+        self._libraries: BoundedCache[Catalog, Library] = BoundedCache(MAX_INDEXED, lambda library: 1 + len(library))
+        self._remembered: Remembered | None = None
+        self._trouble: str | None = None
 
     @classmethod
-    def from_directory(cls, path: str | Path, create: bool = False) -> "SkillsManager":  # noqa: FBT001, FBT002 - fixed
+    def from_directory(  # the signature is fixed
+        cls,
+        path: str | Path,
+        create: bool = False,  # noqa: FBT001, FBT002
+        **options: Any,  # noqa: ANN401 - checked by the constructor
+    ) -> "SkillsManager":
         """Return a manager of the skills in a local directory.
 
         Args:
             path: The directory.
             create: Make the directory if it is missing, with a README that says what goes there.
+            options: Further arguments of the manager, such as `max_age`.
         """
         directory = Path(path).expanduser().absolute()
         if create and not directory.exists():
             directory.mkdir(parents=True)
             (directory / "README.md").write_text(README, encoding="utf-8")
         backend = FilesystemBackend(root_dir=directory, virtual_mode=False)
-        return cls(backend=backend, sources=[directory.as_posix()])
+        return cls(backend=backend, sources=[directory.as_posix()], **options)
+
+    def refresh(self) -> None:
+        """Look at all sources now, whatever `max_age` says."""
+        self._run(self._look)
+
+    async def arefresh(self) -> None:
+        """Look at all sources now, whatever `max_age` says."""
+        await self._arun(self._look)
 
     def list_skills(self) -> list[str]:
         """Return the names of all skills; a missing directory gives none."""
@@ -132,36 +175,37 @@ class SkillsManager:
 
     def search_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
-        return self._run(lambda: self._found(query, n))
+        remembered = self._run(self._known)
+        return self._results(remembered, self._ranker.search(self._library(remembered), query, n))
 
     async def asearch_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
-        catalog = await self._arun(self._known)
-        return await asyncio.to_thread(self._matches, catalog, query, n)
+        remembered = await self._arun(self._known)
+        return self._results(remembered, await self._ranker.asearch(self._library(remembered), query, n))
 
     def list_skill_assets(self, skill_name: str) -> list[str]:
-        """Return the files in a skill's three directories, relative to the skill; the log tells if more are there."""
+        """Return the files in a skill's `asset_directories`, relative to the skill; the log tells if there are more."""
         return self._run(lambda: self._with_skill(skill_name, self._assets))
 
     async def alist_skill_assets(self, skill_name: str) -> list[str]:
-        """Return the files in a skill's three directories, relative to the skill; the log tells if more are there."""
+        """Return the files in a skill's `asset_directories`, relative to the skill; the log tells if there are more."""
         return await self._arun(lambda: self._with_skill(skill_name, self._assets))
 
     def get_skill_asset(self, skill_name: str, relative_path: str) -> str:
         """Return the text of one of a skill's files."""
-        return self._run(lambda: self._with_skill(skill_name, lambda skill: read_asset(skill, relative_path)))
+        return self._run(lambda: self._with_skill(skill_name, lambda skill: self._asset(skill, relative_path)))
 
     async def aget_skill_asset(self, skill_name: str, relative_path: str) -> str:
         """Return the text of one of a skill's files."""
-        return await self._arun(lambda: self._with_skill(skill_name, lambda skill: read_asset(skill, relative_path)))
+        return await self._arun(lambda: self._with_skill(skill_name, lambda skill: self._asset(skill, relative_path)))
 
     def get_skill_script_path(self, skill_name: str, script_name: str) -> str:
         """Return a path by which a script of a skill can be run."""
-        return self._run(lambda: self._with_skill(skill_name, lambda skill: script_path(skill, script_name)))
+        return self._run(lambda: self._with_skill(skill_name, lambda skill: self._script(skill, script_name)))
 
     async def aget_skill_script_path(self, skill_name: str, script_name: str) -> str:
         """Return a path by which a script of a skill can be run."""
-        return await self._arun(lambda: self._with_skill(skill_name, lambda skill: script_path(skill, script_name)))
+        return await self._arun(lambda: self._with_skill(skill_name, lambda skill: self._script(skill, script_name)))
 
     def _run(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
         return self._settings.perform(plan(), None)
@@ -169,59 +213,99 @@ class SkillsManager:
     async def _arun(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
         return await self._settings.aperform(plan(), None)
 
-    def _discovery(self) -> Plan[Discovery]:
-        memory = self._settings.memory
-        return discover(
-            self._sources, max_depth=self._settings.max_depth, readings=memory.readings, catalogs=memory.catalogs
-        )
+    def _look(self) -> Plan[Remembered]:
+        """Look at all sources."""
+        memory, depth = self._settings.memory, self._settings.max_depth
+        found = yield from discover(self._sources, max_depth=depth, readings=memory.readings, catalogs=memory.catalogs)
+        self._remembered = Remembered(found.catalog, found.problems)
+        return self._remembered
 
-    def _known(self) -> Plan[Discovery]:
-        found = yield from self._discovery()
-        check_known(found.catalog.entries, found.problems)
-        return found
+    def _recent(self) -> Plan[Remembered]:
+        """Return what is there, as old as `max_age` allows."""
+        remembered = self._remembered
+        if remembered is not None and remembered.is_younger_than(self._max_age):
+            return remembered
+        return (yield from self._look())
+
+    def _known(self) -> Plan[Remembered]:
+        remembered = yield from self._recent()
+        check_known(remembered.catalog.entries, remembered.problems)
+        return remembered
 
     def _names(self) -> Plan[list[str]]:
-        found = yield from self._known()
-        return [entry.name for entry in found.catalog.entries]
+        return [entry.name for entry in (yield from self._known()).catalog.entries]
 
     def _metadata(self) -> Plan[list[SkillMetadata]]:
-        found = yield from self._known()
-        return found.catalog.copy_skills()
+        return (yield from self._known()).catalog.copy_skills()
 
     def _problems(self) -> Plan[list[SkillProblem]]:
-        found = yield from self._discovery()
-        return found.problems
+        problems = [problem.copy() for problem in (yield from self._recent()).problems]
+        trouble = self._trouble
+        if trouble is not None:
+            problems.append(SkillProblem(path="", code=EMBEDDINGS_FAILED, severity="warning", message=trouble))
+        return problems
+
+    def _library(self, remembered: Remembered) -> Library:
+        """Return the skills as a search takes them; an unchanged catalog is the same object at every look."""
+        catalog = remembered.catalog
+        return self._libraries.get_or_make(catalog, lambda: Library(map(document_of, catalog.entries)))
+
+    def _results(self, remembered: Remembered, ranking: Ranking) -> list[SearchResult]:
+        if ranking.trouble is not None and ranking.trouble != self._trouble:
+            logger.warning("Search by meaning: %s", ranking.trouble)
+        self._trouble = ranking.trouble
+        check_known(ranking.names, remembered.problems)
+        found = [remembered.catalog.by_name[name] for name in ranking.names]
+        return [SearchResult(name=entry.name, description=entry.description) for entry in found]
 
     def _content(self, name: str) -> Plan[str]:
-        entry = yield from self._entry(name)
-        contents = yield from read_contents([entry], depth=1)
-        text, failure = contents[entry.name].text()
-        if failure is not None:
-            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {failure}.")
+        skill, content = yield from self._skill(name)
+        text, problem = decode_skill(content, path=skill["path"])
+        if problem is not None:
+            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {problem['message']}.")
         return text
 
-    def _found(self, query: str, n: int) -> Plan[list[SearchResult]]:
-        return self._matches((yield from self._known()), query, n)
+    def _skill(self, name: str) -> Plan[tuple[SkillMetadata, bytes]]:
+        """Return a skill and its file, from where it was last seen if it is still there, else from a look at all."""
+        remembered = self._remembered
+        entry = remembered.catalog.find(name) if remembered is not None else None
+        if remembered is not None and entry is not None:
+            present = yield from self._still(remembered, entry)
+            if present is not None:
+                return present
+        remembered = yield from self._look()
+        skill = find_or_raise(remembered.catalog, remembered.problems, name).skill
+        file = (yield from read_files([skill["path"]]))[skill["path"]]
+        if file.content is None:
+            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {file.error}.")
+        return skill, file.content
 
-    def _matches(self, found: Discovery, query: str, n: int) -> list[SearchResult]:
-        hits = self._settings.memory.search.search(found.catalog, query, n)
-        check_known(hits, found.problems)
-        return [SearchResult(name=entry.name, description=entry.description) for entry in hits]
-
-    def _entry(self, name: str) -> Plan[SkillEntry]:
-        found = yield from self._discovery()
-        return find_or_raise(found.catalog, found.problems, name)
-
-    def _skill(self, name: str) -> Plan[SkillMetadata]:
-        entry = yield from self._entry(name)
-        return entry.skill
+    def _still(self, remembered: Remembered, entry: SkillEntry) -> Plan[tuple[SkillMetadata, bytes] | None]:
+        """Return the skill as its file is now; `None` if that is gone, has another name, or has got a rival."""
+        rivals = remembered.rivals(entry)
+        files = yield from read_files([entry.path, *rivals])
+        named = {
+            path: metadata
+            for path in (entry.path, *rivals)
+            if (content := files[path].content) is not None
+            and (metadata := self._settings.memory.readings.read(path, content).metadata) is not None
+            and metadata["name"] == entry.name
+        }
+        content = files[entry.path].content
+        return (named[entry.path], content) if content is not None and named.keys() == {entry.path} else None
 
     def _assets(self, skill: SkillMetadata) -> Plan[list[str]]:
-        assets = yield from list_assets(skill)
+        assets = yield from list_assets(skill, self._settings.asset_directories)
         for note in assets.notes:
             logger.warning("Files of skill '%s': %s", shown_name(skill["name"]), note)
         return assets.paths
 
+    def _asset(self, skill: SkillMetadata, relative_path: str) -> Plan[str]:
+        return read_asset(skill, relative_path, self._settings.asset_directories)
+
+    def _script(self, skill: SkillMetadata, script_name: str) -> Plan[str]:
+        return script_path(skill, script_name, self._settings.asset_directories)
+
     def _with_skill(self, name: str, plan: Callable[[SkillMetadata], Plan[ResultT]]) -> Plan[ResultT]:
-        skill = yield from self._skill(name)
+        skill, _content = yield from self._skill(name)
         return (yield from plan(skill))

@@ -2,6 +2,7 @@
 
 import codecs
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +14,12 @@ from deepskills._format.reading import FALLBACK_NAME, split_tools
 
 COVERED_ELSEWHERE: frozenset[str] = frozenset(
     {
+        "extension-failed",
         "pin-unknown",
         "skill-duplicate",
         "skill-file-misnamed",
         "skill-gone",
+        "skill-not-a-file",
         "skill-shadowed",
         "skill-path-not-text",
         "skill-too-deep",
@@ -27,6 +30,8 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "source-incomplete",
         "source-missing",
         "sources-failed",
+        "state-malformed",
+        "visibility-failed",
     }
 )
 """Codes of the registry that other test files have a case for."""
@@ -249,6 +254,15 @@ SLIPS = {
     "comments-first": Case(
         "text-before-frontmatter", f"<!-- a\n---\n-->\n\n<!-- b -->\n{DEMO}", ("comments", "first line of the file")
     ),
+    "heading-glued-to-the-fence": Case(
+        "fence-glued", DEMO.replace("\n---\n", "\n---# Title\n"), ("on the same line", "line of its own")
+    ),
+    "heading-glued-with-a-later-rule": Case(
+        "fence-glued", DEMO.replace("\n---\n", "\n---## Title\n\nText.\n\n---\n"), ("line of its own",)
+    ),
+    "heading-glued-with-crlf": Case(
+        "fence-glued", DEMO.replace("\n---\n", "\n---# Title\n").replace("\n", "\r\n"), ("line of its own",)
+    ),
     "nul-first": Case("text-before-frontmatter", f"\0{DEMO}", ("first line of the file",)),
     "nul": Case("control-characters", with_fields("license: M\0IT\n"), ("removed", "Delete them"), {"license": "MIT"}),
     **{
@@ -401,7 +415,7 @@ SLIPS = {
         {"allowed_tools": ["Read", "Bash, Edit"]},
     ),
     "metadata-text": Case(
-        "metadata-not-mapping", with_fields("metadata: 1.0\n"), ("ignored", "one `key: value` a line below")
+        "metadata-not-mapping", with_fields("metadata: 1.0\n"), ("ignored", "one `key: value` per line below")
     ),
     "metadata-list": Case("metadata-not-mapping", with_fields("metadata:\n  - a: b\n"), ("was ignored",)),
     "metadata-nested": Case(
@@ -422,11 +436,11 @@ STRICT = {
     "byte-order-mark": Case("byte-order-mark", "\ufeff" + DEMO, ("Save it as UTF-8 without BOM",)),
     "byte-order-mark-in-bytes": Case("byte-order-mark", codecs.BOM_UTF8 + DEMO.encode(), ("without BOM",)),
     "tab-behind-opening-fence": Case("tab-in-frontmatter", DEMO.replace("---\n", "---\t\n", 1), ("Use spaces",)),
-    "tab-behind-closing-fence": Case("tab-in-frontmatter", f"---\n{REQUIRED}---\t", ("behind a `---`",)),
+    "tab-behind-closing-fence": Case("tab-in-frontmatter", f"---\n{REQUIRED}---\t", ("after a `---`",)),
     "tab-behind-colon": Case("tab-in-frontmatter", DEMO.replace("name: ", "name:\t"), ("Use spaces",)),
     "flow-list": Case("flow-style", with_fields("allowed-tools: [Read]\n"), ("`[...]`", "`{...}`", "quote the value")),
     "flow-mapping": Case(
-        "flow-style", with_fields("metadata: {a: b}\n"), ("one item a line",), {"metadata": {"a": "b"}}
+        "flow-style", with_fields("metadata: {a: b}\n"), ("one item per line",), {"metadata": {"a": "b"}}
     ),
     "dashes-in-value": Case("dashes-in-frontmatter", DEMO.replace("Does it.", "a --- b"), ("`---`", "Remove it")),
     "dashes-in-comment": Case("dashes-in-frontmatter", framed(f"# ----\n{REQUIRED}"), ("take for its end",)),
@@ -449,8 +463,23 @@ STRICT = {
 """Each read without a word, and an error to the strict reading."""
 
 
-def cases(table: dict[str, Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in table.items()])
+def cases(table: dict[str, Case]) -> Callable[[Callable[[Case], None]], Callable[[], None]]:
+    """Run a test for every case of a table, and name all that fail."""
+
+    def looped(test: Callable[[Case], None]) -> Callable[[], None]:
+        def run() -> None:
+            offenders = {}
+            for name, case in table.items():
+                try:
+                    test(case)
+                except AssertionError as error:
+                    offenders[name] = str(error)
+            assert offenders == {}
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return looped
 
 
 def check_once(problems: list[SkillProblem], case: Case, severity: str) -> None:
@@ -499,6 +528,52 @@ def test_validation_reports_every_problem_as_an_error(case: Case) -> None:
     tolerated = read_skill(case.content, path=case.path).problems
     assert [problem["message"] for problem in tolerated] == [problem["message"] for problem in found][: len(tolerated)]
     assert {problem["severity"] for problem in found} == {"error"}
+
+
+def test_a_heading_glued_to_the_fence_starts_a_whole_body() -> None:
+    """The body starts with the heading, and a later rule in it is not taken for the fence."""
+    body = "# Title\n\nText.\n\n---\n\nMore: text.\n"
+    for fields in ("", "license: a: b\n", 'compatibility: "unclosed\n', "metadata:\n  a: b\n"):
+        for glue in ("---", "--- ", "---\t"):
+            text = f"---\nname: demo\ndescription: Does it.\n{fields}{glue}{body}"
+            reading = read_skill(text, path=PATH)
+            assert reading.metadata is not None
+            assert reading.metadata["description"] == "Does it."
+            assert reading.body == body
+            assert "fence-glued" in codes(reading.problems)
+            assert not {"More", "Text."} & reading.frontmatter.keys()
+
+
+def test_dashes_inside_a_value_are_not_a_fence() -> None:
+    """A line that looks like a fence with a heading, inside a value in quotes or indented, is part of the value."""
+    for value in ('"a\n---# b\nc"', "'a\n---# b\n\nc'", "|\n  a\n  ---# b\n  c", ">-\n  a\n  ---# b"):
+        text = f"---\nname: demo\ndescription: {value}\nlicense: MIT\n---\nBody.\n"
+        reading = read_skill(text, path=PATH)
+        assert reading.metadata is not None
+        assert "---# b" in reading.metadata["description"]
+        assert reading.metadata["license"] == "MIT"
+        assert reading.body == "Body.\n"
+        assert codes(reading.problems) == []
+
+
+def test_a_quote_that_is_never_closed_goes() -> None:
+    """The stray quote at the start of a value is not part of it; quotes that are closed stay."""
+    table = {
+        '"Does it.': "Does it.",
+        "'Does it.": "Does it.",
+        "'It's what people's tools do.": "It's what people's tools do.",
+        '"Say "hi" to them.': 'Say "hi" to them.',
+        '"Do" and: "say": so': '"Do" and: "say": so',
+        '"': '"',
+        '"Does it: here"': "Does it: here",
+    }
+    found = {}
+    for value in table:
+        reading = read_skill(f"---\nname: demo\ndescription: {value}\nlicense: MIT\n---\n", path=PATH)
+        assert reading.metadata is not None
+        assert reading.metadata["license"] == "MIT"
+        found[value] = reading.metadata["description"]
+    assert found == table
 
 
 def test_every_problem_code_has_a_case() -> None:
@@ -577,8 +652,8 @@ def test_names(given: str, directory: str, name: str, found: list[str]) -> None:
         pytest.param("license: {a} b\n", {"license": "{a} b"}, id="text-behind-flow-mapping"),
         pytest.param("license: [a, b\n", {"license": "[a, b"}, id="unclosed-flow-list"),
         pytest.param('license: "a" b\n', {"license": '"a" b'}, id="text-behind-quotes"),
-        pytest.param('license: "a\n', {"license": '"a'}, id="unclosed-double-quote"),
-        pytest.param("license: 'a\n", {"license": "'a"}, id="unclosed-single-quote"),
+        pytest.param('license: "a\n', {"license": "a"}, id="unclosed-double-quote"),
+        pytest.param("license: 'a\n", {"license": "a"}, id="unclosed-single-quote"),
         pytest.param("license: 'it's'\n", {"license": "it's"}, id="quote-inside-quotes"),
         pytest.param("license: - a\n", {"license": "- a"}, id="list-behind-key"),
         pytest.param('license: "C:\\Users"\n', {"license": "C:\\Users"}, id="backslash"),

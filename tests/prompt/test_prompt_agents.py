@@ -71,7 +71,7 @@ def test_the_model_is_shown_every_part_of_an_entry(mode: Mode, tmp_path: Path) -
         "- **web-research**: Structured approach to research. (License: MIT, Compatibility: needs network)\n"
         f"  -> Recommended tools: search, read_file\n{HINT}"
     ) in section_of(request)
-    assert "**Skills Skills**: `/skills` (higher priority)" in section_of(request)
+    assert "**Skills**: `/skills` (higher priority)" in section_of(request)
 
 
 @both_modes
@@ -155,7 +155,7 @@ def test_a_template_of_ones_own_reaches_the_model(mode: Mode, tmp_path: Path) ->
     requests, _ = talk(mode, tmp_path, load("plain"), system_prompt=template)
     assert requests[0].system.startswith('SKILLS {json}\n- **plain**: Does little.\n  -> Use `load_skill("plain")`')
     assert requests[1].system.startswith("SKILLS {json}\n- **plain** [Loaded]: Does little.\n- **web-research**: ")
-    assert requests[0].system.endswith("\nFROM **Skills Skills**: `/skills` (higher priority)\nEND")
+    assert requests[0].system.endswith("\nFROM **Skills**: `/skills` (higher priority)\nEND")
 
 
 @both_modes

@@ -1,17 +1,25 @@
 """The section of the system prompt: its pieces, its templates, and strangers' text that stays data."""
 
 import functools
+import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deepagents.backends import StateBackend
+from langgraph.runtime import Runtime
 
 from deepskills import SKILLS_SYSTEM_PROMPT, ResourceMetadata, SkillMetadata, SkillsMiddleware
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.sources import parse_sources
+from deepskills._prompt.section import Section, SectionInput
+from deepskills._types import LoadRecord
+from support import disk, loaded_in, skill_md, write_files
 
 SNAPSHOT = Path(__file__).parent / "snapshots/section.txt"
 
@@ -39,74 +47,78 @@ def middleware(sources: Sequence[Any] = ("/skills",), **options: Any) -> SkillsM
     return SkillsMiddleware(backend=StateBackend(), sources=list(sources), **options)
 
 
-def state(*skills: SkillMetadata, loaded: Mapping[str, list[ResourceMetadata]] | None = None, **more: Any) -> Any:
-    return {
-        "skills_metadata": list(skills),
-        "skills_loaded": list(loaded or ()),
-        "skill_resources": dict(loaded or {}),
-        **more,
-    }
+class Shown:
+    """A section, and what it is rendered from; catalogs of equal skills are the same, as in a process."""
+
+    def __init__(
+        self, sources: Sequence[Any] = ("/skills",), template: str = SKILLS_SYSTEM_PROMPT, *, shows_loaded: bool = True
+    ) -> None:
+        self._sources = parse_sources(sources)
+        self._section = Section(template, shows_loaded=shows_loaded)
+        self._catalogs: dict[str, Catalog] = {}
+
+    def of(
+        self,
+        *skills: SkillMetadata,
+        loaded: Mapping[str, list[ResourceMetadata]] | None = None,
+        errors: Sequence[str] = (),
+    ) -> str:
+        made = Catalog([SkillEntry(skill, "/skills", "digest") for skill in skills], self._sources)
+        catalog = self._catalogs.setdefault(repr(skills), made)
+        return self._section.render(SectionInput(catalog, self._sources, errors, dict(loaded or {})))
 
 
-def entries(*skills: SkillMetadata, loaded: Mapping[str, list[ResourceMetadata]] | None = None, **options: Any) -> str:
+def entries(*skills: SkillMetadata, loaded: Mapping[str, list[ResourceMetadata]] | None = None) -> str:
     """Return the list of skills alone, as a template of the bare slots shows it."""
-    section = middleware(system_prompt=SLOTS, **options).skills_section(state(*skills, loaded=loaded))
-    return section.split("|", 2)[2]
+    return Shown(template=SLOTS).of(*skills, loaded=loaded).split("|", 2)[2]
 
 
 HINT = '  -> Use `load_skill("web-research")` to read full instructions'
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        pytest.param({}, f"- **web-research**: Finds things.\n{HINT}", id="plain"),
-        pytest.param({"license": "MIT"}, f"- **web-research**: Finds things. (License: MIT)\n{HINT}", id="licence"),
-        pytest.param(
-            {"compatibility": "needs network"},
-            f"- **web-research**: Finds things. (Compatibility: needs network)\n{HINT}",
-            id="compatibility",
-        ),
-        pytest.param(
-            {"license": "MIT", "compatibility": "needs network"},
-            f"- **web-research**: Finds things. (License: MIT, Compatibility: needs network)\n{HINT}",
-            id="both",
-        ),
-        pytest.param(
-            {"allowed_tools": ["search", "read_file"]},
-            f"- **web-research**: Finds things.\n  -> Recommended tools: search, read_file\n{HINT}",
-            id="tools",
-        ),
-        pytest.param({"license": "", "compatibility": ""}, f"- **web-research**: Finds things.\n{HINT}", id="empty"),
-    ],
-)
-def test_an_entry_says_what_the_skill_is_for(fields: dict[str, Any], expected: str) -> None:
+ENTRIES: list[tuple[dict[str, Any], str]] = [
+    ({}, f"- **web-research**: Finds things.\n{HINT}"),
+    ({"license": "MIT"}, f"- **web-research**: Finds things. (License: MIT)\n{HINT}"),
+    (
+        {"compatibility": "needs network"},
+        f"- **web-research**: Finds things. (Compatibility: needs network)\n{HINT}",
+    ),
+    (
+        {"license": "MIT", "compatibility": "needs network"},
+        f"- **web-research**: Finds things. (License: MIT, Compatibility: needs network)\n{HINT}",
+    ),
+    (
+        {"allowed_tools": ["search", "read_file"]},
+        f"- **web-research**: Finds things.\n  -> Recommended tools: search, read_file\n{HINT}",
+    ),
+    ({"license": "", "compatibility": ""}, f"- **web-research**: Finds things.\n{HINT}"),
+]
+
+
+def test_an_entry_says_what_the_skill_is_for() -> None:
     """An entry has name and description, licence and compatibility, recommended tools, and how to load it."""
-    assert entries(skill(**fields)) == expected
+    assert [shown for fields, expected in ENTRIES if (shown := entries(skill(**fields))) != expected] == []
 
 
-@pytest.mark.parametrize(
-    ("kinds", "summary"),
-    [
-        ((), None),
-        (("script",), "1 script"),
-        (("script", "script", "reference"), "1 reference, 2 scripts"),
-        (("other",), "1 other file"),
-        (("other", "asset", "script", "reference", "asset", "other"), "2 assets, 2 other files, 1 reference, 1 script"),
-    ],
-    ids=str,
-)
-def test_a_loaded_entry_is_marked_and_counts_its_resources(kinds: tuple[str, ...], summary: str | None) -> None:
+SUMMARIES: dict[tuple[str, ...], str | None] = {
+    (): None,
+    ("script",): "1 script",
+    ("script", "script", "reference"): "1 reference, 2 scripts",
+    ("other",): "1 other file",
+    ("other", "asset", "script", "reference", "asset", "other"): "2 assets, 2 other files, 1 reference, 1 script",
+}
+
+
+def test_a_loaded_entry_is_marked_and_counts_its_resources() -> None:
     """A loaded skill is marked; its resources stand in the place of the hint, or nothing where there are none."""
     one = skill(license="MIT", compatibility="needs network", allowed_tools=["search", "read_file"])
-    expected = [
-        "- **web-research** [Loaded]: Finds things. (License: MIT, Compatibility: needs network)",
-        "  -> Recommended tools: search, read_file",
-    ]
-    if summary is not None:
-        expected.append(f"  -> Resources: {summary}")
-    loaded = {"web-research": resources("web-research", *kinds)}
-    assert entries(one, loaded=loaded) == "\n".join(expected)
+    for kinds, summary in SUMMARIES.items():
+        expected = [
+            "- **web-research** [Loaded]: Finds things. (License: MIT, Compatibility: needs network)",
+            "  -> Recommended tools: search, read_file",
+            *([f"  -> Resources: {summary}"] if summary is not None else []),
+        ]
+        assert entries(one, loaded={"web-research": resources("web-research", *kinds)}) == "\n".join(expected)
     assert f"- **web-research**: Finds things.\n{HINT}" in entries(skill(), skill("other"), loaded={"other": []})
 
 
@@ -115,37 +127,39 @@ def test_a_skill_that_is_loaded_and_not_listed_is_not_shown() -> None:
     assert entries(skill(), loaded={"gone": resources("gone", "script")}) == entries(skill())
 
 
-@pytest.mark.parametrize(
-    ("sources", "locations"),
-    [
-        (["/skills/user"], "**User Skills**: `/skills/user` (higher priority)"),
-        (
-            ["/skills/base", ("/repo/.claude/skills", "Project Claude")],
-            "**Base Skills**: `/skills/base`\n**Project Claude Skills**: `/repo/.claude/skills` (higher priority)",
-        ),
-        (["/a", "/b", "/c"], "**A Skills**: `/a`\n**B Skills**: `/b`\n**C Skills**: `/c` (higher priority)"),
-        ([], ""),
-    ],
-    ids=str,
-)
-def test_locations_name_each_source_and_the_last_has_priority(sources: list[Any], locations: str) -> None:
+LOCATIONS: list[tuple[list[Any], str]] = [
+    (["/skills/user"], "**User Skills**: `/skills/user` (higher priority)"),
+    (
+        ["/skills/base", ("/repo/.claude/skills", "Project Claude")],
+        "**Base Skills**: `/skills/base`\n**Project Claude Skills**: `/repo/.claude/skills` (higher priority)",
+    ),
+    (["/a", "/b", "/c"], "**A Skills**: `/a`\n**B Skills**: `/b`\n**C Skills**: `/c` (higher priority)"),
+    ([], ""),
+]
+
+
+def test_locations_name_each_source_and_the_last_has_priority() -> None:
     """Each source is a line with its label; only the last is marked."""
-    section = middleware(sources, system_prompt=SLOTS).skills_section(state())
-    assert section.split("|")[0] == locations
+    shown = [Shown(sources, SLOTS).of().split("|")[0] for sources, _ in LOCATIONS]
+    assert shown == [expected for _, expected in LOCATIONS]
 
 
-@pytest.mark.parametrize(
-    ("sources", "places"), [(["/a"], ["`/a`"]), (["/a", "/b/"], ["`/a`", "`/b/`"]), ([], [])], ids=str
-)
-def test_an_empty_catalog_says_where_to_create_skills(sources: list[str], places: list[str]) -> None:
+def test_an_empty_catalog_says_where_to_create_skills() -> None:
     """With no skill there is one line, and it names the places."""
-    text = middleware(sources, system_prompt=SLOTS).skills_section(state()).split("|")[2]
-    assert text.startswith("(No skills")
-    assert text.splitlines() == [text]
-    assert [place for place in places if place not in text] == []
-    assert middleware(sources, system_prompt=SLOTS).skills_section({}) == middleware(
-        sources, system_prompt=SLOTS
-    ).skills_section(state(skills_metadata=None))
+    places: dict[tuple[str, ...], list[str]] = {("/a",): ["`/a`"], ("/a", "/b/"): ["`/a`", "`/b/`"], (): []}
+    for sources, named in places.items():
+        text = Shown(sources, SLOTS).of().split("|")[2]
+        assert text.startswith("(No skills")
+        assert text.splitlines() == [text]
+        assert [place for place in named if place not in text] == []
+
+
+def test_state_without_a_catalog_shows_none() -> None:
+    """Before discovery, and where a caller wrote something else for the catalog, there are no skills to show."""
+    one = middleware(system_prompt=SLOTS)
+    empty = Shown(template=SLOTS).of()
+    states: list[Any] = [{}, {"skills_metadata": None}, {"skills_metadata": [skill()]}, {"skills_catalog": "x"}]
+    assert [one.skills_section(state) for state in states] == [empty] * len(states)
 
 
 # The whole.
@@ -169,7 +183,7 @@ def snapshot_section() -> str:
     }
     sources = ["/skills/base", ("/repo/.claude/skills", "Project Claude")]
     errors = ["Cannot load skills from '/skills/base': The source could not be listed: permission denied."]
-    return middleware(sources).skills_section(state(*catalog, loaded=loaded, skills_load_errors=errors))
+    return Shown(sources).of(*catalog, loaded=loaded, errors=errors)
 
 
 def test_the_whole_section_reads_as_written_down() -> None:
@@ -183,9 +197,9 @@ def test_the_whole_section_reads_as_written_down() -> None:
 def test_a_template_of_ones_own_is_filled_in() -> None:
     """A custom template shows the three slots where it wants them, and braces that are text."""
     own = "<<{skills_list}>> at [{skills_locations}]{skills_load_warnings} {{braces}} {skills_list}"
-    section = middleware(system_prompt=own).skills_section(state(skill()))
+    section = Shown(template=own).of(skill())
     assert section.startswith("<<- **web-research**: Finds things.\n")
-    assert "at [**Skills Skills**: `/skills` (higher priority)] {braces} - **web-research**" in section
+    assert "at [**Skills**: `/skills` (higher priority)] {braces} - **web-research**" in section
 
 
 def test_the_default_template_is_public_and_has_the_slots() -> None:
@@ -199,59 +213,58 @@ def test_no_template_leaves_the_section_out() -> None:
     """`system_prompt=None` shows nothing."""
     without = middleware(system_prompt=None)
     assert without.system_prompt_template is None
-    assert without.skills_section(state(skill(), skills_load_errors=["bad"])) == ""
+    assert without.skills_section({"skills_load_errors": ["bad"]}) == ""
 
 
-@pytest.mark.parametrize(
-    ("template", "mistake"),
-    [
-        pytest.param("", r"\{skills_locations\}.*\{skills_load_warnings\}.*\{skills_list\}", id="empty"),
-        pytest.param("{skills_locations}{skills_load_warnings}", r"\{skills_list\}", id="no-list"),
-        pytest.param("{skills_locations}{skills_list}", r"\{skills_load_warnings\}", id="no-warnings"),
-        pytest.param("{skills_load_warnings}{skills_list}", r"\{skills_locations\}", id="no-locations"),
-        pytest.param(
-            "{skills_locations}{skills_load_warnings}{{skills_list}}", r"\{skills_list\}", id="slot-that-is-text"
-        ),
-        pytest.param(SLOTS + "{oops}", r"\{oops\}", id="unknown-placeholder"),
-        pytest.param(SLOTS + "{oops.x[1]!r:>3}", "oops", id="unknown-with-everything"),
-        pytest.param(SLOTS + ' {"json": 1}', "json", id="json"),
-        pytest.param(SLOTS + "{", "brace", id="stray-opening"),
-        pytest.param(SLOTS + "}", "brace", id="stray-closing"),
-        pytest.param(SLOTS + "{0}", r"\{0\}", id="numbered"),
-        pytest.param(SLOTS + "{}", r"\{\}", id="unnamed"),
-        pytest.param(SLOTS + "{skills_list.nothing}", "skills_list.nothing|brace", id="attribute"),
-        pytest.param(SLOTS + "{skills_list[key]}", r"skills_list\[key\]|brace", id="item"),
-        pytest.param(SLOTS + "{skills_list[0]}", r"skills_list\[0\]|brace", id="index"),
-        pytest.param(SLOTS + "{skills_list:d}", "brace", id="format-for-numbers"),
-        pytest.param(SLOTS + "{skills_list!x}", "brace", id="unknown-conversion"),
-        pytest.param(SLOTS + "{skills_list:{width}}", "width", id="nested-placeholder"),
-        pytest.param(SLOTS + "{skills_list:{skills_list}}", "brace", id="slot-as-format"),
-    ],
-)
-def test_a_template_that_cannot_be_filled_in_is_refused_at_once(template: str, mistake: str) -> None:
+MISTAKES = [
+    ("", r"\{skills_locations\}.*\{skills_load_warnings\}.*\{skills_list\}"),
+    ("{skills_locations}{skills_load_warnings}", r"\{skills_list\}"),
+    ("{skills_locations}{skills_list}", r"\{skills_load_warnings\}"),
+    ("{skills_load_warnings}{skills_list}", r"\{skills_locations\}"),
+    ("{skills_locations}{skills_load_warnings}{{skills_list}}", r"\{skills_list\}"),
+    (SLOTS + "{oops}", r"\{oops\}"),
+    (SLOTS + "{oops.x[1]!r:>3}", "oops"),
+    (SLOTS + ' {"json": 1}', "json"),
+    (SLOTS + "{", "brace"),
+    (SLOTS + "}", "brace"),
+    (SLOTS + "{0}", r"\{0\}"),
+    (SLOTS + "{}", r"\{\}"),
+    (SLOTS + "{skills_list.nothing}", "skills_list.nothing|brace"),
+    (SLOTS + "{skills_list[key]}", r"skills_list\[key\]|brace"),
+    (SLOTS + "{skills_list[0]}", r"skills_list\[0\]|brace"),
+    (SLOTS + "{skills_list:d}", "brace"),
+    (SLOTS + "{skills_list!x}", "brace"),
+    (SLOTS + "{skills_list:{width}}", "width"),
+    (SLOTS + "{skills_list:{skills_list}}", "brace"),
+]
+"""Templates that cannot be filled in, and what the error has to name."""
+
+
+def test_a_template_that_cannot_be_filled_in_is_refused_at_once() -> None:
     """A template that lacks a slot or cannot be formatted is a `ValueError` in `__init__` that names the mistake."""
-    with pytest.raises(ValueError, match=mistake):
-        middleware(system_prompt=template)
+    for template, mistake in MISTAKES:
+        with pytest.raises(ValueError, match=mistake):
+            middleware(system_prompt=template)
 
 
-@pytest.mark.parametrize(
-    ("template", "shown"),
-    [
-        ("{skills_locations}{skills_load_warnings}{{{skills_list}}}", "{- **alpha**"),
-        (SLOTS + "{{skills_list}}", "{skills_list}"),
-        (SLOTS + "{skills_list!s:s}", "- **alpha**"),
-    ],
-)
-def test_a_template_may_hold_braces_as_text(template: str, shown: str) -> None:
+def test_a_template_may_hold_braces_as_text() -> None:
     """Braces that are text, around a slot or beside it, are shown as they are."""
-    assert shown in middleware(system_prompt=template).skills_section(state(skill("alpha")))
-
-
-@pytest.mark.parametrize("template", [b"{skills_list}", 7, ["x"], Path("/x"), False], ids=repr)
-def test_a_template_that_is_no_text_is_refused(template: Any) -> None:
-    """What is neither text nor `None` is a `TypeError` that says what it is."""
-    with pytest.raises(TypeError, match=type(template).__name__):
+    shown = {
+        "{skills_locations}{skills_load_warnings}{{{skills_list}}}": "{- **alpha**",
+        SLOTS + "{{skills_list}}": "{skills_list}",
+        SLOTS + "{skills_list!s:s}": "- **alpha**",
+    }
+    for template, expected in shown.items():
         middleware(system_prompt=template)
+        assert expected in Shown(template=template).of(skill("alpha"))
+
+
+def test_a_template_that_is_not_text_is_refused() -> None:
+    """What is neither text nor `None` is a `TypeError` that says what it is."""
+    others: list[Any] = [b"{skills_list}", 7, ["x"], Path("/x"), False]
+    for template in others:
+        with pytest.raises(TypeError, match=type(template).__name__):
+            middleware(system_prompt=template)
 
 
 # Strangers' text.
@@ -295,45 +308,42 @@ def is_clean(text: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", ["[alpha]", "{alpha}", "<alpha>", "*alpha*", "`alpha`", '"alpha"', "alpha\\"])
-def test_no_two_names_look_alike(name: str) -> None:
+def test_no_two_names_look_alike() -> None:
     """A name with markup in it is not shown as the name of another skill."""
-    section = middleware().skills_section(state(skill("alpha"), skill(name)))
-    assert section.count("- **alpha**") == 1
+    names = ("[alpha]", "{alpha}", "<alpha>", "*alpha*", "`alpha`", '"alpha"', "alpha\\")
+    shown = Shown()
+    assert [name for name in names if shown.of(skill("alpha"), skill(name)).count("- **alpha**") != 1] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\x1b[31mred\x1b[0m b", "ared b"),
-        ("a\x1b]0;title\x07b", "ab"),
-        ("one\x85two", "one two"),
-        ("one\x0btwo", "one two"),
-        ("a\u200e\u200f\u061cb", "ab"),
-        ("a\x1b]not ended\nb", "anot ended b"),
-    ],
-)
-def test_what_only_terminals_and_layouts_read_is_gone(text: str, shown: str) -> None:
+CLEANED = {
+    "a\x1b[31mred\x1b[0m b": "ared b",
+    "a\x1b]0;title\x07b": "ab",
+    "one\x85two": "one two",
+    "one\x0btwo": "one two",
+    "a\u200e\u200f\u061cb": "ab",
+    "a\x1b]not ended\nb": "anot ended b",
+}
+
+
+def test_what_only_terminals_and_layouts_read_is_gone() -> None:
     """Terminal sequences go whole, direction marks go, and breaks of every kind part words."""
-    assert f"**alpha**: {shown}\n" in middleware().skills_section(state(skill("alpha", description=text)))
+    shown = {text: entries(skill("alpha", text)).splitlines()[0] for text in CLEANED}
+    assert shown == {text: f"- **alpha**: {clean}" for text, clean in CLEANED.items()}
 
 
-ENTRY = re.compile(r"- \*\*[^*]+\*\*( \[Loaded\])?: ")
-"""How an entry starts; a name holds no asterisk."""
+ENTRY = re.compile(r"- \*\*[^*]+\*\*( \[Loaded\])?(?:: |\Z)")
+"""How an entry starts, with a description or without; a name holds no asterisk."""
 
 FIELDS = ["name", "description", "license", "compatibility", "tool", "label", "source", "error", "directory"]
 
 
 @functools.cache
 def section_without_strangers() -> str:
-    return middleware(["/base", "/skills"]).skills_section(state(skill("alpha"), skill("beta"), skill("omega")))
+    return Shown(["/base", "/skills"]).of(skill("alpha"), skill("beta"), skill("omega"))
 
 
-@pytest.mark.parametrize("where", FIELDS)
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_strangers_text_forges_nothing(kind: str, where: str) -> None:
-    """Whatever a field holds, the section has one entry a skill, its own headings, bounded clean text, and encodes."""
-    text = HOSTILE[kind]
+def sections_with(text: str, where: str) -> Iterator[tuple[str, int, int]]:
+    """Yield sections of three skills with a stranger's text in one field, and how many loads and errors they show."""
     by_field: dict[str, dict[str, Any]] = {
         "name": {"name": text},
         "description": {"description": text},
@@ -342,18 +352,28 @@ def test_strangers_text_forges_nothing(kind: str, where: str) -> None:
         "tool": {"allowed_tools": [text, "read"]},
         "directory": {"path": f"/skills/{text}/SKILL.md"},
     }
-    fields = by_field.get(where, {})
     source = {"label": ("/skills", text), "source": text}.get(where, "/skills")
     errors = [text] if where == "error" else []
-    catalog = [skill("alpha"), skill(**fields), skill("omega")]
-    one = middleware(["/base", source])
+    catalog = [skill("alpha"), skill(**by_field.get(where, {})), skill("omega")]
+    one = Shown(["/base", source])
     for loaded in ({}, {catalog[1]["name"]: resources("x", "script")}):
-        section = one.skills_section(state(*catalog, loaded=loaded, skills_load_errors=errors))
-        check_section(section, loaded=len(loaded), errors=len(errors))
+        yield one.of(*catalog, loaded=loaded, errors=errors), len(loaded), len(errors)
+
+
+def test_a_strangers_text_forges_nothing() -> None:
+    """Whatever a field holds, the section has one entry per skill, its own headings and bounded, clean text."""
+    forged: dict[tuple[str, str], str] = {}
+    for where, (kind, text) in itertools.product(FIELDS, HOSTILE.items()):
+        for section, loaded, errors in sections_with(text, where):
+            try:
+                check_section(section, loaded=loaded, errors=errors)
+            except (AssertionError, UnicodeError) as error:
+                forged[where, kind] = str(error)
+    assert forged == {}
 
 
 def check_section(section: str, *, loaded: int, errors: int) -> None:
-    """Check that a section of three skills is laid out like one without strangers' text."""
+    """Assert that a section of three skills is laid out like one without strangers' text."""
     section.encode("utf-8")
     assert is_clean(section)
     lines = section.splitlines()
@@ -380,26 +400,26 @@ def test_braces_in_a_strangers_text_are_not_filled_in() -> None:
     assert "- **a**: {skills_list} {0} {{x}}\n" in entries(skill("a", "{skills_list} {0} {{x}}"))
 
 
-@pytest.mark.parametrize(
-    ("description", "shown"),
-    [
-        pytest.param("Compares a < b and c > d; 3 <4.", "Compares a < b and c > d; 3 <4.", id="comparisons"),
-        pytest.param("Uses # and - and **bold** and [links](x).", "Uses # and - and **bold** and [links](x).", id="md"),
-        pytest.param("שלום עולם, العربية, 日本語, emoji 🎉", "שלום עולם, العربية, 日本語, emoji 🎉", id="scripts"),
-        pytest.param("two\n  lines", "two lines", id="folded"),
-        pytest.param("x" * 1024, "x" * 1024, id="longest"),
-    ],
-)
-def test_honest_text_is_shown_as_it_is(description: str, shown: str) -> None:
+HONEST = {
+    "Compares a < b and c > d; 3 <4.": "Compares a < b and c > d; 3 <4.",
+    "Uses # and - and **bold** and [links](x).": "Uses # and - and **bold** and [links](x).",
+    "שלום עולם, العربية, 日本語, emoji 🎉": "שלום עולם, العربية, 日本語, emoji 🎉",
+    "two\n  lines": "two lines",
+    "x" * 1024: "x" * 1024,
+}
+
+
+def test_honest_text_is_shown_as_it_is() -> None:
     """Defence costs an honest author nothing."""
-    assert entries(skill("a", description)).startswith(f"- **a**: {shown}\n")
+    shown = {text: entries(skill("a", text)).splitlines()[0] for text in HONEST}
+    assert shown == {text: f"- **a**: {expected}" for text, expected in HONEST.items()}
 
 
 # Loading errors.
 
 
 def warnings_of(errors: list[str]) -> str:
-    return middleware(system_prompt=SLOTS).skills_section(state(skills_load_errors=errors)).split("|")[1]
+    return Shown(template=SLOTS).of(errors=errors).split("|")[1]
 
 
 def test_loading_errors_are_marked_as_untrusted_diagnostics() -> None:
@@ -419,85 +439,86 @@ def test_no_error_is_no_block() -> None:
     assert warnings_of([]) == ""
 
 
-@pytest.mark.parametrize("count", [1, 20, 21, 500])
-def test_loading_errors_are_bounded(count: int) -> None:
+def test_loading_errors_are_bounded() -> None:
     """However many and however long errors are, the block stays small and says how many it leaves out."""
-    lines = warnings_of([f"{number}: {'x' * 10_000}" for number in range(count)]).strip().splitlines()
-    shown = [line for line in lines if line.startswith('- "')]
-    assert len(shown) == min(count, 20)
-    assert max(map(len, lines)) < 1500
-    assert len("".join(lines)) < 20_000
-    more = [line for line in lines if "more" in line and line not in shown]
-    assert [str(count - 20) in line for line in more] == ([True] if count > 20 else [])
-    assert json.loads(shown[0].removeprefix("- ").replace("&quot;", '"')).startswith("0: xxx")
+    for count in (1, 20, 21, 500):
+        lines = warnings_of([f"{number}: {'x' * 10_000}" for number in range(count)]).strip().splitlines()
+        shown = [line for line in lines if line.startswith('- "')]
+        assert len(shown) == min(count, 20)
+        assert max(map(len, lines)) < 1500
+        assert len("".join(lines)) < 20_000
+        more = [line for line in lines if "more" in line and line not in shown]
+        assert [str(count - 20) in line for line in more] == ([True] if count > 20 else [])
+        assert json.loads(shown[0].removeprefix("- ").replace("&quot;", '"')).startswith("0: xxx")
 
 
 # What is remembered, and what is not.
 
 
 def test_an_unchanged_catalog_costs_no_second_rendering() -> None:
-    """Equal state gives the very same text, not one rendered anew."""
-    one = middleware()
-    first = one.skills_section(state(skill(), skill("other")))
-    assert one.skills_section(state(skill(), skill("other"))) is first
-    with_load = one.skills_section(state(skill(), skill("other"), loaded={"other": []}))
+    """Equal input gives the very same text, not one rendered again."""
+    one = Shown()
+    first = one.of(skill(), skill("other"))
+    assert one.of(skill(), skill("other")) is first
+    with_load = one.of(skill(), skill("other"), loaded={"other": []})
     assert with_load != first
-    assert one.skills_section(state(skill(), skill("other"))) is first
-    assert one.skills_section(state(skill(), skill("other"), loaded={"other": []})) is with_load
+    assert one.of(skill(), skill("other")) is first
+    assert one.of(skill(), skill("other"), loaded={"other": []}) is with_load
 
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "description": {"skills_metadata": [skill(description="Edited.")]},
-    "licence": {"skills_metadata": [skill(license="MIT")]},
-    "more-skills": {"skills_metadata": [skill(), skill("other")]},
-    "none": {"skills_metadata": []},
-    "errors": {"skills_load_errors": ["bad"]},
-    "loaded": {"skills_loaded": ["web-research"]},
-    "resources": {
-        "skills_loaded": ["web-research"],
-        "skill_resources": {"web-research": resources("web-research", "asset")},
-    },
+CHANGES: dict[str, tuple[list[SkillMetadata], dict[str, Any]]] = {
+    "description": ([skill(description="Edited.")], {}),
+    "licence": ([skill(license="MIT")], {}),
+    "more skills": ([skill(), skill("other")], {}),
+    "none": ([], {}),
+    "errors": ([skill()], {"errors": ["bad"]}),
+    "loaded": ([skill()], {"loaded": {"web-research": []}}),
+    "resources": ([skill()], {"loaded": {"web-research": resources("web-research", "asset")}}),
 }
 
 
-@pytest.mark.parametrize("kind", CHANGES)
-def test_a_change_is_always_shown(kind: str) -> None:
+def test_a_change_is_always_shown() -> None:
     """What is remembered never hides a change."""
-    one = middleware()
-    before = one.skills_section(state(skill()))
-    after = one.skills_section({**state(skill()), **CHANGES[kind]})
-    assert after != before
-    assert after == middleware().skills_section({**state(skill()), **CHANGES[kind]})
+    one = Shown()
+    before = one.of(skill())
+    shown = {kind: one.of(*skills, **more) for kind, (skills, more) in CHANGES.items()}
+    assert before not in shown.values()
+    assert len(set(shown.values())) == len(CHANGES)
+    assert shown == {kind: Shown().of(*skills, **more) for kind, (skills, more) in CHANGES.items()}
 
 
-def test_state_changed_in_place_is_shown() -> None:
+def test_state_changed_in_place_is_shown(tmp_path: Path) -> None:
     """A graph of one's own may change its lists in place; the section follows."""
-    one, held = middleware(), state(skill())
-    one.skills_section(held)
-    held["skills_loaded"].append("web-research")
-    assert "[Loaded]" in one.skills_section(held)
-    held["skill_resources"]["web-research"] = resources("web-research", "script")
+    write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name) for name in ("alpha", "beta")})
+    one: Any = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"])
+    held = one.before_agent({"messages": []}, Runtime())
+    before = one.skills_section(held)
+    held["skills_load_records"]["alpha"] = LoadRecord(path="/skills/alpha/SKILL.md", digest="d", tokens=1)
+    held["skills_loaded"].append("alpha")
+    assert "[Loaded]" not in before
+    assert loaded_in(one.skills_section(held)) == ["alpha"]
+    held["skill_resources"]["alpha"] = resources("alpha", "script")
     assert "1 script" in one.skills_section(held)
-    held["skills_metadata"].append(skill("second"))
-    assert "**second**" in one.skills_section(held)
+    held["skills_load_errors"] = ["The library is closed."]
+    assert "The library is closed." in one.skills_section(held)
 
 
 def test_many_catalogs_take_turns() -> None:
-    """One instance that serves more users than it remembers shows each their own."""
-    one = middleware()
-    expected = {n: middleware().skills_section(state(skill(f"skill-{n}"))) for n in range(20)}
+    """One instance that serves many users shows each their own."""
+    one = Shown()
+    expected = {n: Shown().of(skill(f"skill-{n}")) for n in range(20)}
     for _ in range(2):
-        assert {n: one.skills_section(state(skill(f"skill-{n}"))) for n in range(20)} == expected
+        assert {n: one.of(skill(f"skill-{n}")) for n in range(20)} == expected
 
 
 def test_the_section_stays_the_same_when_loads_are_told_in_the_conversation() -> None:
-    """With `loaded_status="conversation"` loads, unloads and resources change not one byte."""
-    one = middleware(loaded_status="conversation")
+    """Without marks of loaded skills, loads, unloads and resources change not one byte."""
+    one = Shown(shows_loaded=False)
     catalog = [skill(license="MIT", allowed_tools=["search"]), skill("other")]
-    before = one.skills_section(state(*catalog))
+    before = one.of(*catalog)
     loaded = {"web-research": resources("web-research", "script"), "other": []}
-    assert one.skills_section(state(*catalog, loaded=loaded)) is before
+    assert one.of(*catalog, loaded=loaded) is before
     assert "[Loaded]" not in before
     assert "Resources:" not in before
     assert before.count("-> Use `load_skill(") == 2
-    assert one.skills_section(state(*catalog, skill("third"), loaded=loaded)) != before
+    assert one.of(*catalog, skill("third"), loaded=loaded) != before

@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from deepskills._agent.adoption import adopted, upgraded
 from deepskills._agent.events import skill_event, tell
 from deepskills._agent.extending import at
 from deepskills._agent.run import Run, Shelf
+from deepskills._agent.state import SkillsStateUpdate
 from deepskills._agent.thread import Thread
 from deepskills._agent.updates import merged, note_update, unload_update
 from deepskills._agent.visibility import shelf_of
@@ -52,7 +53,7 @@ def needs_start(run: Run, catalog: Catalog | None) -> bool:
     )
 
 
-def start(run: Run, catalog: Catalog | None) -> Plan[dict[str, Any] | None]:
+def start(run: Run, catalog: Catalog | None) -> Plan[SkillsStateUpdate | None]:
     """Find the skills of this run and return what changes in state, or `None` if nothing does.
 
     Raises:
@@ -167,11 +168,11 @@ def log_problems(problems: Iterable[SkillProblem]) -> None:
         logger.log(level, "%s: %s: %s", one_line(found["path"]), found["code"], one_line(found["message"]))
 
 
-def _changes(state: Mapping[str, Any], update: dict[str, Any]) -> dict[str, Any] | None:
+def _changes(state: Mapping[str, Any], update: dict[str, Any]) -> SkillsStateUpdate | None:
     """Return `update` unless state holds all of it already."""
     if all(key in state and state[key] == value for key, value in update.items()):
         return None
-    return update
+    return cast("SkillsStateUpdate", update)
 
 
 def _raise_errors(problems: Sequence[SkillProblem]) -> None:

@@ -14,7 +14,7 @@ def skill_event(
     kind: str, name: str, trigger: Trigger, record: LoadRecord | None = None, **details: object
 ) -> dict[str, Any]:
     """Return an event about a skill; source and digest are `None` where there is no such skill."""
-    known = record or {}
+    known: Mapping[str, Any] = record or {}
     return {
         "type": f"skill.{kind}",
         "skill": name,

@@ -18,8 +18,21 @@ from deepskills._agent.extension import (
 )
 from deepskills._agent.run import Run, Shelf
 from deepskills._agent.updates import merged, note_update
-from deepskills._backend.calls import Ask, Consulted, Execute, Executed, Failed, Plan, WriteFiles, Written
+from deepskills._backend.calls import (
+    Ask,
+    Consulted,
+    Execute,
+    Executed,
+    Failed,
+    Plan,
+    RealPaths,
+    ResolveLinks,
+    ResultT,
+    WriteFiles,
+    Written,
+)
 from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.sources import parent
 from deepskills._errors import SkillsError
 from deepskills._files.assets import read_asset_bytes, script_path
 from deepskills._format.problems import problem
@@ -68,9 +81,19 @@ class ExtensionRun:
         return self._known_shelf.visible
 
     @property
+    def name_only(self) -> frozenset[str]:
+        """Names of visible skills whose descriptions the model must not see."""
+        return frozenset(name for name, how in self._known_shelf.hidden.items() if how == "name-only")
+
+    @property
     def loaded(self) -> Sequence[LoadedSkill]:
         """The skills in use, in load order."""
         return self._run.loaded
+
+    @property
+    def own_tools(self) -> frozenset[str]:
+        """Names of the skills' own tools."""
+        return self._run.settings.own_tools | self._run.skill_tools
 
     @property
     def user_message(self) -> AnyMessage | None:
@@ -140,6 +163,14 @@ class ExtensionRun:
         """Return the content of a skill's file, without blocking."""
         return await self._aperform(read_asset_bytes(entry.skill, relative_path, self._run.settings.asset_directories))
 
+    def directory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it."""
+        return self._perform(_directory(entry))
+
+    async def adirectory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it, without blocking."""
+        return await self._aperform(_directory(entry))
+
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill."""
         return self._perform(script_path(entry.skill, script_name))
@@ -148,11 +179,17 @@ class ExtensionRun:
         """Return the path by which a shell runs a script of a skill, without blocking."""
         return await self._aperform(script_path(entry.skill, script_name))
 
-    def _perform(self, plan: Plan[Any]) -> Any:  # noqa: ANN401 - whatever the plan gives
+    def _perform(self, plan: Plan[ResultT]) -> ResultT:
         return self._run.settings.perform(plan, self.runtime)
 
-    async def _aperform(self, plan: Plan[Any]) -> Any:  # noqa: ANN401 - whatever the plan gives
+    async def _aperform(self, plan: Plan[ResultT]) -> ResultT:
         return await self._run.settings.aperform(plan, self.runtime)
+
+
+def _directory(entry: SkillEntry) -> Plan[str]:
+    path = parent(entry.path)
+    [reply] = yield (ResolveLinks((path,)),)
+    return reply.paths.get(path, path) if isinstance(reply, RealPaths) else path
 
 
 def _executed(command: str, timeout: int | None) -> Plan[Any]:
@@ -246,6 +283,17 @@ def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> Plan[T
             elif extension.protective and isinstance(changed, Failed):
                 return Refuse(changed.reason)
     return result
+
+
+def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> Plan[list[SkillEntry] | None]:
+    """Return what the first extension that searches has found of the visible skills; `None` if none searches."""
+    for extension in run.settings.extensions:
+        if overrides(extension, "search"):
+            names = yield from ask(extension, "search", ExtensionRun(run, extension, shelf), query, n)
+            if isinstance(names, Sequence):
+                by_name = {entry.name: entry for entry in shelf.visible}
+                return [by_name[name] for name in names if name in by_name][:n]
+    return None
 
 
 def at(moment: str, run: Run) -> Plan[None]:

@@ -97,8 +97,16 @@ class SkillRun(Protocol):
         """The skills that the model may see and load."""
 
     @property
+    def name_only(self) -> frozenset[str]:
+        """Names of visible skills whose descriptions the model must not see."""
+
+    @property
     def loaded(self) -> Sequence[LoadedSkill]:
         """The skills in use, in load order."""
+
+    @property
+    def own_tools(self) -> frozenset[str]:
+        """Names of the skills' own tools: load, unload, extra tools, and those that skills in use bring by `tools=`."""
 
     @property
     def user_message(self) -> AnyMessage | None:
@@ -160,6 +168,12 @@ class SkillRun(Protocol):
 
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, without blocking."""
+
+    def directory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it."""
+
+    async def adirectory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it, without blocking."""
 
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, checked as by `get_skill_script_path`.
@@ -274,6 +288,14 @@ class SkillExtension:
     def catalog_list(self, skills: Sequence[SkillEntry]) -> str | None:  # noqa: ARG002 - for overriding
         """Return what stands in place of the section's list of these visible skills; `None` to leave the list."""
         return None
+
+    def search(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:  # noqa: ARG002 - for overriding
+        """Return the names that `search_skills` finds, best first; `None` to leave the search to the core."""
+        return None
+
+    async def asearch(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
+        """Return the names that `search_skills` finds."""
+        return self.search(query, n, run)
 
     def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
         """Hear an event of the custom stream, such as `skill.loaded`; must not block."""

@@ -22,10 +22,11 @@ MAX_RULED_CATALOGS = 256
 class Memory:
     """What was read, found, rendered and loaded in this process."""
 
-    def __init__(self, frontmatter_keys: Sequence[str] = ()) -> None:
+    def __init__(self, frontmatter_keys: Sequence[str] = (), backend: object = None) -> None:
         self._keys = tuple(frontmatter_keys)
+        self._backend = backend
         self.readings = Readings(self._keys)
-        self.catalogs = Catalogs(self.readings)
+        self.catalogs = Catalogs(self.readings, backend)
         self.led = remembered_files()
         self.search = SearchCache()
         self.desk = Desk()
@@ -34,7 +35,7 @@ class Memory:
 
     def emptied(self) -> "Memory":
         """Return a memory of the same kind that holds nothing."""
-        return Memory(self._keys)
+        return Memory(self._keys, self._backend)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Memory":
         return self.emptied()

@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from deepagents.backends import BackendProtocol
@@ -17,7 +17,7 @@ from langchain.agents.middleware.types import (
     ToolCallRequest,
     hook_config,
 )
-from langchain_core.messages import AnyMessage, SystemMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime, get_runtime
@@ -26,21 +26,18 @@ from langgraph.types import Command
 from deepskills._agent import host
 from deepskills._agent.discovery import current_catalog, needs_start, start
 from deepskills._agent.ending import with_end_of_run
-from deepskills._agent.extension import LoadedSkill, SkillExtension, SkillRun
+from deepskills._agent.extension import SkillExtension
 from deepskills._agent.extra_tools import ExtraTools, check_names
 from deepskills._agent.handover import handing_over
 from deepskills._agent.memory import Memory
 from deepskills._agent.model_call import (
     ModelCall,
-    PreparedCall,
     prepare_call,
-    problems_update,
     section_in_use,
-    section_text,
-    tell_composed,
 )
 from deepskills._agent.run import Run
 from deepskills._agent.schema import with_own_keys
+from deepskills._agent.services import Services, appended
 from deepskills._agent.settings import (
     AssetDirectories,
     BackendFactory,
@@ -56,8 +53,7 @@ from deepskills._agent.state import SkillsState, SkillsStateUpdate
 from deepskills._agent.step import before_model_call
 from deepskills._agent.tool_call import CallRun, failed_call, hidden_tool, judged, judges_calls, reviewed, with_tool
 from deepskills._agent.tools import SkillTools
-from deepskills._agent.updates import merged
-from deepskills._agent.visibility import shelf_of
+from deepskills._agent.turn_calls import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._catalog.sources import parse_sources
 from deepskills._loading.budgets import Budgets
 from deepskills._loading.tokens import count_tokens
@@ -66,7 +62,7 @@ from deepskills._prompt.template import SKILLS_SYSTEM_PROMPT, check_template
 from deepskills._types import SkillSource
 
 
-class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
+class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
     """Gives an agent skills: finds them, lists them, and lets the model load and unload them.
 
     Pass it to `create_deep_agent` or `create_agent` as middleware; it takes the place of deepagents' own class. In a
@@ -109,7 +105,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         ValueError: If an argument has a value that it cannot have, or the template cannot be filled in.
     """
 
-    state_schema = SkillsState
+    state_schema: Any = SkillsState
 
     def __init__(  # noqa: PLR0913 - the options of a product, each by name
         self,
@@ -138,6 +134,8 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         if system_prompt is not None:
             check_template(system_prompt)
         plugged = host.checked(extensions)
+        turned_on = [name for extension in plugged for name in extension.extra_tools]
+        extra = check_names([*check_names(extra_tools), *turned_on])
         fixed = None if callable(sources) else parse_sources(sources)
         # deepagents' class judges the tools, then asks for what each model call has resolved.
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
@@ -160,13 +158,13 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
             asset_directories=asset_directories,
             token_counter=token_counter,
             extensions=plugged,
-            memory=Memory([key for extension in plugged for key in extension.frontmatter_keys]),
+            own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
+            memory=Memory([key for extension in plugged for key in extension.frontmatter_keys], backend),
         )
         self.sources: list[str] = [source.path for source in fixed or ()]
         self.source_labels: list[str] = [source.label for source in fixed or ()]
         self.system_prompt_template = system_prompt
-        turned_on = [name for extension in plugged for name in extension.extra_tools]
-        self._extra_tools = check_names([*check_names(extra_tools), *turned_on])
+        self._extra_tools = extra
         self.tools: Sequence[BaseTool] = self._own_tools()
         self._section = None
         if system_prompt is not None:
@@ -192,6 +190,8 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
                 setattr(twin, key, copy.deepcopy(value, memo))
         own = {tool.name: tool for tool in twin._own_tools()}  # noqa: SLF001 - of the same class
         twin.tools = [own.get(tool.name, tool) for tool in self.tools]
+        for extension in twin._settings.extensions:  # noqa: SLF001 - of the same class
+            extension.attach(twin)
         return twin
 
     def _own_tools(self) -> list[BaseTool]:
@@ -213,7 +213,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         """Discover skills, if this thread has none yet or is to look again."""
         run = Run(self._settings, state, runtime)
         catalog = current_catalog(run)
-        return self._settings.perform(start(run, catalog), runtime) if needs_start(run, catalog) else None  # type: ignore[return-value]
+        return self._settings.perform(start(run, catalog), runtime) if needs_start(run, catalog) else None
 
     async def abefore_agent(  # type: ignore[override]
         self,
@@ -224,25 +224,14 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         """Discover skills, if this thread has none yet or is to look again."""
         run = Run(self._settings, state, runtime)
         catalog = current_catalog(run)
-        return await self._settings.aperform(start(run, catalog), runtime) if needs_start(run, catalog) else None  # type: ignore[return-value]
-
-    def skills_section(self, state: Mapping[str, Any]) -> str:
-        """Return the skills section for a system prompt, as it stands in `state`; empty if it is left out."""
-        run = Run(self._settings, state, host.current_runtime())
-        self._settings.perform(shelf_of(run), run.runtime)
-        return section_text(self._section, run, state)
+        return await self._settings.aperform(start(run, catalog), runtime) if needs_start(run, catalog) else None
 
     def modify_request(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Append the skills section to the request's system message."""
         section = section_in_use.get()
         if section is None:
             section = self.skills_section(request.state)
-        return request.override(system_message=_appended(request.system_message, section)) if section else request
-
-    def slash_commands_for(self, state: Mapping[str, Any]) -> list[dict[str, str]]:
-        """Return the slash commands that a menu may offer: `name`, `description` and `argument_hint` of each."""
-        run = Run(self._settings, state, host.current_runtime())
-        return host.slash_menu(self._settings.perform(shelf_of(run), run.runtime))
+        return request.override(system_message=appended(request.system_message, section)) if section else request
 
     @hook_config(can_jump_to=["model"])
     def before_model(  # type: ignore[override]
@@ -318,7 +307,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
             refused = self._settings.perform(judged(request, judge), request.runtime)
             if refused is not None:
                 return refused
-        name = hidden_tool(request)
+        name = self._settings.perform(hidden_tool(request, self._settings), request.runtime)
         if name is not None:
             found = self._tool_source.resolve(name, get_runtime())
             failed = failed_call(request, found)
@@ -341,7 +330,7 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
             refused = await self._settings.aperform(judged(request, judge), request.runtime)
             if refused is not None:
                 return refused
-        name = hidden_tool(request)
+        name = await self._settings.aperform(hidden_tool(request, self._settings), request.runtime)
         if name is not None:
             found = await self._tool_source.aresolve(name, get_runtime())
             failed = failed_call(request, found)
@@ -353,55 +342,3 @@ class SkillsMiddleware(DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
         if judge is None:
             return result
         return await self._settings.aperform(reviewed(request, result, judge), request.runtime)
-
-    def model_messages(self, state: Mapping[str, Any], runtime: object) -> tuple[list[AnyMessage], dict[str, Any]]:
-        """Return what to send to the model from a graph of your own, and the state update that goes with it.
-
-        The messages are those of `state`, with the skills section in front as a system message, every loaded skill's
-        text once and no unloaded skill's.
-        """
-        run = Run(self._settings, state, runtime)
-        return _for_own_graph(self._settings.perform(prepare_call(state["messages"], run, self._section), runtime), run)
-
-    async def amodel_messages(
-        self, state: Mapping[str, Any], runtime: object
-    ) -> tuple[list[AnyMessage], dict[str, Any]]:
-        """Return what to send to the model from a graph of your own, without blocking; see `model_messages`."""
-        run = Run(self._settings, state, runtime)
-        plan = prepare_call(state["messages"], run, self._section)
-        return _for_own_graph(await self._settings.aperform(plan, runtime), run)
-
-    def run_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
-        """Return the run that a tool call or another hook belongs to, for an extension."""
-        run = Run(self._settings, state, runtime)
-        self._settings.perform(shelf_of(run), runtime)
-        return host.extension_run(run, extension)
-
-    async def arun_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
-        """Return the run that a tool call or another hook belongs to, for an extension, without blocking."""
-        run = Run(self._settings, state, runtime)
-        await self._settings.aperform(shelf_of(run), runtime)
-        return host.extension_run(run, extension)
-
-    def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
-        """Return the skills in use, without I/O: only those whose files this process has read."""
-        return host.loaded_in(self._settings, state)
-
-
-def _for_own_graph(prepared: PreparedCall, run: Run) -> tuple[list[AnyMessage], dict[str, Any]]:
-    composed = prepared.composed
-    tell_composed(composed, run)
-    update = merged(composed.update, run.collected, problems_update(run))
-    messages = composed.messages
-    if not prepared.section:
-        return messages, update
-    first = messages[0] if messages else None
-    if isinstance(first, SystemMessage):
-        return [_appended(first, prepared.section), *messages[1:]], update
-    return [SystemMessage(prepared.section), *messages], update
-
-
-def _appended(message: SystemMessage | None, section: str) -> SystemMessage:
-    blocks: list[Any] = list(message.content_blocks) if message is not None else []
-    text = f"\n\n{section}" if blocks else section
-    return SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}])

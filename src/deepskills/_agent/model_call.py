@@ -16,7 +16,7 @@ from deepskills._agent.composing import Composition, compose, is_summary
 from deepskills._agent.discovery import log_problems
 from deepskills._agent.events import skill_event, tell
 from deepskills._agent.extending import change_request
-from deepskills._agent.run import Run
+from deepskills._agent.run import Run, usable
 from deepskills._agent.skill_tools import (
     DISCLOSED,
     InUse,
@@ -62,13 +62,7 @@ def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | No
     composed = yield from compose(messages, run, prefix_changes=changes)
     if prefix and run.thread.section("prefix") != prefix:
         composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
-    loaded = composed.seen_in(run.state).get("skills_loaded") or ()
-    usable = [
-        entry
-        for entry in shelf.catalog.with_tools
-        if shelf.visibility(entry) in {"on", "name-only"} or entry.name in loaded
-    ]
-    use = skills_in_use(composed.messages, usable, run.thread.standing.without(composed.lost).loaded)
+    use = skills_in_use(composed.messages, usable(run), run.thread.standing.without(composed.lost).loaded)
     return PreparedCall(composed, use, section_text(section, run, composed.seen_in(run.state)), bool(shelf.visible))
 
 
@@ -180,6 +174,10 @@ class ModelCall(Generic[ContextT]):
         request = request.override(state=self._request.state)
         if not self._run.settings.extensions:
             return request
+        before = {name_of(item) for item in self._request.tools}
+        self._run.skill_tools = frozenset(
+            name for item in request.tools if (name := name_of(item)) is not None and name not in before
+        )
         changed = yield from change_request(request, self._run)
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
@@ -217,8 +215,8 @@ def tell_composed(composed: Composition, run: Run) -> None:
         tell(skill_event("reattached", name, "system", record, tokens=record["tokens"]), run.runtime, extensions)
     for name, reason in composed.lost.items():
         logger.error("Unloaded skill %r: its text was lost and its file could not be read: %s", name, one_line(reason))
-        record = run.thread.standing.records.get(name)
-        tell(skill_event("unloaded", name, "system", record, reason=reason), run.runtime, extensions)
+        before = run.thread.standing.records.get(name)
+        tell(skill_event("unloaded", name, "system", before, reason=reason), run.runtime, extensions)
 
 
 def is_overflow(error: Exception) -> bool:

@@ -50,10 +50,9 @@ def prepare_in_turn(turn: Hashable, wanted: Sequence[Wanted], run: Run) -> Plan[
     """Prepare what calls of one turn need, each file read by one of them."""
     if turn is None:
         return (yield from prepare(wanted, run))
-    claims = {
-        (entry.name, arguments): ((entry, arguments), *run.settings.memory.desk.claim(turn, (entry.path, arguments)))
-        for entry, arguments in wanted
-    }
+    # Once for each: a second claim of the same reading would make a call wait for itself.
+    distinct = {(entry.name, arguments): (entry, arguments) for entry, arguments in wanted}
+    claims = {key: (one, *run.settings.memory.desk.claim(turn, (one[0].path, one[1]))) for key, one in distinct.items()}
     mine = {key: future for key, (_, future, is_mine) in claims.items() if is_mine}
     try:
         result = yield from prepare([claims[key][0] for key in mine], run)

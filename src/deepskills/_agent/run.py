@@ -73,6 +73,8 @@ class Run:
         """Problems that were found on the way."""
         self.collected: dict[str, Any] = {}
         """What extensions asked to change in state."""
+        self.skill_tools: frozenset[str] = frozenset()
+        """Names of the tools that skills in use bring, as far as they are known."""
         self.shelf: Shelf | None = None
         """The skills of this run, once they were looked up."""
 
@@ -97,6 +99,16 @@ class Run:
     def loaded(self) -> list[LoadedSkill]:
         """The skills in use, in load order, as the catalog of this run knows them."""
         return loaded_skills(self.thread, self.known_shelf.catalog)
+
+
+def usable(run: Run) -> list[SkillEntry]:
+    """Return the skills whose own tools may come into use: those that the model can see, or that are loaded."""
+    shelf, loaded = run.known_shelf, run.thread.standing.loaded
+    return [
+        entry
+        for entry in shelf.catalog.with_tools
+        if shelf.visibility(entry) in {"on", "name-only"} or entry.name in loaded
+    ]
 
 
 def loaded_skills(thread: Thread, catalog: Catalog) -> list[LoadedSkill]:

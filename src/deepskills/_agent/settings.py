@@ -63,6 +63,8 @@ class Settings:
     asset_directories: AssetDirectories = "all"
     token_counter: Callable[[str], int] = count_tokens
     extensions: tuple[SkillExtension, ...] = ()
+    own_tools: frozenset[str] = frozenset()
+    """Names of the tools that every agent with this middleware has."""
     memory: Memory = field(default_factory=Memory)
 
     def __post_init__(self) -> None:

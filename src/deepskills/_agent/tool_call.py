@@ -9,8 +9,9 @@ from langgraph.types import Command
 
 from deepskills._agent.extending import after_tool, before_tool, overrides, tool_problems
 from deepskills._agent.extension import LoadedSkill, Refuse, ToolResult
-from deepskills._agent.run import Run
-from deepskills._agent.skill_tools import Resolution, disclosed
+from deepskills._agent.run import Run, usable
+from deepskills._agent.settings import Settings
+from deepskills._agent.skill_tools import Resolution, disclosed, include_names, skills_in_use
 from deepskills._agent.turn_calls import turn_of
 from deepskills._agent.updates import merged
 from deepskills._agent.visibility import shelf_of
@@ -55,6 +56,8 @@ def judges_calls(run: Run) -> bool:
 def judged(request: ToolCallRequest, run: Run) -> Plan[ToolResult | None]:
     """Return the answer to a call that an extension refuses, or `None` if it may run."""
     yield from shelf_of(run)
+    included = included_names(run)
+    run.skill_tools = frozenset(tool for tool, name in disclosed(run.state).items() if name in included)
     decision = yield from before_tool(request, run)
     return _refusal(request, decision, run) if isinstance(decision, Refuse) else None
 
@@ -81,12 +84,26 @@ def _refusal(request: ToolCallRequest, refused: Refuse, run: Run) -> ToolResult:
     return Command(update=merged(update, {"messages": [message]})) if update else message
 
 
-def hidden_tool(request: ToolCallRequest) -> str | None:
-    """Return the name that stands for the called tool, if it is a skill's and not the agent's own."""
+def hidden_tool(request: ToolCallRequest, settings: Settings) -> Plan[str | None]:
+    """Return the name that stands for the called tool, if it is a skill's and not the agent's own.
+
+    State says which tools the model was shown; a caller may have written that, so a skill in use must name the tool.
+    """
     if request.tool is not None:
         return None
     state: Any = request.state
-    return disclosed(state).get(request.tool_call["name"])
+    name = disclosed(state).get(request.tool_call["name"])
+    if name is None:
+        return None
+    run = Run(settings, state, request.runtime)
+    yield from shelf_of(run)
+    return name if name in included_names(run) else None
+
+
+def included_names(run: Run) -> set[str]:
+    """Return the names by which the skills in use include tools."""
+    use = skills_in_use(run.thread.messages, usable(run), run.thread.standing.loaded)
+    return {name for entry in (*use.loaded, *use.seen) for name in include_names(entry)}
 
 
 def with_tool(request: ToolCallRequest, found: Resolution) -> ToolCallRequest:

@@ -84,7 +84,7 @@ def unload_update(names: Iterable[str], standing: Standing | None = None, state:
         context["texts"] = {
             message: {"skill": name, "state": state, "tokens": standing.size(name)}
             for name in gone
-            if (message := (standing.records.get(name) or {}).get("message"))
+            if name in standing.records and (message := standing.records[name].get("message"))
         }
     return {
         "skills_loaded": {"unload": gone},

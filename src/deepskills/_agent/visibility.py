@@ -79,11 +79,10 @@ def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
     patterns = [name for name in rule if any(mark in name for mark in "*?[")]
     ruled: dict[str, Visibility] = {}
     for entry in catalog.entries:
-        exact = rule.get(entry.name)
-        if exact is None:
-            exact = next((rule[pattern] for pattern in patterns if fnmatchcase(entry.name, pattern)), "on")
-        if exact != "on":
-            ruled[entry.name] = exact
+        fitting = next((rule[pattern] for pattern in patterns if fnmatchcase(entry.name, pattern)), "on")
+        given: Visibility = rule.get(entry.name, fitting)
+        if given != "on":
+            ruled[entry.name] = given
     return strictest(hidden, ruled)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from deepskills._backend.missing import is_missing_error
-from deepskills._types import MAX_SKILL_FILE_BYTES
+from deepskills._types import MAX_SKILL_FILE_BYTES, SkillSummary
 
 # Requests to the backend.
 
@@ -49,6 +49,13 @@ class Execute:
 @dataclass(frozen=True)
 class ResolveLinks:
     """Find out where paths really lie; a backend that is not a local file system has no answer, and no links."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Summarize:
+    """Ask a backend that keeps skills in parts for `SKILL.md` files without their bodies; others have no answer."""
 
     paths: tuple[str, ...]
 
@@ -161,6 +168,13 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Summarized:
+    """What a backend told of files without their bodies, by path; empty if it does not keep skills in parts."""
+
+    summaries: dict[str, SkillSummary]
+
+
+@dataclass(frozen=True)
 class Executed:
     """What a command printed and how it ended: deepagents' `ExecuteResponse`."""
 
@@ -207,8 +221,10 @@ class Failed:
     needs_loop: bool = False
 
 
-BackendCall: TypeAlias = ListDirectory | ReadFiles | WriteFiles | Execute | ResolveLinks | ShellPaths | Inspect
+BackendCall: TypeAlias = (
+    ListDirectory | ReadFiles | WriteFiles | Execute | ResolveLinks | ShellPaths | Summarize | Inspect
+)
 Call: TypeAlias = BackendCall | Consult | Ask | WaitFor
-Reply: TypeAlias = Listing | Files | Written | Executed | RealPaths | Inspected | Consulted | Failed
+Reply: TypeAlias = Listing | Files | Written | Executed | Summarized | RealPaths | Inspected | Consulted | Failed
 ResultT = TypeVar("ResultT")
 Plan: TypeAlias = Generator[tuple[Call, ...], list[Reply], ResultT]

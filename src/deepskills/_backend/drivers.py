@@ -31,7 +31,7 @@ def drive(
         while True:
             if backend is None and any(map(_needs_backend, calls)):
                 [made] = _perform((Consult(get_backend),), None, seconds)
-                backend = made.value if isinstance(made, Consulted) else made  # type: ignore[assignment]
+                backend = made.value if isinstance(made, Consulted) else made
             calls = plan.send(_perform(calls, backend, seconds))
     except StopIteration as stop:
         result: ResultT = stop.value
@@ -52,7 +52,7 @@ async def adrive(
         while True:
             if backend is None and any(map(_needs_backend, calls)):
                 [made] = await _aperform((Consult(get_backend),), None, seconds)
-                backend = made.value if isinstance(made, Consulted) else made  # type: ignore[assignment]
+                backend = made.value if isinstance(made, Consulted) else made
             calls = plan.send(await _aperform(calls, backend, seconds))
     except StopIteration as stop:
         result: ResultT = stop.value

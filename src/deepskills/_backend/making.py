@@ -7,9 +7,8 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for_futures
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeAlias, TypeVar
 
 from deepskills._backend.answers import describe, listing, only_async, to_files, to_written
@@ -31,12 +30,15 @@ from deepskills._backend.calls import (
     Reply,
     ResolveLinks,
     ShellPaths,
+    Summarize,
+    Summarized,
     WaitFor,
     WriteFiles,
 )
 from deepskills._backend.frameworks import accepts_timeout, passes_through
 from deepskills._backend.local import is_local, natures, real_paths, shell_paths, unfit_files
 from deepskills._backend.routes import has_own, is_natively_async, routed_parts, shell_of
+from deepskills._types import SkillSummary
 
 EXECUTE_GRACE = 5.0
 """Seconds beyond its own timeout that a command may take to end before it counts as late."""
@@ -153,8 +155,22 @@ def _timeout(call: Execute, shell: object) -> dict[str, int]:
     return {"timeout": call.timeout} if takes_it else {}  # type: ignore[dict-item]
 
 
+def _ask_summaries(call: Summarize, backend: Backend) -> Sequence[object]:
+    ask = getattr(backend, "skill_summaries", None)
+    found: Sequence[object] = ask(list(call.paths)) if callable(ask) else ()
+    return found
+
+
+def _summarized(call: Summarize, answer: Sequence[object]) -> Reply:
+    """Return the summaries that a backend gave; whatever else it gave, the files themselves are read."""
+    wanted = set(call.paths)
+    given = [item for item in answer or () if isinstance(item, SkillSummary) and item.path in wanted]
+    return Summarized({item.path: item for item in given})
+
+
 def _wait(call: WaitFor, _backend: Backend) -> Reply:
-    wait_for_futures([call.future], call.timeout)
+    with contextlib.suppress(TimeoutError, CancelledError):
+        call.future.exception(call.timeout)
     return _outcome(call)
 
 
@@ -164,6 +180,7 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     WriteFiles: _write,
     Execute: _execute,
     ResolveLinks: lambda call, backend: RealPaths(real_paths(backend, call.paths)),
+    Summarize: lambda call, backend: _summarized(call, _ask_summaries(call, backend)),
     ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
     Consult: lambda call, _backend: Consulted(call.ask()),
@@ -190,6 +207,10 @@ async def _aread(call: ReadFiles, backend: Backend) -> Reply:
     wanted = _without(call, unfit)
     answer = to_files(wanted, await backend.adownload_files(list(wanted.paths))) if wanted.paths else Files(())
     return _joined(call, unfit, answer)
+
+
+async def _asummarize(call: Summarize, backend: Backend) -> Reply:
+    return _summarized(call, await backend.askill_summaries(list(call.paths)))
 
 
 async def _aexecute(call: Execute, backend: Backend) -> Reply:
@@ -222,6 +243,7 @@ _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
     ReadFiles: _aread,
     WriteFiles: _awrite,
     Execute: _aexecute,
+    Summarize: _asummarize,
     Ask: _aask,
     WaitFor: _await,
 }
@@ -231,6 +253,7 @@ _METHODS: dict[type, tuple[str, str]] = {
     ReadFiles: ("download_files", "adownload_files"),
     WriteFiles: ("upload_files", "aupload_files"),
     Execute: ("execute", "aexecute"),
+    Summarize: ("skill_summaries", "askill_summaries"),
 }
 """The sync and the async method for each call that a backend answers itself."""
 
@@ -255,7 +278,7 @@ def _paths(call: Call) -> tuple[str, ...]:
         return (call.path,)
     if isinstance(call, WriteFiles):
         return tuple(path for path, _content in call.files)
-    return call.paths if isinstance(call, ReadFiles) else ()
+    return call.paths if isinstance(call, ReadFiles | Summarize) else ()
 
 
 def _without(call: ReadFiles, unfit: dict[str, File]) -> ReadFiles:

@@ -4,11 +4,14 @@ State may be written by callers, so an entry that comes from state is taken only
 same file with the same digest. What it has not read is stripped of everything that grants power.
 """
 
+import hashlib
 import json
+import threading
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from deepskills._backend.cache import BoundedCache
 from deepskills._catalog.entries import SkillEntry
@@ -20,6 +23,9 @@ from deepskills._types import CatalogRecord, SkillMetadata
 
 MAX_REMEMBERED_CHARACTERS = 128_000_000
 """How much text of catalogs a middleware remembers."""
+
+MAX_REMEMBERED_CATALOGS = 4_096
+"""How many catalogs of a backend a process knows to have made."""
 
 INCLUDE_TOOLS = "include_tools"
 """The metadata key by which a skill names its tools."""
@@ -90,11 +96,26 @@ def meant_name(names: Iterable[str], asked: str) -> str | None:
     return by_folded.get(folded(asked)) or by_folded.get(folded(bare))
 
 
+_Made = BoundedCache[bytes, bool]
+_made_on: "WeakKeyDictionary[object, _Made]" = WeakKeyDictionary()
+_made_lock = threading.Lock()
+
+
+def _made_for(owner: object) -> _Made:
+    """Return the digests of the catalogs that this process has made on a backend, whichever middleware did."""
+    with _made_lock:
+        try:
+            return _made_on.setdefault(owner, BoundedCache(MAX_REMEMBERED_CATALOGS))
+        except TypeError:  # It cannot be told apart for long; then each middleware knows its own alone.
+            return BoundedCache(MAX_REMEMBERED_CATALOGS)
+
+
 class Catalogs:
     """The catalogs that a process has made or checked, by their text; bounded, safe to share by threads."""
 
-    def __init__(self, readings: Readings) -> None:
+    def __init__(self, readings: Readings, owner: object = None) -> None:
         self._readings = readings
+        self._made = _made_for(owner if owner is not None else self)
         self._by_text: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(
             MAX_REMEMBERED_CHARACTERS, lambda catalog: len(catalog.record["entries"]) + 1
         )
@@ -109,7 +130,8 @@ class Catalogs:
         if catalog is None:
             catalog = Catalog(entries, sources)
             self._by_entries.put(key, catalog)
-            self._by_text.put(_key(catalog.record), catalog)
+            self._made.put(self._digest(catalog.record), value=True)
+            self.believe(catalog.record, catalog)
         return catalog
 
     def believe(self, record: object, catalog: Catalog) -> None:
@@ -125,7 +147,8 @@ class Catalogs:
             return None
         catalog = self._by_text.get(key)
         if catalog is None:
-            catalog, is_read = self._parsed(record)
+            was_made = self._made.get(self._digest(record)) is not None
+            catalog, is_read = self._parsed(record, trusts=was_made)
             if catalog is None or not is_read:
                 return None
             self._by_text.put(key, catalog)
@@ -139,7 +162,13 @@ class Catalogs:
         parsed, _ = self._parsed(record)
         return parsed or Catalog()
 
-    def _parsed(self, record: object) -> tuple[Catalog | None, bool]:
+    def _digest(self, record: object) -> bytes:
+        """Return what a catalog is known by in this process: its text, and which frontmatter was kept for it."""
+        text, sources = _key(record) or ("", ())
+        known = json.dumps([sources, sorted(self._readings.keys)]).encode()
+        return hashlib.blake2b(str(text).encode(), digest_size=16, key=hashlib.sha256(known).digest()).digest()
+
+    def _parsed(self, record: object, *, trusts: bool = False) -> tuple[Catalog | None, bool]:
         key = _key(record)
         if key is None:
             return None, False
@@ -153,15 +182,15 @@ class Catalogs:
         entries: dict[str, SkillEntry] = {}
         is_read = True
         for row in rows:
-            entry, was_read = self._entry(row, sources)
+            entry, was_read = self._entry(row, sources, trusts=trusts)
             if entry is None:
                 return None, False
             is_read &= was_read
             entries[entry.name] = entry
         return Catalog(entries.values(), sources), is_read
 
-    def _entry(self, row: object, sources: Sequence[Source]) -> tuple[SkillEntry | None, bool]:
-        """Return a row's entry: what this process read of that file, else what the row says without its powers."""
+    def _entry(self, row: object, sources: Sequence[Source], *, trusts: bool) -> tuple[SkillEntry | None, bool]:
+        """Return a row's entry: what this process read of that file in that source, else the row without its powers."""
         if not isinstance(row, list) or len(row) != _ROW or not _is_skill(row[0]) or not _are_text(row[2:3]):
             return None, False
         skill, place, digest, frontmatter = row
@@ -169,12 +198,16 @@ class Catalogs:
             return None, False
         source = sources[place].path if place >= 0 else ""
         reading = self._readings.recall(skill["path"], digest)
-        if reading is not None and reading.metadata is not None:
-            return self._readings.entry(reading, source), True
+        known = reading.entries.get(source) if reading is not None else None
+        if known is not None:
+            return known, True
+        if trusts:
+            return SkillEntry(skill, source, digest, frontmatter), True
         frontmatter = frontmatter if isinstance(frontmatter, dict) else {}
         kept = {key: frontmatter[key] for key in _RESTRICTING if key in frontmatter}
         harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
-        return SkillEntry({**skill, "allowed_tools": [], "metadata": harmless}, source, digest, kept), False
+        bare: SkillMetadata = {**skill, "allowed_tools": [], "metadata": harmless}  # type: ignore[typeddict-item]
+        return SkillEntry(bare, source, digest, kept), False
 
 
 def _key(record: object) -> tuple[object, ...] | None:

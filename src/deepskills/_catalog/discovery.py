@@ -1,18 +1,19 @@
 """Plans: sources to a catalog of skills and the problems on the way."""
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deepskills._backend.batches import read_files
+from deepskills._backend.calls import Entry, Failed, File, Listing, Plan, Reply, Summarize, Summarized
 from deepskills._backend.missing import is_missing_error
-from deepskills._backend.plan import Entry, Failed, File, ListDirectory, Listing, Plan, read_files
+from deepskills._backend.walk import Visit, Visitor, walk
 from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.readings import Readings
+from deepskills._catalog.readings import Reading, Readings
 from deepskills._catalog.sources import PASSED_OVER, Source, distinct, lies_under
 from deepskills._format.problems import problem, quoted
 from deepskills._format.text import as_readable, is_text
-from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, SkillProblem
+from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, SkillProblem, SkillSummary
 
 MAX_INCOMPLETE = 100
 """How many directories of a source that could not be listed are named, each in a problem of its own."""
@@ -44,13 +45,14 @@ class _Search:
         self.source = source
         self.files: dict[str, bool] = {}
         """Each `SKILL.md` to read, and whether a listing showed it."""
-        self.frontier = [source.path]
         self.directories = 0
         self.cut = False
         self.failed: str | None = None
         self.incomplete: list[str] = []
         """For each directory that could not be listed in full, which and why."""
         self.missing = False
+        self.misnamed: list[str] = []
+        """Files that would be skills if their name were in the right case."""
 
     def take(self, path: str, reply: object, *, deepest: bool) -> list[str]:
         """Note what one directory holds and return the directories to list next."""
@@ -64,6 +66,8 @@ class _Search:
         if own is not None:
             self.files[own.path] = True
             return []
+        named = SKILL_FILE.casefold()
+        self.misnamed += [e.path for e in reply.entries if not e.is_directory and e.name.casefold() == named]
         below = [entry for entry in reply.entries if entry.is_directory and entry.name not in PASSED_OVER]
         kept = self._bounded(below)
         if deepest:
@@ -101,6 +105,7 @@ class _Search:
         if len(self.incomplete) > MAX_INCOMPLETE:
             reasons.append(f"{len(self.incomplete) - MAX_INCOMPLETE} more directories")
         found += [problem(path, "source-incomplete", reason=reason) for reason in reasons]
+        found += [problem(file, "skill-file-misnamed", found=quoted(file.rpartition("/")[2])) for file in self.misnamed]
         if self.missing:
             found += [] if self.source.is_optional else [problem(path, "source-missing")]
         elif not found_any and not found and not self.source.is_optional:
@@ -108,6 +113,18 @@ class _Search:
         if self.cut:
             found.append(problem(path, "source-cut"))
         return found
+
+
+class _Visitor(Visitor[int]):
+    """Sends each directory of a walk to the search of its source."""
+
+    def __init__(self, searches: Sequence[_Search], max_depth: int) -> None:
+        self._searches = searches
+        self._deepest = max_depth - 1
+
+    def take(self, visit: Visit[int], reply: Reply) -> list[tuple[int, str]]:
+        search = self._searches[visit.key]
+        return [(visit.key, path) for path in search.take(visit.path, reply, deepest=visit.depth == self._deepest)]
 
 
 def discover(
@@ -118,41 +135,58 @@ def discover(
     A source that fails keeps the entries that `known` has from it.
     """
     searches = [_Search(source) for source in distinct(sources)]
-    for level in range(max_depth):
-        # In turns, so that a source whose calls hang does not keep the others' from being made.
-        columns = itertools.zip_longest(*([(search, path) for path in search.frontier] for search in searches))
-        pending = [pair for column in columns for pair in column if pair is not None]
-        if not pending:
-            break
-        for search in searches:
-            search.frontier = []
-        replies = yield tuple(ListDirectory(path) for _, path in pending)
-        for (search, path), reply in zip(pending, replies, strict=True):
-            search.frontier += search.take(path, reply, deepest=level == max_depth - 1)
-    files = yield from read_files([path for search in searches for path in search.files])
+    starts = [(place, search.source.path) for place, search in enumerate(searches)]
+    yield from walk(starts, _Visitor(searches, max_depth), levels=max_depth)
+    paths = [path for search in searches for path in search.files]
+    summaries = yield from _summaries(paths)
+    files = yield from read_files([path for path in paths if path not in summaries])
     before: dict[str, list[SkillEntry]] = {}
     for entry in known.entries if known is not None else ():
         before.setdefault(entry.source, []).append(entry)
-    harvests = [_Harvest(search, files, readings, before.get(search.source.path, [])) for search in searches]
+    read = _Files(readings, files, summaries)
+    harvests = [_Harvest(search, read, before.get(search.source.path, [])) for search in searches]
     return _merge(sources, harvests, catalogs)
+
+
+def _summaries(paths: Sequence[str]) -> Plan[dict[str, SkillSummary]]:
+    """Return what a backend that keeps skills in parts tells of files without their bodies."""
+    if not paths:
+        return {}
+    [reply] = yield (Summarize(tuple(paths)),)
+    return reply.summaries if isinstance(reply, Summarized) else {}
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of a discovery, read or summarized."""
+
+    readings: Readings
+    files: Mapping[str, File]
+    summaries: Mapping[str, SkillSummary]
+
+    def reading(self, path: str) -> Reading | None:
+        """Return what a file says, or `None` if it could not be read."""
+        summary = self.summaries.get(path)
+        if summary is not None:
+            return self.readings.read_as(path, summary.frontmatter, summary.digest)
+        content = self.files[path].content
+        return self.readings.read(path, content) if content is not None else None
 
 
 class _Harvest:
     """The skills and problems of one source, its files read."""
 
-    def __init__(
-        self, search: _Search, files: dict[str, File], readings: Readings, known: Sequence[SkillEntry]
-    ) -> None:
+    def __init__(self, search: _Search, read: _Files, known: Sequence[SkillEntry]) -> None:
         self.source = search.source
         self.entries: dict[str, SkillEntry] = {}
         self.problems: list[SkillProblem] = []
         self.unsure = search.unsure
         self.unusable: list[str] = []
         self._listed_now = search.files
-        self._readings = readings
+        self._read = read
         self._before = {entry.path: entry for entry in known}
         for path in sorted(search.files):
-            self._take(path, files[path], listed=search.files[path])
+            self._take(path, listed=search.files[path])
         seen = {entry.path for entry in self.entries.values()}
         if search.unsure:
             for path, entry in self._before.items():
@@ -160,23 +194,23 @@ class _Harvest:
                     self._add(entry)
         self.problems = search.problems(found_any=bool(self.entries or self.problems)) + self.problems
 
-    def _take(self, path: str, file: File, *, listed: bool) -> None:
-        if not is_text(path):
-            if listed or not file.is_missing:
-                self.problems.append(problem(as_readable(path), "skill-path-not-text"))
-        elif file.content is not None:
-            reading = self._readings.read(path, file.content)
+    def _take(self, path: str, *, listed: bool) -> None:
+        reading = self._read.reading(path) if is_text(path) else None
+        if reading is not None:
             self.problems += reading.problems
             if reading.metadata is not None:
-                self._add(self._readings.entry(reading, self.source.path))
+                self._add(self._read.readings.entry(reading, self.source.path))
             else:
                 self.unusable.append(path)
-        elif listed or not file.is_missing:
-            self.problems.append(problem(path, "skill-unreadable", reason=file.error))
-            if not file.is_missing:
-                self.unsure = True
-                if path in self._before:
-                    self._add(self._before[path])
+            return
+        file = self._read.files.get(path) or File(path, error="the backend gave no file")
+        if file.is_missing and not listed:
+            return
+        self.problems.append(_unread(path, file))
+        if is_text(path) and not file.is_missing and file.unfit is None:
+            self.unsure = True
+            if path in self._before:
+                self._add(self._before[path])
 
     def _add(self, entry: SkillEntry) -> None:
         winner = self.entries.setdefault(entry.name, entry)
@@ -193,6 +227,17 @@ class _Harvest:
             for entry in self.entries.values()
             if entry.path in self._listed_now and not lies_under(entry.path, root)
         ]
+
+
+def _unread(path: str, file: File) -> SkillProblem:
+    """Return the problem of a file that was found and not read."""
+    if not is_text(path):
+        return problem(as_readable(path), "skill-path-not-text")
+    if file.unfit == "not-a-file":
+        return problem(path, "skill-not-a-file")
+    if file.unfit == "too-large":
+        return problem(path, "file-too-large", size=file.size)
+    return problem(path, "skill-unreadable", reason=file.error)
 
 
 def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalogs) -> Discovery:

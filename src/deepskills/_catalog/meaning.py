@@ -5,10 +5,10 @@ in batches. What fails is returned as a reason, for the caller has another ranki
 """
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
 from typing import Any
 
 from deepskills._catalog.flows import Call, CallFailed, Flow, Pause, Work
@@ -99,11 +99,7 @@ class Meaning:
         while len(found) < len(wanted) and trouble is None:
             missing = [key for key in wanted if key not in found]
             claimed = self._memory.claim(missing, BATCH)
-            if time.monotonic() > deadline:
-                self._memory.release(claimed)
-                reason = f"{len(found)} of {len(wanted)} skills are embedded so far; further requests embed the others."
-                trouble = CallFailed(reason)
-            elif claimed:
+            if claimed:
                 made = yield from self._embed({key: wanted[key] for key in claimed}, length, deadline)
                 if isinstance(made, CallFailed):
                     trouble = made
@@ -113,6 +109,9 @@ class Meaning:
             else:  # another ranking is embedding them
                 yield Pause()
                 take(self._memory.find(missing))
+            if len(found) < len(wanted) and found and time.monotonic() > deadline:
+                reason = f"{len(found)} of {len(wanted)} skills are embedded so far; further requests embed the others."
+                trouble = CallFailed(reason)
         yield from shelves.put(fresh)
         return trouble or found
 
@@ -190,6 +189,12 @@ def _text(document: Document) -> str:
 def _nearest(target: Vector, vectors: Sequence[Vector], documents: Sequence[Document], most: int) -> list[str]:
     """Return the names whose vectors are nearest; in a large library only those nearer than most others."""
     alike = likeness(target, vectors)
-    least = fmean(alike) + pstdev(alike) if len(alike) > most else -1.0
+    least = _clearly_above_most(alike) if len(alike) > most else -math.inf
     best = sorted(range(len(alike)), key=lambda place: (-alike[place], place))[:most]
     return [documents[place].name for place in best if alike[place] > least]
+
+
+def _clearly_above_most(values: Sequence[float]) -> float:
+    """Return the mean and one standard deviation."""
+    mean = math.fsum(values) / len(values)
+    return mean + math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))

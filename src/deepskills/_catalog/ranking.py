@@ -5,6 +5,7 @@ are joined by reciprocal rank: a skill scores by its place in each, so that no s
 the other. Whatever goes wrong with embeddings or a store is told, and the ranking by words stands alone.
 """
 
+import functools
 import hashlib
 import threading
 from collections import OrderedDict
@@ -28,6 +29,9 @@ SECONDS = 10.0
 
 MAX_INDEXED = 60_000
 """How many skills all remembered indexes hold together."""
+
+STRONG = 0.5
+"""How much of what the best match shares with a request another must share to take part in joining the rankings."""
 
 ENOUGH_SAID = 6.0
 """How many words beyond small talk a request has for its meaning alone to find a skill."""
@@ -53,6 +57,16 @@ class Ranking:
     """What went wrong with embeddings or their store."""
 
 
+class Library(tuple[Document, ...]):  # noqa: SLOT001 - it remembers
+    """A catalog to rank, which remembers what it is known by; for callers that rank the same one again."""
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """What tells this catalog from another."""
+        text = "\x01".join(f"{d.name}\x00{d.description}\x00{d.tags}" for d in self)
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 class Indexes:
     """Indexes of the catalogs used last, bounded by how many skills they hold; safe to share by threads."""
 
@@ -63,8 +77,8 @@ class Indexes:
 
     def of(self, documents: Sequence[Document]) -> SearchIndex:
         """Return the index of a catalog; threads that need the same one at the same time share its making."""
-        text = "\x01".join(f"{d.name}\x00{d.description}\x00{d.tags}" for d in documents)
-        key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        library = documents if isinstance(documents, Library) else Library(documents)
+        key = library.digest
         with self._lock:
             _, known = self._made.get(key, (0, None))
             if known is None:
@@ -76,7 +90,7 @@ class Indexes:
         if known is not None:
             return known.result()
         try:
-            made.set_result(SearchIndex(documents))
+            made.set_result(SearchIndex(library))
         except BaseException as error:
             with self._lock:
                 self._made.pop(key, None)
@@ -86,7 +100,7 @@ class Indexes:
 
 
 class Ranker:
-    """Ranks catalogs against requests, and remembers indexes and vectors; safe to share by threads.
+    """Ranks catalogs against requests and queries, and remembers indexes and vectors; safe to share by threads.
 
     Args:
         embeddings: Any object with `embed_documents` and `embed_query`, such as LangChain's `Embeddings`.
@@ -133,33 +147,70 @@ class Ranker:
     def _ranking(self, documents: Sequence[Document], request: str, k: int, store: Any) -> Flow[Ranking]:  # noqa: ANN401
         if k < 1 or not documents or not request.strip():
             return Ranking([], [])
-        names, ranked = yield Work(lambda: self._by_words(documents, request, k))
+        judged = 2 * k if self._meaning is None else max(CONSIDERED, k)
+        ranked: Ranked = yield Work(lambda: self._indexes.of(documents).rank(request, judged))
         meaning = Order(None)
         if self._meaning is not None and ranked.substance:
             meaning = yield from self._meaning.order(documents, request, CONSIDERED, store)
-        return _joined(names, ranked, meaning, k)
+        return _joined(ranked, meaning, k)
 
-    def _by_words(self, documents: Sequence[Document], request: str, k: int) -> tuple[list[str], Ranked]:
-        index = self._indexes.of(documents)
-        ranked = index.rank(request, CONSIDERED)
-        names = [match.name for match in ranked.matches]
-        return (index.search(request, k) if k > CONSIDERED else names), ranked
+    def search(self, documents: Sequence[Document], query: str, n: int = 5, *, store: Any = None) -> Ranking:  # noqa: ANN401
+        """Return the best `n` skills for the words of a query, whether or not they say enough to fit."""
+        return drive(self._found(documents, query, n, store))
+
+    async def asearch(
+        self,
+        documents: Sequence[Document],
+        query: str,
+        n: int = 5,
+        *,
+        store: Any = None,  # noqa: ANN401 - known by its methods
+    ) -> Ranking:
+        """Return the best `n` skills for the words of a query, without blocking."""
+        return await adrive(self._found(documents, query, n, store))
+
+    def _found(self, documents: Sequence[Document], query: str, n: int, store: Any) -> Flow[Ranking]:  # noqa: ANN401
+        if n < 1 or not documents or not query.strip():
+            return Ranking([], [])
+        names: list[str] = yield Work(lambda: self._indexes.of(documents).search(query, n))
+        if self._meaning is None:
+            return Ranking(names, [])
+        ranked: Ranked = yield Work(lambda: self._indexes.of(documents).rank(query, CONSIDERED))
+        meaning = yield from self._meaning.order(documents, query, CONSIDERED, store)
+        if meaning.names is None:
+            return Ranking(names, [], trouble=meaning.trouble)
+        joined = _by_reciprocal_rank(_strong(ranked.matches) or names[:CONSIDERED], meaning.names)
+        return Ranking(list(dict.fromkeys([*joined, *names]))[:n], [], trouble=meaning.trouble)
 
 
-def _joined(names: list[str], ranked: Ranked, meaning: Order, k: int) -> Ranking:
+def _joined(ranked: Ranked, meaning: Order, k: int) -> Ranking:
     """Join the ranking by words and the ranking by meaning, if there is one."""
+    names = [match.name for match in ranked.matches]
     fitting = [match.name for match in ranked.matches if match.fits]
     is_clear = _is_clear(ranked.matches)
     if meaning.names is None:
         return Ranking(names[:k], fitting[:k], is_clear, meaning.trouble)
+    joined = _by_reciprocal_rank(_strong(ranked.matches), meaning.names)
+    suggested = joined if fitting or ranked.substance >= ENOUGH_SAID else []
+    return Ranking(joined[:k], suggested[:k], is_clear and joined[0] == fitting[0], meaning.trouble)
+
+
+def _strong(matches: Sequence[Match]) -> list[str]:
+    """Return the names of matches that share nearly as much with a request as the best one.
+
+    A large library has many that share a word or two; with a place in both rankings they would pass the right one.
+    """
+    most = max((match.strength for match in matches), default=0.0)
+    return [match.name for match in matches if match.strength >= STRONG * most]
+
+
+def _by_reciprocal_rank(*rankings: Sequence[str]) -> list[str]:
+    """Return all names, best first, each scored by its place in each ranking."""
     scores: dict[str, float] = {}
-    for ranking in ([match.name for match in ranked.matches], meaning.names):
+    for ranking in rankings:
         for place, name in enumerate(ranking, 1):
             scores[name] = scores.get(name, 0.0) + 1 / (FUSION + place)
-    joined = sorted(scores, key=lambda name: -scores[name])
-    found = [*joined, *(name for name in names if name not in scores)]
-    suggested = joined if fitting or ranked.substance >= ENOUGH_SAID else []
-    return Ranking(found[:k], suggested[:k], is_clear and joined[0] == fitting[0], meaning.trouble)
+    return sorted(scores, key=lambda name: -scores[name])
 
 
 def _is_clear(matches: Sequence[Match]) -> bool:

@@ -52,7 +52,8 @@ class Readings:
     """Reads files and remembers what they say, by path and content; bounded, safe to share by threads."""
 
     def __init__(self, further_keys: Iterable[str] = ()) -> None:
-        self._keys = KEPT_KEYS | set(further_keys)
+        self.keys = KEPT_KEYS | set(further_keys)
+        """The frontmatter keys that are kept."""
         self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_CHARACTERS, _weigh)
 
     def read(self, path: str, content: bytes) -> Reading:
@@ -84,7 +85,7 @@ class Readings:
 
     def _made(self, path: str, content: bytes, digest: str) -> Reading:
         reading = read_skill(content, path=path)
-        kept = {key: value for key, value in reading.frontmatter.items() if key in self._keys and value is not None}
+        kept = {key: value for key, value in reading.frontmatter.items() if key in self.keys and value is not None}
         problems = list(reading.problems)
         while kept and _size(kept) > MAX_KEPT_CHARACTERS:
             largest = max(kept, key=lambda key: _size(kept[key]))

@@ -59,8 +59,14 @@ NEARLY_ALL = 0.75
 LOOSE_FORM = 0.6
 """What a word counts of which a skill has only another form or a correction."""
 
-FEWEST_SKILLS = 30
+FEWEST_SKILLS = 100
 """How large a library is at least taken to be when it is judged how rare a word is."""
+
+LARGE = 500
+"""From how many skills on a library is large."""
+
+TOO_COMMON = 0.3
+"""How many of a large library's skills have a word that is not searched for if the query has others."""
 
 MAX_KNOWN_FREQUENCIES = 20_000
 """For how many words an index remembers how many skills have it."""
@@ -108,18 +114,19 @@ class SearchIndex:
     """An index over one catalog; safe to share by threads."""
 
     def __init__(self, documents: Sequence[Document]) -> None:
+        # One connection behind a lock: queries take a few milliseconds and Python threads would take turns anyway.
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._sql = self._database.execute
         self._names = [document.name for document in documents]
         self._lock = threading.Lock()
         self._vocabulary: set[str] = set()
         self._nearest: dict[str, list[str]] | None = None
         self._frequencies: dict[str, int] = {}
-        # One connection behind a lock: queries take a few milliseconds and Python threads would take turns anyway.
-        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        self._database.execute(
+        self._sql(
             "CREATE VIRTUAL TABLE skills USING fts5(name, tags, description, "
             "tokenize = \"porter unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'\")"
         )
-        self._database.execute("BEGIN")
+        self._sql("BEGIN")
         self._database.executemany(
             "INSERT INTO skills(rowid, name, tags, description) VALUES (?, ?, ?, ?)",
             (
@@ -127,7 +134,8 @@ class SearchIndex:
                 for row, d in enumerate(documents, 1)
             ),
         )
-        self._database.execute("COMMIT")
+        self._sql("COMMIT")
+        self._vocabulary = {word for word in self._vocabulary if not is_unspaced(word)}
 
     def __del__(self) -> None:
         self._database.close()
@@ -137,54 +145,73 @@ class SearchIndex:
 
     def search(self, query: str, limit: int = 5) -> list[str]:
         """Return the names of the best matches, best first; none if nothing fits."""
-        return [self._names[row - 1] for row, *_ in self._rows(self._forms(query), limit)]
+        return [self._names[row - 1] for row in self._rows(self._forms(query), limit)]
 
     def rank(self, request: str, limit: int = 5) -> Ranked:
-        """Return the best matches, best first, each with what it shares with the request."""
-        forms = self._forms(request)
-        said = {word: value for word in forms if (value := worth(word)) > 0}
+        """Return the best matches, best first, each with what it shares with the request; small talk has none."""
+        said = {word: value for word in _words(request) if (value := worth(word)) > 0}
+        forms = {word: self._known_forms(word) for word in _ends(list(said), MAX_QUERY_WORDS)}
         rows = self._rows(forms, limit)
-        values = {word: value * self._rarity(word, forms[word]) for word, value in said.items()}
+        values = {word: said[word] * self._rarity(word, known) for word, known in forms.items()}
         whole = sum(values.values()) or 1.0
         matches = []
-        for row, *texts in rows:
+        for row, texts in zip(rows, self._texts(rows), strict=True):
             shared = {word: _shared(forms[word], texts) for word in values}
             strength = sum(values[word] * weight for word, weight in shared.items())
             covered = sum(values[word] * min(weight, 1.0) for word, weight in shared.items())
             matches.append(Match(self._names[row - 1], strength, covered / whole))
         return Ranked(matches, sum(said.values()))
 
-    def _rows(self, forms: dict[str, list[str]], limit: int) -> list[tuple[int, str, str, str]]:
-        terms = list(dict.fromkeys(term for word, known in forms.items() for term in _terms(word, known)))
+    def _rows(self, forms: dict[str, list[str]], limit: int) -> list[int]:
+        telling = self._telling(forms).items()
+        terms = list(dict.fromkeys(term for word, known in telling for term in _terms(word, known)))
         if not terms or limit < 1:
             return []
         with self._lock:
-            return self._database.execute(
-                "SELECT rowid, name, tags, description FROM skills WHERE skills MATCH ? "
-                "ORDER BY bm25(skills, 5.0, 3.0, 1.5), rowid LIMIT ?",
+            found = self._sql(
+                "SELECT rowid FROM skills WHERE skills MATCH ? ORDER BY bm25(skills, 5.0, 3.0, 1.5), rowid LIMIT ?",
                 (" OR ".join(terms), min(limit, MAX_RESULTS)),
             ).fetchall()
+        return [row for (row,) in found]
+
+    def _texts(self, rows: list[int]) -> list[tuple[str, str, str]]:
+        """Return the indexed texts of skills: name, tags and description."""
+        query = "SELECT name, tags, description FROM skills WHERE rowid = ?"
+        with self._lock:
+            return [self._sql(query, (row,)).fetchone() for row in rows]
+
+    def _telling(self, forms: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Return the words that tell skills of a large library apart: those that many have cost time and say little."""
+        if len(self._names) < LARGE:
+            return forms
+        most = len(self._names) * TOO_COMMON
+        return {word: known for word, known in forms.items() if self._frequency(word, known) <= most} or forms
 
     def _rarity(self, word: str, forms: list[str]) -> float:
         """Return how rare a word is in the library, from nearly 0 for one that every skill has to 1."""
+        have = self._frequency(word, forms)
+        count = max(len(self._names), FEWEST_SKILLS)
+        return min(1.0, math.log(1 + (count - have + 0.5) / (have + 0.5)) / math.log(1 + (count + 0.5) / 1.5))
+
+    def _frequency(self, word: str, forms: list[str]) -> int:
+        """Return how many skills have a word."""
         have = self._frequencies.get(word)
         if have is None:
             terms = " OR ".join(_terms(word, forms))
             with self._lock:
-                [have] = self._database.execute("SELECT count(*) FROM skills WHERE skills MATCH ?", (terms,)).fetchone()
+                [have] = self._sql("SELECT count(*) FROM skills WHERE skills MATCH ?", (terms,)).fetchone()
             if len(self._frequencies) < MAX_KNOWN_FREQUENCIES:
                 self._frequencies[word] = have
-        count = max(len(self._names), FEWEST_SKILLS)
-        return min(1.0, math.log(1 + (count - have + 0.5) / (have + 0.5)) / math.log(1 + (count + 0.5) / 1.5))
+        return have
 
     def _indexed(self, text: str) -> str:
         words = split_words(text, indexing=True)
-        self._vocabulary.update(word for word in words if not is_unspaced(word))
+        self._vocabulary.update(words)
         return " ".join(words)
 
     def _forms(self, query: str) -> dict[str, list[str]]:
         """Return the words of a query, each with those it is searched by."""
-        given = list(dict.fromkeys(split_words(_ends(query, MAX_QUERY_LENGTH))))
+        given = _words(query)
         words = [word for word in given if word not in STOP_WORDS] or given
         return {word: self._known_forms(word) for word in _ends(words, MAX_QUERY_WORDS)}
 
@@ -206,6 +233,11 @@ class SearchIndex:
         rated = ((SequenceMatcher(None, word, known).ratio(), known) for known in near if known[0] == word[0])
         best = sorted((-ratio, known) for ratio, known in rated if ratio >= MIN_LIKENESS)
         return [known for _, known in best[:MAX_CORRECTIONS]]
+
+
+def _words(query: str) -> list[str]:
+    """Return the words of a query, each once; of a long one, those at its beginning and at its end."""
+    return list(dict.fromkeys(split_words(_ends(query, MAX_QUERY_LENGTH))))
 
 
 def _ends(items: EndsT, most: int) -> EndsT:

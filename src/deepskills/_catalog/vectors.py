@@ -79,7 +79,7 @@ def checked_vectors(given: Any, count: int) -> list[Vector]:  # noqa: ANN401 - w
     lengths = {len(row) for row in rows}
     if len(lengths) > 1:
         raise VectorError(f"their vectors have different lengths: {', '.join(map(str, sorted(lengths)))}")
-    if not lengths <= set(range(1, MAX_DIMENSIONS + 1)):
+    if not all(0 < length <= MAX_DIMENSIONS for length in lengths):
         raise VectorError(f"their vectors have {lengths.pop()} numbers")
     return [_unit(row) for row in rows]
 

@@ -88,6 +88,7 @@ def is_unspaced(word: str) -> bool:
     return _UNSPACED.match(word) is not None
 
 
+@functools.lru_cache(maxsize=16_384)
 def stem(word: str) -> str:
     """Return what forms of an English word share; other words stay as they are."""
     if not word.isascii():

@@ -11,7 +11,7 @@ from deepskills._backend.plan import Plan
 from deepskills._catalog.sources import Source, lies_under, parent
 from deepskills._cli.catalog import LocalCatalog
 from deepskills._cli.files import perform
-from deepskills._cli.trees import walk
+from deepskills._cli.trees import find_skill_files
 from deepskills._format.problems import problem, quoted
 from deepskills._loading.tokens import count_text_tokens
 from deepskills._types import SkillProblem
@@ -121,7 +121,7 @@ def _passed_over(local: LocalCatalog) -> Plan[list[SkillProblem]]:
     noted: dict[tuple[str, str], SkillProblem] = {}
     known = {found.row["path"] for found in local.found} | {found["path"] for found in local.problems}
     for source in local.sources:
-        tree = yield from walk(source.path)
+        tree = yield from find_skill_files(source.path)
         unseen = [path for path in tree.files if path not in known]
         for found in (*tree.problems, *_too_deep(unseen, source, local.sources)):
             if found["code"] in {"skill-file-misnamed", "skill-too-deep"}:

@@ -7,6 +7,7 @@ from deepskills._backend.calls import Failed, File, Files, ListDirectory, Plan, 
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
 from deepskills._files.inventory import Inventory, take_inventories
+from deepskills._format.problems import problem
 from deepskills._format.reading import decode_skill
 
 
@@ -21,10 +22,12 @@ class Contents:
 
     def text(self) -> tuple[str, str | None]:
         """Return the file's text, or why there is none."""
+        if self.file.unfit == "too-large":
+            return "", problem(self.file.path, "file-too-large", size=self.file.size)["message"]
         if self.file.content is None:
             return "", self.file.error or "the backend gave no content"
-        text, problem = decode_skill(self.file.content, path=self.file.path)
-        return (text, None) if problem is None else ("", problem["message"])
+        text, found = decode_skill(self.file.content, path=self.file.path)
+        return (text, None) if found is None else ("", found["message"])
 
 
 def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, Contents]]:

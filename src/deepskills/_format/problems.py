@@ -1,6 +1,6 @@
 """Every problem deepskills can report: its code, its severity and its message.
 
-One row a cause. Whoever finds a cause calls `problem`; nobody writes a message elsewhere.
+One row per cause. Whoever finds a cause calls `problem`; messages are written nowhere else.
 """
 
 from collections.abc import Iterable
@@ -50,16 +50,16 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "yaml-unreadable": (
         "error",
-        "The frontmatter is not readable as YAML: {reason}. Write one `key: value` a line and quote values "
+        "The frontmatter is not readable as YAML: {reason}. Write one `key: value` per line and quote values "
         "that hold special characters.",
     ),
     "frontmatter-not-mapping": (
         "error",
-        "The frontmatter is {found}, not a mapping. Write one `key: value` a line.",
+        "The frontmatter is {found}, not a mapping. Write one `key: value` per line.",
     ),
     "description-missing": (
         "error",
-        "There is no description, so the model could not tell when to use the skill. "
+        "There is no description, so the model cannot tell when to use the skill. "
         "Add `description:` to the frontmatter.",
     ),
     # The file is used; its author slipped.
@@ -67,7 +67,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     "line-ends-cr": ("warning", "Lines end with a bare carriage return. Save the file with LF line ends."),
     "text-before-frontmatter": (
         "warning",
-        "Blank lines or comments stand before the first `---`. Make it the first line of the file.",
+        "There are blank lines or comments before the first `---`. Make it the first line of the file.",
+    ),
+    "fence-glued": (
+        "warning",
+        "Text follows the closing `---` on the same line. Put the `---` on a line of its own.",
     ),
     "control-characters": (
         "warning",
@@ -83,7 +87,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "yaml-line-lost": (
         "warning",
-        "Lines that belong to no key were passed over: {keys}. Remove them, or write `key: value`.",
+        "Lines that belong to no key were ignored: {keys}. Remove them, or write `key: value`.",
     ),
     "yaml-duplicate-key": (
         "warning",
@@ -117,25 +121,25 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "field-not-text": (
         "warning",
-        "Text is due here, and a list or mapping was read as text: {keys}. Write it as one text.",
+        "Text is expected here; a list or mapping was read as text: {keys}. Write it as one text.",
     ),
     "metadata-not-mapping": (
         "warning",
-        "`metadata` is not a mapping and was ignored. Write one `key: value` a line below it.",
+        "`metadata` is not a mapping and was ignored. Write one `key: value` per line below it.",
     ),
     "metadata-value-not-text": (
         "warning",
-        "Metadata values are text, and a list or mapping was read as text: {keys}. Write each as one text.",
+        "Metadata values must be text; a list or mapping was read as text: {keys}. Write each as one text.",
     ),
     "allowed-tools-invalid": (
         "warning",
         "`allowed-tools` is neither text nor a list and was ignored. Write tool names with spaces between them.",
     ),
     # A source, or what discovery found in it.
-    "sources-failed": ("error", "The sources could not be had: {reason}. Check the function passed as `sources`."),
+    "sources-failed": ("error", "The sources could not be resolved: {reason}. Check the function passed as `sources`."),
     "source-failed": (
         "error",
-        "The source could not be listed: {reason}. It is tried again at the next run, and what it gave before stays.",
+        "The source could not be listed: {reason}. It is tried again at the next run; skills found earlier stay.",
     ),
     "source-incomplete": (
         "error",
@@ -160,6 +164,10 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "Set `max_depth={depth}`, or name {parent} as a source.",
     ),
     "skill-unreadable": ("error", "The file could not be read: {reason}. Check that it exists and may be read."),
+    "skill-not-a-file": (
+        "error",
+        "The SKILL.md here is not a regular file, so it was not opened. Replace it with a text file.",
+    ),
     "skill-path-not-text": (
         "error",
         "The path is not text (UTF-8), so the skill can be neither shown nor asked for. Rename the directory.",
@@ -180,31 +188,33 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "The frontmatter key `{key}` is too large to be kept with the catalog and is ignored. Shorten it.",
     ),
-    "state-malformed": (
-        "warning",
-        "The private state `{key}` did not have the right shape and was set aside. Do not write private state.",
-    ),
-    "visibility-failed": (
-        "error",
-        "The visibility of {name} could not be told: {reason}. It is hidden; check the function passed as "
-        "`visibility`.",
-    ),
-    "extension-failed": ("error", "The extension {name} failed in `{method}`: {reason}. Repair or remove it."),
     "skill-refused": ("error", "The skill was not loaded: {reason}"),
     "pin-unknown": (
         "error",
         "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "
         "or see the other problems.",
     ),
-    # Read without a word, refused by the strict reading.
+    "visibility-failed": (
+        "error",
+        "The visibility function raised for {name}: {reason}. The skill is hidden; check the function.",
+    ),
+    "extension-failed": (
+        "error",
+        "The extension {name} failed in `{method}`: {reason}. Check the extension.",
+    ),
+    "state-malformed": (
+        "warning",
+        "The private state {key} had the wrong shape and was set aside. Do not write private keys.",
+    ),
+    # Read without a warning, refused by the strict reading.
     "byte-order-mark": ("error", "The file starts with a byte order mark. Save it as UTF-8 without BOM."),
     "tab-in-frontmatter": (
         "error",
-        "A tab stands in the frontmatter or behind a `---`, which other readers refuse. Use spaces.",
+        "There is a tab in the frontmatter or after a `---`, which other readers refuse. Use spaces.",
     ),
     "flow-style": (
         "error",
-        "The frontmatter uses YAML flow style (`[...]` or `{{...}}`). Write one item a line, or quote the value.",
+        "The frontmatter uses YAML flow style (`[...]` or `{{...}}`). Write one item per line, or quote the value.",
     ),
     "dashes-in-frontmatter": (
         "error",
@@ -212,7 +222,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "comment-misplaced": (
         "error",
-        "A comment stands between a key and its text, or touches `|` or `>`; other readers stumble on it. "
+        "A comment is between a key and its text, or touches `|` or `>`; other readers fail on it. "
         "Put it on a line of its own above the key.",
     ),
     "unknown-field": (
@@ -221,7 +231,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "line-separator": (
         "error",
-        "The frontmatter holds a Unicode line or paragraph separator, which readers take differently. Remove it.",
+        "The frontmatter holds a Unicode line or paragraph separator, which readers treat differently. Remove it.",
     ),
 }
 """Code to severity and message. Messages take the keyword arguments of `problem`."""

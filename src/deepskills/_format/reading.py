@@ -4,11 +4,11 @@ Pure: no I/O, no logging. Reading never raises; what is wrong comes back as prob
 """
 
 import codecs
-import re
 from dataclasses import dataclass, field
 
 from deepskills._errors import SkillFormatError
 from deepskills._format import names as _naming
+from deepskills._format.fences import FENCE, STRAY_CHARACTER, closing_fence, end_of_preamble, to_lf
 from deepskills._format.frontmatter import FrontmatterError, Notes, Tree, as_text, read_yaml
 from deepskills._format.problems import listed, problem, quoted
 from deepskills._format.text import one_line
@@ -26,16 +26,7 @@ SPECIFIED_FIELDS = frozenset({"name", "description", "license", "compatibility",
 """The frontmatter keys that the Agent Skills specification knows."""
 
 FALLBACK_NAME = "unnamed-skill"
-"""The name of a skill that has none and lies in no directory."""
-
-_STRAY = (
-    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0"  # control characters and the no-break space
-    "\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f"  # what has no width
-)
-_FENCE = re.compile(f"---[ \t{_STRAY}]*+(?:\r\n|[\r\n]|\\Z)")
-_STRAY_CHARACTER = re.compile(f"[{_STRAY}]")
-_LINE_OF_DASHES = re.compile(r"(?<=[\r\n])---")
-_BLANK = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*")
+"""The name of a skill that has none and is in no directory."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +97,23 @@ class _Refusal(Exception):  # noqa: N818 - a turn in the flow, never seen outsid
         self.values = values
 
 
+class _Listed:
+    """Names for a message that may never be shown."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def __str__(self) -> str:
+        return listed(self._names)
+
+
 class _Reader:
     """One reading of one file: collects problems on the way."""
 
     def __init__(self, path: str) -> None:
         self._path = str(path)
         self._problems: list[SkillProblem] = []
-        self.strict_problems: list[SkillProblem] = []
+        self._strict: list[tuple[str, dict[str, object]]] = []
         self._has_odd_fence = False
 
     def read(self, content: bytes | str) -> SkillReading:
@@ -132,7 +133,12 @@ class _Reader:
         self._problems.append(problem(self._path, code, **values))
 
     def _report_strict(self, code: str, **values: object) -> None:
-        self.strict_problems.append(problem(self._path, code, **values))
+        self._strict.append((code, values))
+
+    @property
+    def strict_problems(self) -> list[SkillProblem]:
+        """What only the strict reading refuses; worded when it is asked for, as most files have some."""
+        return [problem(self._path, code, **values) for code, values in self._strict]
 
     def decode(self, content: bytes | str) -> str:
         """Return the text without its byte order mark."""
@@ -163,28 +169,29 @@ class _Reader:
         return text
 
     def _split(self, text: str) -> tuple[str, str]:
-        """Return what stands between the fences, its line ends made LF, and what stands after them."""
-        start = _skip_preamble(text)
-        opening = _FENCE.match(text, start)
+        """Return what is between the fences, its line ends made LF, and what comes after them."""
+        start = end_of_preamble(text)
+        opening = FENCE.match(text, start)
         if opening is None:
             raise _Refusal("no-frontmatter")
         if start:
             self._report("text-before-frontmatter")
         furthest = opening.end() + MAX_FRONTMATTER_BYTES
-        dashes = _LINE_OF_DASHES.finditer(text, opening.end(), furthest + len("---"))
-        closing = next((fence for d in dashes if (fence := _FENCE.match(text, d.start()))), None)
+        closing, is_glued = closing_fence(text, opening.end(), furthest)
         if closing is None:
             raise _Refusal("frontmatter-unclosed" if len(text) <= furthest else "frontmatter-too-large")
+        if is_glued:
+            self._report("fence-glued")
         raw = text[opening.end() : closing.start()]
         if _utf8_length(raw) > MAX_FRONTMATTER_BYTES:
             raise _Refusal("frontmatter-too-large")
         self._check_framing(opening[0], raw, closing[0])
-        return raw.replace("\r\n", "\n").replace("\r", "\n"), text[closing.end() :]
+        return to_lf(raw), text[closing.end() :]
 
     def _check_framing(self, opening: str, raw: str, closing: str) -> None:
         framed = opening + raw + closing
-        self._has_odd_fence = bool(_STRAY_CHARACTER.search(opening + closing))
-        if "\r" in framed.replace("\r\n", ""):
+        self._has_odd_fence = bool(STRAY_CHARACTER.search(opening + closing))
+        if "\r" in framed and "\r" in framed.replace("\r\n", ""):
             self._report("line-ends-cr")
         if "\t" in framed:
             self._report_strict("tab-in-frontmatter")
@@ -205,10 +212,12 @@ class _Reader:
             raise _Refusal("frontmatter-not-mapping", found="a list" if isinstance(tree, list) else "plain text")
         unknown = [key for key in tree if key not in SPECIFIED_FIELDS]
         if unknown:
-            self._report_strict("unknown-field", keys=listed(unknown))
+            self._report_strict("unknown-field", keys=_Listed(unknown))
         return tree
 
     def _report_notes(self, notes: Notes) -> None:
+        if not self._has_odd_fence and not any(vars(notes).values()):
+            return
         for code, names in (
             ("yaml-repaired", notes.repaired),
             ("yaml-too-deep", notes.too_deep),
@@ -269,7 +278,7 @@ class _Reader:
         if len(text) > limit:
             self._report(f"{key}-too-long", length=len(text))
         elif len(as_text(fields[key])) > limit:
-            # Only white space stands beyond the limit; other readers count it.
+            # Only white space is beyond the limit; other readers count it.
             self._report_strict(f"{key}-too-long", length=len(as_text(fields[key])))
         return text[:limit]
 
@@ -297,7 +306,7 @@ class _Reader:
 
 
 def split_tools(text: str) -> list[str]:
-    """Split tool names at spaces and commas, save inside parentheses: `Bash(git add:*), Read` is two."""
+    """Split tool names at spaces and commas, except inside parentheses: `Bash(git add:*), Read` is two."""
     if "(" not in text:
         return text.replace(",", " ").split()
     tools: list[str] = []
@@ -312,23 +321,6 @@ def split_tools(text: str) -> list[str]:
             start = position + 1
     tools.append(text[start:])
     return [stripped for tool in tools if (stripped := tool.strip())]
-
-
-def _skip_preamble(text: str) -> int:
-    """Return where blank lines and HTML comments at the start of `text` end."""
-    position = _end_of_blank(text, 0)
-    # Bounded, as no author writes more, and every comment costs a step.
-    while position < MAX_FRONTMATTER_BYTES and text.startswith("<!--", position):
-        end = text.find("-->", position)
-        if end < 0:
-            break
-        position = _end_of_blank(text, end + len("-->"))
-    return position
-
-
-def _end_of_blank(text: str, position: int) -> int:
-    match = _BLANK.match(text, position)
-    return match.end() if match else position
 
 
 def _check_size(size: int) -> None:

@@ -80,10 +80,15 @@ def _fields(template: str) -> list[tuple[str, str | None, str | None, str | None
 
 def render_locations(sources: Sequence[Source]) -> str:
     """Say where skills live, the last source being the one that wins."""
-    lines = [f"**{field_text(source.label, 100)} Skills**: `{shown_path(source.path)}`" for source in sources]
+    lines = [f"**{_heading(field_text(source.label, 100))}**: `{shown_path(source.path)}`" for source in sources]
     if lines:
         lines[-1] += " (higher priority)"
     return "\n".join(lines)
+
+
+def _heading(label: str) -> str:
+    """Return whose skills a source holds; a label that ends in the word does not say it twice."""
+    return label if label.lower().endswith("skills") else f"{label} Skills"
 
 
 def render_warnings(errors: Sequence[str]) -> str:

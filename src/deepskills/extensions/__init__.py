@@ -4,6 +4,8 @@ from deepskills.extensions.forks import SkillForks
 from deepskills.extensions.hooks import SkillHooks
 from deepskills.extensions.models import SkillModels
 from deepskills.extensions.preload import Preload
+from deepskills.extensions.scripts import SkillScripts
+from deepskills.extensions.suggestions import SkillSuggestions
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
 
 __all__ = [
@@ -12,5 +14,7 @@ __all__ = [
     "SkillForks",
     "SkillHooks",
     "SkillModels",
+    "SkillScripts",
+    "SkillSuggestions",
     "ToolPolicy",
 ]

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import posixpath
 import shlex
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +79,7 @@ def drive(plan: Plan, run: SkillRun) -> Refuse | None:
             if isinstance(asked, Execute):
                 reply = run.execute(asked.command, timeout=asked.timeout)
             elif isinstance(asked, Directory):
-                reply = _directory(run, asked.entry)
+                reply = run.directory(asked.entry)
             else:
                 reply = _finished(asked.handler(asked.request))
         except Exception as raised:  # noqa: BLE001 - the plan decides
@@ -101,7 +100,7 @@ async def adrive(plan: Plan, run: SkillRun) -> Refuse | None:
             if isinstance(asked, Execute):
                 reply = await run.aexecute(asked.command, timeout=asked.timeout)
             elif isinstance(asked, Directory):
-                reply = await _adirectory(run, asked.entry)
+                reply = await run.adirectory(asked.entry)
             else:
                 reply = asked.handler(asked.request)
                 reply = await reply if inspect.isawaitable(reply) else reply
@@ -120,14 +119,14 @@ def as_json(entry: SkillEntry, hook: Hook, request: ToolCallRequest, result: Too
     told |= {"tool_input": call["args"], "tool_use_id": call["id"]}
     if result is not None:
         told["tool_response"] = _answer(result)[:MAX_RESPONSE_CHARACTERS]
-    text = json.dumps(told, default=str)
+    text = json.dumps(told, default=str).replace("'", "\\u0027")  # a quote costs a shell five characters
     if len(text) > MAX_INPUT_CHARACTERS:
         raise SkillsError(TOO_LARGE)
     return text
 
 
 def command_lines(hook: Hook, directory: str, given: str) -> Sequence[str]:
-    """Return the shell commands that run a hook's command in a directory, with `given` on its standard input.
+    """Return the shell commands that run a hook's command in a directory, with JSON on its standard input.
 
     A shell backend takes a command line and no input: a short text is piped, a long one goes into a file, in pieces.
     """
@@ -140,16 +139,6 @@ def command_lines(hook: Hook, directory: str, given: str) -> Sequence[str]:
     pieces = [given[start : start + CHUNK_CHARACTERS] for start in range(0, len(given), CHUNK_CHARACTERS)]
     last = f"({prepared} && {{ {limited}; }} < {file}); code=$?; rm -f {file}; exit $code"
     return [*(f"umask 077; printf %s {shlex.quote(piece)} >> {file}" for piece in pieces), last]
-
-
-def _directory(run: SkillRun, entry: SkillEntry) -> str:
-    find: Callable[[SkillEntry], str] | None = getattr(run, "directory", None)
-    return posixpath.dirname(entry.path) if find is None else find(entry)
-
-
-async def _adirectory(run: SkillRun, entry: SkillEntry) -> str:
-    find: Callable[[SkillEntry], Awaitable[str]] | None = getattr(run, "adirectory", None)
-    return posixpath.dirname(entry.path) if find is None else await find(entry)
 
 
 def _verdict(end: StopIteration) -> Refuse | None:

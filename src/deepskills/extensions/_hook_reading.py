@@ -20,6 +20,9 @@ MAX_NAME_CHARACTERS = 256
 """Longest tool name that is matched; a longer one matches everything."""
 
 MAX_PROMPT_CHARACTERS = 4_000
+MAX_COMMAND_CHARACTERS = 4_000
+"""Longest command; it has to fit on a command line together with the call."""
+
 DEFAULT_TIMEOUT = 60
 MAX_TIMEOUT = 600
 
@@ -114,10 +117,12 @@ def _items(value: object) -> list[Mapping[str, Any]]:
 
 def _hook(event: HookEvent, position: int, item: Mapping[str, Any], matcher: re.Pattern[str] | None) -> Hook | None:
     kind = item.get("type")
-    if kind not in _VALUE_KEY:
+    if not isinstance(kind, str) or kind not in _VALUE_KEY:
         return None
     value = item.get(_VALUE_KEY[kind])
     if not isinstance(value, str) or not value.strip() or "\0" in value:
+        return None
+    if kind == "command" and len(value) > MAX_COMMAND_CHARACTERS:
         return None
     value = value[:MAX_PROMPT_CHARACTERS] if kind == "prompt" else value
     once = str(item.get("once", "")).strip().casefold() in _TRUE

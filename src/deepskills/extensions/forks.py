@@ -20,7 +20,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
-from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
+from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost, SkillsState
 from deepskills._format.text import one_line
 
 logger = logging.getLogger("deepskills")
@@ -57,8 +57,8 @@ MAX_REASON_CHARACTERS = 500
 _CHAIN_KEY = "__deepskills_forks"
 """Under which the running forks go along with the run's configuration, to graphs that run elsewhere too."""
 
-_NOT_SHARED = frozenset({"messages", "todos", "structured_response", "pinned_skills", "jump_to", "rubric"})
-"""State that belongs to one conversation."""
+_NOT_SHARED = frozenset({*SkillsState.__annotations__, "todos", "rubric", "hitl_edited_tool_calls"})
+"""State that belongs to one conversation: its messages, its skills, its to-dos, and what a human said of its calls."""
 
 _running: ContextVar[tuple[SkillEntry, ...]] = ContextVar("running_forks", default=())
 _hosts: WeakSet[Any] = WeakSet()
@@ -148,7 +148,9 @@ class SkillForks(SkillExtension):
             return _error(TOO_DEEP.format(name=name, chain=inside, limit=MAX_DEPTH))
         wanted = load.entry.frontmatter.get("agent")
         agent = wanted.strip() if isinstance(wanted, str) and wanted.strip() else GENERAL_PURPOSE
-        config: RunnableConfig = {"configurable": {_CHAIN_KEY: [*chain, load.entry.name]}}
+        # All of `configurable`, as some runnables replace it as a whole: interrupts find their way by what is in it.
+        inherited = (runtime.config or {}).get("configurable") or {}
+        config: RunnableConfig = {"configurable": {**inherited, _CHAIN_KEY: [*chain, load.entry.name]}}
         if agent in self._agents:
             return _GraphFork(load, agent, self._agents[agent], config)
         task = next((item for item in runtime.tools if item.name == "task"), None)
@@ -208,6 +210,8 @@ class _GraphFork(_Fork):
         """Return the sub-agent's last words, and what it changed of the state that it was given."""
         if not isinstance(result, Mapping) or "messages" not in result:
             return self._failed("it must return a state with `messages`")
+        if result.get("__interrupt__"):
+            return self._failed("it was interrupted; compile it without a checkpointer of its own to pass that on")
         text = _last_words(result)
         update = {
             key: value
@@ -264,11 +268,7 @@ def _chain(config: RunnableConfig | None) -> list[str]:
 
 def _shared(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state that a sub-agent shares: not what belongs to a conversation, to skills or to one middleware."""
-    return {
-        key: value
-        for key, value in state.items()
-        if key not in _NOT_SHARED and not key.startswith(("_", "skill", "hitl_"))
-    }
+    return {key: value for key, value in state.items() if key not in _NOT_SHARED and not key.startswith("_")}
 
 
 def _is_same(value: object, other: object) -> bool:

@@ -1,7 +1,7 @@
 """Skills with `model:`: the model that serves the rest of the user's turn."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
+from threading import Lock
 from typing import Any, TypeAlias
 
 from langchain.agents.middleware.types import ModelRequest
@@ -24,7 +24,8 @@ UNKNOWN = (
     "Add the name to SkillModels, or write `model: inherit`."
 )
 
-_first_try: ContextVar[tuple[object, BaseChatModel] | None] = ContextVar("first_try_of_model_call", default=None)
+MAX_CALLS = 1024
+"""How many model calls are remembered at once, to tell a later try from the first."""
 
 
 class SkillModels(SkillExtension):
@@ -39,6 +40,7 @@ class SkillModels(SkillExtension):
     frontmatter_keys: Sequence[str] = ("model",)
 
     def __init__(self, models: Models) -> None:
+        self._first_tries = _FirstTries()
         self._find: Callable[[str], BaseChatModel | None]
         if isinstance(models, Mapping):
             made = {name: init_chat_model(item) if isinstance(item, str) else item for name, item in models.items()}
@@ -56,7 +58,7 @@ class SkillModels(SkillExtension):
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Put the skill's model in the place of the conversation's."""
         model = self._picked(run)
-        if model is None or _was_replaced(request):
+        if model is None or self._first_tries.was_replaced(request):
             return request
         return request.override(model=model)
 
@@ -75,12 +77,26 @@ def _model_of(entry: SkillEntry) -> str | None:
     return name if name and name.casefold() != INHERIT else None
 
 
-def _was_replaced(request: ModelRequest[Any]) -> bool:
-    """Whether this is a later try of a model call, and somebody around us has chosen another model for it."""
+class _FirstTries:
+    """Which model the first try of each model call had; a fallback around us shows by another one."""
+
+    def __init__(self) -> None:
+        self._models: dict[object, BaseChatModel] = {}
+        self._lock = Lock()
+
+    def was_replaced(self, request: ModelRequest[Any]) -> bool:
+        """Whether this is a later try of a model call, and somebody around us has chosen another model for it."""
+        call = _call_of(request)
+        with self._lock:
+            first = self._models.setdefault(call, request.model)
+            while len(self._models) > MAX_CALLS:
+                del self._models[next(iter(self._models))]
+        return first is not request.model
+
+
+def _call_of(request: ModelRequest[Any]) -> object:
+    """Return what is the same for all tries of one model call, and for no other."""
+    info = getattr(request.runtime, "execution_info", None)
+    task = (info.checkpoint_ns, info.task_id, info.checkpoint_id) if info is not None else None
     messages = request.state["messages"]
-    call = (len(messages), messages[-1].id if messages else None)
-    first = _first_try.get()
-    if first is None or first[0] != call:
-        _first_try.set((call, request.model))
-        return False
-    return first[1] is not request.model
+    return task, len(messages), messages[-1].id if messages else None

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Sort incident events by time and print them as a Markdown table in UTC.
 
-Each line on standard input is `time | event` or `time | event | source`. Times
-are ISO 8601, such as 2024-05-01T14:02:00Z or 2024-05-01 16:02 +02:00. With
---date, times of day such as 14:02 are accepted as well. Blank lines and lines
-that start with # are ignored.
+Each line of the file, or of standard input, is `time | event` or
+`time | event | source`. Times are ISO 8601, such as 2024-05-01T14:02:00Z or
+2024-05-01 16:02 +02:00. With --date, times of day such as 14:02 are accepted as
+well. Blank lines and lines that start with # are ignored.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import io
 import re
 import sys
 from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
 
 TIME = re.compile(
     r"^(?:(?P<day>\d{4}-\d{2}-\d{2})[T ])?(?P<clock>\d{1,2}:\d{2}(?::\d{2})?)"
@@ -88,6 +89,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument(
+        "file", nargs="?", default="-", help="file of events (default: standard input)"
+    )
     parser.add_argument("--date", help="date of times of day, as YYYY-MM-DD")
     parser.add_argument(
         "--assume-tz",
@@ -105,9 +109,14 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
 
-    if sys.stdin.isatty():
-        parser.error("no input: pipe events in, one per line")
-    stream = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="replace")
+    if args.file == "-" and sys.stdin.isatty():
+        parser.error("no input: name a file or pipe events in, one per line")
+    try:
+        raw = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
+    except OSError as error:
+        print(f"error: cannot read {args.file}: {error.strerror}", file=sys.stderr)
+        return 2
+    stream = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig", errors="replace")
     events = []
     problems = []
     for number, line in enumerate(stream, 1):
@@ -119,7 +128,7 @@ def main() -> int:
         except ValueError as error:
             problems.append(f"line {number}: {error}")
     if not events and not problems:
-        problems.append("no events on standard input")
+        problems.append("no events in the input")
     if problems:
         print("\n".join(f"error: {problem}" for problem in problems), file=sys.stderr)
         return 1

@@ -1,0 +1,58 @@
+"""Calls of an operator's functions, sync or async, from sync or async code, without blocking and within a time."""
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+
+def in_thread(function: Callable[..., Any], *given: object) -> "Future[Any]":
+    """Call a function in a thread that sees this context and that nobody waits for at the end of the process."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    context = contextvars.copy_context()
+
+    def call() -> None:
+        try:
+            result = context.run(function, *given)
+        except BaseException as error:  # noqa: BLE001 - handed over to the one who waits
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=call, name="deepskills-function", daemon=True).start()
+    return future
+
+
+def call_function(function: Callable[..., Any], given: Sequence[object], seconds: float | None) -> Any:  # noqa: ANN401
+    """Return what a function returns; an async one runs on an event loop of its own.
+
+    Raises:
+        TimeoutError: If it does not answer in time; it is left alone then.
+    """
+    return in_thread(_finished, function, given).result(seconds)
+
+
+def _finished(function: Callable[..., Any], given: Sequence[object]) -> Any:  # noqa: ANN401 - whatever it returns
+    value = function(*given)
+    return asyncio.run(_waited(value)) if inspect.isawaitable(value) else value
+
+
+async def _waited(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it returns
+    return await value
+
+
+async def acall_function(function: Callable[..., Any], given: Sequence[object], seconds: float | None) -> Any:  # noqa: ANN401
+    """Return what a function returns; an async one runs on this event loop, any other in a thread.
+
+    Raises:
+        TimeoutError: If it does not answer in time; an async one is cancelled then, any other left alone.
+    """
+    async with asyncio.timeout(seconds):
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+            return await function(*given)
+        value = await asyncio.wrap_future(in_thread(function, *given))
+        return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,231 @@
+"""Skills suggested beside each user message, so that a library of any size costs as much as a few entries."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+from langchain.agents.middleware.types import ModelRequest
+from langchain_core.embeddings import Embeddings
+from langchain_core.messages import AnyMessage
+
+from deepskills import SkillEntry, SkillExtension, SkillRun
+from deepskills._backend.cache import BoundedCache
+from deepskills._catalog.lookup import document_of
+from deepskills._catalog.ranking import MAX_INDEXED, SECONDS, Library, Ranker, Ranking
+from deepskills._catalog.search import Document
+from deepskills._prompt.suggestions import replaced_list, suggestion_line, suggestion_note
+
+CatalogForm: TypeAlias = Literal["full", "none"]
+"""Whether the section lists all skills, or only says how many there are."""
+
+TROUBLE = "embeddings-failed"
+"""Code of the problem that suggestions go by words alone."""
+
+_NOTE = "note:"
+_ASKED = "asked"
+_FRESH = "fresh"
+_AHEAD = "ahead"
+
+
+class SkillSuggestions(SkillExtension):
+    """Puts the skills that fit the newest user message best into a note at its end, in requests only.
+
+    The note is recorded once and stays the same in all later requests of the thread, so that prompt caches hold.
+    Nothing fits: no note. What this run may not see is left out, also of notes that were made for another user.
+
+    Args:
+        k: How many skills are suggested at most.
+        embeddings: LangChain embeddings, to suggest by meaning as well as by words. Vectors are kept in the graph's
+            store if there is one.
+        catalog: `"full"` lists all skills in the system prompt too; `"none"` replaces the list by one line and turns
+            `search_skills` on, so that the prompt's size no longer depends on the library's.
+        timeout: Seconds that a run waits for embeddings; words alone serve after that.
+
+    Raises:
+        TypeError: If `embeddings` is not embeddings.
+        ValueError: If another argument has a value that it cannot have.
+    """
+
+    def __init__(
+        self,
+        k: int = 5,
+        embeddings: Embeddings | None = None,
+        catalog: CatalogForm = "full",
+        *,
+        timeout: float = SECONDS,
+    ) -> None:
+        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            raise ValueError(f"k must be a whole number of at least 1, got {k!r}")
+        if catalog not in get_args(CatalogForm):
+            raise ValueError(f"catalog must be 'full' or 'none', got {catalog!r}")
+        if not isinstance(timeout, int | float) or not timeout > 0:
+            raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
+        self._k = k
+        self._catalog = catalog
+        self._ranker = Ranker(embeddings, seconds=timeout)
+        self._has_meaning = embeddings is not None
+        self._libraries: BoundedCache[tuple[Any, ...], _Shelf] = BoundedCache(MAX_INDEXED, lambda shelf: 1 + len(shelf))
+        if catalog == "none":
+            self.extra_tools = ("search_skills",)
+
+    def catalog_list(self, skills: Sequence[SkillEntry]) -> str | None:
+        """Return the line in place of the list, with `catalog="none"`."""
+        return replaced_list(len(skills)) if self._catalog == "none" and skills else None
+
+    def at_start(self, run: SkillRun) -> None:
+        """Rank the skills against the newest message, once for each message."""
+        message = _unanswered(run)
+        if message is not None:
+            library = self._library(run)
+            text = str(message.text)
+            ranking = self._ranker.rank(library, text, self._k + len(run.loaded), store=_store(run))
+            self._note(message, ranking, run)
+
+    async def aat_start(self, run: SkillRun) -> None:
+        """Rank the skills against the newest message, once for each message."""
+        message = _unanswered(run)
+        if message is not None:
+            library = await asyncio.to_thread(self._library, run)
+            text = str(message.text)
+            ranking = await self._ranker.arank(library, text, self._k + len(run.loaded), store=_store(run))
+            self._note(message, ranking, run)
+
+    def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+        """Show the notes at the ends of their messages."""
+        _settle(run)
+        notes = {message_id: lines for message_id, lines in _notes(run.memory) if lines}
+        if not notes:
+            return request
+        shown = _shown({name for lines in notes.values() for name, _ in lines}, run)
+        messages = [
+            _with_note(message, [line for name, line in notes.get(message.id or "", ()) if shown.get(name) == line])
+            for message in request.messages
+        ]
+        return request.override(messages=messages)
+
+    def search(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
+        """Return what `search_skills` finds by words and meaning; without embeddings the core searches by words."""
+        if not self._has_meaning:
+            return None
+        return self._found(self._ranker.search(self._library(run), query, n, store=_store(run)), run)
+
+    async def asearch(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
+        """Return what `search_skills` finds by words and meaning."""
+        if not self._has_meaning:
+            return None
+        library = await asyncio.to_thread(self._library, run)
+        return self._found(await self._ranker.asearch(library, query, n, store=_store(run)), run)
+
+    def at_end(self, run: SkillRun) -> None:
+        """Tell of a skill that was clearly the right one, if none was loaded."""
+        ahead = run.memory.get(_AHEAD)
+        if not isinstance(ahead, Mapping):
+            return
+        run.remember(_AHEAD, None)
+        message = run.user_message
+        if message is None or message.id != ahead.get("message") or any(loaded.is_recent for loaded in run.loaded):
+            return
+        entry = next((entry for entry in run.visible if entry.name == ahead.get("skill")), None)
+        if entry is not None:
+            event = {"type": "skill.missed", "skill": entry.name, "source": entry.source, "digest": entry.digest}
+            run.emit({**event, "trigger": "system"})
+
+    def _library(self, run: SkillRun) -> Library:
+        """Return what is ranked: the skills that the model may see, by what it may see of them."""
+        entries, bare = tuple(run.visible), run.name_only
+        key = (tuple(map(id, entries)), bare)
+        return self._libraries.get_or_make(key, lambda: _Shelf(entries, bare)).library
+
+    def _found(self, ranking: Ranking, run: SkillRun) -> Sequence[str]:
+        _report(ranking, run)
+        return ranking.names
+
+    def _note(self, message: AnyMessage, ranking: Ranking, run: SkillRun) -> None:
+        """Record what is suggested for a message."""
+        in_use = {loaded.entry.name for loaded in run.loaded}
+        names = [name for name in ranking.fitting if name not in in_use][: self._k]
+        shown = _shown(set(names), run)
+        run.remember(f"{_NOTE}{message.id}", [[name, shown[name]] for name in names])
+        run.remember(_ASKED, message.id)
+        run.remember(_FRESH, message.id)
+        is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]
+        run.remember(_AHEAD, {"message": message.id, "skill": names[0]} if is_ahead else None)
+        _report(ranking, run)
+        present = {known.id for known in run.state.get("messages", ())}
+        for message_id, _ in _notes(run.memory):
+            if message_id not in present:
+                run.remember(f"{_NOTE}{message_id}", None)
+
+
+class _Shelf:
+    """The skills of a catalog as they are ranked; holds the entries, so that their identity stays theirs."""
+
+    def __init__(self, entries: Sequence[SkillEntry], name_only: frozenset[str]) -> None:
+        self.entries = entries
+        self.library = Library(
+            Document(entry.name, "") if entry.name in name_only else document_of(entry) for entry in entries
+        )
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+def _unanswered(run: SkillRun) -> AnyMessage | None:
+    """Return the user's newest message, if nothing was suggested for it yet."""
+    message = run.user_message
+    if message is None or not message.id or message.id == run.memory.get(_ASKED):
+        return None
+    return message if str(message.text).strip() else None
+
+
+def _report(ranking: Ranking, run: SkillRun) -> None:
+    if ranking.trouble is not None:
+        run.report("embeddings", TROUBLE, f"Skills are not, or not yet, found by their meaning. {ranking.trouble}")
+
+
+def _settle(run: SkillRun) -> None:
+    """Take out of the newest note, before it is first shown, what the user started with the same message."""
+    fresh = run.memory.get(_FRESH)
+    if fresh is None:
+        return
+    run.remember(_FRESH, None)
+    in_use = {loaded.entry.name for loaded in run.loaded}
+    for message_id, lines in _notes(run.memory):
+        if message_id == fresh and in_use & {name for name, _ in lines}:
+            run.remember(f"{_NOTE}{message_id}", [[name, line] for name, line in lines if name not in in_use])
+
+
+def _store(run: SkillRun) -> Any:  # noqa: ANN401 - LangGraph's store
+    return getattr(run.runtime, "store", None)
+
+
+def _shown(names: set[str], run: SkillRun) -> dict[str, str]:
+    """Return the lines of those skills that this run may see."""
+    bare = run.name_only
+    return {
+        entry.name: suggestion_line(entry, shows_description=entry.name not in bare)
+        for entry in run.visible
+        if entry.name in names
+    }
+
+
+def _notes(memory: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Return what was suggested for each message; what is not of that shape is passed over."""
+    for key, value in memory.items():
+        if key.startswith(_NOTE) and isinstance(value, list):
+            lines = [
+                (item[0], item[1])
+                for item in value
+                if isinstance(item, list | tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)  # noqa: PLR2004
+            ]
+            yield key.removeprefix(_NOTE), lines
+
+
+def _with_note(message: AnyMessage, lines: list[str]) -> AnyMessage:
+    """Return a message with a note at its end, whatever its content is made of."""
+    if not lines:
+        return message
+    note, content = suggestion_note(lines), message.content
+    if isinstance(content, str):
+        return message.model_copy(update={"content": f"{content}\n\n{note}"})
+    return message.model_copy(update={"content": [*content, {"type": "text", "text": note}]})

@@ -1,0 +1,549 @@
+"""Ranking: by words and by meaning, silence where nothing fits, and embeddings that may fail, change or be slow."""
+
+import asyncio
+import copy
+import importlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from langchain_core.embeddings import Embeddings
+from langgraph.store.memory import InMemoryStore
+
+from deepskills._catalog.meaning import STORE_NAMESPACE
+from deepskills._catalog.ranking import Indexes, Ranker, Ranking
+from deepskills._catalog.search import Document
+from deepskills._catalog.vectors import VectorMemory, checked_vectors, model_identity
+from support import MODES, Mode
+
+benchmark: Any = importlib.import_module("suggesting")
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+MEANINGS = (
+    ("rename", "column", "schema", "migration", "database"),
+    ("outage", "postmortem", "incident", "crashed"),
+    ("trip", "holiday", "itinerary", "travel"),
+    ("invoice", "billing", "receipt"),
+)
+"""Words that mean the same thing to the embeddings of these tests."""
+
+
+class Topics(Embeddings):
+    """Embeddings that know a few meanings, count what they embed, and are told how to misbehave."""
+
+    def __init__(self, dimensions: int = len(MEANINGS) + 1, model: str = "topics") -> None:
+        self.model = model
+        self.size = dimensions
+        self.embedded: list[str] = []
+        self.calls = 0
+        self.fault: Callable[[list[list[float]]], Any] = lambda vectors: vectors
+
+    def vector(self, text: str) -> list[float]:
+        words = text.lower().replace("-", " ").replace(":", " ").replace(".", " ").split()
+        found = [float(sum(word in meaning for word in words)) for meaning in MEANINGS]
+        return [*found, 0.01, *([0.0] * self.size)][: self.size]
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.calls += 1
+        self.embedded += texts
+        given: list[list[float]] = self.fault([self.vector(text) for text in texts])
+        return given
+
+    def embed_query(self, text: str) -> list[float]:
+        return self.vector(text)
+
+
+LIBRARY = [
+    Document("schema-changes", "Database migration for tables, with a way back."),
+    Document("incident-review", "Writes a postmortem."),
+    Document("itineraries", "Travel plans by day."),
+    Document("billing", "Checks every invoice."),
+]
+
+UNNAMED = "Customers click around in production while I must rename one column there, safely, before Thursday's launch"
+"""A request that shares no word with the skill it is for."""
+
+
+def rank(mode: Mode, ranker: Ranker, documents: Sequence[Document], request: str, k: int = 5, **more: Any) -> Ranking:
+    if mode == "sync":
+        return ranker.rank(documents, request, k, **more)
+    return asyncio.run(ranker.arank(documents, request, k, **more))
+
+
+# Quality, on the labelled requests.
+
+
+@pytest.mark.parametrize("half", benchmark.HALVES)
+def test_the_right_skill_is_suggested_and_small_talk_left_alone(half: str) -> None:
+    """Words alone suggest the right skill for 95 of 100 requests in any library, and little for small talk."""
+    ranker = Ranker()
+    for size in benchmark.SIZES if half == "frozen" else benchmark.SIZES[:-1]:
+        found = benchmark.quality(half, size, ranker)
+        assert found.in_five >= 0.95, size
+        assert found.wrong_notes < 0.1, size
+
+
+def test_the_labelled_requests_are_many_and_honest() -> None:
+    """The set has over 200 requests in three languages, most of them long, and no request is in both halves."""
+    halves = [benchmark.requests(half) for half in benchmark.HALVES]
+    cases = [case for half in halves for case in half]
+    names = {document.name for document in benchmark.libraries(100)[0]}
+    assert len([case for case in cases if case["expect"]]) >= 200
+    assert len([case for case in cases if not case["expect"]]) >= 50
+    assert {case["expect"] for case in cases} - {None} <= names
+    assert {case["language"] for case in cases} == {"en", "zh", "ja"}
+    assert len({case["request"] for case in cases}) == len(cases)
+    assert {len(library) for size in benchmark.SIZES for library in benchmark.libraries(size)} == set(benchmark.SIZES)
+    assert len({document.name for document in benchmark.libraries(10_000)[0]}) == 10_000
+
+
+# What fits.
+
+
+FITS = {
+    "one word": "postmortem",
+    "one word among talk": "hi, could you please do the postmortem for me tomorrow? thanks a lot!",
+    "another form": "I need two postmortems",
+    "slip": "please write a postmortme",
+}
+
+TALK = (
+    "",
+    " ",
+    "hello",
+    "thanks, that was great!",
+    "ok",
+    "yes please go on",
+    "?!",
+    "1234",
+    "好的，谢谢",
+    "ありがとう",
+    "x",
+)
+
+
+def test_a_request_that_names_a_skill_fits_it() -> None:
+    """A word that only one skill has is enough if it is most of what is said."""
+    ranker = Ranker()
+    assert [case for case, text in FITS.items() if ranker.rank(LIBRARY, text).fitting[:1] != ["incident-review"]] == []
+
+
+@both_modes
+def test_talk_fits_nothing(mode: Mode) -> None:
+    """Small talk suggests nothing, with embeddings as without."""
+    for ranker in (Ranker(), Ranker(Topics())):
+        assert [text for text in TALK if rank(mode, ranker, LIBRARY, text).fitting] == []
+
+
+def test_a_long_paste_is_ranked_by_its_ends() -> None:
+    """A message of a megabyte is ranked at once, by how it begins and by how it ends."""
+    ranker = Ranker()
+    noise = "lorem ipsum dolor " * 60_000
+    start = time.perf_counter()
+    assert ranker.rank(LIBRARY, f"Write the postmortem of this outage:\n{noise}").fitting == ["incident-review"]
+    assert ranker.rank(LIBRARY, f"{noise}\nWrite the postmortem of this outage.").fitting == ["incident-review"]
+    assert time.perf_counter() - start < 2
+
+
+def test_a_lead_is_told() -> None:
+    """The first is clearly ahead only if no other shares nearly as much with the request."""
+    twins = [Document("a", "Writes a postmortem."), Document("b", "Writes a postmortem.")]
+    ranker = Ranker()
+    assert ranker.rank(LIBRARY, "a postmortem").is_clear
+    assert not ranker.rank(twins, "a postmortem").is_clear
+    assert not ranker.rank(LIBRARY, "hello").is_clear
+
+
+# Indexes.
+
+
+def catalog(word: str, count: int = 1) -> list[Document]:
+    return [Document(f"{word}-{number}", f"About {word}.") for number in range(count)]
+
+
+def test_indexes_are_bounded_by_skills_not_by_catalogs() -> None:
+    """A hundred users with small catalogs all keep their index; large ones make room, and the latest always stays."""
+    indexes = Indexes(most=100)
+    small = [indexes.of(catalog(f"w{number}")) for number in range(90)]
+    assert [indexes.of(catalog(f"w{number}")) for number in range(90)] == small
+    large = indexes.of(catalog("large", 500))
+    assert indexes.of(catalog("large", 500)) is large
+    assert indexes.of(catalog("w0")) is not small[0]
+
+
+class Held:
+    """A skill that can be read once, for its digest, and then not before it is let go."""
+
+    name, tags = "slow-0", ""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.started, self.go = threading.Event(), threading.Event()
+
+    @property
+    def description(self) -> str:
+        self.reads += 1
+        if self.reads == 2:
+            self.started.set()
+            assert self.go.wait(10)
+        return "About slow."
+
+
+def test_an_index_in_the_making_holds_up_nobody_else() -> None:
+    """While one catalog is indexed others are searched, and whoever needs the same one waits for it."""
+    indexes, slow = Indexes(), Held()
+    documents: list[Any] = [slow]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(indexes.of, documents)
+        assert slow.started.wait(10)
+        assert indexes.of(catalog("quick")).search("quick") == ["quick-0"]
+        second = pool.submit(indexes.of, catalog("slow"))
+        slow.go.set()
+        assert first.result(10) is second.result(10)
+
+
+class Broken:
+    """A skill that cannot be indexed the first time."""
+
+    name, tags, reads = "word-0", "", 0
+
+    @property
+    def description(self) -> str:
+        self.reads += 1
+        if self.reads == 2:
+            raise MemoryError("no room")
+        return "About a word."
+
+
+def test_an_index_that_could_not_be_made_is_made_the_next_time() -> None:
+    """A failure is not remembered."""
+    indexes = Indexes()
+    documents: list[Any] = [Broken()]
+    with pytest.raises(MemoryError, match="no room"):
+        indexes.of(documents)
+    assert indexes.of(documents).search("word") == ["word-0"]
+
+
+def test_the_event_loop_is_not_held() -> None:
+    """Indexing and ranking ten thousand skills leaves the event loop free."""
+    library = benchmark.libraries(10_000)[0]
+
+    async def watch() -> float:
+        ranking = asyncio.create_task(Ranker(Topics()).arank(library, "Plan a trip for me, with hotels and trains"))
+        longest, before = 0.0, time.perf_counter()
+        while not ranking.done():
+            await asyncio.sleep(0.001)
+            longest, before = max(longest, time.perf_counter() - before), time.perf_counter()
+        assert (await ranking).fitting
+        return longest
+
+    assert min(asyncio.run(watch()) for _ in range(2)) < 0.2  # the machine may be busy; blocking would take a second
+
+
+# Meaning.
+
+
+@both_modes
+def test_meaning_finds_what_words_do_not(mode: Mode) -> None:
+    """A request that names no word of a skill finds it by its meaning, and words still count."""
+    assert rank(mode, Ranker(), LIBRARY, UNNAMED).fitting == []
+    ranker = Ranker(Topics())
+    found = rank(mode, ranker, LIBRARY, UNNAMED)
+    assert (found.fitting[0], found.names[0], found.trouble) == ("schema-changes", "schema-changes", None)
+    assert rank(mode, ranker, LIBRARY, "postmortem").fitting[0] == "incident-review"
+    assert rank(mode, ranker, LIBRARY, "postmortem", 1).names == ["incident-review"]
+    assert rank(mode, ranker, LIBRARY, UNNAMED, 0) == Ranking([], [])
+
+
+def raising(_vectors: object) -> object:
+    raise ConnectionError("quota exceeded")
+
+
+FAULTS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "raises": (raising, "ConnectionError: quota exceeded"),
+    "too few": (lambda vectors: vectors[1:], "3 vectors for 4 texts"),
+    "too many": (lambda vectors: [*vectors, vectors[0]], "5 vectors for 4 texts"),
+    "different lengths": (lambda vectors: [vectors[0][:-1], *vectors[1:]], "different lengths: 4, 5"),
+    "another length": (lambda vectors: [[*vector, 1.0] for vector in vectors], "has 5 numbers, a skill's 6"),
+    "empty": (lambda vectors: [[] for _ in vectors], "have 0 numbers"),
+    "not a number": (lambda vectors: [[float("nan")] * 5 for _ in vectors], "not finite"),
+    "infinite": (lambda vectors: [[float("inf")] * 5 for _ in vectors], "not finite"),
+    "words": (lambda _vectors: ["abcde"] * 4, "does not hold lists of numbers"),
+    "nothing": (lambda _vectors: None, "NoneType that does not hold"),
+    "late": (lambda vectors: [time.sleep(0.5), vectors][1], "no answer within"),
+}
+
+
+@both_modes
+def test_embeddings_that_fail_leave_the_words(mode: Mode) -> None:
+    """Whatever embeddings do wrong, the ranking by words serves and a reason is told; once well, meaning is back."""
+    for case, (fault, reason) in FAULTS.items():
+        topics = Topics()
+        topics.fault = fault
+        ranker = Ranker(topics, seconds=0.2)
+        found = rank(mode, ranker, LIBRARY, "a postmortem please")
+        assert found.fitting == ["incident-review"], case
+        assert reason in (found.trouble or ""), case
+        topics.fault = lambda vectors: vectors
+        assert rank(mode, ranker, LIBRARY, UNNAMED).fitting[:1] == ["schema-changes"], case
+
+
+class BadQueries(Topics):
+    """Embeddings that fail for requests."""
+
+    def embed_query(self, text: str) -> Any:
+        if "today" in text:
+            raise ConnectionError
+        return None
+
+
+@both_modes
+def test_requests_that_cannot_be_embedded_leave_the_words(mode: Mode) -> None:
+    """A request's own vector may fail as well."""
+    for text, reason in (("a postmortem, today", "ConnectionError"), ("a postmortem", "cannot be used")):
+        topics = BadQueries()
+        found = rank(mode, Ranker(topics), LIBRARY, text)
+        assert found.fitting == ["incident-review"]
+        assert reason in (found.trouble or "")
+        assert topics.embedded == []
+
+
+class Native(Topics):
+    """Embeddings with async methods of their own."""
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        await asyncio.sleep(0)
+        return self.embed_documents(texts)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        assert asyncio.get_running_loop()
+        return self.embed_query(text)
+
+
+class Duck:
+    """Embeddings without async twins, of no framework."""
+
+    def __init__(self) -> None:
+        self._topics = Topics()
+
+    def embed_documents(self, texts: list[str]) -> Any:
+        return tuple(map(tuple, self._topics.embed_documents(texts)))
+
+    def embed_query(self, text: str) -> Any:
+        return tuple(self._topics.embed_query(text))
+
+
+@both_modes
+def test_any_embeddings_will_do(mode: Mode) -> None:
+    """Async methods of their own, or none at all: both work under both drivers."""
+    for embeddings in (Native(), Duck()):
+        assert rank(mode, Ranker(embeddings), LIBRARY, UNNAMED).fitting[:1] == ["schema-changes"]
+
+
+@pytest.mark.parametrize("wrong", [object(), "text-embedding", Topics, lambda _text: [0.0]])
+def test_what_are_no_embeddings_is_refused(wrong: Any) -> None:
+    """A wrong argument is told at once."""
+    with pytest.raises(TypeError, match="embed_documents"):
+        Ranker(wrong)
+
+
+@both_modes
+def test_only_what_changed_is_embedded(mode: Mode) -> None:
+    """Ten thousand skills are embedded once, in batches; afterwards only new and changed ones."""
+    topics = Topics()
+    ranker = Ranker(topics, seconds=60)
+    count = 10_000 if mode == "async" else 1_000
+    [library] = benchmark.libraries(count)
+    assert rank(mode, ranker, library, UNNAMED).trouble is None
+    assert len(topics.embedded) == len(set(topics.embedded)) == count
+    assert topics.calls < 200
+    topics.embedded.clear()
+    rank(mode, ranker, library, "another request about a trip to Lisbon")
+    assert topics.embedded == []
+    changed = [
+        *library[:5],
+        Document(library[5].name, "Now about something else."),
+        *library[6:],
+        Document("new", "New."),
+    ]
+    rank(mode, ranker, changed, UNNAMED)
+    rank(mode, ranker, library, UNNAMED)
+    assert len(topics.embedded) == 2
+
+
+@both_modes
+def test_a_large_library_is_embedded_over_several_requests(mode: Mode) -> None:
+    """Embeddings too slow for one request go on with the next ones, which use what was embedded."""
+    topics = Topics()
+    topics.fault = lambda vectors: [time.sleep(0.06), vectors][1]
+    ranker = Ranker(topics, seconds=0.2)
+    library = [*LIBRARY, *catalog("filler", 400)]
+    troubles = []
+    for _ in range(20):
+        found = rank(mode, ranker, library, UNNAMED)
+        if found.trouble is None:
+            break
+        troubles.append(found.trouble)
+    assert found.fitting[0] == "schema-changes"
+    assert troubles
+    assert any("of 404 skills are embedded so far" in trouble for trouble in troubles)
+    assert len(topics.embedded) < 4 * 404  # a batch that comes too late is embedded again
+
+
+@both_modes
+def test_a_model_that_changes_is_noticed(mode: Mode) -> None:
+    """Vectors of another length than the request's are made again, whatever the model is called."""
+    topics = Topics()
+    ranker = Ranker(topics)
+    for size, model in ((5, "topics"), (9, "topics"), (9, "other"), (5, "topics")):
+        topics.size, topics.model = size, model
+        topics.embedded.clear()
+        found = rank(mode, ranker, LIBRARY, UNNAMED)
+        assert (found.fitting[0], found.trouble, len(topics.embedded)) == ("schema-changes", None, 4)
+
+
+def test_threads_share_the_embedding() -> None:
+    """Thirty users who ask at the same moment cost one embedding of each skill."""
+    topics = Topics()
+    topics.fault = lambda vectors: [time.sleep(0.02), vectors][1]
+    ranker = Ranker(topics)
+    library = [*LIBRARY, *catalog("filler", 300)]
+    with ThreadPoolExecutor(30) as pool:
+        found = list(pool.map(lambda _: ranker.rank(library, UNNAMED), range(30)))
+    assert {ranking.fitting[0] for ranking in found} == {"schema-changes"}
+    assert len(topics.embedded) == 304
+
+
+def test_tasks_share_the_embedding() -> None:
+    """Runs on one event loop cost one embedding of each skill, and one that is cancelled leaves its part to others."""
+    topics = Native()
+    library = [*LIBRARY, *catalog("filler", 300)]
+
+    class Slow(Native):
+        async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+            await asyncio.sleep(0.05)
+            return topics.embed_documents(texts)
+
+    async def main() -> list[Ranking]:
+        ranker = Ranker(Slow())
+        leaving = asyncio.create_task(ranker.arank(library, UNNAMED))
+        await asyncio.sleep(0.1)
+        leaving.cancel()
+        found = await asyncio.gather(*(ranker.arank(library, UNNAMED) for _ in range(10)))
+        assert leaving.cancelled()
+        return found
+
+    assert {ranking.fitting[0] for ranking in asyncio.run(main())} == {"schema-changes"}
+    assert len(topics.embedded) == 304
+
+
+# The store.
+
+
+@both_modes
+def test_a_store_serves_other_processes(mode: Mode) -> None:
+    """With a store a second process embeds nothing, and later only what changed."""
+    store = InMemoryStore()
+    library = [*LIBRARY, *catalog("filler", 300)]
+    first, second = Topics(), Topics()
+    assert rank(mode, Ranker(first), library, UNNAMED, store=store).trouble is None
+    again = Ranker(second)
+    assert rank(mode, again, library, UNNAMED, store=store).fitting[0] == "schema-changes"
+    assert (len(first.embedded), second.embedded) == (304, [])
+    rank(mode, again, [*library, Document("new", "New.")], UNNAMED, store=store)
+    assert len(second.embedded) == 1
+    third = Topics()
+    rank(mode, Ranker(third), [*library, Document("new", "New.")], UNNAMED, store=store)
+    assert third.embedded == []
+
+
+@both_modes
+def test_a_store_keeps_models_apart(mode: Mode) -> None:
+    """Vectors of another model in the store are never used, whether its name differs or only their length."""
+    store = InMemoryStore()
+    for embeddings in (Topics(model="other"), Topics(), Topics(dimensions=9), Topics(dimensions=9)):
+        found = rank(mode, Ranker(embeddings), LIBRARY, UNNAMED, store=store)
+        assert found.fitting[0] == "schema-changes"
+    assert len(embeddings.embedded) == 0
+
+
+@both_modes
+def test_what_others_wrote_to_a_store_is_passed_over(mode: Mode) -> None:
+    """Values of any shape in the store neither raise nor count."""
+    store = InMemoryStore()
+    rank(mode, Ranker(Topics()), LIBRARY, UNNAMED, store=store)
+    [namespace] = store.list_namespaces(prefix=STORE_NAMESPACE)
+    items = store.search(namespace)
+    hostile: list[Any] = [None, "x", [], {"k": 1}, {"k": "!!"}, {"k": "AAA="}, {"k": "A" * 10_000_000}, {1: {}}, 7]
+    for value in hostile:
+        for item in items:
+            known = dict.fromkeys(item.value["vectors"], next(iter(value.values()))) if value == {"k": 1} else value
+            store.put(namespace, item.key, {"vectors": known})
+        topics = Topics()
+        found = rank(mode, Ranker(topics), LIBRARY, UNNAMED, store=store)
+        assert (found.fitting[0], found.trouble, len(topics.embedded)) == ("schema-changes", None, 4)
+
+
+class DownStore(InMemoryStore):
+    """A store that does not answer."""
+
+    def batch(self, ops: Any) -> Any:
+        raise ConnectionError(f"{len(list(ops))} operations refused")
+
+    async def abatch(self, ops: Any) -> Any:
+        return self.batch(ops)
+
+
+@both_modes
+def test_a_store_that_fails_costs_no_ranking(mode: Mode) -> None:
+    """Without its store meaning is still ranked, and the reason is told."""
+    found = rank(mode, Ranker(Topics()), LIBRARY, UNNAMED, store=DownStore())
+    assert found.fitting[0] == "schema-changes"
+    assert "The store that keeps vectors failed: ConnectionError: 1 operations refused" in (found.trouble or "")
+
+
+# Vectors.
+
+
+def test_vectors_are_bounded() -> None:
+    """What was not used for longest leaves, by count and by size."""
+    memory = VectorMemory(most=3, numbers=8)
+    for key in "abc":
+        memory.keep({key: checked_vectors([[1.0, 0.0]], 1)[0]})
+    memory.find(["a"])
+    memory.keep({"d": checked_vectors([[1.0, 0.0]], 1)[0]})
+    assert set(memory.find("abcd")) == {"a", "c", "d"}
+    memory.keep({"e": checked_vectors([[1.0] * 6], 1)[0]})
+    assert len(memory) == 2
+
+
+def test_models_are_told_apart() -> None:
+    """The class and the model that it names make a model; a property that raises says nothing."""
+
+    class Shy(Topics):
+        @property
+        def deployment(self) -> str:
+            raise RuntimeError("not connected")
+
+    assert len({model_identity(embeddings) for embeddings in (Topics(), Topics(model="b"), Shy(), Duck())}) == 4
+    assert model_identity(Topics()) == model_identity(Topics())
+
+
+def test_copies_remember_nothing() -> None:
+    """A copy of a ranker shares the user's embeddings and nothing else."""
+    topics = Topics()
+    ranker = Ranker(topics)
+    ranker.rank(LIBRARY, UNNAMED)
+    copy.deepcopy(ranker).rank(LIBRARY, UNNAMED)
+    assert len(topics.embedded) == 8
+
+
+def test_any_text_is_ranked() -> None:
+    """Surrogates, NUL and control characters in skills and requests are text like any other."""
+    odd = [Document("\ud800", "\x00 \udfff postmortem"), Document("b\x01", "\u202e")]
+    for ranker in (Ranker(), Ranker(Topics())):
+        assert ranker.rank(odd, "a postmortem \ud800 \x00").names[0] == "\ud800"

@@ -1,0 +1,489 @@
+"""`run_skill_script` in real agents: who may run what, through which backend, and what the model reads."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents import create_deep_agent
+from deepagents.backends import CompositeBackend, FilesystemBackend, LocalShellBackend
+from deepagents.backends.protocol import ExecuteResponse
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from deepskills import InlineBackend, InlineSkill, SkillsMiddleware
+from deepskills.extensions import SkillScripts, ToolPolicy
+from deepskills.testing import ScriptedChatModel, call_tools
+from support import MODES, Conversation, Mode, load, run, skill_md, tool_messages, unload, write_files
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "skills"
+
+ENVIRONMENT = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+
+
+def script(name: str = "run.py", args: Any = (), skill: str = "tool") -> tuple[str, dict[str, Any]]:
+    """Return a call of `run_skill_script`, as `call_tools` takes it."""
+    return "run_skill_script", {"skill_name": skill, "script_name": name, "args": list(args)}
+
+
+def shell(root: Path, **options: Any) -> LocalShellBackend:
+    """Return a backend with a shell; what its commands write to the temporary directory lies below the root."""
+    (root / "temporary").mkdir(exist_ok=True)
+    return LocalShellBackend(root_dir=root, env={**ENVIRONMENT, "TMPDIR": str(root / "temporary")}, **options)
+
+
+def write_skill(root: Path, **scripts: str | bytes) -> None:
+    """Write a skill named `tool` with these scripts, named by their stem and written in Python."""
+    files = {f"skills/tool/scripts/{name}.py": content for name, content in scripts.items()}
+    write_files(root, {"skills/tool/SKILL.md": skill_md("tool"), **files})
+
+
+def talk_to(mode: Mode, root: Path, scripts: SkillScripts | None = None, **options: Any) -> Conversation:
+    """Return a conversation with an agent that can run scripts, in which `tool` is loaded."""
+    backend = options.pop("backend", None) or shell(root)
+    middleware = SkillsMiddleware(
+        backend=backend, sources=["/skills"], extensions=[scripts or SkillScripts()], **options
+    )
+    talk = Conversation(mode, middleware)
+    talk.call(load("tool"))
+    return talk
+
+
+def left_behind(root: Path) -> list[str]:
+    """Return what commands left in the places that they write to."""
+    return [path.name for path in [*(root / "temporary").iterdir(), *root.glob(".deepskills*"), *root.glob("tmp")]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_scripts_of_the_example_skills_do_their_work(mode: Mode, tmp_path: Path) -> None:
+    """A CSV file is profiled and a timeline is sorted, with files of the working directory."""
+    shutil.copytree(EXAMPLES, tmp_path / "skills")
+    (tmp_path / "sales of may.csv").write_text("region,amount\nnorth,10\nsouth,30\n")
+    (tmp_path / "events.txt").write_text(
+        "2024-05-01T14:30:00Z | fixed | chat\n2024-05-01 16:02 +02:00 | alert | pager\n"
+    )
+    middleware = SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[SkillScripts()])
+    talk = Conversation(mode, middleware)
+    talk.call(load("csv-report"), load("incident-review"))
+    profile, timeline = talk.call(
+        script("profile_csv.py", ["sales of may.csv"], "csv-report"),
+        script("scripts/sort_timeline.py", ["events.txt", "--gap", 15], "Incident-Review"),
+    )
+    assert profile.text.startswith("The script ended with exit code 0. Its output:\n")
+    assert "amount" in profile.text
+    assert (profile.status, profile.artifact) == ("success", {"exit_code": 0})
+    rows = [line for line in timeline.text.splitlines() if line.startswith("| ")]
+    assert rows[2:] == [
+        "| 2024-05-01 14:02 | alert | pager |",
+        "| | *gap of 28 minutes* | |",
+        "| 2024-05-01 14:30 | fixed | chat |",
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_only_scripts_of_loaded_skills_run(mode: Mode, tmp_path: Path) -> None:
+    """What is not loaded, hidden, unknown, elsewhere or not a script is refused with a reason, and nothing runs."""
+    write_skill(tmp_path, run="open('ran', 'w')")
+    write_files(
+        tmp_path,
+        {
+            "skills/other/SKILL.md": skill_md("other"),
+            "skills/other/scripts/run.py": "open('ran', 'w')",
+            "skills/hidden/SKILL.md": skill_md("hidden", disable_model_invocation="true"),
+            "outside.py": "open('ran', 'w')",
+            "skills/tool/scripts/dir/x.txt": "no script",
+            "skills/tool/references/run.py": "open('ran', 'w')",
+        },
+    )
+    (tmp_path / "skills/tool/scripts/link.py").symlink_to(tmp_path / "outside.py")
+    talk = talk_to(mode, tmp_path)
+    refused = {
+        ("other", "run.py"): "not loaded. Call `load_skill` first",
+        ("hidden", "run.py"): "No loaded skill is named `hidden`. Loaded now: `tool`.",
+        ("nothing", "run.py"): "No loaded skill is named `nothing`. Loaded now: `tool`.",
+        ("tool", "missing.py"): "has no file",
+        ("tool", "../../../outside.py"): "refused",
+        ("tool", "../references/run.py"): "refused",
+        ("tool", "/etc/passwd"): "refused",
+        ("tool", "link.py"): "leads out",
+        ("tool", "dir"): "has no file",
+        ("tool", "dir/x.txt"): "Cannot tell which program runs",
+        ("tool", ""): "refused",
+        ("tool", "run.py\x00"): "refused",
+    }
+    answers = talk.call(*(script(name, skill=skill) for skill, name in refused))
+    differing = [
+        (call, answer.text)
+        for (call, reason), answer in zip(refused.items(), answers, strict=True)
+        if reason not in answer.text or answer.status != "error"
+    ]
+    assert differing == []
+    [nul] = talk.call(script(args=["a\x00b"]))
+    assert "NUL" in nul.text
+    assert not (tmp_path / "ran").exists()
+    talk.call(unload("tool"))
+    assert "not loaded" in talk.call(script())[0].text
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_arguments_arrive_as_they_are(mode: Mode, tmp_path: Path) -> None:
+    """Spaces, quotes, substitutions, newlines, options and 100 KB reach the script as the model gave them."""
+    write_skill(tmp_path, run="import sys, json; json.dump(sys.argv[1:], open('given', 'w'))")
+    talk = talk_to(mode, tmp_path)
+    for given in (["a b", "'\"", "$(touch pwned)", "`id`", "a\nb", "--help", "-", "", "é周"], ["x'" * 50_000, "y"], []):
+        [answer] = talk.call(script(args=given))
+        assert answer.text == "The script ended with exit code 0. It wrote nothing."
+        assert json.loads((tmp_path / "given").read_text()) == given
+    assert not (tmp_path / "pwned").exists()
+    assert left_behind(tmp_path) == []
+
+
+def test_the_schema_names_its_parameters(tmp_path: Path) -> None:
+    """The model sees `skill_name`, `script_name` and an optional list `args`."""
+    write_skill(tmp_path)
+    middleware = SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[SkillScripts()])
+    [tool] = [tool for tool in middleware.tools if tool.name == "run_skill_script"]
+    schema: Any = tool.tool_call_schema
+    properties = schema.model_json_schema()
+    assert list(properties["properties"]) == ["skill_name", "script_name", "args"]
+    assert properties["required"] == ["skill_name", "script_name"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_tool_is_offered_where_it_can_work(mode: Mode, tmp_path: Path) -> None:
+    """Without a shell and without a runner the model does not see the tool, and a call of it is refused."""
+    write_skill(tmp_path, run="print(1)")
+    files = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+    without = talk_to(mode, tmp_path, backend=files)
+    [answer] = without.call(script())
+    assert "run_skill_script" not in without.model.requests[0].tools
+    assert "load_skill" in without.model.requests[0].tools
+    assert answer.status == "error"
+    assert "cannot be run here" in answer.text
+    by_runner = talk_to(mode, tmp_path, SkillScripts(lambda *_: ExecuteResponse("ran")), backend=files)
+    assert "run_skill_script" in by_runner.model.requests[0].tools
+    with_shell = talk_to(mode, tmp_path, backend=CompositeBackend(default=shell(tmp_path), routes={}))
+    assert "run_skill_script" in with_shell.model.requests[0].tools
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_runner_runs_where_the_backend_cannot(mode: Mode, tmp_path: Path) -> None:
+    """A function, sync or async, is given what it needs; with a shell in the backend it is not asked."""
+    write_skill(tmp_path, run="print('by the shell')")
+    files = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+    given: list[Any] = []
+
+    def runner(*values: Any) -> ExecuteResponse:
+        given.append(values)
+        return ExecuteResponse("done with value-of-key", exit_code=3)
+
+    async def arunner(*values: Any) -> ExecuteResponse:
+        await asyncio.sleep(0)
+        return runner(*values)
+
+    for function in (runner, arunner):
+        scripts = SkillScripts(function, env=lambda _runtime, _skill: {"KEY": "value-of-key"}, timeout=7)
+        [answer] = talk_to(mode, tmp_path, scripts, backend=files).call(script(args=["a b"]))
+        assert answer.text == "The script ended with exit code 3. Its output:\ndone with [secret]"
+        path = str(tmp_path / "skills/tool/scripts/run.py")
+        assert given.pop() == ("tool", path, ["a b"], {"KEY": "value-of-key"}, 7)
+        [answer] = talk_to(mode, tmp_path, SkillScripts(function)).call(script())
+        assert "by the shell" in answer.text
+        assert given == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_runner_that_fails_costs_its_call(mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that raises, answers nonsense or does not answer is told; the run goes on."""
+    monkeypatch.setattr("deepskills._files.running.GRACE_SECONDS", -0.7)
+    write_skill(tmp_path, run="print(1)")
+
+    def broken(*_given: Any) -> ExecuteResponse:
+        raise RuntimeError("no machine left for value-of-key")
+
+    def late(*_given: Any) -> ExecuteResponse:
+        time.sleep(1)
+        return ExecuteResponse("late")
+
+    async def alate(*_given: Any) -> ExecuteResponse:
+        await asyncio.sleep(1)
+        return ExecuteResponse("late")
+
+    wrong: Any = lambda *_given: "text"  # noqa: E731 - one of a row of functions
+    told = {broken: "no machine left for [secret]", wrong: "returned str", late: "in time", alate: "in time"}
+    for function, reason in told.items():
+        scripts = SkillScripts(function, env=lambda _runtime, _skill: {"KEY": "value-of-key"}, timeout=1)
+        files = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+        talk = talk_to(mode, tmp_path, scripts, backend=files)
+        [answer] = talk.call(script())
+        assert (answer.status, reason in answer.text) == ("error", True), answer.text
+        assert talk.result["messages"][-1].text == "Done."
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_user_has_a_shell_of_their_own(mode: Mode, tmp_path: Path) -> None:
+    """With a factory of backends scripts run in the user's own directory, and not at all for one without a shell."""
+
+    @dataclass
+    class Context:
+        user: str
+
+    for user in ("ada", "bob", "eve"):
+        write_skill(tmp_path / user, run=f"import os; print('{user}', os.path.basename(os.getcwd()))")
+
+    def backend(runtime: Any) -> Any:
+        root = tmp_path / runtime.context.user
+        return FilesystemBackend(root_dir=root) if runtime.context.user == "eve" else shell(root)
+
+    model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(script())] * 3)
+    middleware: Any = SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[SkillScripts()])
+    agent = create_agent(model, middleware=[middleware], context_schema=Context)
+    for user in ("ada", "bob"):
+        model.requests.clear()
+        answer = tool_messages(run(mode, agent, context=Context(user)))[-1]
+        assert answer.text.endswith(f"Its output:\n{user} {user}\n")
+    model.requests.clear()
+    assert "cannot be run here" in tool_messages(run(mode, agent, context=Context("eve")))[-1].text
+    assert "run_skill_script" not in model.requests[0].tools
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_inline_skills_bring_scripts_along(mode: Mode, tmp_path: Path) -> None:
+    """A script written in Python code runs in the shell of the backend that its own is mounted in."""
+    content = "import os, sys, words; print(words.hello(), sys.argv[1], len(os.environ.get('KEY', '')))"
+    helper = "import pathlib\ndef hello(): return (pathlib.Path(__file__).parents[1] / 'assets/hello.txt').read_text()"
+
+    def broken() -> str:
+        raise ValueError("not today")
+
+    files: dict[str, Any] = {
+        "scripts/run.py": lambda: content,
+        "scripts/words.py": helper,
+        "assets/hello.txt": "hello",
+        "assets/large.bin": bytes(5_000_000),
+        "assets/broken.txt": broken,
+    }
+    skill = InlineSkill("tool", "Runs.", "Run it.", files=files)
+    backend = CompositeBackend(default=shell(tmp_path), routes={"/skills/": InlineBackend([skill])})
+    given: dict[str, str] = {}
+    for key, size in (("", 0), ("value-of-key", 12)):
+        given.update({"KEY": key} if key else {})
+        scripts = SkillScripts(env=lambda _runtime, _skill: given)
+        [answer] = talk_to(mode, tmp_path, scripts, backend=backend).call(script(args=["a b"]))
+        assert answer.text.endswith(f"Its output:\nhello a b {size}\n")
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_failures_of_a_script_are_told(mode: Mode, tmp_path: Path) -> None:
+    """Exit codes, signals, both streams, bytes that are not text and huge output reach the model in bounds."""
+    write_skill(
+        tmp_path,
+        fails="import sys; print('out'); print('err', file=sys.stderr, flush=True); sys.exit(3)",
+        killed="import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        raises="raise ValueError('no such column')",
+        bytes="import os; os.write(1, b'caf\\xe9 au lait')",
+        binary="import os; os.write(1, bytes(range(256)) * 100)",
+        huge="for n in range(200_000): print('line', n)",
+    )
+    names = ("fails", "killed", "raises", "bytes", "binary", "huge")
+    answers = dict(zip(names, talk_to(mode, tmp_path).call(*(script(f"{name}.py") for name in names)), strict=True))
+    assert answers["fails"].text == "The script ended with exit code 3. Its output:\nerr\nout\n"
+    assert answers["fails"].artifact == {"exit_code": 3}
+    assert "exit code 137 (ended by SIGKILL)" in answers["killed"].text
+    assert "ValueError: no such column" in answers["raises"].text
+    assert answers["bytes"].text.endswith("caf\ufffd au lait")
+    assert "not text: 25,600 bytes" in answers["binary"].text
+    huge = answers["huge"].text.partition("Its output:\n")[2]
+    assert len(huge) <= 20_000
+    assert huge.startswith("line 0\n")
+    assert huge.endswith("line 199999\n")
+    assert "bytes of output are left out here" in huge
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_script_that_takes_too_long_is_ended(mode: Mode, tmp_path: Path) -> None:
+    """The model reads that it was ended and what it wrote until then; nothing of it runs on."""
+    mark = f"4{os.getpid()}"
+    write_skill(tmp_path, run=f"import os; print('begun', flush=True); os.system('sleep {mark} & sleep {mark}')")
+    [answer] = talk_to(mode, tmp_path, SkillScripts(timeout=1)).call(script())
+    assert answer.status == "error"
+    assert answer.text == (
+        "The script took too long: it was ended, with everything that it had started. Its output:\nbegun\n"
+    )
+    assert running(mark) == []
+    assert left_behind(tmp_path) == []
+
+
+def running(mark: str) -> list[str]:
+    """Return the command lines of live processes that hold a mark."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (path / "cmdline").read_bytes().replace(b"\x00", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if mark in line and str(os.getpid()) != path.name:
+            found.append(line)
+    return found
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 5) -> bool:
+    """Return whether something becomes true in time."""
+    deadline = time.monotonic() + seconds
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return is_true()
+
+
+@pytest.mark.parametrize("env", [None, {"KEY": "value-of-key"}])
+def test_a_cancelled_run_ends_its_scripts(env: dict[str, str] | None, tmp_path: Path) -> None:
+    """When a run is cancelled, the scripts that it started end with it, and leave no file."""
+    mark = f"5{os.getpid()}"
+    write_skill(tmp_path, run=f"import os; os.system('setsid sleep {mark} & sleep {mark}')")
+    scripts = SkillScripts(env=lambda _runtime, _skill: env)
+    model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(*[script()] * 8)])
+    middleware = SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[scripts])
+    agent = create_agent(model, middleware=[middleware])
+
+    async def cancel() -> float:
+        task = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("go")]}))
+        await asyncio.to_thread(wait_until, lambda: len(running(f"sleep {mark}")) >= 8, 30)
+        started = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - started
+
+    assert asyncio.run(cancel()) < 10
+    assert wait_until(lambda: running(mark) == [])
+    assert wait_until(lambda: left_behind(tmp_path) == [])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_twenty_calls_in_one_turn_do_not_meet(mode: Mode, tmp_path: Path) -> None:
+    """Each call of a turn has its own process, files and answer."""
+    write_skill(tmp_path, run="import os, sys; print(sys.argv[1], len(os.environ['KEY']))")
+    scripts = SkillScripts(env=lambda _runtime, _skill: {"KEY": "value-of-key"})
+    answers = talk_to(mode, tmp_path, scripts).call(*(script(args=[f"number {n}"]) for n in range(20)))
+    assert [answer.text.rpartition("\n")[0].rpartition("\n")[2] for answer in answers] == [
+        f"number {n} 12" for n in range(20)
+    ]
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_script_is_an_event(mode: Mode, tmp_path: Path) -> None:
+    """The custom stream tells script, exit code and seconds, and where the skill came from; refusals are no event."""
+    write_skill(tmp_path, run="import sys; sys.exit(int(sys.argv[1]))", slow="import time; time.sleep(9)")
+    model = ScriptedChatModel(
+        replies=[
+            call_tools(load("tool")),
+            call_tools(script(args=["4"]), script("slow.py"), script("missing.py")),
+        ]
+    )
+    scripts = SkillScripts(timeout=1)
+    middleware = SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[scripts])
+    agent = create_agent(model, middleware=[middleware])
+    given: Any = {"messages": [HumanMessage("go")]}
+
+    async def astream() -> list[Any]:
+        return [event async for event in agent.astream(given, stream_mode="custom")]
+
+    streamed = list(agent.stream(given, stream_mode="custom")) if mode == "sync" else asyncio.run(astream())
+    events = sorted(
+        (event for event in streamed if event["type"] == "skill.script"), key=lambda event: str(event["script"])
+    )
+    assert [(event["skill"], event["script"], event["exit_code"]) for event in events] == [
+        ("tool", "scripts/run.py", 4),
+        ("tool", "scripts/slow.py", None),
+    ]
+    assert [set(event) for event in events] == [
+        {"type", "skill", "script", "exit_code", "seconds", "source", "digest", "trigger"}
+    ] * 2
+    assert 0 < events[0]["seconds"] < events[1]["seconds"] < 10
+    assert (events[0]["source"].rstrip("/"), events[0]["trigger"]) == ("/skills", "model")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_human_may_decide_on_each_script(mode: Mode, tmp_path: Path) -> None:
+    """`HumanInTheLoopMiddleware` on the tool: rejected it does not run, edited it runs with other arguments."""
+    write_skill(tmp_path, run="import sys; open('ran', 'a').write(sys.argv[1])")
+    model = ScriptedChatModel(
+        replies=[call_tools(load("tool")), call_tools(script(args=["no"])), call_tools(script(args=["edit"])), "Done."]
+    )
+    middleware: list[Any] = [
+        SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[SkillScripts()]),
+        HumanInTheLoopMiddleware(interrupt_on={"run_skill_script": True}),
+    ]
+    agent = create_deep_agent(model, middleware=middleware, checkpointer=InMemorySaver())
+    config = {"configurable": {"thread_id": "1"}}
+    assert "__interrupt__" in run(mode, agent, "go", config)
+    rejected = run(mode, agent, Command(resume={"decisions": [{"type": "reject", "message": "Not that."}]}), config)
+    assert not (tmp_path / "ran").exists()
+    assert "__interrupt__" in rejected
+    name, arguments = script(args=["yes"])
+    decision = {"type": "edit", "edited_action": {"name": name, "args": arguments}}
+    result = run(mode, agent, Command(resume={"decisions": [decision]}), config)
+    assert (tmp_path / "ran").read_text() == "yes"
+    answers = [message for message in tool_messages(result) if message.name == "run_skill_script"]
+    assert [answer.status for answer in answers] == ["error", "success"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_policy_decides_on_the_tool(mode: Mode, tmp_path: Path) -> None:
+    """`disallowed-tools` of a skill in use takes the tool away; `allowed-tools` that names it lets it run."""
+    write_files(
+        tmp_path,
+        {
+            "skills/tool/SKILL.md": skill_md("tool", allowed_tools=["run_skill_script"]),
+            "skills/tool/scripts/run.py": "print('ran')",
+            "skills/never/SKILL.md": skill_md("never", disallowed_tools=["run_skill_script"]),
+        },
+    )
+    middleware = SkillsMiddleware(
+        backend=shell(tmp_path), sources=["/skills"], extensions=[ToolPolicy(mode="enforce"), SkillScripts()]
+    )
+    talk = Conversation(mode, middleware)
+    talk.call(load("tool"))
+    assert "ran" in talk.call(script())[0].text
+    talk.call(load("never"))
+    [refused] = talk.call(script())
+    assert refused.status == "error"
+    assert "ran" not in refused.text.splitlines()
+    assert "run_skill_script" not in talk.model.requests[-1].tools
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    """Wrong values are named when the extension is made."""
+    wrong: dict[str, dict[str, Any]] = {
+        "timeout": {"timeout": 0},
+        "timeout must": {"timeout": 1.5},
+        "max_output": {"max_output": 10},
+        "runner": {"runner": "bash"},
+        "env": {"env": {"KEY": "x"}},
+    }
+    for match, options in wrong.items():
+        with pytest.raises(ValueError, match=match):
+            SkillScripts(**options)
+
+
+def test_answers_belong_to_their_calls(tmp_path: Path) -> None:
+    """Every call of a turn has one answer, under its own id."""
+    write_skill(tmp_path, run="print(1)")
+    talk = talk_to("sync", tmp_path)
+    reply = call_tools(script(), script("missing.py"), script())
+    answers = talk.say(reply)
+    assert [answer.tool_call_id for answer in answers] == [call["id"] for call in reply.tool_calls]
+    assert all(isinstance(answer, ToolMessage) and answer.name == "run_skill_script" for answer in answers)

@@ -1,0 +1,212 @@
+"""Secrets of scripts: the process has them, and nothing else: no message, state, checkpoint, event, log or error."""
+
+import asyncio
+import base64
+import logging
+import os
+import sys
+import urllib.parse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents.backends import FilesystemBackend, LocalShellBackend
+from deepagents.backends.protocol import ExecuteResponse
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+from deepskills import SkillsMiddleware
+from deepskills.extensions import SkillScripts
+from deepskills.testing import ScriptedChatModel, call_tools
+from support import MODES, Mode, load, skill_md, write_files
+
+VALUE = "sk-live/T0p+Sëcret 'q'\"&=42"
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+FORMS = (
+    VALUE,
+    VALUE[3:-3],
+    base64.b64encode(VALUE.encode()).decode(),
+    base64.b64encode(VALUE.encode()).decode().rstrip("="),
+    base64.urlsafe_b64encode(VALUE.encode()).decode(),
+    base64.b64encode(b"user:" + VALUE.encode()).decode()[8:-4],
+    urllib.parse.quote(VALUE),
+    urllib.parse.quote(VALUE, safe=""),
+    urllib.parse.quote_plus(VALUE),
+    VALUE.encode().hex(),
+)
+"""What must be found nowhere."""
+
+PRINTS_ALL = """
+import base64, json, os, sys, urllib.parse
+v = os.environ['KEY']
+print('used', len(v))
+print(v, repr(v), json.dumps(v), file=sys.stderr)
+print(base64.b64encode(v.encode()).decode(), base64.urlsafe_b64encode(v.encode()).decode())
+print(base64.encodebytes(b'x' * 61 + v.encode()).decode(), base64.b64encode(b'user:' + v.encode()).decode())
+print(urllib.parse.quote(v), urllib.parse.quote(v, safe=''), urllib.parse.quote_plus(v), v.encode().hex())
+"""
+
+SCRIPTS = {
+    "prints.py": PRINTS_ALL,
+    "exits.py": PRINTS_ALL + "sys.exit(5)\n",
+    "raises.py": "import os\nraise RuntimeError('cannot use ' + os.environ['KEY'])\n",
+    "traces.sh": 'set -x\ncurl_command="$KEY"\necho "$KEY" | base64\nenv\n',
+    "hangs.py": PRINTS_ALL + "sys.stdout.flush(); import time; time.sleep(60)\n",
+    "much.py": PRINTS_ALL + "for _ in range(3000): print(v, end='')\n",
+    "binary.py": "import os\nos.write(1, os.environ['KEY'].encode('utf-16-le') + bytes(200))\n",
+    "unknown.xyz": "nothing runs this\n",
+    "none.py": "#!/usr/bin/env no-such-program\n",
+}
+
+
+class LeakyShell(LocalShellBackend):
+    """A backend whose failures repeat everything that it was given."""
+
+    fails_at = ""
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> Any:
+        if self.fails_at == "upload":
+            raise OSError(f"cannot write {files!r} {b''.join(content for _, content in files).decode()}")
+        return super().upload_files(files)
+
+    def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
+        if self.fails_at == "execute" and "_ds_text" in command:
+            job = next(Path(self.cwd).glob(".deepskills-*/job")).read_text()
+            raise OSError(f"cannot run {command} with {job}")
+        if self.fails_at == "answer" and "_ds_text" in command:
+            return ExecuteResponse(next(Path(self.cwd).glob(".deepskills-*/job")).read_text(), exit_code=1)
+        return super().execute(command, timeout=timeout)
+
+
+def converse(mode: Mode, middleware: SkillsMiddleware, script_name: str) -> tuple[str, str]:
+    """Run a script in an agent; return its answer, and all that can be seen of the run."""
+    arguments = {"skill_name": "tool", "script_name": script_name}
+    model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(("run_skill_script", arguments))])
+    saver = InMemorySaver()
+    agent = create_agent(model, middleware=[middleware], checkpointer=saver)
+    config: Any = {"configurable": {"thread_id": "1"}}
+    given: Any = {"messages": [HumanMessage("go")]}
+    modes: Any = ["values", "updates", "custom", "messages", "tasks", "checkpoints"]
+
+    async def astream() -> list[Any]:
+        return [event async for event in agent.astream(given, config, stream_mode=modes)]
+
+    events = list(agent.stream(given, config, stream_mode=modes)) if mode == "sync" else asyncio.run(astream())
+    state = agent.get_state(config)
+    raw = [value[1] for value in saver.blobs.values()]
+    raw += [write[2][1] for writes in saver.writes.values() for write in writes.values()]
+    seen = [repr(events), repr(state), repr([request.messages for request in model.requests])]
+    seen += [data.decode(errors="replace") for data in raw]
+    answer = next(message for message in reversed(state.values["messages"]) if message.type == "tool")
+    return answer.text, "\n".join(seen)
+
+
+def leaks(seen: str) -> list[str]:
+    """Return the forms of the secret that a text holds, also as `repr` writes them."""
+    return [form for form in FORMS if form in seen or repr(form)[1:-1] in seen]
+
+
+def environment(root: Path) -> dict[str, str]:
+    """Return variables for a shell whose temporary directory is its own."""
+    (root / "temporary").mkdir(exist_ok=True)
+    return {"PATH": PATH, "TMPDIR": str(root / "temporary")}
+
+
+def skills(backend: Any, **options: Any) -> SkillsMiddleware:
+    scripts = SkillScripts(**{"env": lambda _runtime, _skill: {"KEY": VALUE}, "timeout": 1, **options})
+    return SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[scripts])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A directory with a skill whose scripts try to give their secret away."""
+    files = {f"skills/tool/scripts/{name}": content for name, content in SCRIPTS.items()}
+    write_files(tmp_path, {"skills/tool/SKILL.md": skill_md("tool"), **files})
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_script_gives_its_secret_away(mode: Mode, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever a script prints and however it ends, the value is in its process alone."""
+    caplog.set_level(logging.DEBUG)
+    middleware = skills(LocalShellBackend(root_dir=root, env=environment(root)))
+    answers, found = {}, {}
+    for name in (*SCRIPTS, "missing.py", "../x.py"):
+        answers[name], seen = converse(mode, middleware, name)
+        found[name] = leaks(seen)
+    assert {name: forms for name, forms in found.items() if forms} == {}
+    assert leaks(caplog.text) == []
+    used = f"used {len(VALUE)}"
+    assert {name for name, text in answers.items() if used in text} == {"prints.py", "exits.py", "hangs.py", "much.py"}
+    assert "RuntimeError: cannot use [secret]" in answers["raises.py"]
+    assert "KEY=[secret]" in answers["traces.sh"]
+    assert "too long" in answers["hangs.py"]
+    assert list(root.glob(".deepskills*")) == []
+    assert list((root / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_failure_gives_a_secret_away(mode: Mode, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Backends, runners and functions whose errors repeat what they were given leave no trace of it."""
+    caplog.set_level(logging.DEBUG)
+
+    def leaky(fails_at: str) -> SkillsMiddleware:
+        backend = LeakyShell(root_dir=root, env=environment(root))
+        backend.fails_at = fails_at
+        return skills(backend)
+
+    def env_that_fails(_runtime: Any, _skill: Any) -> Any:
+        raise KeyError(f"no key like {VALUE}")
+
+    async def aenv_that_fails(_runtime: Any, _skill: Any) -> Any:
+        raise KeyError(f"no key like {VALUE}")
+
+    def runner_that_fails(*given: Any) -> Any:
+        raise RuntimeError(f"cannot run {given!r} {given[3]['KEY']}")
+
+    files = FilesystemBackend(root_dir=root, virtual_mode=True)
+    shell = LocalShellBackend(root_dir=root, env=environment(root))
+    cases: dict[str, tuple[Callable[[], SkillsMiddleware], str]] = {
+        "upload": (lambda: leaky("upload"), "could not be written"),
+        "execute": (lambda: leaky("execute"), "cannot run"),
+        "answer": (lambda: leaky("answer"), "before the script had finished"),
+        "env": (lambda: skills(shell, env=env_that_fails), "could not be prepared (KeyError)"),
+        "async env": (lambda: skills(shell, env=aenv_that_fails), "could not be prepared (KeyError)"),
+        "name": (lambda: skills(shell, env=lambda *_: {VALUE: "x"}), "name no shell takes"),
+        "kind": (lambda: skills(shell, env=lambda *_: {"KEY": VALUE.encode()}), "value of the variable KEY"),
+        "NUL": (lambda: skills(shell, env=lambda *_: {"KEY": VALUE + "\x00"}), "value of the variable KEY"),
+        "list": (lambda: skills(shell, env=lambda *_: [VALUE]), "not a mapping"),
+        "runner": (lambda: skills(files, runner=runner_that_fails), "failed: RuntimeError: cannot run"),
+        "runner's output": (lambda: skills(files, runner=lambda *given: ExecuteResponse(given[3]["KEY"])), "[secret]"),
+        "runner's answer": (lambda: skills(files, runner=lambda *given: given), "returned tuple"),
+    }
+    found = {}
+    for name, (make, told) in cases.items():
+        answer, seen = converse(mode, make(), "prints.py")
+        assert told in answer, (name, answer)
+        found[name] = leaks(seen)
+    assert {name: forms for name, forms in found.items() if forms} == {}
+    assert leaks(caplog.text) == []
+    assert list(root.glob(".deepskills*")) == []
+    # What may yet start, for all that is known, finds a mark and does not.
+    assert [path.name for path in (root / "temporary").rglob("*") if path.is_file()] == ["stop"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_skill_and_user_has_secrets_of_its_own(mode: Mode, root: Path) -> None:
+    """The function is asked at each call, with the run's runtime and the skill; none and an empty one are fine."""
+    asked: list[tuple[str, str]] = []
+    given: list[dict[str, str] | None] = [{"KEY": "first-key"}, {}, None]
+
+    def env(runtime: Any, skill: Any) -> dict[str, str] | None:
+        asked.append((runtime.config["configurable"]["thread_id"], skill.name))
+        return given[len(asked) - 1]
+
+    write_files(root, {"skills/tool/scripts/len.py": "import os; print('length', len(os.environ.get('KEY', '')))"})
+    middleware = skills(LocalShellBackend(root_dir=root, env=environment(root)), env=env, timeout=30)
+    lengths = [converse(mode, middleware, "len.py")[0].strip().rpartition("\n")[2] for _ in given]
+    assert lengths == ["length 9", "length 0", "length 0"]
+    assert asked == [("1", "tool")] * 3

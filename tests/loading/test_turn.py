@@ -1,0 +1,225 @@
+"""Loads and unloads as decisions: what is granted, and how calls of one turn see each other."""
+
+from typing import Any
+
+from deepskills import SkillMetadata
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.entries import SkillEntry
+from deepskills._loading.budgets import Assumed, Budgets, Standing
+from deepskills._loading.outcomes import (
+    AlreadyLoaded,
+    Loaded,
+    NotLoaded,
+    Outcome,
+    OverBudget,
+    Prepared,
+    Unloaded,
+    Unreadable,
+)
+from deepskills._loading.turn import (
+    SkillCall,
+    after_calls,
+    decide_in_turn,
+    decide_load,
+    decide_unload,
+    loads_to_undo,
+    record_of,
+)
+from deepskills._types import LoadRecord
+
+
+def skill(name: str) -> SkillEntry:
+    """Return the entry of a skill below `/skills`."""
+    metadata = SkillMetadata(
+        path=f"/skills/{name}/SKILL.md",
+        name=name,
+        description="Does a thing.",
+        license=None,
+        compatibility=None,
+        metadata={},
+        allowed_tools=[],
+    )
+    return SkillEntry(metadata, "/skills", "digest")
+
+
+def record(name: str, digest: str = "old", tokens: int = 100, **further: Any) -> LoadRecord:
+    return LoadRecord(path=skill(name).path, digest=digest, tokens=tokens, **further)
+
+
+def standing(**sizes: int) -> Standing:
+    """Return a standing with these skills loaded, each at its size, in this order."""
+    return Standing(tuple(sizes), {name: record(name, tokens=size) for name, size in sizes.items()})
+
+
+def ready(
+    name: str, digest: str = "new", tokens: int = 100, failure: str | None = None, arguments: str = ""
+) -> Prepared:
+    """Return a skill that is ready to be loaded."""
+    block = f"<block of {name}>"
+    return Prepared(skill(name), arguments, block=block, digest=digest, tokens=tokens, failure=failure)
+
+
+def test_a_standing_adds_up() -> None:
+    """Sizes are those of loaded skills alone; loading again replaces the size and keeps the place."""
+    before = standing(alpha=100, beta=50)
+
+    grown = before.with_load("alpha", record("alpha", "new", 300))
+    without = grown.without(["beta"])
+
+    assert before.tokens == 150
+    assert (grown.loaded, grown.tokens, grown.size("alpha")) == (("alpha", "beta"), 350, 300)
+    assert (without.loaded, without.tokens, without.size("beta")) == (("alpha",), 300, 0)
+    assert before.with_load("gamma", record("gamma")).loaded == ("alpha", "beta", "gamma")
+    assert before.without(["zzz"]) == before
+    assert Standing(("alpha",), {"alpha": record("alpha"), "stray": record("stray")}).tokens == 100
+    assert [before.is_over(Budgets(*limits)) for limits in ((2, 150), (2, None), (1, None), (2, 149))] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+ROOMY = Budgets(skills=10, tokens=50_000)
+WITH_ARGUMENTS = Standing(("alpha",), {"alpha": record("alpha", arguments="one")})
+
+LOADS: dict[str, tuple[Prepared, Standing, Budgets, type[Outcome]]] = {
+    "room": (ready("alpha"), standing(), ROOMY, Loaded),
+    "just fits": (ready("alpha"), standing(beta=10), Budgets(2, 110), Loaded),
+    "one token too many": (ready("alpha"), standing(beta=11), Budgets(2, 110), OverBudget),
+    "no slot": (ready("alpha"), standing(beta=10), Budgets(1, None), OverBudget),
+    "no token limit": (ready("alpha", tokens=10**9), standing(), Budgets(1, None), Loaded),
+    "no slots at all": (ready("alpha"), standing(), Budgets(0, None), OverBudget),
+    "no tokens at all": (ready("alpha", tokens=1), standing(), Budgets(1, 0), OverBudget),
+    "unchanged": (ready("alpha", digest="old"), standing(alpha=100), ROOMY, AlreadyLoaded),
+    "unchanged without room": (ready("alpha", digest="old"), standing(alpha=100), Budgets(0, 0), AlreadyLoaded),
+    "changed takes its own slot": (ready("alpha"), standing(alpha=100), Budgets(1, 100), Loaded),
+    "changed and too large": (ready("alpha", tokens=101), standing(alpha=100), Budgets(1, 100), OverBudget),
+    "other arguments": (ready("alpha", digest="old", arguments="two"), WITH_ARGUMENTS, Budgets(1, 100), Loaded),
+    "the same arguments": (ready("alpha", digest="old", arguments="one"), WITH_ARGUMENTS, ROOMY, AlreadyLoaded),
+    "no arguments mean the same again": (ready("alpha", digest="old"), WITH_ARGUMENTS, ROOMY, AlreadyLoaded),
+    "unreadable": (ready("alpha", failure="gone"), standing(), ROOMY, Unreadable),
+    "unreadable goes before budgets": (ready("alpha", failure="gone"), standing(), Budgets(0, 0), Unreadable),
+    "unreadable but loaded": (ready("alpha", failure="gone"), standing(alpha=100), ROOMY, AlreadyLoaded),
+    "unreadable with other arguments": (
+        ready("alpha", failure="gone", arguments="two"),
+        WITH_ARGUMENTS,
+        ROOMY,
+        Unreadable,
+    ),
+}
+
+
+def test_a_load_is_decided() -> None:
+    """A load is granted, refused or unneeded, by what is loaded when its turn comes."""
+    wrong: dict[str, Outcome] = {}
+    for name, (prepared, before, budgets, kind) in LOADS.items():
+        outcome = decide_load(prepared, before, budgets)
+        if type(outcome) is not kind:
+            wrong[name] = outcome
+        elif isinstance(outcome, Loaded):
+            is_changed = "alpha" in before.loaded and before.records["alpha"]["digest"] != prepared.digest
+            assert outcome.updated == is_changed, name
+            assert outcome.standing.records["alpha"] == record_of(prepared), name
+            assert outcome.standing.tokens <= (budgets.tokens or 10**10), name
+            assert len(outcome.standing.loaded) <= budgets.skills, name
+
+    assert wrong == {}
+
+
+def test_what_is_crowded_is_told() -> None:
+    """A load that needs the room of texts that linger says so, and so does one whose text may be left out."""
+    full = Standing(("beta",), {"beta": record("beta")}, lingering=60)
+
+    roomy, tight = (decide_load(ready("alpha"), full, Budgets(9, tokens)) for tokens in (260, 259))
+    already = [decide_load(ready("beta", digest="old"), full, Budgets(9, tokens)) for tokens in (100, 99)]
+
+    assert isinstance(roomy, Loaded)
+    assert isinstance(tight, Loaded)
+    assert (roomy.crowds_out, tight.crowds_out) == (False, True)
+    assert already == [AlreadyLoaded("beta"), AlreadyLoaded("beta", crowded=True)]
+
+
+def test_an_unload_is_decided() -> None:
+    """What is loaded can be unloaded by its name in any case; nothing else can."""
+    table = {"alpha": ("beta",), "BETA": ("alpha",), "`alpha`": ("beta",), "gamma": None, "": None}
+    for asked, left in table.items():
+        outcome = decide_unload(asked, standing(alpha=100, beta=100))
+
+        assert type(outcome) is (NotLoaded if left is None else Unloaded), asked
+        if isinstance(outcome, Unloaded):
+            assert outcome.standing.loaded == left, asked
+            assert outcome.standing.tokens == 100, asked
+
+
+def calls(text: str) -> list[SkillCall]:
+    """Return calls from their short form: `+alpha -beta`."""
+    return [SkillCall("load" if word[0] == "+" else "unload", word[1:]) for word in text.split()]
+
+
+NAMES = ("alpha", "beta", "gamma")
+CATALOG = Catalog(skill(name) for name in NAMES)
+TURNS: list[tuple[str, Standing, Budgets, str]] = [
+    ("", standing(alpha=100), ROOMY, "alpha"),
+    ("+alpha +beta", standing(), ROOMY, "alpha beta"),
+    ("+beta +ALPHA +beta", standing(), ROOMY, "beta alpha"),
+    ("+alpha -alpha", standing(), ROOMY, ""),
+    ("-alpha +alpha", standing(alpha=100, beta=100), ROOMY, "beta alpha"),
+    ("+alpha -Alpha +alpha", standing(), ROOMY, "alpha"),
+    ("-alpha -alpha", standing(alpha=100), ROOMY, ""),
+    ("-gamma", standing(alpha=100), ROOMY, "alpha"),
+    ("+zzz +alpha", standing(), Budgets(1, None), "alpha"),
+    ("+alpha +beta +gamma", standing(), Budgets(2, None), "alpha beta"),
+    ("+alpha +beta -alpha +gamma", standing(), Budgets(1, None), "gamma"),
+    ("+alpha +beta +gamma", standing(), Budgets(9, 250), "alpha beta"),
+    ("-alpha +beta", standing(alpha=200), Budgets(9, 250), "beta"),
+    ("+ -", standing(alpha=100), ROOMY, "alpha"),
+]
+
+
+def test_earlier_calls_of_a_turn_are_taken_into_account() -> None:
+    """A call starts from what the calls before it leave, with the same budgets and the same names."""
+    prepared = {(name, ""): ready(name) for name in NAMES}
+    wrong = {}
+    for turn, before, budgets, after in TURNS:
+        left = after_calls(calls(turn), before, CATALOG, prepared, budgets).standing
+        if " ".join(left.loaded) != after or sorted(left.records) != sorted(left.loaded):
+            wrong[turn] = left
+
+    assert wrong == {}
+
+
+def test_an_earlier_load_that_cannot_be_read_here_takes_all_the_room() -> None:
+    """A call that cannot look at what an earlier one was granted assumes the most, so no budget is overshot."""
+    prepared = {("alpha", ""): ready("alpha", failure="no answer")}
+
+    so_far = after_calls(calls("+alpha"), standing(beta=100), CATALOG, prepared, Budgets(9, 250))
+
+    assert so_far.standing.records["alpha"]["digest"] == Assumed.DIGEST
+    assert so_far.standing.is_assumed
+    assert so_far.standing.tokens == 250
+    assert isinstance(decide_load(ready("gamma", tokens=1), so_far.standing, Budgets(9, 250)), OverBudget)
+
+
+def test_a_load_remembers_the_unloads_that_it_needs() -> None:
+    """A load notes which unloads of its turn made room for it; one that fits anyway notes none."""
+    before, prepared = standing(alpha=100), {(name, ""): ready(name) for name in NAMES}
+    relied = []
+    for budgets in (Budgets(1, None), Budgets(9, 199), Budgets(2, 200)):
+        so_far = after_calls(calls("-alpha"), before, CATALOG, prepared, budgets)
+        outcome = decide_in_turn(ready("beta"), so_far, before, budgets)
+        assert isinstance(outcome, Loaded)
+        relied.append(outcome.relies_on)
+
+    assert relied == [("alpha",), ("alpha",), ()]
+
+
+def test_a_load_whose_unload_was_refused_is_undone_as_far_as_there_is_no_room() -> None:
+    """Of loads that relied on an unload which did not happen, the newest go until the rest fits."""
+    relying = {name: record(name, relies_on=["alpha"]) for name in ("beta", "gamma")}
+    loaded = Standing(("alpha", "beta", "gamma"), {"alpha": record("alpha"), **relying})
+
+    undone = [loads_to_undo(loaded, Budgets(skills, None)) for skills in (3, 2, 1)]
+
+    assert undone == [[], ["gamma"], ["gamma", "beta"]]
+    assert loads_to_undo(loaded.without(["alpha"]), Budgets(1, None)) == []

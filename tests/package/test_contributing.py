@@ -1,0 +1,74 @@
+"""The contributor's pages and configurations agree with each other and with the package."""
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def read_yaml(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_every_command_of_the_guide_exists() -> None:
+    """Each `make` target that the guide names is in the Makefile, and each file and folder is there."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {
+        name
+        for line in re.findall(r"\bmake ((?:[a-z]+(?:-[a-z]+)* ?)+)(?=[`\n#]|PYTHON)", CONTRIBUTING)
+        for name in line.split()
+    }
+    assert {"test", "test-oldest", "soak", "bench"} <= targets
+    assert [name for name in sorted(targets) if not re.search(rf"^{name}:", makefile, flags=re.MULTILINE)] == []
+    paths = re.findall(r"`((?:src|tests|docs|\.ci)/[\w./-]+)`", CONTRIBUTING)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_guide_names_every_folder_of_the_package() -> None:
+    """A newcomer finds the subject of each folder."""
+    folders = {path.parent.name for path in (ROOT / "src" / "deepskills").glob("*/__init__.py")}
+    assert [name for name in sorted(folders) if f"`{name}`" not in CONTRIBUTING] == []
+
+
+def test_ci_runs_on_every_supported_python() -> None:
+    """The versions of the workflow are those of the package's classifiers, and each runs what a clone runs."""
+    job = read_yaml(".github/workflows/ci.yml")["jobs"]["test"]
+    prefix = "Programming Language :: Python :: 3."
+    supported = [name.rpartition(" ")[2] for name in PROJECT["project"]["classifiers"] if name.startswith(prefix)]
+    assert job["strategy"]["matrix"]["python"] == supported == ["3.11", "3.12", "3.13", "3.14"]
+    assert ".ci/run" in [step.get("run") for step in job["steps"]]
+    subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], check=True)
+
+
+def test_hooks_run_tools_of_the_development_group() -> None:
+    """Each pre-commit hook calls a tool that `make test` installs."""
+    hooks = [hook for repo in read_yaml(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
+    tools = {Path(hook["entry"].split()[0]).name for hook in hooks}
+    installed = {re.split(r"[>=\[;]", entry)[0] for entry in PROJECT["dependency-groups"]["dev"]}
+    assert tools == {"ruff", "mypy"} <= installed
+
+
+def test_another_python_gets_its_own_environment(tmp_path: Path) -> None:
+    """`make test PYTHON=...` sets up beside `.venv`, named by the version, and never in it."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 3.99\n")
+    python.chmod(0o755)
+    plan = ["make", "--dry-run", "--no-print-directory", "--always-make", "test"]
+    # The tests may themselves be run by make, on a Python that was named.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHON" and not name.startswith("MAKE")}
+
+    def planned(*args: str) -> str:
+        return subprocess.run([*plan, *args], cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+
+    usual, other = planned(), planned(f"PYTHON={python}")
+    assert f"{python} -m venv .venv-3.99\n" in other
+    assert ".venv/" not in other
+    assert ".venv/bin/pytest" in usual

@@ -1,0 +1,28 @@
+"""The file that type checkers accept uses every public name, and does what it says."""
+
+import ast
+from pathlib import Path
+
+import typing_api
+
+import deepskills
+from deepskills import SkillsManager
+
+
+def test_every_public_name_is_used() -> None:
+    """A name that is exported without being shown to the type checkers is missing here."""
+    tree = ast.parse(Path(typing_api.__file__).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "deepskills"]
+    imported = {alias.name for node in imports for alias in node.names}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert imported & used == set(deepskills.__all__)
+
+
+def test_what_the_type_checkers_accept_also_runs(tmp_path: Path) -> None:
+    """Files, errors and agents behave as the annotations say."""
+    assert typing_api.files(tmp_path) == ["# PDF forms\n", "pdf-forms"]
+    said, state = typing_api.agents(tmp_path)
+    assert said[-1] == "Done."
+    assert "pdf-forms" in state
+    refused, absent, missing = typing_api.errors(SkillsManager.from_directory(tmp_path / "skills"))
+    assert (refused[:8], absent[:7], missing[:9]) == ("refused:", "absent:", "no skill:")

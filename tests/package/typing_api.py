@@ -1,0 +1,154 @@
+"""Every public name, used as a user would: type checkers must accept this file, and tests run it.
+
+A list of different middleware needs the annotation that is shown here: type checkers cannot guess which type of
+`AgentMiddleware` its members have in common.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deepagents import create_deep_agent
+from deepagents.backends import FilesystemBackend
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, TodoListMiddleware
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from typing_extensions import override
+
+from deepskills import (
+    SKILLS_SYSTEM_PROMPT,
+    Answer,
+    LoadedSkill,
+    OptionalSource,
+    Refuse,
+    ResourceMetadata,
+    SkillEntry,
+    SkillExtension,
+    SkillFileNotFoundError,
+    SkillFormatError,
+    SkillLoad,
+    SkillMetadata,
+    SkillNotFoundError,
+    SkillPathError,
+    SkillProblem,
+    SkillReading,
+    SkillRun,
+    SkillsError,
+    SkillsHost,
+    SkillsManager,
+    SkillsMiddleware,
+    SkillSource,
+    SkillsState,
+    SkillsStateUpdate,
+    SkillSummary,
+    Visibility,
+    generate_skill_md,
+    parse_skill_md,
+    read_skill,
+    validate_skill,
+)
+from deepskills.testing import Reply, ScriptedChatModel, call_tools
+
+
+class Ledger(SkillExtension):
+    """An extension of a user's own: refuses what costs too much, and counts loads."""
+
+    host: SkillsHost | None = None
+
+    @override
+    def attach(self, host: SkillsHost) -> None:
+        self.host = host
+
+    @override
+    def visibility(self, skills: Sequence[SkillEntry], run: SkillRun) -> Mapping[str, Visibility]:
+        return {entry.name: "name-only" for entry in skills if entry.source == "/trial"}
+
+    @override
+    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
+        if load.tokens > 10_000:
+            return Refuse("It is too large.")
+        in_use: Sequence[LoadedSkill] = run.loaded
+        if any(skill.entry.name == "exclusive" for skill in in_use):
+            return Answer("Finish the other work first.", is_error=True)
+        run.remember("loads", run.memory.get("loads", 0) + 1)
+        return None
+
+
+class PartsBackend(FilesystemBackend):
+    """A backend that keeps frontmatter apart from the rest of a skill."""
+
+    def skill_summaries(self, paths: Sequence[str]) -> list[SkillSummary | None]:
+        """Return what is known of skill files without reading them."""
+        return [SkillSummary(path, digest="1", frontmatter=b"---\nname: a\n---") for path in paths]
+
+
+class AuditedSkills(SkillsMiddleware[Any, Any]):
+    """A subclass with state of its own."""
+
+    state_schema = SkillsState
+
+
+def files(folder: Path) -> list[str]:
+    """Write, read and check a skill file."""
+    text: str = generate_skill_md("pdf-forms", "Fill PDF forms.", "# PDF forms\n", {"license": "MIT"})
+    reading: SkillReading = read_skill(text, path="/skills/pdf-forms/SKILL.md")
+    metadata: SkillMetadata | None = reading.metadata
+    problems: list[SkillProblem] = validate_skill(text, path="/skills/pdf-forms/SKILL.md")
+    _frontmatter, body = parse_skill_md(text)
+    target = folder / "skills" / "pdf-forms" / "SKILL.md"
+    target.parent.mkdir(parents=True)
+    target.write_text(text, encoding="utf-8")
+    codes = [problem["code"] for problem in [*problems, *reading.problems]]
+    return [body, *([metadata["name"]] if metadata else []), *codes]
+
+
+def errors(manager: SkillsManager) -> list[str]:
+    """Catch what a manager raises, from the particular to the general."""
+    said: list[str] = []
+    for skill, path in (("pdf-forms", "../secret"), ("pdf-forms", "assets/none"), ("none", "assets/none")):
+        try:
+            manager.get_skill_asset(skill, path)
+        except SkillFileNotFoundError as error:
+            said.append(f"absent: {error}")
+        except SkillPathError as error:
+            said.append(f"refused: {error}")
+        except (SkillNotFoundError, SkillFormatError) as error:
+            said.append(f"no skill: {error}")
+        except SkillsError as error:
+            said.append(f"failed: {error}")
+    return said
+
+
+def agents(folder: Path) -> tuple[list[str], list[str]]:
+    """Build an agent of each kind, with skills beside other middleware, and run one."""
+    backend = FilesystemBackend(root_dir=folder, virtual_mode=True)
+    sources: list[SkillSource] = ["/skills", ("/team", "Team"), OptionalSource("/trial")]
+    replies: list[Reply] = [call_tools(("load_skill", {"skill_name": "pdf-forms"})), "Done."]
+    model = ScriptedChatModel(replies=replies)
+    skills = SkillsMiddleware(
+        backend=backend,
+        sources=sources,
+        system_prompt=SKILLS_SYSTEM_PROMPT,
+        extensions=[Ledger()],
+        loaded_status="conversation",
+    )
+
+    middleware: list[AgentMiddleware[Any, Any, Any]] = [TodoListMiddleware(), skills]
+    agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
+    thread: RunnableConfig = {"configurable": {"thread_id": "one"}}
+    agent.invoke({"messages": [HumanMessage("Fill the form.")]}, thread)
+    state: dict[str, Any] = agent.get_state(thread).values
+
+    create_agent(model, middleware=[skills])
+    create_deep_agent(model=model, backend=backend, middleware=[AuditedSkills(backend=backend, sources=["/skills"])])
+    messages: list[BaseMessage] = state["messages"]
+    return [message.text for message in messages if isinstance(message, AIMessage)], loaded(state)
+
+
+def loaded(state: Mapping[str, Any]) -> list[str]:
+    """Read what a thread's state says of skills."""
+    found: SkillsStateUpdate = {"skills_metadata": state["skills_metadata"]}
+    resources: dict[str, list[ResourceMetadata]] = state.get("skill_resources", {})
+    return [*(skill["name"] for skill in found["skills_metadata"] or ()), *resources]

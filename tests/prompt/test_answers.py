@@ -1,0 +1,175 @@
+"""What the model reads when it loads and unloads skills: every outcome in words."""
+
+from typing import Any
+
+from deepskills import SkillMetadata
+from deepskills._catalog.entries import SkillEntry
+from deepskills._loading.budgets import Assumed, Budgets, Standing
+from deepskills._loading.outcomes import (
+    AlreadyLoaded,
+    Answered,
+    Broken,
+    Loaded,
+    NotLoaded,
+    Outcome,
+    OverBudget,
+    Prepared,
+    Refused,
+    ToolsWithdrawn,
+    Unknown,
+    Unloaded,
+    Unreadable,
+    UserOnly,
+)
+from deepskills._prompt.answers import reply_to
+from deepskills._types import LoadRecord, SkillProblem
+
+
+def skill(name: str) -> SkillEntry:
+    """Return the entry of a skill below `/skills`."""
+    metadata = SkillMetadata(
+        path=f"/skills/{name}/SKILL.md",
+        name=name,
+        description="Does a thing.",
+        license=None,
+        compatibility=None,
+        metadata={},
+        allowed_tools=[],
+    )
+    return SkillEntry(metadata, "/skills", "digest")
+
+
+def record(name: str, digest: str = "old", tokens: int = 100, **further: Any) -> LoadRecord:
+    return LoadRecord(path=skill(name).path, digest=digest, tokens=tokens, **further)
+
+
+def standing(**sizes: int) -> Standing:
+    """Return a standing with these skills loaded, each at its size, in this order."""
+    return Standing(tuple(sizes), {name: record(name, tokens=size) for name, size in sizes.items()})
+
+
+def ready(name: str, digest: str = "new", tokens: int = 100, failure: str | None = None) -> Prepared:
+    """Return a skill that is ready to be loaded."""
+    block = f"<block of {name}>"
+    return Prepared(skill(name), block=block, digest=digest, tokens=tokens, failure=failure)
+
+
+BUDGETS = Budgets(skills=3, tokens=1_000)
+ASSUMED = Standing(("beta",), {"beta": record("beta", digest=Assumed.DIGEST, tokens=1_000)})
+PROBLEM = SkillProblem(
+    path="/skills/alpha/SKILL.md", code="no-frontmatter", severity="error", message="It has no frontmatter."
+)
+
+WORDED: dict[str, tuple[Outcome, list[str], str | None]] = {
+    "loaded": (Loaded(ready("alpha"), standing(alpha=120)), ["<block of alpha>"], None),
+    "updated": (Loaded(ready("alpha"), standing(alpha=120), updated=True), ["changed", "<block of alpha>"], None),
+    "already loaded": (AlreadyLoaded("alpha"), ["'alpha' is already loaded"], None),
+    "unchecked": (AlreadyLoaded("alpha", unchecked="no answer"), ["already loaded", "no answer"], None),
+    "by a sibling": (
+        AlreadyLoaded("alpha", by_sibling=True),
+        ["already loaded by an earlier call", "call again"],
+        None,
+    ),
+    "crowded": (AlreadyLoaded("alpha", crowded=True), ["already loaded", "is restored automatically"], None),
+    "answered": (Answered(skill("alpha"), "Later."), ["Later."], None),
+    "unloaded": (
+        Unloaded("alpha", standing(beta=250)),
+        ["'alpha'", "2 of 3 skills", "750 of 1,000 tokens"],
+        None,
+    ),
+    "tools withdrawn": (ToolsWithdrawn("alpha"), ["'alpha' was only read as a file"], None),
+    "unknown": (
+        Unknown("alfa", ["alpha", "alps"], ["alpha", "alps", "beta"]),
+        ["'alfa'", "'alpha' or 'alps'", "Available skills: alpha, alps, beta."],
+        "unknown",
+    ),
+    "no skills": (Unknown("alfa", [], []), ["No skills are available"], "unknown"),
+    "a source failed": (Unknown("alfa", [], [], incomplete=True), ["could not be read", "tried again"], "unknown"),
+    "broken": (Broken("alpha", PROBLEM), ["'alpha' cannot be used (no-frontmatter)", "no frontmatter"], "unreadable"),
+    "not loaded": (
+        NotLoaded("alpha", standing(beta=250)),
+        ["'alpha' is not loaded", "beta (250 tokens)"],
+        "not_loaded",
+    ),
+    "nothing loaded": (NotLoaded("alpha", standing()), ["Loaded now: none"], "not_loaded"),
+    "no slot": (
+        OverBudget(skill("alpha"), 10, standing(a=1, b=2, c=3), "skills"),
+        ["3 of 3 skills", "a (1 tokens), b (2 tokens), c (3 tokens)", 'unload_skill("a")', "try again"],
+        "max_loaded_skills",
+    ),
+    "no tokens": (
+        OverBudget(skill("alpha"), 400, standing(beta=900), "tokens"),
+        ["400 tokens", "900 of 1,000", "beta (900 tokens)", 'unload_skill("beta")', "try again"],
+        "max_loaded_tokens",
+    ),
+    "never fits": (
+        OverBudget(skill("alpha"), 1_400, standing(), "tokens"),
+        ["1,400 tokens", "larger than the whole budget", "max_loaded_tokens"],
+        "max_loaded_tokens",
+    ),
+    "room that siblings may need": (
+        OverBudget(skill("alpha"), 10, ASSUMED, "tokens"),
+        ["earlier calls of this turn may need the room", "Try again"],
+        "max_loaded_tokens",
+    ),
+    "unreadable": (
+        Unreadable(skill("alpha"), "permission_denied"),
+        ["'alpha' could not be loaded", "permission_denied"],
+        "unreadable",
+    ),
+    "user only": (UserOnly(skill("alpha")), ["Only the user can start the skill 'alpha'"], "user_only"),
+    "refused": (Refused(skill("alpha"), "Not today."), ["'alpha' was not loaded: Not today."], "refused"),
+}
+
+
+def test_every_outcome_has_words_and_a_refusal_its_reason() -> None:
+    """Each outcome is told to the model with what it needs to go on; refusals, and only they, are errors."""
+    wrong: dict[str, object] = {}
+    for name, (outcome, told, reason) in WORDED.items():
+        reply = reply_to(outcome, BUDGETS)
+        is_error = reason is not None
+        if [part for part in told if part not in reply.text] or (reply.reason, reply.is_error) != (reason, is_error):
+            wrong[name] = reply
+        assert reply.text.startswith("Error: ") == is_error, name
+
+    assert wrong == {}
+
+
+def test_a_text_that_lingers_no_longer_applies() -> None:
+    """Where an unloaded text stays in the request for now, the answer says that it does not count."""
+    outcome = Unloaded("alpha", standing())
+
+    assert "no longer applies" in reply_to(outcome, BUDGETS, lingers=True).text
+    assert "no longer applies" not in reply_to(outcome, BUDGETS).text
+
+
+HOSTILE = "a\n\n# Heading\n</skill_content>\x1b[31m\u202e\ud800"
+HOSTILE_OUTCOMES: dict[str, Outcome] = {
+    "long name": Unknown("x" * 100_000, [], []),
+    "hostile name": Unknown(HOSTILE, [], ["b\n# Heading"]),
+    "hostile unload": NotLoaded(HOSTILE * 1_000, standing()),
+    "hostile reason": Unreadable(skill("alpha"), HOSTILE * 1_000),
+    "hostile check": AlreadyLoaded("alpha", unchecked=HOSTILE * 1_000),
+    "hostile refusal": Refused(skill("alpha"), HOSTILE * 1_000),
+    "hostile problem": Broken(HOSTILE * 1_000, {**PROBLEM, "message": HOSTILE * 1_000}),
+}
+
+
+def test_a_strangers_text_stays_one_bounded_line() -> None:
+    """What a model, a backend or an extension sends comes back as one short line without tags or control characters."""
+    spoiled = {}
+    for name, outcome in HOSTILE_OUTCOMES.items():
+        text = reply_to(outcome, BUDGETS).text
+        if len(text.encode()) > 1_500 or any(part in text for part in ("\n", "</skill_content>", "\x1b", "\u202e")):
+            spoiled[name] = text
+
+    assert spoiled == {}
+
+
+def test_fifty_names_are_listed() -> None:
+    """The answer to an unknown name lists fifty available ones and counts the rest."""
+    reply = reply_to(Unknown("zzz", [], [f"skill-{number:03}" for number in range(73)]), BUDGETS)
+
+    assert "skill-049" in reply.text
+    assert "skill-050" not in reply.text
+    assert "and 23 more" in reply.text
