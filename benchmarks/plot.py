@@ -1,4 +1,4 @@
-"""Draws the cost of discovery against the size of the library: `python benchmarks/plot.py` writes the picture."""
+"""Draws what a library costs against its size: `python benchmarks/plot.py` writes the pictures."""
 
 import math
 import tempfile
@@ -11,14 +11,17 @@ from bench import discover, ours, theirs
 from deepagents.backends import FilesystemBackend
 from library import write_library
 from measure import seconds
+from suggesting import SIZES as TOKEN_SIZES
+from suggestion_rows import tokens
 
-PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "library-size.svg"
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 SIZES = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 420, 80, 50, 30, 180
 COLOURS = {"deepagents": "#c2410c", "deepskills, first time": "#1d4ed8", "deepskills, second thread": "#0f766e"}
+TOKEN_COLOURS = {"deepskills, full list": "#1d4ed8", "deepskills, suggestions": "#0f766e"}
 
 Series = Mapping[str, Sequence[float]]
-"""For each line of the plot, the milliseconds at each size."""
+"""For each line of the plot, what is measured at each size."""
 
 
 def measure() -> Series:
@@ -40,7 +43,7 @@ def measure() -> Series:
     return found
 
 
-def draw(series: Series, sizes: Sequence[int] = SIZES) -> str:
+def draw(series: Series, sizes: Sequence[int] = SIZES, title: str = "milliseconds for one discovery") -> str:
     """Return the lines as SVG, both axes logarithmic."""
     values = [value for line in series.values() for value in line]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
@@ -56,7 +59,7 @@ def draw(series: Series, sizes: Sequence[int] = SIZES) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
         'font-size="13">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="18">milliseconds for one discovery</text>',
+        f'<text x="{LEFT}" y="18">{title}</text>',
         f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">skills in the library</text>',
     ]
     for power in range(low, high + 1):
@@ -70,7 +73,7 @@ def draw(series: Series, sizes: Sequence[int] = SIZES) -> str:
     ]
     for name, line in series.items():
         points = [f"{x(size):.1f},{y(value):.1f}" for size, value in zip(sizes, line, strict=True)]
-        colour = COLOURS[name]
+        colour = {**COLOURS, **TOKEN_COLOURS}[name]
         parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{p.split(",")[0]}" cy="{p.split(",")[1]}" r="3" fill="{colour}"/>' for p in points]
         parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{y(line[-1]) + 4:.1f}" fill="{colour}">{name}</text>')
@@ -78,4 +81,6 @@ def draw(series: Series, sizes: Sequence[int] = SIZES) -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(draw(measure()), encoding="utf-8")
+    (PICTURES / "library-size.svg").write_text(draw(measure()), encoding="utf-8")
+    picture = draw(tokens(), TOKEN_SIZES, "tokens in the first request of a thread")
+    (PICTURES / "tokens.svg").write_text(picture, encoding="utf-8")

@@ -98,7 +98,8 @@ def reply(kind: Kind, skill: str, *, ours: bool) -> AIMessage | None:
 def session(label: str, root: Path, *, asynchronous: bool) -> tuple[list[Request], list[Step]]:
     """Run the session, and return what the model was sent and what followed what."""
     backend = FilesystemBackend(root_dir=root, virtual_mode=True)
-    model = ScriptedChatModel(replies=[])
+    script: list[Any] = []
+    model = ScriptedChatModel(replies=script)
     agent: Any = create_deep_agent(
         model=model, middleware=[_middleware(label, backend)], backend=backend, checkpointer=InMemorySaver()
     )
@@ -106,9 +107,10 @@ def session(label: str, root: Path, *, asynchronous: bool) -> tuple[list[Request
     for turn in range(TURNS):
         call = reply(*PLAN[turn], ours=label in OURS) if turn in PLAN else None
         if call is not None:
-            kinds[len(model.replies) + 1] = PLAN[turn][0]
-            model.replies.append(call)
-        model.replies.append(f"This is the answer to question {turn}. " * 8)
+            kinds[len(script) + 1] = PLAN[turn][0]
+            script.append(call)
+        script.append(f"This is the answer to question {turn}. " * 8)
+        model.replies = list(script)
         given = {"messages": [HumanMessage(f"This is question {turn}. " * 4)]}
         config = {"configurable": {"thread_id": "session"}}
         if asynchronous:

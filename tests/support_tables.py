@@ -1,6 +1,15 @@
-"""Tables that several tests share: paths that strangers may send, and libraries of skills."""
+"""Tables that several tests share: paths that strangers may send, a library of skills, and backends that fail."""
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from deepagents.backends import FilesystemBackend
+from deepagents.backends.protocol import LsResult
+
+from deepskills import SkillsManager
 from deepskills._files.paths import MAX_PART_LENGTH
+from support import Mode, skill_md
 
 HOSTILE = {
     # Steps to the parent.
@@ -192,3 +201,55 @@ NORMALISED = {
 def spelled(path: str, secret: str = "/somewhere/secret.txt") -> str:
     """Return a path of the table, the absolute path of a secret filled in."""
     return path.replace("{secret}", secret)
+
+
+# Skills on a backend, and a manager of them.
+
+REPORT = skill_md("csv-report", "Summarises a CSV file.", "# Report\n\nRead `references/guide.md`.\n")
+
+LIBRARY: dict[str, str | bytes] = {
+    "csv-report/SKILL.md": REPORT,
+    "csv-report/references/guide.md": "How to report.",
+    "csv-report/references/a/b/c.md": "Far below.",
+    "csv-report/scripts/run.py": "print('ran')\n",
+    "csv-report/assets/logo.png": b"\x89PNG\r\n\x1a\n\x00\x00\xff\xfe",
+    "release-notes/SKILL.md": skill_md("release-notes", "Writes notes for a release."),
+    "周报/SKILL.md": skill_md("周报", "把零散的记录整理成周报。"),
+    "broken/SKILL.md": "---\nname: broken\n---\nNo description.\n",
+    "broken/references/guide.md": "Of a broken skill.",
+}
+"""A directory of skills, one of them broken."""
+
+
+def ask(mode: Mode, manager: SkillsManager, method: str, *arguments: Any, **options: Any) -> Any:
+    """Call a method of a manager, or its async twin."""
+    if mode == "sync":
+        return getattr(manager, method)(*arguments, **options)
+    return asyncio.run(getattr(manager, f"a{method}")(*arguments, **options))
+
+
+class Down(FilesystemBackend):
+    """A backend that cannot be reached, wholly or for one source."""
+
+    def __init__(self, root: Path, source: str = "") -> None:
+        super().__init__(root, virtual_mode=True)
+        self._source = source
+
+    def ls(self, path: str) -> LsResult:
+        if path.startswith(self._source):
+            raise OSError(f"cannot reach {path}")
+        return super().ls(path)
+
+
+class Partial(FilesystemBackend):
+    """A backend that breaks off while it lists one directory."""
+
+    def __init__(self, root: Path, directory: str) -> None:
+        super().__init__(root, virtual_mode=True)
+        self._directory = directory
+
+    def ls(self, path: str) -> LsResult:
+        result = super().ls(path)
+        if path.rstrip("/").endswith(self._directory):
+            return LsResult(error="Listing aborted", entries=result.entries)
+        return result

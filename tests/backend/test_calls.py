@@ -393,7 +393,8 @@ def test_listings_keep_sizes(mode: Mode, hostile: Path) -> None:
 
     [reply] = perform(mode, ask(ListDirectory("/")), Odd())
     assert reply == Listing((Entry("/a", is_directory=False), Entry("/b", is_directory=False)))
-    assert [entry.size for entry in reply.entries] == [None, None]  # type: ignore[union-attr]
+    assert isinstance(reply, Listing)
+    assert [entry.size for entry in reply.entries] == [None, None]
 
 
 class OneHangs(FilesystemBackend):

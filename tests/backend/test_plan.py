@@ -875,6 +875,10 @@ def test_a_backend_that_hangs_costs_two_waits() -> None:
         assert {file.error for file in found.values()} == {"late"}
 
 
+def hangs_for(paths: set[str]) -> Callable[[Call], Reply]:
+    return lambda call: late(call) if paths & set(batch(call)) else honest(call)
+
+
 def waits_of(rounds: list[tuple[Call, ...]], hanging: set[str]) -> int:
     """Return how many time limits a driver would have waited: one for each wave with a call that hangs."""
     waves = [calls[at : at + MAX_CALLS_AT_ONCE] for calls in rounds for at in range(0, len(calls), MAX_CALLS_AT_ONCE)]
@@ -890,9 +894,7 @@ def test_files_that_hang_cost_no_neighbour() -> None:
             hanging = {paths[index] for index in bad}
             if len(hanging) == count:
                 continue
-            found, rounds = play(
-                read_files(paths), lambda call, bad=hanging: late(call) if bad & set(batch(call)) else honest(call)
-            )
+            found, rounds = play(read_files(paths), hangs_for(hanging))
             lost = {path for path, file in found.items() if file.content is None}
             if lost != hanging or set(found) != set(paths) or waits_of(rounds, hanging) > 7:
                 offenders.append((count, bad, len(lost), waits_of(rounds, hanging)))
@@ -905,9 +907,7 @@ def test_the_waits_for_many_files_that_hang_are_bounded() -> None:
     for count, step in ((1_000, 125), (1_000, 71), (20_000, 3_000), (20_000, 1_500), (1_000, 2), (1_000, 1)):
         paths = numbered(count)
         hanging = set(paths[::step])
-        found, rounds = play(
-            read_files(paths), lambda call, bad=hanging: late(call) if bad & set(batch(call)) else honest(call)
-        )
+        found, rounds = play(read_files(paths), hangs_for(hanging))
         if waits_of(rounds, hanging) > MAX_WAITS + 4 or set(found) != set(paths):
             offenders.append((count, step, waits_of(rounds, hanging)))
     assert offenders == []

@@ -11,6 +11,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBackend, StateBackend, StoreBackend
 from deepagents.backends.protocol import LsResult
+from langchain_core.embeddings import Embeddings
 from langgraph.store.memory import InMemoryStore
 
 from deepskills import (
@@ -193,7 +194,9 @@ def test_skills_without_files_say_so(mode: Mode, manager: SkillsManager, method:
     assert ask(mode, manager, "list_skill_assets", "release-notes") == []
 
 
-@pytest.mark.parametrize("method", ["list_skills", "list_metadata", "list_problems", "search_skills", *CALLS])
+@pytest.mark.parametrize(
+    "method", ["list_skills", "list_metadata", "list_problems", "search_skills", "refresh", *CALLS]
+)
 def test_twins_take_the_same(method: str) -> None:
     """An async twin takes the parameters of its sync method by the same names, with the same defaults."""
     sync, twin = getattr(SkillsManager, method), getattr(SkillsManager, f"a{method}")
@@ -360,7 +363,7 @@ def test_a_skill_of_a_failed_source_is_not_missing(mode: Mode, library: Path, me
 def test_a_search_without_a_hit_claims_nothing_of_a_failed_source(mode: Mode, library: Path) -> None:
     """What was not found while a source failed may be there; what was found is given."""
     manager = SkillsManager(backend=Down(library.parent, "/team"), sources=["/skills", "/team/skills"])
-    with pytest.raises(SkillsError, match=r"Cannot tell which skills exist: .*`/team/skills` could not be read: .*; try again"):
+    with pytest.raises(SkillsError, match=r"Cannot tell .*`/team/skills` could not be read: .*; try again"):
         ask(mode, manager, "search_skills", "xyzzy")
     assert ask(mode, manager, "search_skills", "csv report")[0]["name"] == "csv-report"
     whole = SkillsManager(backend=Down(library.parent, "/team"), sources=["/skills"])
@@ -445,6 +448,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"backend": FilesystemBackend}, TypeError, "backend"),
     ({"backend": lambda _runtime: None}, TypeError, "backend"),
     ({"sources": "/skills"}, TypeError, "sources"),
+    ({"max_age": -1}, ValueError, "max_age"),
+    ({"max_age": float("nan")}, ValueError, "max_age"),
+    ({"max_age": "60"}, ValueError, "max_age"),
+    ({"embeddings": "model"}, TypeError, "embeddings"),
+    ({"asset_directories": "scripts"}, ValueError, "asset_directories"),
 ]
 
 
@@ -680,6 +688,188 @@ def test_wrong_sources_are_refused(tmp_path: Path, sources: Any) -> None:
     """Sources that are no sequence of paths fail when the manager is made."""
     with pytest.raises(TypeError):
         SkillsManager(backend=disk(tmp_path), sources=sources)
+
+
+# Many skills: what is read, and what is true.
+
+
+class Counting(FilesystemBackend):
+    """A backend that counts its listings and the files it is asked for."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root_dir=root, virtual_mode=True)
+        self.listed: list[str] = []
+        self.read_paths: list[str] = []
+
+    def ls(self, path: str) -> LsResult:
+        self.listed.append(path)
+        return super().ls(path)
+
+    def download_files(self, paths: list[str]) -> Any:
+        self.read_paths += paths
+        return super().download_files(paths)
+
+    def reset(self) -> None:
+        self.listed.clear()
+        self.read_paths.clear()
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    files = {f"skills/s{n}/SKILL.md": skill_md(f"s{n}", f"About topic{n}.") for n in range(200)}
+    write_files(tmp_path, {**files, "skills/s7/references/guide.md": "Seven.", "skills/s7/scripts/run.py": "print(7)"})
+    (tmp_path / "team").mkdir()
+    return tmp_path
+
+
+@both_modes
+def test_one_skill_costs_its_own_directory(mode: Mode, large: Path) -> None:
+    """Once the library was seen, a method about one skill reads that skill and not the library."""
+    backend = Counting(large)
+    manager = SkillsManager(backend=backend, sources=["/skills", "/team"])
+    ask(mode, manager, "refresh")
+    calls = [("get_skill_content", "S7"), ("list_skill_assets", "s7"), ("get_skill_asset", "s7", "references/guide.md")]
+    for method, *arguments in [*calls, ("get_skill_script_path", "s7", "run.py")]:
+        backend.reset()
+        ask(mode, manager, method, *arguments)
+        assert set(backend.listed) <= {f"/skills/s7/{name}" for name in ("scripts", "references", "assets")}, method
+        allowed = {"/skills/s7/SKILL.md", "/team/s7/SKILL.md", "/skills/s7/references/guide.md"}
+        assert set(backend.read_paths) <= allowed, method
+
+
+def skill_of(description: str) -> str:
+    text: str = skill_md("s7", description)
+    return text
+
+
+CHANGES: dict[str, tuple[Callable[[Path], Any], str | None]] = {
+    "edited": (lambda root: write_files(root, {"skills/s7/SKILL.md": skill_of("Edited.")}), "Edited."),
+    "removed": (lambda root: (root / "skills/s7/SKILL.md").unlink(), None),
+    "moved": (lambda root: (root / "skills/s7").rename(root / "skills/other"), "About topic7."),
+    "renamed inside": (lambda root: write_files(root, {"skills/s7/SKILL.md": skill_md("s7b")}), None),
+    "broken": (lambda root: write_files(root, {"skills/s7/SKILL.md": "nothing"}), "broken"),
+    "shadowed": (lambda root: write_files(root, {"team/s7/SKILL.md": skill_of("Of the team.")}), "Of the team."),
+    "shadowed under another name": (
+        lambda root: write_files(root, {"team/x/SKILL.md": skill_of("Found by a look.")}),
+        "Found by a look.",
+    ),
+    "a broken rival": (lambda root: write_files(root, {"team/s7/SKILL.md": "nothing"}), "About topic7."),
+    "a rival of another name": (lambda root: write_files(root, {"team/s7/SKILL.md": skill_md("x")}), "About topic7."),
+}
+
+
+@both_modes
+def test_changes_between_two_calls_are_seen(mode: Mode, tmp_path: Path) -> None:
+    """A file that was edited, removed, moved, renamed, broken or shadowed since the last call gives the truth."""
+    for number, (case, (change, expected)) in enumerate(CHANGES.items()):
+        root = tmp_path / str(number)
+        write_files(root, {"skills/s7/SKILL.md": skill_of("About topic7."), "skills/s8/SKILL.md": skill_md("s8")})
+        (root / "team").mkdir()
+        manager = SkillsManager(backend=disk(root), sources=["/skills", "/team"], max_age=0)
+        assert "About topic7." in ask(mode, manager, "get_skill_content", "s7"), case
+        change(root)
+        if case == "shadowed under another name":
+            ask(mode, manager, "list_skills")
+        if expected is None:
+            with pytest.raises(SkillNotFoundError):
+                ask(mode, manager, "get_skill_content", "s7")
+        elif expected == "broken":
+            with pytest.raises(SkillFormatError):
+                ask(mode, manager, "get_skill_content", "s7")
+        else:
+            assert expected in ask(mode, manager, "get_skill_content", "s7"), case
+
+
+@both_modes
+def test_new_skills_are_found_by_a_miss(mode: Mode, large: Path) -> None:
+    """A name that was not there before is looked for again."""
+    manager = SkillsManager(backend=disk(large), sources=["/skills"], max_age=3600)
+    ask(mode, manager, "list_skills")
+    write_files(large, {"skills/late/SKILL.md": skill_md("late", "Came late.")})
+    assert "Came late." in ask(mode, manager, "get_skill_content", "late")
+
+
+@both_modes
+def test_max_age_uses_what_was_seen(mode: Mode, large: Path) -> None:
+    """Within `max_age` lists and searches make no backend call; `refresh` looks, and so does every call at 0."""
+    backend = Counting(large)
+    manager = SkillsManager(backend=backend, sources=["/skills"], max_age=3600)
+    assert len(ask(mode, manager, "list_skills")) == 200
+    backend.reset()
+    ask(mode, manager, "list_metadata")[0]["name"] = "changed by the caller"
+    assert ask(mode, manager, "list_skills")[0] == "s0"
+    assert ask(mode, manager, "search_skills", "topic55")[0]["name"] == "s55"
+    ask(mode, manager, "list_problems")
+    assert (backend.listed, backend.read_paths) == ([], [])
+    write_files(large, {"skills/new/SKILL.md": skill_md("new", "About zebras.")})
+    assert ask(mode, manager, "search_skills", "zebras") == []
+    ask(mode, manager, "refresh")
+    assert ask(mode, manager, "search_skills", "zebras") == [{"name": "new", "description": "About zebras."}]
+    fresh = SkillsManager(backend=backend, sources=["/skills"])
+    for _ in range(2):
+        backend.reset()
+        ask(mode, fresh, "list_skills")
+        assert backend.listed == ["/skills"]
+
+
+def test_a_name_cannot_lead_out_of_a_source(tmp_path: Path) -> None:
+    """A skill whose name looks like a path makes the manager read nothing outside its sources."""
+    odd = "---\nname: ../../secret\ndescription: d\n---\nBody.\n"
+    write_files(tmp_path, {"a/skills/x/SKILL.md": odd, "secret/SKILL.md": skill_md("secret")})
+    backend = Counting(tmp_path)
+    manager = SkillsManager(backend=backend, sources=["/a/skills"])
+    name = manager.list_skills()[0]
+    backend.reset()
+    manager.get_skill_content(name)
+    assert set(backend.read_paths) == {"/a/skills/x/SKILL.md"}
+
+
+class Topics(Embeddings):
+    """Embeddings that know that a blackout is an outage, until they fail."""
+
+    fails = False
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        if self.fails:
+            raise ConnectionError("no quota")
+        return [self.embed_query(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return [float("outage" in text or "blackout" in text), 0.1]
+
+
+@both_modes
+def test_a_manager_searches_by_meaning(mode: Mode, large: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With embeddings a query that names no word finds its skill; while they fail, words serve and a problem tells."""
+    write_files(large, {"skills/review/SKILL.md": skill_md("review", "After an outage.")})
+    topics = Topics()
+    topics.fails = True
+    manager = SkillsManager(backend=disk(large), sources=["/skills"], embeddings=topics, max_age=60)
+    assert ask(mode, manager, "search_skills", "blackout") == []
+    for _ in range(2):
+        assert ask(mode, manager, "search_skills", "outage", n=1)[0]["name"] == "review"
+    assert len([record for record in caplog.records if "no quota" in record.message]) == 1
+    problems = ask(mode, manager, "list_problems")
+    assert [(problem["code"], problem["severity"]) for problem in problems] == [("embeddings-failed", "warning")]
+    topics.fails = False
+    assert ask(mode, manager, "search_skills", "blackout", n=1)[0]["name"] == "review"
+    assert ask(mode, manager, "list_problems") == []
+
+
+@both_modes
+def test_asset_directories_are_the_three_unless_told(mode: Mode, library: Path) -> None:
+    """A manager lists and reads the files of the three directories, or of those it is told."""
+    write_files(library, {"csv-report/templates/a.txt": "A template.", "csv-report/notes.txt": "Notes."})
+    three, every, one = (
+        SkillsManager.from_directory(library, **options)
+        for options in ({}, {"asset_directories": "all"}, {"asset_directories": ["templates"]})
+    )
+    assert "templates/a.txt" not in ask(mode, three, "list_skill_assets", "csv-report")
+    assert {"templates/a.txt", "notes.txt"} <= set(ask(mode, every, "list_skill_assets", "csv-report"))
+    assert ask(mode, one, "list_skill_assets", "csv-report") == ["templates/a.txt"]
+    assert ask(mode, every, "get_skill_asset", "csv-report", "notes.txt") == "Notes."
+    with pytest.raises(SkillPathError):
+        ask(mode, three, "get_skill_asset", "csv-report", "templates/a.txt")
 
 
 # Slow backends, event loops, threads.

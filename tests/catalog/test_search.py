@@ -5,7 +5,6 @@ import json
 import sqlite3
 import threading
 import tracemalloc
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from test_manager import ask
 
 from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.search import Document, SearchIndex, split_words
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -405,26 +406,27 @@ def test_texts_are_split_into_words(text: str, words: list[str]) -> None:
 # Indexes are kept.
 
 
-def skills(*descriptions: str, tags: str = "") -> list[SkillMetadata]:
-    return [
-        SkillMetadata(
+def catalog(*descriptions: str, **frontmatter: str) -> Catalog:
+    entries = []
+    for number, description in enumerate(descriptions):
+        skill = SkillMetadata(
             path=f"/skills/s{number}/SKILL.md",
             name=f"s{number}",
             description=description,
             license=None,
             compatibility=None,
-            metadata={"tags": tags} if tags else {},
+            metadata={},
             allowed_tools=[],
         )
-        for number, description in enumerate(descriptions)
-    ]
+        entries.append(SkillEntry(skill, "/skills", description, frontmatter))
+    return Catalog(entries)
 
 
 class Counted:
     """A cache, and how many indexes it has built, told by the databases that were opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.cache = SearchCache(size=2)
+        self.cache = SearchCache()
         self.built = 0
         connect = sqlite3.connect
 
@@ -435,8 +437,8 @@ class Counted:
 
         monkeypatch.setattr(sqlite3, "connect", counting)
 
-    def names(self, catalog: Sequence[SkillMetadata], query: str, tags: dict[str, str] | None = None) -> list[str]:
-        return [skill["name"] for skill in self.cache.search(catalog, tags or {}, query, 5)]
+    def names(self, skills: Catalog, query: str, **hidden: str) -> list[str]:
+        return [entry.name for entry in self.cache.search(skills, query, 5, hidden)]
 
 
 @pytest.fixture
@@ -445,56 +447,36 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 
 def test_an_unchanged_catalog_is_indexed_once(counted: Counted) -> None:
-    """Queries on the same catalog share one index, though the catalog is another object each time."""
-    for query in ("apples", "pears", "apples"):
-        counted.names(skills("Sells apples.", "Sells pears."), query)
+    """Queries on the same catalog share one index, and what is hidden from one is not from the next."""
+    fruit = catalog("Sells apples.", "Sells pears.")
+    assert [counted.names(fruit, query) for query in ("apples", "pears", "apples")] == [["s0"], ["s1"], ["s0"]]
+    assert counted.names(fruit, "sells", s0="off") == ["s1"]
+    assert counted.names(fruit, "sells") == ["s0", "s1"]
     assert counted.built == 1
 
 
-def test_a_changed_catalog_is_indexed_anew(counted: Counted) -> None:
-    """A change of a description, of tags in the metadata or of the skills themselves is searched at once."""
-    assert counted.names(skills("Sells apples."), "pears") == []
-    assert counted.names(skills("Sells pears."), "pears") == ["s0"]
-    assert counted.names(skills("Sells apples.", tags="pears"), "pears") == ["s0"]
-    assert counted.names(skills("Sells apples.", "Sells pears."), "pears") == ["s1"]
-    assert counted.built == 4
-
-
-def test_changed_tags_are_indexed_anew(counted: Counted) -> None:
-    """Tags that stand beside the metadata are searched as they are now, not as they were."""
-    catalog = skills("Sells apples.")
-    path = catalog[0]["path"]
-    assert counted.names(catalog, "pears", {path: "plums"}) == []
-    assert counted.names(catalog, "pears", {path: "pears"}) == ["s0"]
-    assert counted.names(catalog, "plums", {path: "pears"}) == []
-    assert counted.names(catalog, "pears", {}) == []
-
-
-def test_the_oldest_index_goes_first(counted: Counted) -> None:
-    """Of more catalogs than are remembered, the one that was not used for longest is forgotten."""
-    first, second, third = skills("Sells apples."), skills("Sells pears."), skills("Sells plums.")
-    for catalog in (first, second, first, third):
-        counted.names(catalog, "sells")
-    assert counted.built == 3
-    counted.names(first, "sells")
-    assert counted.built == 3
-    counted.names(second, "sells")
-    assert counted.built == 4
+def test_a_changed_catalog_is_indexed_again(counted: Counted) -> None:
+    """A change of a description, of tags or of the skills themselves is searched at once."""
+    assert counted.names(catalog("Sells apples."), "pears") == []
+    assert counted.names(catalog("Sells pears."), "pears") == ["s0"]
+    assert counted.names(catalog("Sells apples.", tags="pears"), "pears") == ["s0"]
+    assert counted.names(catalog("Sells apples.", tags="plums"), "pears") == []
+    assert counted.names(catalog("Sells apples.", "Sells pears."), "pears") == ["s1"]
+    assert counted.built == 5
 
 
 def test_threads_may_search_at_once(counted: Counted) -> None:
-    """Threads that search one catalog at the same moment share its index, and each gets the right answer."""
-    catalog = skills(*(f"Sells fruit{number}." for number in range(50)))
+    """Threads that search one catalog at the same moment each get the right answer."""
+    fruit = catalog(*(f"Sells fruit{number}." for number in range(50)))
     start = threading.Barrier(8)
 
     def work(number: int) -> list[str]:
         start.wait()
-        return [counted.names(catalog, f"fruit{number + step}")[0] for step in range(10)]
+        return [counted.names(fruit, f"fruit{number + step}")[0] for step in range(10)]
 
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(work, range(8)))
     assert results == [[f"s{number + step}" for step in range(10)] for number in range(8)]
-    assert counted.built == 1
 
 
 def test_threads_may_correct_slips_at_once() -> None:

@@ -795,7 +795,7 @@ def test_list_never_opens_what_is_no_file(workplace: Path, kind: str) -> None:
     write_files(workplace / "s", {"good/SKILL.md": skill_md("good")})
     rows = as_json(invoke("list", "-s", "s", "--json"))
     assert [row["name"] for row in rows] == ["good", "odd"]
-    assert codes(rows[1]["problems"]) == ["skill-unreadable"]
+    assert codes(rows[1]["problems"]) == ["skill-unreadable" if kind == "directory" else "skill-not-a-file"]
 
 
 # --- create ---

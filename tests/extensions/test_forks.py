@@ -112,6 +112,16 @@ def test_an_agent_of_the_application_runs_it(mode: Mode, tmp_path: Path) -> None
     assert talk.loaded == []
 
 
+def test_state_that_the_conversation_does_not_have_is_left_out(mode: Mode, tmp_path: Path) -> None:
+    """A sub-agent with files serves a conversation without."""
+    writes = call_tools(("write_file", {"file_path": "/out.txt", "content": "found"}))
+    helper: Any = create_deep_agent(ScriptedChatModel(replies=[writes, "Written."]))
+    talk = Conversation(mode, library(tmp_path, SkillForks({"general-purpose": helper})))
+    (answer,) = talk.call(fork_of("research"))
+    assert answer.text == "Written."
+    assert "files" not in talk.state
+
+
 def test_a_plain_skill_is_loaded_as_ever(mode: Mode, tmp_path: Path) -> None:
     """Only `context: fork` forks; and without the extension nothing does."""
     talk = Conversation(mode, library(tmp_path, SkillForks()))

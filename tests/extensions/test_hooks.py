@@ -192,14 +192,16 @@ def test_a_script_of_the_skill_runs_by_its_relative_path(mode: Mode, tmp_path: P
 @both_modes
 def test_a_command_that_cannot_start_or_hangs_refuses(mode: Mode, tmp_path: Path) -> None:
     """A check that did not happen is not a check that passed."""
-    for number, hook in enumerate(({"command": "no-such-program-x"}, {"command": "sleep 30", "timeout": 1})):
+    hooks: list[dict[str, Any]] = [{"command": "no-such-program-x"}, {"command": "sleep 30", "timeout": 1}]
+    for number, hook in enumerate(hooks):
         root = tmp_path / str(number)
         started = time.monotonic()
-        world = World(mode, shell(root), commands(), root, guard=one("PreToolUse", type="command", **hook))
+        world = World(mode, shell(root), commands(), root, guard=one("PreToolUse", "*", type="command", **hook))
         (error,) = world.send("x")
         assert "did not run" in error
         assert world.sent == []
         assert time.monotonic() - started < 10
+        assert world.talk.call(unload("guard"))[0].status == "success"
 
 
 @both_modes

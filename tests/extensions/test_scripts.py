@@ -247,7 +247,7 @@ def test_each_user_has_a_shell_of_their_own(mode: Mode, tmp_path: Path) -> None:
         return FilesystemBackend(root_dir=root) if runtime.context.user == "eve" else shell(root)
 
     model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(script())] * 3)
-    middleware = SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[SkillScripts()])
+    middleware: Any = SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[SkillScripts()])
     agent = create_agent(model, middleware=[middleware], context_schema=Context)
     for user in ("ada", "bob"):
         model.requests.clear()
@@ -261,11 +261,25 @@ def test_each_user_has_a_shell_of_their_own(mode: Mode, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_inline_skills_bring_scripts_along(mode: Mode, tmp_path: Path) -> None:
     """A script written in Python code runs in the shell of the backend that its own is mounted in."""
-    content = "import os, sys; print('hello', sys.argv[1], len(os.environ.get('KEY', '')))"
-    skill = InlineSkill("tool", "Runs.", "Run it.", files={"scripts/run.py": lambda: content})
+    content = "import os, sys, words; print(words.hello(), sys.argv[1], len(os.environ.get('KEY', '')))"
+    helper = "import pathlib\ndef hello(): return (pathlib.Path(__file__).parents[1] / 'assets/hello.txt').read_text()"
+
+    def broken() -> str:
+        raise ValueError("not today")
+
+    files: dict[str, Any] = {
+        "scripts/run.py": lambda: content,
+        "scripts/words.py": helper,
+        "assets/hello.txt": "hello",
+        "assets/large.bin": bytes(5_000_000),
+        "assets/broken.txt": broken,
+    }
+    skill = InlineSkill("tool", "Runs.", "Run it.", files=files)
     backend = CompositeBackend(default=shell(tmp_path), routes={"/skills/": InlineBackend([skill])})
-    for env, size in ((None, 0), ({"KEY": "value-of-key"}, 12)):
-        scripts = SkillScripts(env=lambda _runtime, _skill, env=env: env)
+    given: dict[str, str] = {}
+    for key, size in (("", 0), ("value-of-key", 12)):
+        given.update({"KEY": key} if key else {})
+        scripts = SkillScripts(env=lambda _runtime, _skill: given)
         [answer] = talk_to(mode, tmp_path, scripts, backend=backend).call(script(args=["a b"]))
         assert answer.text.endswith(f"Its output:\nhello a b {size}\n")
     assert left_behind(tmp_path) == []
@@ -306,7 +320,7 @@ def test_a_script_that_takes_too_long_is_ended(mode: Mode, tmp_path: Path) -> No
     [answer] = talk_to(mode, tmp_path, SkillScripts(timeout=1)).call(script())
     assert answer.status == "error"
     assert answer.text == (
-        "The script took too long: it was ended, with everything that it had started. Its output:\nbegun\n"
+        "The script was not done after 1 s: it was ended, with everything that it had started. Its output:\nbegun\n"
     )
     assert running(mark) == []
     assert left_behind(tmp_path) == []
@@ -409,14 +423,11 @@ def test_a_human_may_decide_on_each_script(mode: Mode, tmp_path: Path) -> None:
     model = ScriptedChatModel(
         replies=[call_tools(load("tool")), call_tools(script(args=["no"])), call_tools(script(args=["edit"])), "Done."]
     )
-    agent = create_deep_agent(
-        model,
-        middleware=[
-            SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[SkillScripts()]),
-            HumanInTheLoopMiddleware(interrupt_on={"run_skill_script": True}),
-        ],
-        checkpointer=InMemorySaver(),
-    )
+    middleware: list[Any] = [
+        SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[SkillScripts()]),
+        HumanInTheLoopMiddleware(interrupt_on={"run_skill_script": True}),
+    ]
+    agent = create_deep_agent(model, middleware=middleware, checkpointer=InMemorySaver())
     config = {"configurable": {"thread_id": "1"}}
     assert "__interrupt__" in run(mode, agent, "go", config)
     rejected = run(mode, agent, Command(resume={"decisions": [{"type": "reject", "message": "Not that."}]}), config)

@@ -23,7 +23,7 @@ from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, load, skill_md, write_files
 
 VALUE = "sk-live/T0p+Sëcret 'q'\"&=42"
-ENVIRONMENT = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 FORMS = (
     VALUE,
@@ -109,6 +109,12 @@ def leaks(seen: str) -> list[str]:
     return [form for form in FORMS if form in seen or repr(form)[1:-1] in seen]
 
 
+def environment(root: Path) -> dict[str, str]:
+    """Return variables for a shell whose temporary directory is its own."""
+    (root / "temporary").mkdir(exist_ok=True)
+    return {"PATH": PATH, "TMPDIR": str(root / "temporary")}
+
+
 def skills(backend: Any, **options: Any) -> SkillsMiddleware:
     scripts = SkillScripts(**{"env": lambda _runtime, _skill: {"KEY": VALUE}, "timeout": 1, **options})
     return SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[scripts])
@@ -126,7 +132,7 @@ def root(tmp_path: Path) -> Path:
 def test_no_script_gives_its_secret_away(mode: Mode, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a script prints and however it ends, the value is in its process alone."""
     caplog.set_level(logging.DEBUG)
-    middleware = skills(LocalShellBackend(root_dir=root, env=ENVIRONMENT))
+    middleware = skills(LocalShellBackend(root_dir=root, env=environment(root)))
     answers, found = {}, {}
     for name in (*SCRIPTS, "missing.py", "../x.py"):
         answers[name], seen = converse(mode, middleware, name)
@@ -137,8 +143,9 @@ def test_no_script_gives_its_secret_away(mode: Mode, root: Path, caplog: pytest.
     assert {name for name, text in answers.items() if used in text} == {"prints.py", "exits.py", "hangs.py", "much.py"}
     assert "RuntimeError: cannot use [secret]" in answers["raises.py"]
     assert "KEY=[secret]" in answers["traces.sh"]
-    assert "too long" in answers["hangs.py"]
+    assert "not done after 1 s" in answers["hangs.py"]
     assert list(root.glob(".deepskills*")) == []
+    assert list((root / "temporary").iterdir()) == []
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -147,7 +154,7 @@ def test_no_failure_gives_a_secret_away(mode: Mode, root: Path, caplog: pytest.L
     caplog.set_level(logging.DEBUG)
 
     def leaky(fails_at: str) -> SkillsMiddleware:
-        backend = LeakyShell(root_dir=root, env=ENVIRONMENT)
+        backend = LeakyShell(root_dir=root, env=environment(root))
         backend.fails_at = fails_at
         return skills(backend)
 
@@ -161,7 +168,7 @@ def test_no_failure_gives_a_secret_away(mode: Mode, root: Path, caplog: pytest.L
         raise RuntimeError(f"cannot run {given!r} {given[3]['KEY']}")
 
     files = FilesystemBackend(root_dir=root, virtual_mode=True)
-    shell = LocalShellBackend(root_dir=root, env=ENVIRONMENT)
+    shell = LocalShellBackend(root_dir=root, env=environment(root))
     cases: dict[str, tuple[Callable[[], SkillsMiddleware], str]] = {
         "upload": (lambda: leaky("upload"), "could not be written"),
         "execute": (lambda: leaky("execute"), "cannot run"),
@@ -183,7 +190,9 @@ def test_no_failure_gives_a_secret_away(mode: Mode, root: Path, caplog: pytest.L
         found[name] = leaks(seen)
     assert {name: forms for name, forms in found.items() if forms} == {}
     assert leaks(caplog.text) == []
-    assert list(root.glob(".deepskills*/job")) == []
+    assert list(root.glob(".deepskills*")) == []
+    # What may yet start, for all that is known, finds a mark and does not.
+    assert [path.name for path in (root / "temporary").rglob("*") if path.is_file()] == ["stop"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -197,7 +206,7 @@ def test_each_skill_and_user_has_secrets_of_its_own(mode: Mode, root: Path) -> N
         return given[len(asked) - 1]
 
     write_files(root, {"skills/tool/scripts/len.py": "import os; print('length', len(os.environ.get('KEY', '')))"})
-    middleware = skills(LocalShellBackend(root_dir=root, env=ENVIRONMENT), env=env, timeout=30)
+    middleware = skills(LocalShellBackend(root_dir=root, env=environment(root)), env=env, timeout=30)
     lengths = [converse(mode, middleware, "len.py")[0].strip().rpartition("\n")[2] for _ in given]
     assert lengths == ["length 9", "length 0", "length 0"]
     assert asked == [("1", "tool")] * 3

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from deepagents import create_deep_agent
@@ -21,7 +21,7 @@ from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_m
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
-SKILLS: dict[str, dict[str, object]] = {
+SKILLS: dict[str, dict[str, Any]] = {
     "reader": {"allowed_tools": "Read"},
     "adder": {"allowed_tools": "Bash(git add:*) mcp__docs__search"},
     "writer": {"allowed_tools": ["Write", "Bash(git push *)"]},
@@ -66,9 +66,10 @@ def shell(command: str, **more: object) -> tuple[str, dict[str, Any]]:
     return "execute", {"command": command, **more}
 
 
-READ = ("read_file", {})
-WRITE = ("write_file", {})
-SEARCH = ("mcp__docs__search", {})
+Call: TypeAlias = tuple[str, dict[str, Any]]
+READ: Call = ("read_file", {})
+WRITE: Call = ("write_file", {})
+SEARCH: Call = ("mcp__docs__search", {})
 ADD = shell("git add .")
 RM = shell("rm -rf /")
 
@@ -256,13 +257,13 @@ def test_a_forced_tool_that_is_taken_away_is_not_forced(mode: Mode, tmp_path: Pa
 
 @both_modes
 def test_deep_agents_own_tools_follow_the_policy_and_sub_agents_have_their_own(mode: Mode, tmp_path: Path) -> None:
-    """File tools, to-dos and `task` are tools as any other; a sub-agent is bound by what it loads itself."""
+    """File tools and `task` are tools as any other; a sub-agent is bound by what it loads itself."""
     write_files(tmp_path, {"/skills/lead/SKILL.md": skill_md("lead", allowed_tools="Task Read")})
     task = ("task", {"description": "Write it.", "subagent_type": "general-purpose"})
     model = ScriptedChatModel(
         replies=[
             call_tools(load("lead")),
-            call_tools(("write_todos", {"todos": []}), task),
+            call_tools(("ls", {"path": "/"}), task),
             call_tools(("write_file", {"file_path": "/x.txt", "content": "x"})),
             call_tools(load("reader")),
             call_tools(("write_file", {"file_path": "/y.txt", "content": "y"})),
@@ -318,12 +319,16 @@ class Reviewed:
 
     def __init__(self, mode: Mode, root: Path, *, ahead: bool = True, per_call: bool = False, **options: Any) -> None:
         trusted = options.pop("trusted_sources", ["/skills/"])
+        self.saver: InMemorySaver = options.pop("saver", None) or InMemorySaver()
         self.tools = Tools()
         policy = ToolPolicy("approve", trusted_sources=trusted)
         review = reviewing(policy, "per_call" if per_call else "batched")
         skills = library(root, policy, **options)
         order = [review, skills] if ahead else [skills, review]
         self.talk = Conversation(mode, *order, tools=self.tools.tools)
+        self.talk.agent = create_agent(
+            self.talk.model, tools=self.tools.tools, middleware=order, checkpointer=self.saver
+        )
 
     def load(self, *names: str) -> None:
         self.talk.say(call_tools(*(load(name) for name in names)))
@@ -337,7 +342,7 @@ class Reviewed:
     def answer(self, *decisions: Any, then: Any = None) -> None:
         called = len(self.talk.model.requests)
         if then is not None:
-            self.talk.model.replies = [*self.talk.model.replies[:called], then]
+            self.talk.model.replies = [*([self.talk.model.fallback] * called), then]
         self.talk.result = run(
             self.talk.mode, self.talk.agent, Command(resume={"decisions": list(decisions)}), self.talk.config
         )
@@ -419,15 +424,22 @@ def test_edited_calls_are_judged_as_edited(mode: Mode, tmp_path: Path) -> None:
 
 
 @both_modes
-def test_a_call_of_another_process_is_asked_about(mode: Mode, tmp_path: Path) -> None:
-    """A process that has not read the skill's file grants nothing by what the thread's state says."""
-    talk = Reviewed(mode, tmp_path)
-    talk.within(call_tools(load("adder")), "Done.")
-    policy = ToolPolicy("approve", trusted_sources=["/skills"])
-    library(tmp_path, policy)
-    call: Any = {"name": "execute", "args": {"command": "git add ."}, "id": "1", "type": "tool_call"}
-    request = ToolCallRequest(tool_call=call, tool=None, state=talk.talk.state, runtime=None)  # type: ignore[arg-type]
-    assert policy.needs_approval(request)
+def test_a_new_process_resumes_with_the_same_grants(mode: Mode, tmp_path: Path) -> None:
+    """A process that resumes an interrupted turn asks about the calls that were asked about, and no others."""
+    first = Reviewed(mode, tmp_path)
+    first.within(call_tools(load("adder")), call_tools(ADD, shell("git push"), READ))
+    assert first.asked == ["execute git push", "read_file"]
+    second = Reviewed(mode, tmp_path, saver=first.saver)
+    second.answer({"type": "reject"}, {"type": "approve"}, then="Done.")
+    assert sorted(second.tools.ran) == ["execute git add .", "read_file"]
+
+
+@both_modes
+def test_a_users_command_grants_for_its_turn(mode: Mode, tmp_path: Path) -> None:
+    """A skill that the user starts covers its calls as one that the model loads."""
+    talk = Reviewed(mode, tmp_path, slash_commands=True)
+    talk.talk.say(call_tools(ADD, READ), given="/adder now")
+    assert talk.asked == ["read_file"]
 
 
 def test_what_cannot_be_judged_needs_approval() -> None:

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 from deepagents.backends import (
+    BackendProtocol,
     CompositeBackend,
     FilesystemBackend,
     LocalShellBackend,
@@ -27,20 +28,24 @@ from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool
 from langgraph.store.memory import InMemoryStore
-from test_manager import ask
-from test_paths import HONEST, HOSTILE, OUTSIDE, spelled
 
-from deepskills import SkillFileNotFoundError, SkillPathError, SkillsError, SkillsManager
-from deepskills._files.assets import MAX_ASSETS
+from deepskills import (
+    SkillFileNotFoundError,
+    SkillFormatError,
+    SkillMetadata,
+    SkillPathError,
+    SkillsError,
+    SkillsManager,
+)
+from deepskills._backend.plan import Plan, ResultT, adrive, drive
+from deepskills._files.assets import MAX_ASSETS, list_assets, read_asset, read_asset_bytes, script_path
 from deepskills._files.inventory import RESOURCE_DIRECTORIES
 from deepskills._files.paths import check_relative
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, disk, run, skill_md, state_files, write_files
+from support_tables import HONEST, HOSTILE, OUTSIDE, ask, spelled
 
 both_modes = pytest.mark.parametrize("mode", MODES)
-hostile_paths = pytest.mark.parametrize("path", HOSTILE.values(), ids=HOSTILE)
-outside_paths = pytest.mark.parametrize("path", OUTSIDE.values(), ids=OUTSIDE)
-honest_paths = pytest.mark.parametrize("path", HONEST.values(), ids=HONEST)
 
 SECRET = "nobody-may-read-this"
 
@@ -142,40 +147,46 @@ def test_the_trap_is_set(trap: Trap) -> None:
 
 @both_modes
 @each_kind
-@hostile_paths
-def test_hostile_paths_are_refused(mode: Mode, kind: str, trap: Trap, path: str) -> None:
+def test_hostile_paths_are_refused(mode: Mode, kind: str, trap: Trap) -> None:
     """No hostile path reads a file or gives a script, though a secret lies where it leads: the path is refused."""
     manager = trap.manager(kind)
-    for method in ("get_skill_asset", "get_skill_script_path"):
-        error = refusal(mode, manager, method, "demo", spelled(path, trap.secret))
-        assert not isinstance(error, SkillFileNotFoundError)
-        assert "refused" in str(error)
+    offenders = []
+    for name, path in HOSTILE.items():
+        for method in ("get_skill_asset", "get_skill_script_path"):
+            error = refusal(mode, manager, method, "demo", spelled(path, trap.secret))
+            if isinstance(error, SkillFileNotFoundError) or "refused" not in str(error):
+                offenders.append((name, method, error))
+    assert offenders == []
 
 
 @both_modes
 @each_kind
-@outside_paths
-def test_other_places_are_refused(mode: Mode, kind: str, trap: Trap, path: str) -> None:
+def test_other_places_are_refused(mode: Mode, kind: str, trap: Trap) -> None:
     """Files of the skill outside the three directories are refused, whatever lies there."""
-    error = refusal(mode, trap.manager(kind), "get_skill_asset", "demo", path)
-    assert not isinstance(error, SkillFileNotFoundError)
+    manager = trap.manager(kind)
+    errors = {name: refusal(mode, manager, "get_skill_asset", "demo", path) for name, path in OUTSIDE.items()}
+    assert [name for name, error in errors.items() if isinstance(error, SkillFileNotFoundError)] == []
 
 
 @both_modes
 @each_kind
-@pytest.mark.parametrize("name", ["SKILL.md", "private/secret.txt", "~/secret.txt"])
-def test_other_places_have_no_scripts(mode: Mode, kind: str, trap: Trap, name: str) -> None:
+def test_other_places_have_no_scripts(mode: Mode, kind: str, trap: Trap) -> None:
     """A script's name is taken below `scripts/` alone: what lies elsewhere under that name is no script."""
-    error = refusal(mode, trap.manager(kind), "get_skill_script_path", "demo", name)
-    assert isinstance(error, SkillFileNotFoundError)
+    for name in ("SKILL.md", "private/secret.txt", "~/secret.txt"):
+        error = refusal(mode, trap.manager(kind), "get_skill_script_path", "demo", name)
+        assert isinstance(error, SkillFileNotFoundError)
 
 
 @both_modes
 @each_kind
-@honest_paths
-def test_honest_paths_are_read(mode: Mode, kind: str, trap: Trap, path: str) -> None:
+def test_honest_paths_are_read(mode: Mode, kind: str, trap: Trap) -> None:
     """Every file that people have in the three directories can be read, however deep and in any script."""
-    assert ask(mode, trap.manager(kind), "get_skill_asset", "demo", path) == honest_text(path)
+    manager = trap.manager(kind)
+    read = {path: ask(mode, manager, "get_skill_asset", "demo", path) for path in HONEST.values()}
+    assert [path for path, text in read.items() if text != honest_text(path)] == []
+    assert ask(mode, manager, "get_skill_asset", "demo", ".//references/./guide.md") == honest_text(
+        "references/guide.md"
+    )
 
 
 @both_modes
@@ -571,6 +582,88 @@ def test_failed_listings_are_told(mode: Mode, linked: Trap, method: str, argumen
     with pytest.raises(SkillsError, match="disk on fire") as caught:
         ask(mode, manager, method, "demo", *arguments)
     assert not isinstance(caught.value, SkillPathError)
+
+
+# More than the three directories.
+
+
+DEMO: SkillMetadata = {
+    "path": "/skills/demo/SKILL.md",
+    "name": "demo",
+    "description": "",
+    "license": None,
+    "compatibility": None,
+    "metadata": {},
+    "allowed_tools": [],
+}
+
+
+def perform(mode: Mode, plan: Plan[ResultT], backend: BackendProtocol) -> ResultT:
+    if mode == "sync":
+        return drive(plan, lambda: backend)
+    return asyncio.run(adrive(plan, lambda: backend))
+
+
+@both_modes
+def test_all_files_of_a_skill_are_listed_and_read(mode: Mode, linked: Trap) -> None:
+    """With `"all"` whatever is listed can be read: any directory, the root's files; not `SKILL.md`, nothing hidden."""
+    more = {"notes.md": "notes", "templates/a/b.txt": "deep", "examples/SKILL.md": "an example"}
+    hidden = {".env": SECRET, ".git/config": SECRET, "templates/.cache/x": SECRET, "node_modules/x.js": SECRET}
+    write_files(linked.skill, more | hidden)
+    put_links(linked, {"templates/out": "{outside}", "templates/me.md": "../SKILL.md", "templates/env": "../.env"})
+    for backend in (disk(linked.area), CompositeBackend(default=StateBackend(), routes={"/": disk(linked.area)})):
+        listed = perform(mode, list_assets(DEMO, "all"), backend).paths
+        assert listed == sorted([*OWN_FILES, *more])
+        for path in listed:
+            assert perform(mode, read_asset(DEMO, path, "all"), backend)
+        for path in (
+            "SKILL.md",
+            ".env",
+            "templates/me.md",
+            "templates/env",
+            "templates/out/secret.txt",
+            "../secret.txt",
+        ):
+            with pytest.raises(SkillPathError) as caught:
+                perform(mode, read_asset(DEMO, path, "all"), backend)
+            assert not isinstance(caught.value, SkillFileNotFoundError)
+            assert SECRET not in str(caught.value)
+
+
+@both_modes
+def test_named_directories_are_listed_and_read(mode: Mode, linked: Trap) -> None:
+    """With names, exactly these directories are open, for files and for scripts."""
+    write_files(linked.skill, {"templates/a.txt": "A", "notes.md": ""})
+    names, backend = ("templates", "references"), disk(linked.area)
+    assert perform(mode, list_assets(DEMO, names), backend).paths == ["references/guide.md", "templates/a.txt"]
+    assert perform(mode, read_asset(DEMO, "templates/a.txt", names), backend) == "A"
+    with pytest.raises(SkillPathError, match="none of the skill's directories"):
+        perform(mode, script_path(DEMO, "run.py", names), backend)
+    assert perform(mode, script_path(DEMO, "./run.py", "all"), backend) == str(linked.skill / "scripts/run.py")
+
+
+@both_modes
+def test_of_too_many_files_scripts_come_first(mode: Mode, linked: Trap) -> None:
+    """With `"all"`, hundreds of root files hide neither scripts nor references, and a note says that there are more."""
+    write_files(linked.skill, {f"f{number:03}.txt": "" for number in range(600)})
+    assets = perform(mode, list_assets(DEMO, "all"), disk(linked.area))
+    assert len(assets.paths) == MAX_ASSETS
+    assert set(OWN_FILES) <= set(assets.paths)
+    assert assets.notes == ["Only 500 files are listed; there are more."]
+
+
+@both_modes
+def test_files_that_could_hang_or_drown_a_run_are_not_opened(mode: Mode, linked: Trap) -> None:
+    """A FIFO and a huge sparse file are errors that say why, at once; bytes are read as they are."""
+    os.mkfifo(linked.skill / "references/fifo.md")
+    with (linked.skill / "assets/huge.bin").open("wb") as huge:
+        huge.truncate(3 * 1024**3)
+    write_files(linked.skill, {"assets/raw.bin": b"\x00\xff"})
+    backend = disk(linked.area)
+    for path, reason in (("references/fifo.md", "not a regular file"), ("assets/huge.bin", "too large")):
+        with pytest.raises(SkillFormatError, match=reason):
+            perform(mode, read_asset(DEMO, path), backend)
+    assert perform(mode, read_asset_bytes(DEMO, "assets/raw.bin"), backend) == b"\x00\xff"
 
 
 # Scripts that run.

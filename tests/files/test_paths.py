@@ -2,56 +2,114 @@
 
 import contextlib
 import posixpath
+import re
 import unicodedata
 from urllib.parse import unquote
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepskills import SkillFileNotFoundError, SkillPathError, SkillsError
 from deepskills._files.inventory import RESOURCE_DIRECTORIES
-from deepskills._files.paths import MAX_PATH_LENGTH, check_relative, script_to_relative
+from deepskills._files.paths import (
+    MAX_PATH_LENGTH,
+    STANDARD_DIRECTORIES,
+    AssetDirectories,
+    check_directories,
+    check_relative,
+    normalised,
+    script_to_relative,
+)
 from support_tables import HONEST, HOSTILE, NORMALISED, OUTSIDE, spelled
+
+__all__ = ["HONEST", "HOSTILE", "OUTSIDE", "spelled"]  # until other tests import the tables themselves
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
-hostile_paths = pytest.mark.parametrize("path", [spelled(path) for path in HOSTILE.values()], ids=HOSTILE)
+ALL_REFUSED = {name: spelled(path) for name, path in (HOSTILE | OUTSIDE).items()}
 
 
-@pytest.mark.parametrize("path", [spelled(path) for path in (HOSTILE | OUTSIDE).values()], ids=HOSTILE | OUTSIDE)
-def test_hostile_paths_are_refused(path: str) -> None:
+def refusal_of(path: str, directories: AssetDirectories = STANDARD_DIRECTORIES) -> SkillPathError | None:
+    """Return the error by which a path is refused; `None` if it passes."""
+    try:
+        check_relative(path, directories)
+    except SkillPathError as error:
+        return error
+    return None
+
+
+def test_hostile_paths_are_refused() -> None:
     """A path that could lead elsewhere is refused, and the message says so and shows how a path looks."""
-    with pytest.raises(SkillPathError) as caught:
-        check_relative(path)
-    assert not isinstance(caught.value, SkillFileNotFoundError)
-    assert isinstance(caught.value, SkillsError)
-    assert "refused" in str(caught.value)
-    assert "references/guide.md" in str(caught.value)
+    offenders = []
+    for name, path in ALL_REFUSED.items():
+        error = refusal_of(path)
+        told = isinstance(error, SkillsError) and not isinstance(error, SkillFileNotFoundError)
+        if not told or "refused" not in str(error) or "references/guide.md" not in str(error):
+            offenders.append((name, error))
+    assert offenders == []
 
 
-@hostile_paths
-def test_refusals_can_be_shown(path: str) -> None:
+def test_refusals_can_be_shown() -> None:
     """The message of a refusal is one bounded line without control characters, and can be encoded."""
-    with pytest.raises(SkillPathError) as caught:
-        check_relative(path)
-    message = str(caught.value)
-    assert len(message) < 500
-    assert not any(unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} for character in message)
-    assert message.encode()
+    offenders = []
+    for name, path in ALL_REFUSED.items():
+        message = str(refusal_of(path))
+        unseen = any(unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} for character in message)
+        if not 0 < len(message) < 500 or unseen or not message.encode(errors="ignore"):
+            offenders.append(name)
+        message.encode()
+    assert offenders == []
 
 
-@hostile_paths
-def test_hostile_script_names_are_refused(path: str) -> None:
+def test_hostile_script_names_are_refused() -> None:
     """Being taken as relative to `scripts/` makes no hostile path a good one."""
-    with pytest.raises(SkillPathError):
-        check_relative(script_to_relative(path))
+    names = {name: script_to_relative(spelled(path)) for name, path in HOSTILE.items()}
+    assert [name for name, path in names.items() if refusal_of(path) is None] == []
 
 
-@pytest.mark.parametrize("path", HONEST.values(), ids=HONEST)
-def test_honest_paths_pass(path: str) -> None:
+def test_honest_paths_pass() -> None:
     """A path inside one of the three directories comes back as it is."""
-    assert check_relative(path) == path
+    assert [check_relative(path) for path in HONEST.values()] == list(HONEST.values())
+
+
+def test_all_directories_are_open_except_what_is_hidden_or_the_skill_itself() -> None:
+    """With `"all"` any file passes but `SKILL.md`, in any case, and hidden ones; hostile paths are refused."""
+    is_hidden = re.compile(r"(^|/)\.").search
+    honest = [path for path in HONEST.values() if not is_hidden(path)]
+    fine = [*honest, "notes.md", "templates/a/b.txt", "private/secret.txt", "examples/SKILL.md", "References/guide.md"]
+    assert [path for path in fine if refusal_of(path, "all") is not None] == []
+    assert [path for path in fine if check_relative(f"./{path}", "all") != path] == []
+    closed = ["SKILL.md", "skill.md", "Skill.MD", "./SKILL.md", ".env", ".git/config", "a/.hidden", "a/.b/c", "./.env"]
+    assert [path for path in closed if refusal_of(path, "all") is None] == []
+    assert [name for name, path in HOSTILE.items() if refusal_of(spelled(path), "all") is None] == []
+
+
+def test_directories_may_be_named() -> None:
+    """Only files below the directories named pass; a hidden file in one does, as its author put it there."""
+    named = ("templates", "references")
+    assert [refusal_of(path, named) for path in ("templates/a.txt", "references/x/y.md", "templates/.keep")] == [
+        None
+    ] * 3
+    assert [
+        path for path in ("scripts/run.py", "notes.md", "templates", "SKILL.md") if not refusal_of(path, named)
+    ] == []
+    assert "`templates/`, `references/`" in str(refusal_of("scripts/run.py", named))
+
+
+def test_directories_are_checked() -> None:
+    """`"all"` or names of directories are taken, each once; anything else is an error that names it."""
+    assert check_directories("all") == "all"
+    assert check_directories(["a", "b", "a"]) == ("a", "b")
+    offenders = []
+    for wrong in ("scripts", ["a/b"], [".."], [""], ["/"], ["a\x00"], [7], ["~"], ["a", "b/"]):
+        try:
+            check_directories(wrong)  # type: ignore[arg-type]
+        except ValueError as error:
+            if "asset_directories" not in str(error):
+                offenders.append(wrong)
+        else:
+            offenders.append(wrong)
+    assert offenders == []
 
 
 def test_steps_that_lead_nowhere_are_taken_out() -> None:
@@ -68,53 +126,45 @@ def test_table_is_large() -> None:
     assert len(set(HOSTILE.values())) == len(HOSTILE) >= 60
 
 
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        pytest.param("", "empty", id="empty"),
-        pytest.param("references/" + "a" * 300, "too long", id="long"),
-        pytest.param("references/a\x00", "cannot be seen", id="nul"),
-        pytest.param("references\\a", "backslash", id="backslash"),
-        pytest.param("/a", "not relative", id="absolute"),
-        pytest.param("~/a", "not relative", id="home"),
-        pytest.param("C:/a", "drive", id="drive"),
-        pytest.param("references/%2e", "percent-encoded", id="encoded"),
-        pytest.param("references／a", "look like", id="lookalike"),
-        pytest.param("references/../a", r"holds `\.\.`", id="parent"),
-        pytest.param("references/v1..v2.md", r"holds `\.\.`", id="dots inside"),
-        pytest.param("references/a/", "empty step", id="slash last"),
-        pytest.param("references/a ", "ends with a space or a dot", id="space"),
-        pytest.param("SKILL.md", "none of the skill's directories", id="outside"),
-    ],
-)
-def test_refusals_give_their_reason(path: str, reason: str) -> None:
+def test_refusals_give_their_reason() -> None:
     """A refusal names what is wrong with the path, so that the model can give a better one."""
-    with pytest.raises(SkillPathError, match=reason):
-        check_relative(path)
+    table = [
+        ("", "empty"),
+        ("references/" + "a" * 300, "too long"),
+        ("references/a\x00", "cannot be seen"),
+        ("references\\a", "backslash"),
+        ("/a", "not relative"),
+        ("~/a", "not relative"),
+        ("C:/a", "drive"),
+        ("references/%2e", "percent-encoded"),
+        ("references／a", "look like"),
+        ("references/../a", "holds `..`"),
+        ("references/v1..v2.md", "holds `..`"),
+        ("references/a/", "empty step"),
+        ("references/a ", "ends with a space or a dot"),
+        ("SKILL.md", "none of the skill's directories"),
+    ]
+    assert [(path, reason) for path, reason in table if reason not in str(refusal_of(path))] == []
 
 
 def test_longest_path_passes() -> None:
     """The limit itself is allowed, one character more is not."""
     longest = ("references/" + "a/" * MAX_PATH_LENGTH)[: MAX_PATH_LENGTH - 1] + "x"
     assert check_relative(longest) == longest
-    with pytest.raises(SkillPathError, match="too long"):
-        check_relative(f"{longest}x")
+    assert "too long" in str(refusal_of(f"{longest}x"))
 
 
-@pytest.mark.parametrize(
-    ("name", "relative"),
-    [
-        pytest.param("run.py", "scripts/run.py", id="bare"),
-        pytest.param("scripts/run.py", "scripts/run.py", id="with directory"),
-        pytest.param("sub/run.py", "scripts/sub/run.py", id="nested"),
-        pytest.param("scripts/sub/run.py", "scripts/sub/run.py", id="nested with directory"),
-        pytest.param("scripts", "scripts/scripts", id="a script of that name"),
-        pytest.param("references/run.py", "scripts/references/run.py", id="another directory's name"),
-    ],
-)
-def test_script_names_are_relative_to_scripts(name: str, relative: str) -> None:
-    """A script is named below `scripts/`; saying so is fine."""
-    assert script_to_relative(name) == relative
+def test_script_names_are_relative_to_scripts() -> None:
+    """A script is named below `scripts/`; saying so is fine, whatever it is called."""
+    table = {
+        "run.py": "scripts/run.py",
+        "scripts/run.py": "scripts/run.py",
+        "sub/run.py": "scripts/sub/run.py",
+        "scripts/sub/run.py": "scripts/sub/run.py",
+        "scripts": "scripts/scripts",
+        "references/run.py": "scripts/references/run.py",
+    }
+    assert {name: script_to_relative(name) for name in table} == table
 
 
 FRAGMENTS = (
@@ -161,6 +211,9 @@ def test_what_passes_stays_inside(directory: str, rest: str) -> None:
 @repeatable
 @given(st.text())
 def test_any_text_passes_or_is_refused(text: str) -> None:
-    """Whatever the path, the answer is the path itself or a refusal."""
-    with contextlib.suppress(SkillPathError):
-        assert check_relative(text) == text
+    """Whatever the path, the answer is the path without empty steps, which passes again, or a refusal."""
+    for directories in (STANDARD_DIRECTORIES, "all"):
+        with contextlib.suppress(SkillPathError):
+            passed = check_relative(text, directories)
+            assert passed == normalised(text)
+            assert check_relative(passed, directories) == passed

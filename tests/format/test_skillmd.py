@@ -2,6 +2,7 @@
 
 import codecs
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -462,8 +463,23 @@ STRICT = {
 """Each read without a word, and an error to the strict reading."""
 
 
-def cases(table: dict[str, Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in table.items()])
+def cases(table: dict[str, Case]) -> Callable[[Callable[[Case], None]], Callable[[], None]]:
+    """Run a test for every case of a table, and name all that fail."""
+
+    def looped(test: Callable[[Case], None]) -> Callable[[], None]:
+        def run() -> None:
+            offenders = {}
+            for name, case in table.items():
+                try:
+                    test(case)
+                except AssertionError as error:
+                    offenders[name] = str(error)
+            assert offenders == {}
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return looped
 
 
 def check_once(problems: list[SkillProblem], case: Case, severity: str) -> None:

@@ -29,6 +29,12 @@ SHOWN = {
         "of 2000 descriptions are shown in full",
     ],
     "streaming": ["skill.loaded", "skill.refused    csv-raport", "skill.unloaded"],
+    "tool_policy": [
+        "offered while it is in use: execute, load_skill, read_file, unload_skill",
+        "execute [error]: Error: Tool `execute` was not run",
+        "stolen: False",
+    ],
+    "forks": ["tool load_skill: 1600 words.", "parent 22, sub-agent [165, 8186], parent 33"],
     "scripts": [
         "The skill `csv-report` is not loaded",
         "event: scripts/fetch.py ended with exit code 0",
@@ -42,6 +48,10 @@ SHOWN = {
         "Schools and charities pay half.",
         "read again: | team | 35 EUR |",
         "refused:",
+    ],
+    "own_extension": [
+        "7 o'clock: {'skill.refused: release-notes': 1}",
+        "9 o'clock: {'skill.loaded: release-notes': 1}",
     ],
     "store_app": ["alice posted release-notes with 3 files", "bob sees: no skills"],
 }

@@ -20,6 +20,8 @@ from typing_extensions import override
 from deepskills import (
     SKILLS_SYSTEM_PROMPT,
     Answer,
+    InlineBackend,
+    InlineSkill,
     LoadedSkill,
     OptionalSource,
     Refuse,
@@ -42,6 +44,7 @@ from deepskills import (
     SkillSource,
     SkillsState,
     SkillsStateUpdate,
+    SkillSummary,
     Visibility,
     generate_skill_md,
     parse_skill_md,
@@ -73,6 +76,14 @@ class Ledger(SkillExtension):
             return Answer("Finish the other work first.", is_error=True)
         run.remember("loads", run.memory.get("loads", 0) + 1)
         return None
+
+
+class PartsBackend(FilesystemBackend):
+    """A backend that keeps frontmatter apart from the rest of a skill."""
+
+    def skill_summaries(self, paths: Sequence[str]) -> list[SkillSummary | None]:
+        """Return what is known of skill files without reading them."""
+        return [SkillSummary(path, digest="1", frontmatter=b"---\nname: a\n---") for path in paths]
 
 
 class AuditedSkills(SkillsMiddleware[Any, Any]):
@@ -132,7 +143,8 @@ def agents(folder: Path) -> tuple[list[str], list[str]]:
     agent.invoke({"messages": [HumanMessage("Fill the form.")]}, thread)
     state: dict[str, Any] = agent.get_state(thread).values
 
-    create_agent(model, middleware=[skills])
+    made = InlineBackend([InlineSkill("greeting", "Greet.", lambda: "# Hello\n", {"assets/a.txt": "a"}, license="MIT")])
+    create_agent(model, middleware=[SkillsMiddleware(backend=made, sources=["/"])])
     create_deep_agent(model=model, backend=backend, middleware=[AuditedSkills(backend=backend, sources=["/skills"])])
     messages: list[BaseMessage] = state["messages"]
     return [message.text for message in messages if isinstance(message, AIMessage)], loaded(state)

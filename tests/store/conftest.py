@@ -85,7 +85,7 @@ def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         return f"sqlite:///{path}"
     database: str = request.getfixturevalue("postgres_database")
-    run_sql(database, "DELETE FROM deepskills_skills")
+    run_sql(database, "DELETE FROM deepskills_skills", "DELETE FROM deepskills_changes")
     return database
 
 

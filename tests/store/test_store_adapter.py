@@ -46,7 +46,8 @@ def test_a_fixed_user(mode: Mode, any_sessions: Sessions) -> None:
     seed(any_sessions, "alice", draft_with_files("mine", {"scripts/run.py": "x", "LICENSE": "MIT"}, tags=["t"]))
     seed(any_sessions, "bob", draft("hidden"), draft("shared", is_public=True))
     seed(any_sessions, None, draft("ours"))
-    talk = Conversation(mode, DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions))
+    adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions, include_public=True)
+    talk = Conversation(mode, adapter)
     (answer,) = talk.call(load("mine"))
     assert names(talk.state) == ["mine", "ours", "shared"]
     assert talk.state["skills_problems"] == []
@@ -242,7 +243,8 @@ def test_one_name_from_several_owners(mode: Mode, any_sessions: Sessions) -> Non
     (public,) = seed(any_sessions, "bob", draft("same", content="of bob", is_public=True))
     (system,) = seed(any_sessions, None, draft("same", content="of all"))
     seed(any_sessions, "alice", draft("same", content="of alice"))
-    talk = Conversation(mode, DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions))
+    adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions, include_public=True)
+    talk = Conversation(mode, adapter)
     (answer,) = talk.call(load("same"))
     assert "of alice" in answer.text
     told = [p["path"] for p in talk.state["skills_problems"] if p["code"] == "skill-duplicate"]

@@ -227,8 +227,13 @@ async def test_the_service_formats(sessions: Sessions) -> None:
         assert whole == SkillFormatter().format_skill_content(got)
         assert "```\na\n```" in whole
         assert "```" not in await service.format_skill_content(made.id, "alice", include_file_contents=False)
+        assert await service.format_skill_content(got) == SkillFormatter.format_skill_content(got) == whole
+        light = await service.get_skill(made.id, "alice", contents=False)
         (listed,) = await service.list_skills("alice")
-    assert "### `scripts/a.py`\n\n(1 bytes)" in SkillFormatter().format_skill_content(listed)
+    assert "### `scripts/a.py`\n\n(1 bytes)" in SkillFormatter().format_skill_content(light)
+    assert SkillFormatter.format_skill_content(listed) == "# report\n\nDoes report.\n"
+    assert SkillFormatter.format_skill_list([listed]) == SkillFormatter().format_skill_list([listed])
+    assert SkillFormatter.format_skill_structure(light) == "report/\n├── SKILL.md\n├── b\n└── scripts/\n    └── a.py\n"
 
 
 def test_base64() -> None:

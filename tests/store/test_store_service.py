@@ -90,21 +90,24 @@ async def test_values_outlive_the_session(sessions: Sessions) -> None:
         await service.update_skill(made.id, SkillUpdate(description="Another."), "alice")
         await service.delete_skill(made.id, "alice")
     assert (made.description, made.tags, made.files[0].content) == ("Does report.", [], "a")
-    assert (listed[0].description, listed[0].files[0].path, listed[0].files[0].size) == (
-        "Does report.",
-        "scripts/a.py",
-        1,
-    )
+    assert (listed[0].description, listed[0].tags, listed[0].revision) == ("Does report.", [], made.revision)
 
 
 async def test_listing_leaves_contents_out(sessions: Sessions) -> None:
-    """A listing does not read files, and says how to."""
+    """A listing reads neither texts nor files, and says how to."""
     async with service_on(sessions) as service:
         await service.create_skill(draft_with_files("report", {"scripts/a.py": "a"}), "alice")
         (listed,) = await service.list_skills("alice")
-    assert not listed.files[0].has_content
-    with pytest.raises(SkillsError, match="Get the skill by its id"):
-        _ = listed.files[0].content
+        light = await service.get_skill(listed.id, "alice", contents=False)
+    assert (listed.has_text, listed.has_files, light.files[0].has_content) == (False, False, False)
+    for read in (
+        lambda: listed.content,
+        lambda: listed.frontmatter,
+        lambda: listed.files,
+        lambda: light.files[0].content,
+    ):
+        with pytest.raises(SkillsError, match="Get the skill by its id"):
+            read()
 
 
 @pytest.mark.parametrize(
@@ -236,17 +239,6 @@ async def test_a_failed_batch_leaves_nothing(sessions: Sessions) -> None:
     assert await counts(sessions) == (1, 3)
 
 
-async def test_a_file_that_the_database_refuses(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that fails after the skill and other files were written takes them along."""
-    monkeypatch.setattr("deepskills.store._service._sizes", lambda _: {})
-    twice = [SkillFileCreate(path="assets/a", content=content) for content in "xy"]
-    async with service_on(sessions) as service:
-        with pytest.raises(SkillConflictError):
-            await service.create_skill(draft("report", files=twice), "alice")
-        assert await service.list_skills("alice") == []
-    assert await counts(sessions) == (0, 0)
-
-
 async def test_a_failure_while_writing_rolls_back(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that fails after the skill's row was written leaves no row."""
 
@@ -292,14 +284,15 @@ async def test_renaming_to_another_case_of_itself(sessions: Sessions) -> None:
         assert (await service.get_skill(made.id, "alice")).name == "report"
 
 
-async def test_delete_takes_files_and_tags(sessions: Sessions) -> None:
-    """Nothing of a deleted skill stays, and of a deleted file neither."""
+async def test_purge_takes_files_and_tags(sessions: Sessions) -> None:
+    """Nothing of a purged skill stays, and a deleted file is gone."""
     async with service_on(sessions) as service:
         made = await service.create_skill(draft_with_files("report", {"assets/a": "x"}, tags=["a"]), "alice")
         kept = await service.create_skill(draft_with_files("kept", {"assets/a": "x"}), "alice")
         await service.delete_skill(made.id, "alice")
         with pytest.raises(SkillNotFoundError):
             await service.get_skill(made.id, "alice")
+        assert await service.purge(retention=0) == 1
         assert await counts(sessions) == (1, 1)
         await service.delete_file(kept.files[0].id, "alice")
         with pytest.raises(SkillNotFoundError):
@@ -308,7 +301,7 @@ async def test_delete_takes_files_and_tags(sessions: Sessions) -> None:
     assert await counts(sessions) == (1, 0)
 
 
-async def test_delete_where_the_database_does_not_cascade(sqlite_template: Path, tmp_path: Path) -> None:
+async def test_purge_where_the_database_does_not_cascade(sqlite_template: Path, tmp_path: Path) -> None:
     """On an engine that leaves SQLite's foreign keys off, files and tags go all the same."""
     shutil.copy(sqlite_template, tmp_path / "store.db")
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'store.db'}", poolclass=NullPool)
@@ -316,6 +309,7 @@ async def test_delete_where_the_database_does_not_cascade(sqlite_template: Path,
     async with service_on(sessions) as service:
         made = await service.create_skill(draft_with_files("report", {"assets/a": "x"}, tags=["a"]), "alice")
         await service.delete_skill(made.id, "alice")
+        await service.purge(retention=0)
     assert await counts(sessions) == (0, 0)
 
 

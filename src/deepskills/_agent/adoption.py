@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AnyMessage, ToolMessage
 
 from deepskills._agent.handover import taken_over
 from deepskills._agent.preparing import prepare
@@ -115,12 +115,19 @@ def _claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
     return claims[::-1]
 
 
+def _is_made_by_a_load(message: AnyMessage) -> bool:
+    return isinstance(message, ToolMessage) or message.additional_kwargs.get("lc_source") == "pinned_skill"
+
+
 def upgraded(thread: Thread) -> dict[str, Any]:
-    """Return the records of loads that an older version made, with the messages that carry their texts."""
+    """Return the records of loads that an older version made, with the messages that carry their texts.
+
+    A message carries a load if it is of the kind that loads make; the text that the record knows counts before a mark.
+    """
     by_text: dict[str, str] = {}
     texts: dict[str, Any] = {}
     for claim in _claims(thread.messages):
-        if claim.is_load and claim.message.id:
+        if claim.is_load and claim.message.id and _is_made_by_a_load(claim.message):
             texts[claim.message.id] = {"skill": claim.skill}
             by_text[fingerprint(str(claim.message.text))] = claim.message.id
             by_text[f"{claim.skill}:{claim.message.additional_kwargs[MARK].get('digest')}"] = claim.message.id

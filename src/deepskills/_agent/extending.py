@@ -285,6 +285,17 @@ def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> Plan[T
     return result
 
 
+def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> Plan[list[SkillEntry] | None]:
+    """Return what the first extension that searches has found of the visible skills; `None` if none searches."""
+    for extension in run.settings.extensions:
+        if overrides(extension, "search"):
+            names = yield from ask(extension, "search", ExtensionRun(run, extension, shelf), query, n)
+            if isinstance(names, Sequence):
+                by_name = {entry.name: entry for entry in shelf.visible}
+                return [by_name[name] for name in names if name in by_name][:n]
+    return None
+
+
 def at(moment: str, run: Run) -> Plan[None]:
     """Let the extensions act at the start or the end of a run."""
     for extension in run.settings.extensions:

@@ -289,5 +289,13 @@ class SkillExtension:
         """Return what stands in place of the section's list of these visible skills; `None` to leave the list."""
         return None
 
+    def search(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:  # noqa: ARG002 - for overriding
+        """Return the names that `search_skills` finds, best first; `None` to leave the search to the core."""
+        return None
+
+    async def asearch(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
+        """Return the names that `search_skills` finds."""
+        return self.search(query, n, run)
+
     def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
         """Hear an event of the custom stream, such as `skill.loaded`; must not block."""

@@ -10,6 +10,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel, Field
 
+from deepskills._agent.extending import searched_by_extensions
 from deepskills._agent.run import Run
 from deepskills._agent.settings import Settings
 from deepskills._agent.visibility import shelf_of
@@ -115,11 +116,15 @@ class ExtraTools:
         check_known(shelf.visible, shelf.problems, words.TRIED_AGAIN)
         hidden = {name for name, visibility in shelf.hidden.items() if visibility in {"user-only", "off"}}
         limit = max(1, min(n, MAX_RESULTS))
-        search = self._settings.memory.search.search
-        [reply] = yield (Consult(lambda: search(shelf.catalog, query, limit, dict.fromkeys(hidden)), is_limited=False),)
-        if not isinstance(reply, Consulted):
-            raise SkillsError(getattr(reply, "reason", "the search gave no answer"))
-        found: list[SkillEntry] = reply.value
+        found = yield from searched_by_extensions(query, limit, run, shelf)
+        if found is None:
+            search = self._settings.memory.search.search
+            [reply] = yield (
+                Consult(lambda: search(shelf.catalog, query, limit, dict.fromkeys(hidden)), is_limited=False),
+            )
+            if not isinstance(reply, Consulted):
+                raise SkillsError(getattr(reply, "reason", "the search gave no answer"))
+            found = reply.value
         if not found:
             check_known(found, shelf.problems, words.TRIED_AGAIN)
             return words.nothing_found(query)

@@ -190,7 +190,7 @@ class Catalogs:
         return Catalog(entries.values(), sources), is_read
 
     def _entry(self, row: object, sources: Sequence[Source], *, trusts: bool) -> tuple[SkillEntry | None, bool]:
-        """Return a row's entry: what this process read of that file, else what the row says without its powers."""
+        """Return a row's entry: what this process read of that file in that source, else the row without its powers."""
         if not isinstance(row, list) or len(row) != _ROW or not _is_skill(row[0]) or not _are_text(row[2:3]):
             return None, False
         skill, place, digest, frontmatter = row
@@ -198,8 +198,9 @@ class Catalogs:
             return None, False
         source = sources[place].path if place >= 0 else ""
         reading = self._readings.recall(skill["path"], digest)
-        if reading is not None and reading.metadata is not None:
-            return self._readings.entry(reading, source), True
+        known = reading.entries.get(source) if reading is not None else None
+        if known is not None:
+            return known, True
         if trusts:
             return SkillEntry(skill, source, digest, frontmatter), True
         frontmatter = frontmatter if isinstance(frontmatter, dict) else {}

@@ -59,7 +59,7 @@ NEARLY_ALL = 0.75
 LOOSE_FORM = 0.6
 """What a word counts of which a skill has only another form or a correction."""
 
-FEWEST_SKILLS = 30
+FEWEST_SKILLS = 100
 """How large a library is at least taken to be when it is judged how rare a word is."""
 
 LARGE = 500
@@ -116,16 +116,17 @@ class SearchIndex:
     def __init__(self, documents: Sequence[Document]) -> None:
         # One connection behind a lock: queries take a few milliseconds and Python threads would take turns anyway.
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._sql = self._database.execute
         self._names = [document.name for document in documents]
         self._lock = threading.Lock()
         self._vocabulary: set[str] = set()
         self._nearest: dict[str, list[str]] | None = None
         self._frequencies: dict[str, int] = {}
-        self._database.execute(
+        self._sql(
             "CREATE VIRTUAL TABLE skills USING fts5(name, tags, description, "
             "tokenize = \"porter unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'\")"
         )
-        self._database.execute("BEGIN")
+        self._sql("BEGIN")
         self._database.executemany(
             "INSERT INTO skills(rowid, name, tags, description) VALUES (?, ?, ?, ?)",
             (
@@ -133,7 +134,7 @@ class SearchIndex:
                 for row, d in enumerate(documents, 1)
             ),
         )
-        self._database.execute("COMMIT")
+        self._sql("COMMIT")
         self._vocabulary = {word for word in self._vocabulary if not is_unspaced(word)}
 
     def __del__(self) -> None:
@@ -167,7 +168,7 @@ class SearchIndex:
         if not terms or limit < 1:
             return []
         with self._lock:
-            found = self._database.execute(
+            found = self._sql(
                 "SELECT rowid FROM skills WHERE skills MATCH ? ORDER BY bm25(skills, 5.0, 3.0, 1.5), rowid LIMIT ?",
                 (" OR ".join(terms), min(limit, MAX_RESULTS)),
             ).fetchall()
@@ -177,7 +178,7 @@ class SearchIndex:
         """Return the indexed texts of skills: name, tags and description."""
         query = "SELECT name, tags, description FROM skills WHERE rowid = ?"
         with self._lock:
-            return [self._database.execute(query, (row,)).fetchone() for row in rows]
+            return [self._sql(query, (row,)).fetchone() for row in rows]
 
     def _telling(self, forms: dict[str, list[str]]) -> dict[str, list[str]]:
         """Return the words that tell skills of a large library apart: those that many have cost time and say little."""
@@ -198,7 +199,7 @@ class SearchIndex:
         if have is None:
             terms = " OR ".join(_terms(word, forms))
             with self._lock:
-                [have] = self._database.execute("SELECT count(*) FROM skills WHERE skills MATCH ?", (terms,)).fetchone()
+                [have] = self._sql("SELECT count(*) FROM skills WHERE skills MATCH ?", (terms,)).fetchone()
             if len(self._frequencies) < MAX_KNOWN_FREQUENCIES:
                 self._frequencies[word] = have
         return have

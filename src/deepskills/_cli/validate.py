@@ -8,7 +8,7 @@ from pathlib import Path
 from deepskills._backend.plan import Plan, read_files
 from deepskills._cli.files import perform
 from deepskills._cli.sources import UsageError, absolute, usual_sources
-from deepskills._cli.trees import Tree, is_misnamed, walk
+from deepskills._cli.trees import Tree, find_skill_files, is_misnamed
 from deepskills._format.problems import problem, quoted
 from deepskills._format.reading import validate_skill
 from deepskills._types import SKILL_FILE, SkillProblem
@@ -102,7 +102,7 @@ def _validate(targets: Sequence[_Target]) -> Plan[Validation]:
 
 def _tree(target: _Target) -> Plan[Tree]:
     if target.is_directory:
-        return (yield from walk(target.path))
+        return (yield from find_skill_files(target.path))
     if target.refusal:
         code = "skill-unreadable" if Path(target.path).name == SKILL_FILE else "source-incomplete"
         return Tree(problems=[problem(target.path, code, reason=target.refusal)])

@@ -114,9 +114,12 @@ class _Search(Visitor[str]):
 
     def admit(self, visit: Visit[str]) -> Visit[str] | None:
         """Return the directory by the path it really has, unless it leads out of the skill or nobody would see it."""
-        if not self._place.holds(visit.real):
+        if visit.real is not None and visit.real == self._place.real:
+            path = self._place.directory
+        elif self._place.holds(visit.real):
+            path = visit.path if visit.real is None else self._place.canonical(visit.real)
+        else:
             return None
-        path = visit.path if visit.real is None else self._place.canonical(visit.real)
         if not self._may_hold_assets(path):
             return None
         # A directory whose files could not be among those listed is not entered.

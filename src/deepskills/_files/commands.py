@@ -140,9 +140,17 @@ def start_command(token: str) -> str:
     return _START.replace("@PLACES@", _job_places(token)).replace("@TOKEN@", token)
 
 
-def stop_command(token: str) -> str:
-    """Return the command that ends a job from outside: its script, all that it started, and its files."""
-    marks = {"@PLACES@": _job_places(token), "@TOKEN@": token, "@DIRECTORY@": _work_directory(token)}
+def stop_command(token: str, *, may_start: bool = True) -> str:
+    """Return the command that ends a job from outside: its script, all that it started, and its files.
+
+    A job that may yet start is left a mark, so that it does not.
+    """
+    marks = {
+        "@PLACES@": _job_places(token),
+        "@TOKEN@": token,
+        "@DIRECTORY@": _work_directory(token),
+        "@MARK@": ': >"$_ds_dir/stop"' if may_start else 'rmdir "$_ds_dir"',
+    }
     text = _END + _STOP
     for mark, value in marks.items():
         text = text.replace(mark, value)
@@ -249,7 +257,7 @@ _ds_end() {
 _STOP = r"""_ds_dir=@DIRECTORY@
 rm -rf @PLACES@ 2>/dev/null
 if mkdir -m 700 "$_ds_dir" 2>/dev/null; then
-  : >"$_ds_dir/stop"
+  @MARK@
 else
   for _ds_try in 1 2 3 4 5 6 7 8 9 10; do [ -s "$_ds_dir/pid" ] && break; [ -d "$_ds_dir" ] || exit 0; sleep 0.1; done
   read -r _ds_pid <"$_ds_dir/pid" && _ds_end

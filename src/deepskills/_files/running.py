@@ -4,7 +4,6 @@ A plan yields one step at a time, is sent what came of it, and returns an outcom
 as `SkillsError`. Who drives the plan decides whether steps block.
 """
 
-import posixpath
 import secrets as random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,12 @@ from deepskills._format.problems import listed, quoted
 
 MAX_ERROR_LENGTH = 1_000
 """How much of what a backend or a runner said about a failure is shown."""
+
+MAX_COPIED_FILES = 50
+"""How many further files of a skill go with a copy of its script."""
+
+MAX_COPIED_BYTES = 4_000_000
+"""How large all of them may be together; what would be more stays behind."""
 
 _FAILURES: dict[Failure, str] = {
     "no-script": "The shell of the backend does not have the script {script}, and a copy did not arrive there.",
@@ -127,6 +132,8 @@ class ScriptCall:
     env: Mapping[str, str]
     seconds: int
     max_output: int
+    other_files: Sequence[str] = ()
+    """Further files of the skill, relative to it, that go with a copy of the script."""
 
     @property
     def relative_path(self) -> str:
@@ -161,11 +168,11 @@ def run_in_shell(call: ScriptCall) -> ScriptPlan[Outcome]:
     is_virtual = path != f"{parent(call.entry.path).rstrip('/')}/{call.relative_path}"
     command = job.command()
     if call.env or len(command.encode()) > MAX_COMMAND_BYTES:
-        report = yield from _run_from_files(job, content, is_virtual=is_virtual)
+        report = yield from _run_from_files(job, call, content, is_virtual=is_virtual)
     else:
         report = yield from _report(job, command)
         if report.failure == "no-script":
-            report = yield from _run_from_files(replace(job, token=_token()), content, is_virtual=is_virtual)
+            report = yield from _run_from_files(replace(job, token=_token()), call, content, is_virtual=is_virtual)
     if report.failure is not None:
         programs = listed(dict.fromkeys(words[0] for words in job.interpreters))
         raise SkillsError(_FAILURES[report.failure].format(script=quoted(call.relative_path), programs=programs))
@@ -177,18 +184,18 @@ def _token() -> str:
     return random.token_hex(16)
 
 
-def _run_from_files(job: Job, content: bytes, *, is_virtual: bool) -> ScriptPlan[Report]:
+def _run_from_files(job: Job, call: ScriptCall, content: bytes, *, is_virtual: bool) -> ScriptPlan[Report]:
     """Run a job whose text, and whose script if the shell does not have it, the backend writes to files."""
     remove = remove_command(job.token)
     prepared = yield Execute(prepare_command(job.token, job.script), GRACE_SECONDS, remove)
     absent = is_absent(prepared.output, job.token)
+    copies: list[tuple[str, bytes]] = []
     if absent:
-        job = replace(job, copied_as=f"copy/{posixpath.basename(job.script)}")
+        job = replace(job, copied_as=f"copy/{call.relative_path}")
+        copies = yield from _copies(call, content)
     failure: SkillsError | None = None
     for directory in job_directories(job.token, is_virtual=is_virtual or absent):
-        files = [(f"{directory}/{JOB_FILE}", job.text().encode())]
-        if job.copied_as:
-            files.insert(0, (f"{directory}/{job.copied_as}", content))
+        files = [(f"{directory}/{path}", data) for path, data in [*copies, (JOB_FILE, job.text().encode())]]
         try:
             yield WriteFiles(tuple(files), remove)
         except SkillsError as error:
@@ -197,6 +204,24 @@ def _run_from_files(job: Job, content: bytes, *, is_virtual: bool) -> ScriptPlan
             return (yield from _report(job, start_command(job.token)))
     yield from _quietly(remove)
     raise SkillsError(f"The files that the script needs could not be written: {failure}")
+
+
+def _copies(call: ScriptCall, content: bytes) -> ScriptPlan[list[tuple[str, bytes]]]:
+    """Return the script and as many of the skill's other files as are read and fit, for it may use them."""
+    copies = [(f"copy/{call.relative_path}", content)]
+    room = MAX_COPIED_BYTES
+    for path in call.other_files[:MAX_COPIED_FILES]:
+        if path == call.relative_path:
+            continue
+        try:
+            data: bytes = yield ReadFile(call.entry, path)
+        except SkillsError:
+            # The script may do without; if not, it says so.
+            continue
+        if len(data) <= room:
+            room -= len(data)
+            copies.append((f"copy/{path}", data))
+    return copies
 
 
 def _report(job: Job, command: str) -> ScriptPlan[Report]:
@@ -208,7 +233,7 @@ def _report(job: Job, command: str) -> ScriptPlan[Report]:
         raise
     report = read_report(response.output, job.token)
     if report is None:
-        yield from _quietly(stop)
+        yield from _quietly(stop_command(job.token, may_start=False))
         raise SkillsError(
             f"The backend ended the command before the script had finished (exit code {response.exit_code}). "
             f"It said: {masked_text(response.output, Secrets(job.env.values()), MAX_ERROR_LENGTH)}"

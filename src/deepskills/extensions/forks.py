@@ -20,7 +20,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
-from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
+from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost, SkillsState
 from deepskills._format.text import one_line
 
 logger = logging.getLogger("deepskills")
@@ -57,8 +57,8 @@ MAX_REASON_CHARACTERS = 500
 _CHAIN_KEY = "__deepskills_forks"
 """Under which the running forks go along with the run's configuration, to graphs that run elsewhere too."""
 
-_NOT_SHARED = frozenset({"messages", "todos", "structured_response", "pinned_skills", "jump_to", "rubric"})
-"""State that belongs to one conversation."""
+_NOT_SHARED = frozenset({*SkillsState.__annotations__, "todos", "rubric", "hitl_edited_tool_calls"})
+"""State that belongs to one conversation: its messages, its skills, its to-dos, and what a human said of its calls."""
 
 _running: ContextVar[tuple[SkillEntry, ...]] = ContextVar("running_forks", default=())
 _hosts: WeakSet[Any] = WeakSet()
@@ -268,11 +268,7 @@ def _chain(config: RunnableConfig | None) -> list[str]:
 
 def _shared(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state that a sub-agent shares: not what belongs to a conversation, to skills or to one middleware."""
-    return {
-        key: value
-        for key, value in state.items()
-        if key not in _NOT_SHARED and not key.startswith(("_", "skill", "hitl_"))
-    }
+    return {key: value for key, value in state.items() if key not in _NOT_SHARED and not key.startswith("_")}
 
 
 def _is_same(value: object, other: object) -> bool:

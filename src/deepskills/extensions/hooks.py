@@ -46,6 +46,9 @@ SOURCE_REFUSED = (
 )
 HANDLER_UNKNOWN = "A hook names the handler {handler!r}, which SkillHooks does not know; it does not run."
 
+UNLOAD_TOOL = "unload_skill"
+"""No hook runs before it: one that fails could never be got rid of."""
+
 REFUSES = 2
 """Exit code by which a command refuses a call."""
 
@@ -178,6 +181,8 @@ class SkillHooks(SkillExtension):
 
     def _matching(self, event: HookEvent, request: ToolCallRequest, run: SkillRun) -> list[tuple[SkillEntry, Hook]]:
         names = _names_of(request.tool_call["name"])
+        if event == "PreToolUse" and request.tool_call["name"] == UNLOAD_TOOL:
+            return []
         return [
             (skill.entry, hook)
             for skill in run.loaded

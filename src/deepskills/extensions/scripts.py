@@ -14,9 +14,10 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel, Field, field_validator
 
-from deepskills import SkillEntry, SkillExtension, SkillRun, SkillsError, SkillsHost
+from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost
 from deepskills._files.output import MIN_OUTPUT, masked_text, told_exit_code
 from deepskills._files.running import (
+    MAX_COPIED_FILES,
     MAX_ERROR_LENGTH,
     AskForShell,
     CallFunction,
@@ -97,7 +98,7 @@ class SkillScripts(SkillExtension):
         def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
             try:
                 run = host.run_for(self, runtime.state, runtime)
-                return _answer(drive(self._plan(run, **arguments), run), runtime)
+                return _answer(drive(self._plan(run, **arguments), run), runtime, self._timeout)
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -106,7 +107,7 @@ class SkillScripts(SkillExtension):
         async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
             try:
                 run = await host.arun_for(self, runtime.state, runtime)
-                return _answer(await adrive(self._plan(run, **arguments), run), runtime)
+                return _answer(await adrive(self._plan(run, **arguments), run), runtime, self._timeout)
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -117,6 +118,13 @@ class SkillScripts(SkillExtension):
                 call, acall, name=TOOL_NAME, description=DESCRIPTION, args_schema=ScriptArguments, infer_schema=False
             )
         ]
+
+    def before_load(self, load: SkillLoad, run: SkillRun) -> None:
+        """Remember a skill's files, which go with a script to a shell that does not have the skill."""
+        directory = load.entry.path.rpartition("/")[0]
+        paths = [item["path"].removeprefix(f"{directory}/") for item in load.resources]
+        if len(paths) > 1:
+            run.remember(load.entry.name, paths[:MAX_COPIED_FILES])
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Leave the tool out where nothing could run a script."""
@@ -132,7 +140,9 @@ class SkillScripts(SkillExtension):
         if not has_shell and self._runner is None:
             raise SkillsError("Scripts cannot be run here: the backend has no shell. Work without the script.")
         env = yield from self._variables(run, entry)
-        call = ScriptCall(entry, script_name, args, env, self._timeout, self._max_output)
+        remembered = run.memory.get(entry.name)
+        others = [path for path in remembered if isinstance(path, str)] if isinstance(remembered, list) else []
+        call = ScriptCall(entry, script_name, args, env, self._timeout, self._max_output, others)
         started = time.monotonic()
         try:
             if has_shell or self._runner is None:
@@ -209,7 +219,7 @@ def _loaded(run: SkillRun, name: str) -> SkillEntry:
     raise SkillsError(f"No loaded skill is named {quoted(name)}. {now}")
 
 
-def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]") -> ToolMessage:
+def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]", seconds: int = 0) -> ToolMessage:
     """Return what the model reads; as for shell commands, a script that ran to its end is not a failed call."""
     code: int | None = None
     is_error = True
@@ -222,7 +232,7 @@ def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]") -> T
     else:
         code, is_error = outcome.exit_code, outcome.timed_out
         how = (
-            "The script took too long: it was ended, with everything that it had started."
+            f"The script was not done after {seconds} s: it was ended, with everything that it had started."
             if outcome.timed_out
             else f"The script ended with {told_exit_code(code)}."
         )

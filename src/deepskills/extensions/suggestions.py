@@ -23,6 +23,7 @@ TROUBLE = "embeddings-failed"
 
 _NOTE = "note:"
 _ASKED = "asked"
+_FRESH = "fresh"
 _AHEAD = "ahead"
 
 
@@ -61,7 +62,8 @@ class SkillSuggestions(SkillExtension):
             raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
         self._k = k
         self._catalog = catalog
-        self.ranker = Ranker(embeddings, seconds=timeout)
+        self._ranker = Ranker(embeddings, seconds=timeout)
+        self._has_meaning = embeddings is not None
         self._libraries: BoundedCache[tuple[Any, ...], _Shelf] = BoundedCache(MAX_INDEXED, lambda shelf: 1 + len(shelf))
         if catalog == "none":
             self.extra_tools = ("search_skills",)
@@ -76,7 +78,7 @@ class SkillSuggestions(SkillExtension):
         if message is not None:
             library = self._library(run)
             text = str(message.text)
-            ranking = self.ranker.rank(library, text, self._k + len(run.loaded), store=_store(run))
+            ranking = self._ranker.rank(library, text, self._k + len(run.loaded), store=_store(run))
             self._note(message, ranking, run)
 
     async def aat_start(self, run: SkillRun) -> None:
@@ -85,11 +87,12 @@ class SkillSuggestions(SkillExtension):
         if message is not None:
             library = await asyncio.to_thread(self._library, run)
             text = str(message.text)
-            ranking = await self.ranker.arank(library, text, self._k + len(run.loaded), store=_store(run))
+            ranking = await self._ranker.arank(library, text, self._k + len(run.loaded), store=_store(run))
             self._note(message, ranking, run)
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Show the notes at the ends of their messages."""
+        _settle(run)
         notes = {message_id: lines for message_id, lines in _notes(run.memory) if lines}
         if not notes:
             return request
@@ -99,6 +102,19 @@ class SkillSuggestions(SkillExtension):
             for message in request.messages
         ]
         return request.override(messages=messages)
+
+    def search(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
+        """Return what `search_skills` finds by words and meaning; without embeddings the core searches by words."""
+        if not self._has_meaning:
+            return None
+        return self._found(self._ranker.search(self._library(run), query, n, store=_store(run)), run)
+
+    async def asearch(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
+        """Return what `search_skills` finds by words and meaning."""
+        if not self._has_meaning:
+            return None
+        library = await asyncio.to_thread(self._library, run)
+        return self._found(await self._ranker.asearch(library, query, n, store=_store(run)), run)
 
     def at_end(self, run: SkillRun) -> None:
         """Tell of a skill that was clearly the right one, if none was loaded."""
@@ -120,6 +136,10 @@ class SkillSuggestions(SkillExtension):
         key = (tuple(map(id, entries)), bare)
         return self._libraries.get_or_make(key, lambda: _Shelf(entries, bare)).library
 
+    def _found(self, ranking: Ranking, run: SkillRun) -> Sequence[str]:
+        _report(ranking, run)
+        return ranking.names
+
     def _note(self, message: AnyMessage, ranking: Ranking, run: SkillRun) -> None:
         """Record what is suggested for a message."""
         in_use = {loaded.entry.name for loaded in run.loaded}
@@ -127,10 +147,10 @@ class SkillSuggestions(SkillExtension):
         shown = _shown(set(names), run)
         run.remember(f"{_NOTE}{message.id}", [[name, shown[name]] for name in names])
         run.remember(_ASKED, message.id)
+        run.remember(_FRESH, message.id)
         is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]
         run.remember(_AHEAD, {"message": message.id, "skill": names[0]} if is_ahead else None)
-        if ranking.trouble is not None:
-            run.report("embeddings", TROUBLE, f"Skills are suggested by words alone. {ranking.trouble}")
+        _report(ranking, run)
         present = {known.id for known in run.state.get("messages", ())}
         for message_id, _ in _notes(run.memory):
             if message_id not in present:
@@ -156,6 +176,23 @@ def _unanswered(run: SkillRun) -> AnyMessage | None:
     if message is None or not message.id or message.id == run.memory.get(_ASKED):
         return None
     return message if str(message.text).strip() else None
+
+
+def _report(ranking: Ranking, run: SkillRun) -> None:
+    if ranking.trouble is not None:
+        run.report("embeddings", TROUBLE, f"Skills are not, or not yet, found by their meaning. {ranking.trouble}")
+
+
+def _settle(run: SkillRun) -> None:
+    """Take out of the newest note, before it is first shown, what the user started with the same message."""
+    fresh = run.memory.get(_FRESH)
+    if fresh is None:
+        return
+    run.remember(_FRESH, None)
+    in_use = {loaded.entry.name for loaded in run.loaded}
+    for message_id, lines in _notes(run.memory):
+        if message_id == fresh and in_use & {name for name, _ in lines}:
+            run.remember(f"{_NOTE}{message_id}", [[name, line] for name, line in lines if name not in in_use])
 
 
 def _store(run: SkillRun) -> Any:  # noqa: ANN401 - LangGraph's store

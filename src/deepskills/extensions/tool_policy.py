@@ -1,11 +1,13 @@
 """Which tools a model may call while skills are in use, and which calls a human need not approve."""
 
+import asyncio
 import logging
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AIMessage
@@ -14,12 +16,14 @@ from langchain_core.tools import BaseTool
 from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillRun, SkillsHost
 from deepskills._format.reading import split_tools
 from deepskills._format.text import one_line
-from deepskills.extensions._command_patterns import CommandPattern
 from deepskills.extensions._edits import as_edited
 from deepskills.extensions._sources import tidy_source, tidy_sources
+from deepskills.extensions._tool_rules import MAX_RULE_CHARACTERS, Rule, parse_rules
 from deepskills.extensions.forks import is_fork, runs_forks
 
 logger = logging.getLogger("deepskills")
+
+ResultT = TypeVar("ResultT")
 
 PolicyMode: TypeAlias = Literal["enforce", "approve"]
 
@@ -62,48 +66,6 @@ FORBIDDEN = (
 )
 MAX_LISTED = 40
 """Most allowed tools that an answer names."""
-
-MAX_RULE_CHARACTERS = 80
-_SHELL_ARGUMENTS = frozenset({"command", "timeout"})
-_RULE = re.compile(r"([^()\s]+)\((.*)\)", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """One item of `allowed-tools` or `disallowed-tools`."""
-
-    text: str
-    tools: frozenset[str]
-    pattern: CommandPattern | None
-    """What has to be true of the command, if anything."""
-
-    shell: str
-
-    def covers(self, tool: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether the rule allows a call; what it says of other tools than the shell cannot be judged."""
-        if tool not in self.tools or self.pattern is None:
-            return tool in self.tools
-        is_judged = tool == self.shell and arguments.keys() <= _SHELL_ARGUMENTS
-        return is_judged and self.pattern.covers(arguments.get("command"))
-
-    def forbids(self, tool: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether the rule, as one that forbids, could be about a call."""
-        if tool not in self.tools or self.pattern is None or tool != self.shell:
-            return tool in self.tools
-        return not arguments.keys() <= _SHELL_ARGUMENTS or self.pattern.could_match(arguments.get("command"))
-
-    def offers(self, tool: str) -> bool:
-        """Whether some call of a tool is allowed."""
-        return tool in self.tools and (self.pattern is None or (tool == self.shell and self.pattern.is_known))
-
-    def withholds(self, tool: str) -> bool:
-        """Whether, as a rule that forbids, it forbids every call of a tool."""
-        return tool in self.tools and (self.pattern is None or tool != self.shell)
-
-    def shown(self) -> str:
-        """The rule in the agent's words."""
-        name = next(iter(self.tools - {self.text}), self.text) if self.pattern is None else self.text
-        return one_line(name)[:MAX_RULE_CHARACTERS]
 
 
 @dataclass(frozen=True)
@@ -150,7 +112,8 @@ class ToolPolicy(SkillExtension):
         self._always = frozenset(always)
         self._trusted = tidy_sources("trusted_sources", trusted_sources or ())
         self._hosts: list[SkillsHost] = []
-        self._rules = lru_cache(maxsize=512)(self._parse)
+        shell = self._aliases.get("Bash", "execute")
+        self._rules = lru_cache(maxsize=512)(lambda texts: parse_rules(texts, self._aliases, shell))
 
     def attach(self, host: SkillsHost) -> None:
         """Remember the middleware; a copy of it for a sub-agent is another one."""
@@ -159,8 +122,8 @@ class ToolPolicy(SkillExtension):
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Take away the tools that no call could be made of."""
-        own = run.own_tools
-        tools = [item for item in request.tools if self._is_offered(item, run.loaded, own)]
+        is_offered = self._offer(run.loaded, run.own_tools)
+        tools = [item for item in request.tools if is_offered(item)]
         if len(tools) == len(request.tools):
             return request
         changed = request.override(tools=tools)
@@ -203,13 +166,20 @@ class ToolPolicy(SkillExtension):
         ending = _unloaded_beside(request)
         granting = [
             skill.entry
-            for host in self._hosts
-            for skill in host.loaded_in(request.state)
+            for skill in self._in_use(request)
             if skill.is_recent
             and tidy_source(skill.entry.source) in self._trusted
             and skill.entry.name.casefold() not in ending
         ]
         return all(any(self._covers(entry, made) for entry in granting) for made in calls)
+
+    def _in_use(self, request: ToolCallRequest) -> Sequence[LoadedSkill]:
+        """Return the skills in use; a process that has not read them yet, as it resumes a thread, reads them now."""
+        found = [skill for host in self._hosts for skill in host.loaded_in(request.state)]
+        if found or not request.state.get("skills_loaded"):
+            return found
+        read = [lambda host=host: host.run_for(self, request.state, request.runtime).loaded for host in self._hosts]
+        return [skill for step in read for skill in _apart(step)]
 
     def _judged(self, call: _Call, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Refuse | None:
         for skill in skills:
@@ -221,18 +191,21 @@ class ToolPolicy(SkillExtension):
         allowed = dict.fromkeys(rule.shown() for entry in declaring for rule in self._allowed(entry))
         return _refusal(NOT_ALLOWED, call, declaring, allowed=_listed([*allowed, *sorted(self._always)]))
 
-    def _is_offered(self, item: BaseTool | dict[str, Any], skills: Sequence[LoadedSkill], own: frozenset[str]) -> bool:
-        names = _identities(item)
+    def _offer(self, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Callable[[BaseTool | dict[str, Any]], bool]:
+        """Return which tools are offered."""
         forbidding = [rule for skill in skills for rule in self._forbidden(skill.entry)]
-        if any(rule.withholds(name) for name in names - NEVER_FORBIDDEN for rule in forbidding):
-            return False
+        withheld = {name for rule in forbidding for name in rule.tools if rule.withholds(name)} - NEVER_FORBIDDEN
         declaring = self._declaring(skills)
-        if not declaring or names & self._always:
-            return True
-        name = _name_of(item)
-        return name is not None and (
-            name in own or any(rule.offers(name) for entry in declaring for rule in self._allowed(entry))
-        )
+        rules = [rule for entry in declaring for rule in self._allowed(entry)]
+        allowed = {name for rule in rules for name in rule.tools if rule.offers(name)} | own
+
+        def is_offered(item: BaseTool | dict[str, Any]) -> bool:
+            names = _identities(item)
+            if names & withheld:
+                return False
+            return not declaring or bool(names & self._always) or _name_of(item) in allowed
+
+        return is_offered
 
     def _calls(self, request: ToolCallRequest, skills: Sequence[SkillEntry]) -> list[_Call]:
         """Return what a call amounts to: as a person edited it, and the sub-agent that a skill in it would start."""
@@ -260,27 +233,25 @@ class ToolPolicy(SkillExtension):
             return False
         return any(rule.forbids(call.tool, call.arguments) for rule in self._forbidden(entry))
 
-    def _allowed(self, entry: SkillEntry) -> tuple[_Rule, ...]:
+    def _allowed(self, entry: SkillEntry) -> tuple[Rule, ...]:
         return self._rules(tuple(entry.skill["allowed_tools"]))
 
-    def _forbidden(self, entry: SkillEntry) -> tuple[_Rule, ...]:
+    def _forbidden(self, entry: SkillEntry) -> tuple[Rule, ...]:
         given = entry.frontmatter.get("disallowed-tools")
         if isinstance(given, str):
             return self._rules(tuple(split_tools(given)))
         items = given if isinstance(given, Sequence) else ()
         return self._rules(tuple(item for item in items if isinstance(item, str)))
 
-    def _parse(self, texts: tuple[str, ...]) -> tuple[_Rule, ...]:
-        shell = self._aliases.get("Bash", "execute")
-        rules = []
-        for text in dict.fromkeys(texts):
-            matched = _RULE.fullmatch(text)
-            name = matched[1] if matched else text.partition("(")[0]
-            pattern = CommandPattern.parse(matched[2]) if matched else None
-            if matched is None and name != text:
-                pattern = CommandPattern.parse("")
-            rules.append(_Rule(text, frozenset({name, self._aliases.get(name, name)}), pattern, shell))
-        return tuple(rules)
+
+def _apart(step: Callable[[], ResultT]) -> ResultT:
+    """Take a step that reads files; beside a running event loop in a thread, as backends may not work on it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return step()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(copy_context().run, step).result()
 
 
 def _declares(entry: SkillEntry) -> bool:

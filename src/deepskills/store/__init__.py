@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
 
 try:
-    from deepskills.store._models import Base, Skill, SkillFile
+    from deepskills.store._base import Base
 except ModuleNotFoundError as error:  # pragma: no cover - without the extra
     if (error.name or "").partition(".")[0] == "deepskills":
         raise
@@ -19,15 +19,21 @@ from deepskills.store._errors import (
     SkillAuthenticationError,
     SkillConflictError,
     SkillPermissionError,
+    SkillQuotaError,
+    SkillStaleError,
     SkillStoreUnavailableError,
     SkillTooLargeError,
 )
 from deepskills.store._formatter import SkillFormatter
+from deepskills.store._history import SkillChange
 from deepskills.store._loader import SkillSandboxLoader
+from deepskills.store._models import Skill, SkillFile
+from deepskills.store._reading import SkillPage
 from deepskills.store._repositories import SkillFileRepository, SkillRepository
 from deepskills.store._rules import StoreLimits
 from deepskills.store._schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
 from deepskills.store._service import SkillService
+from deepskills.store._versions import UsageCount
 
 if TYPE_CHECKING:
     from deepskills.store.api import create_skills_router as create_skills_router
@@ -37,6 +43,7 @@ __all__ = [
     "DatabaseSkillAdapter",
     "Skill",
     "SkillAuthenticationError",
+    "SkillChange",
     "SkillConflictError",
     "SkillCreate",
     "SkillFile",
@@ -46,16 +53,20 @@ __all__ = [
     "SkillFormatError",
     "SkillFormatter",
     "SkillNotFoundError",
+    "SkillPage",
     "SkillPathError",
     "SkillPermissionError",
+    "SkillQuotaError",
     "SkillRepository",
     "SkillSandboxLoader",
     "SkillSchema",
     "SkillService",
+    "SkillStaleError",
     "SkillStoreUnavailableError",
     "SkillTooLargeError",
     "SkillUpdate",
     "StoreLimits",
+    "UsageCount",
     "create_store_engine",
 ]
 

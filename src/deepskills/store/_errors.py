@@ -2,25 +2,46 @@
 
 What is not there, or may not be seen, is `SkillNotFoundError`; what breaks a rule is `SkillFormatError` or, for a
 file's path, `SkillPathError`.
+
+    SkillsError
+    ├── SkillAuthenticationError
+    ├── SkillPermissionError
+    ├── SkillConflictError
+    │   └── SkillStaleError
+    ├── SkillTooLargeError
+    │   └── SkillQuotaError
+    └── SkillStoreUnavailableError
 """
 
 from deepskills._errors import SkillsError
 
 
 class SkillAuthenticationError(SkillsError):
-    """Nobody is signed in, and only owners write."""
+    """Nobody is signed in, and only signed-in users write."""
 
 
 class SkillPermissionError(SkillsError):
-    """The skill can be seen, but it is another's to write."""
+    """The skill can be seen, but not changed in this way by this user."""
 
 
 class SkillConflictError(SkillsError):
-    """The name or the path is taken."""
+    """The name or the path is taken, or the skill changed since it was read."""
+
+
+class SkillStaleError(SkillConflictError):
+    """The skill has another revision than the writer expected; `revision` is the one it has."""
+
+    def __init__(self, message: str, revision: int) -> None:
+        super().__init__(message)
+        self.revision = revision
 
 
 class SkillTooLargeError(SkillsError):
     """A skill, a file or a request is larger than the store allows."""
+
+
+class SkillQuotaError(SkillTooLargeError):
+    """The owner would keep more skills, or more bytes, than the store allows each owner."""
 
 
 class SkillStoreUnavailableError(SkillsError):

@@ -12,36 +12,46 @@ _Tree = dict[str, "_Tree"]
 
 
 class SkillFormatter:
-    """Writes skills as Markdown: one whole, many as a list, the files of one as a tree."""
+    """Writes skills as Markdown: one whole, many as a list, the files of one as a tree.
 
-    def format_skill_content(self, skill: Skill, include_file_contents: bool = True) -> str:  # noqa: FBT001, FBT002 - callers pass it by name or by place
-        """Return a skill's instructions and files; binary files and those that were not read show their size alone."""
+    The methods work on the class and on an instance alike.
+    """
+
+    @classmethod
+    def format_skill_content(cls, skill: Skill, include_file_contents: bool = True) -> str:  # noqa: FBT001, FBT002 - callers pass it by name or by place
+        """Return a skill's instructions and files, as far as they were read.
+
+        Binary files and those whose content was not read show their size alone.
+        """
         lines = [f"# {one_line(skill.name)}", "", one_line(skill.description), ""]
         if skill.tags:
             lines += [f"Tags: {', '.join(map(one_line, skill.tags))}", ""]
-        body = clean(skill.content).strip("\n")
+        body = clean(skill.content).strip("\n") if skill.has_text else ""
         lines += [body, ""] if body else []
-        if skill.files:
+        if skill.has_files and skill.files:
             lines += ["## Files", ""]
             for file in _in_order(skill.files):
-                lines += self._file(file, with_content=include_file_contents)
+                lines += cls._file(file, with_content=include_file_contents)
         return "\n".join(lines).rstrip("\n") + "\n"
 
-    def format_skill_list(self, skills: Iterable[Skill]) -> str:
-        """Return one line a skill: its name, whose it is, its description and tags."""
+    @staticmethod
+    def format_skill_list(skills: Iterable[Skill]) -> str:
+        """Return one line per skill: its name, whose it is, its description and tags."""
         lines = [_list_line(skill) for skill in skills]
         return "\n".join(lines) + "\n" if lines else "No skills.\n"
 
-    def format_skill_structure(self, skill: Skill) -> str:
+    @staticmethod
+    def format_skill_structure(skill: Skill) -> str:
         """Return the skill's directory as a tree."""
         tree: _Tree = {SKILL_FILE: {}}
-        for file in skill.files:
+        for file in skill.files if skill.has_files else ():
             branch = tree
             for part in file.path.split("/"):
                 branch = branch.setdefault(part, {})
         return "\n".join([f"{one_line(skill.name)}/", *_branches(tree, "")]) + "\n"
 
-    def _file(self, file: SkillFile, *, with_content: bool) -> list[str]:
+    @staticmethod
+    def _file(file: SkillFile, *, with_content: bool) -> list[str]:
         path = one_line(file.path)
         if not with_content:
             return [f"- `{path}` ({_size(file)})"]

@@ -10,8 +10,10 @@ from langgraph.errors import GraphBubbleUp
 
 from deepskills._backend.missing import is_missing_error
 from deepskills._errors import SkillsError
+from deepskills.store._checks import UserId
+from deepskills.store._reading import exported
 from deepskills.store._rules import check_kept_path, check_name
-from deepskills.store._service import SkillService, UserId, exported
+from deepskills.store._service import SkillService
 
 logger = logging.getLogger("deepskills")
 
@@ -29,6 +31,8 @@ class SkillSandboxLoader:
         service: Where the skills come from; it decides what a user may see.
         root: The directory on the backend that holds the skills.
     """
+
+    SKILLS_BASE_DIR = SANDBOX_ROOT
 
     def __init__(self, service: SkillService, *, root: str = SANDBOX_ROOT) -> None:
         self._service = service

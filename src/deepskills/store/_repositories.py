@@ -1,85 +1,120 @@
-"""Queries, and nothing else: no rules, no transactions."""
+"""Queries about skills and their files as they are now, and nothing else: no rules, no transactions."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, delete, false, or_, select, update
+from sqlalchemy import Select, delete, func, literal, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import selectinload, undefer
+from sqlalchemy.orm import joinedload, selectinload, undefer
 
-from deepskills.store._models import Skill, SkillFile, SkillTag
+from deepskills.store._history import SEARCH_TABLE, FormerFile, FormerText, SkillUsage
+from deepskills.store._models import KeptFile, Skill, SkillFile, SkillShare, SkillTag
+from deepskills.store._visibility import Reason, Viewer, one_of_ids, readable, seen_for, since
 
 
 class SkillRepository:
-    """Reads and writes rows of skills; a viewer is a user id, or `None` for nobody."""
+    """Reads and writes rows of skills."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
+        self._dialect = session.get_bind().dialect.name
 
-    async def list_visible(
-        self,
-        viewer: str | None,
-        *,
-        include_public: bool = True,
-        tag_keys: Collection[str] | None = None,
-        skill_ids: Collection[UUID] | None = None,
-    ) -> Sequence[Skill]:
-        """Return the skills that `viewer` may see, in no order, without the contents of their files.
+    async def get(
+        self, skill_id: UUID, viewer: Viewer, *, contents: bool = False, files: bool = True, deleted: bool = False
+    ) -> Skill | None:
+        """Return a skill that `viewer` may read.
 
         Args:
-            viewer: Who looks.
-            include_public: Whether public and system skills of others are among them.
-            tag_keys: Only skills with one of these tags, in folded case.
-            skill_ids: Only these skills.
+            skill_id: Which.
+            viewer: Who asks.
+            contents: With the contents of its files.
+            files: With the list of its files.
+            deleted: One that was deleted, whoever asks.
         """
-        query = _whole().where(_visible(viewer) if include_public else _own(viewer))
-        if tag_keys is not None:
-            query = query.where(Skill.tag_rows.any(SkillTag.tag_key.in_(tag_keys)))
-        if skill_ids is not None:
-            query = query.where(Skill.id.in_(skill_ids))
-        return (await self._session.scalars(query)).all()
+        condition = Skill.deleted_at.is_not(None) if deleted else readable(viewer)
+        return await self._first(whole(contents=contents, files=files).where(Skill.id == skill_id, condition))
 
-    async def get_visible(self, skill_id: UUID, viewer: str | None, *, contents: bool = False) -> Skill | None:
-        """Return a skill, with or without the contents of its files, if `viewer` may see it."""
-        query = _whole(contents=contents).where(Skill.id == skill_id, _visible(viewer))
-        found: Skill | None = await self._session.scalar(query)
-        return found
+    async def by_name(self, name_key: str, viewer: Viewer) -> UUID | None:
+        """Return the id of the skill of that name that `viewer` sees first."""
+        branches: list[Any] = [
+            select(Skill.id, literal(int(reason)).label("rank"), since(reason, viewer).label("since")).where(
+                Skill.name_key == name_key, Skill.deleted_at.is_(None), seen_for(reason, viewer)
+            )
+            for reason in Reason
+        ]
+        found = union_all(*branches).subquery()
+        query = select(found.c.id).order_by(found.c.rank, found.c.since, found.c.id).limit(1)
+        name: UUID | None = await self._session.scalar(query)
+        return name
 
-    async def find_visible(self, name_key: str, viewer: str | None) -> Sequence[Skill]:
-        """Return the skills of that name that `viewer` may see, with the contents of their files."""
-        query = _whole(contents=True).where(Skill.name_key == name_key, _visible(viewer))
-        return (await self._session.scalars(query)).all()
+    async def of_file(self, file_id: UUID, viewer: Viewer) -> tuple[Skill, SkillFile] | None:
+        """Return a file, without its content, with its skill, if `viewer` may read that; one query either way."""
+        query = (
+            select(Skill, SkillFile)
+            .join(SkillFile, SkillFile.skill_id == Skill.id)
+            .where(SkillFile.id == file_id, readable(viewer))
+            .options(joinedload(Skill.share_rows), undefer(Skill.body), undefer(Skill.head))
+        )
+        row = (await self._session.execute(query)).unique().first()
+        return None if row is None else (row[0], row[1])
 
     async def is_taken(self, name_key: str, owner_id: str | None, *, other_than: UUID | None = None) -> bool:
         """Whether an owner has a skill of that name, `other_than` aside."""
-        query = select(Skill.id).where(Skill.name_key == name_key, Skill.owner_id.is_not_distinct_from(owner_id))
+        owner = Skill.owner_id.is_(None) if owner_id is None else Skill.owner_id == owner_id
+        query = select(Skill.id).where(Skill.name_key == name_key, owner, Skill.deleted_at.is_(None))
         if other_than is not None:
             query = query.where(Skill.id != other_than)
         return await self._session.scalar(query.limit(1)) is not None
 
-    async def touch(self, skill_id: UUID, at: datetime) -> bool:
-        """Note that a skill changes, which keeps other writers away until the transaction ends.
-
-        Returns:
-            Whether the skill is still there.
-        """
-        result = await self._session.execute(
-            update(Skill).where(Skill.id == skill_id).values(updated_at=at).returning(Skill.id)
+    async def kept_by(self, owner_id: str, *, other_than: UUID | None = None) -> tuple[int, int]:
+        """Return how many skills an owner has, and how many bytes they take, `other_than` aside."""
+        query = select(func.count(), func.coalesce(func.sum(Skill.size), 0)).where(
+            Skill.owner_id == owner_id, Skill.deleted_at.is_(None)
         )
-        return result.first() is not None
+        if other_than is not None:
+            query = query.where(Skill.id != other_than)
+        row = (await self._session.execute(query)).one()
+        return int(row[0]), int(row[1])
 
     async def add(self, skill: Skill) -> None:
         """Write a new skill with its files and tags."""
         self._session.add(skill)
         await self._session.flush()
+        await self.index(skill)
 
-    async def delete(self, skill_id: UUID) -> None:
-        """Delete a skill with its files and tags, also where the database does not cascade."""
-        for table in (SkillFile, SkillTag):
-            await self._session.execute(delete(table).where(table.skill_id == skill_id))
-        await self._session.execute(delete(Skill).where(Skill.id == skill_id))
+    async def index(self, skill: Skill) -> None:
+        """Note a skill's words where SQLite searches; PostgreSQL looks at the column itself."""
+        if self._dialect == "sqlite":
+            await self._unindex([skill.number])
+            await self._session.execute(
+                text(f"INSERT INTO {SEARCH_TABLE}(rowid, words) VALUES (:number, :words)"),  # noqa: S608 - a constant
+                {"number": skill.number, "words": skill.words},
+            )
+
+    async def deleted_before(self, moment: Any) -> Sequence[Skill]:  # noqa: ANN401 - a time
+        """Return the skills that were deleted before a moment, light."""
+        return (await self._session.scalars(light().where(Skill.deleted_at < moment))).all()
+
+    async def purge(self, skills: Sequence[Skill]) -> None:
+        """Delete skills with all that belongs to them, also where the database does not cascade."""
+        if self._dialect == "sqlite":
+            await self._unindex([skill.number for skill in skills])
+        ids = [skill.id for skill in skills]
+        for skill in skills:
+            self._session.expunge(skill)
+        for table in (SkillFile, SkillTag, SkillShare, FormerText, FormerFile, SkillUsage):
+            await self._session.execute(delete(table).where(one_of_ids(table.skill_id, ids, self._dialect)))
+        await self._session.execute(delete(Skill).where(one_of_ids(Skill.id, ids, self._dialect)))
+
+    async def _unindex(self, numbers: Sequence[int]) -> None:
+        statement = text(f"DELETE FROM {SEARCH_TABLE} WHERE rowid = :number")  # noqa: S608 - a constant
+        if numbers:
+            await self._session.execute(statement, [{"number": number} for number in numbers])
+
+    async def _first(self, query: Select[Any]) -> Skill | None:
+        found: Skill | None = await self._session.scalar(query)
+        return found
 
 
 class SkillFileRepository:
@@ -87,11 +122,7 @@ class SkillFileRepository:
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
-
-    async def get(self, file_id: UUID) -> SkillFile | None:
-        """Return a file without its content."""
-        found: SkillFile | None = await self._session.scalar(select(SkillFile).where(SkillFile.id == file_id))
-        return found
+        self._dialect = session.get_bind().dialect.name
 
     async def read(self, skill_id: UUID, path: str) -> bytes | None:
         """Return the content of the file at a path of a skill."""
@@ -99,34 +130,43 @@ class SkillFileRepository:
         found: bytes | None = await self._session.scalar(query)
         return found
 
-    async def sizes(self, skill_id: UUID) -> dict[str, int]:
-        """Return the paths of a skill's files, each with its size."""
-        rows = await self._session.execute(select(SkillFile.path, SkillFile.size).where(SkillFile.skill_id == skill_id))
-        return {row.path: row.size for row in rows}
+    async def at(self, skill_id: UUID, path: str) -> SkillFile:
+        """Return the file at a path of a skill, with its content."""
+        query = select(SkillFile).where(SkillFile.skill_id == skill_id, SkillFile.path == path)
+        query = query.options(undefer(SkillFile.data)).execution_options(populate_existing=True)
+        return (await self._session.scalars(query)).one()
 
-    async def add(self, file: SkillFile) -> None:
-        """Write a new file."""
-        self._session.add(file)
+    async def listed(self, skill_id: UUID) -> dict[str, KeptFile]:
+        """Return the files of a skill by path, without their contents."""
+        query = select(SkillFile.id, SkillFile.path, SkillFile.size, SkillFile.digest)
+        rows = await self._session.execute(query.where(SkillFile.skill_id == skill_id))
+        return {row.path: KeptFile(*row) for row in rows}
+
+    async def add(self, files: Sequence[SkillFile]) -> None:
+        """Write new files."""
+        self._session.add_all(files)
         await self._session.flush()
 
-    async def delete(self, file_id: UUID) -> None:
-        """Delete a file."""
-        await self._session.execute(delete(SkillFile).where(SkillFile.id == file_id))
+    async def retire(self, files: Collection[KeptFile], until: int) -> None:
+        """Move files to what the skill had before a revision; their contents do not leave the database."""
+        if files:
+            chosen = one_of_ids(SkillFile.id, [file.id for file in files], self._dialect)
+            columns = ["id", "since", "skill_id", "path", "size", "is_text", "digest", "data"]
+            moved = select(*(getattr(SkillFile, name) for name in columns), literal(until)).where(chosen)
+            table: Any = FormerFile.__table__
+            await self._session.execute(table.insert().from_select([*columns, "until"], moved))
+            await self._session.execute(delete(SkillFile).where(chosen).execution_options(synchronize_session=False))
 
 
-def _whole(*, contents: bool = False) -> Select[Any]:
-    """Return a query for skills as they are now, with tags and files."""
-    files = selectinload(Skill.files)
-    return (
-        select(Skill)
-        .options(files.options(undefer(SkillFile.data)) if contents else files, selectinload(Skill.tag_rows))
-        .execution_options(populate_existing=True)
-    )
+def light() -> Select[Any]:
+    """Return a query for skills without their text and files."""
+    return select(Skill).options(selectinload(Skill.tag_rows), selectinload(Skill.share_rows))
 
 
-def _own(viewer: str | None) -> ColumnElement[bool]:
-    return false() if viewer is None else Skill.owner_id == viewer
-
-
-def _visible(viewer: str | None) -> ColumnElement[bool]:
-    return or_(Skill.owner_id.is_(None), Skill.is_public.is_(True), _own(viewer))
+def whole(*, contents: bool = False, files: bool = True) -> Select[Any]:
+    """Return a query for skills with their text, and with their files, contents included or not."""
+    query = light().options(undefer(Skill.body), undefer(Skill.head))
+    if not files:
+        return query
+    listed = selectinload(Skill.file_rows)
+    return query.options(listed.options(undefer(SkillFile.data)) if contents else listed)

@@ -1,10 +1,13 @@
 """What a stored skill may be: names, paths, sizes, tags. Pure; breaking a rule raises."""
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Literal, TypeAlias
+from uuid import UUID
 
 from deepskills._errors import SkillFormatError, SkillPathError
 from deepskills._files.paths import refusal
@@ -12,10 +15,10 @@ from deepskills._format import names as _naming
 from deepskills._format.problems import quoted
 from deepskills._format.text import one_line
 from deepskills._types import MAX_NAME_LENGTH, MAX_SKILL_FILE_BYTES, SKILL_FILE
-from deepskills.store._errors import SkillTooLargeError
+from deepskills.store._errors import SkillQuotaError, SkillTooLargeError
 
 MAX_OWNER_LENGTH = 255
-"""Longest user id."""
+"""Longest user or group id."""
 
 MAX_PATH_LENGTH = 512
 """Longest file path; databases index it."""
@@ -26,31 +29,44 @@ MAX_TAGS = 50
 MAX_TAG_LENGTH = 64
 """Longest tag."""
 
+MAX_GROUPS = 100
+"""How many groups a skill may be shared with."""
+
+MAX_GROUPS_OF_USER = 1_000
+"""How many groups a user may be in."""
+
+Right: TypeAlias = Literal["read", "write"]
+"""What the members of a group may do with a skill that is shared with it."""
+
 _DOTS_IN_A_NAME = re.compile(r"\.\.+(?=[^/.])")
 
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """How large skills may be, and which files they may hold.
+    """How large skills may be, which files they may hold, and how much each owner may keep.
 
     Args:
-        file_bytes: Largest file of a skill, its `SKILL.md` aside, which may have 10 MiB.
+        file_bytes: Largest file of a skill, except its `SKILL.md`, which may have 10 MiB.
         skill_bytes: Largest sum of a skill's files.
         files: How many files a skill may have.
         extensions: The allowed ends of file names, such as `.md` and `.py`; `None` allows all.
+        owner_skills: How many skills a user may own; `None` for any number. System skills do not count.
+        owner_bytes: How many bytes a user's skills may take together, files included; `None` for any number.
     """
 
     file_bytes: int = 10 * 1024 * 1024
     skill_bytes: int = 64 * 1024 * 1024
     files: int = 4_000
     extensions: frozenset[str] | None = None
+    owner_skills: int | None = None
+    owner_bytes: int | None = None
 
     def check_files(self, new: Mapping[str, int], kept: Mapping[str, int] | None = None) -> None:
         """Check files that a skill gets, given by path and size, and all of them together with those it has.
 
         Raises:
             SkillTooLargeError: If they are too many, or one or all are too large.
-            SkillPathError: If a path is refused, or one is both a file and a directory.
+            SkillPathError: If a path is refused, is taken in another spelling, or is both a file and a directory.
             SkillFormatError: If the allow-list does not have a file's extension.
         """
         sizes = {**(kept or {}), **new}
@@ -64,10 +80,23 @@ class StoreLimits:
             raise SkillTooLargeError(
                 f"The skill's files would take {total} bytes; at most {self.skill_bytes} are kept. Remove some."
             )
-        directories = {str(parent) for path in sizes for parent in PurePosixPath(path).parents}
-        both = sorted(directories & sizes.keys())
-        if both:
-            raise SkillPathError(f"The path {quoted(both[0])} is a file and a directory at once. Rename one of them.")
+        _check_collisions(new, sizes)
+
+    def check_owner(self, *, skills: int, size: int) -> None:
+        """Check what an owner would keep: a number of skills, and of bytes in all of them.
+
+        Raises:
+            SkillQuotaError: If it is too much.
+        """
+        if self.owner_skills is not None and skills > self.owner_skills:
+            raise SkillQuotaError(
+                f"The owner would have {skills} skills; at most {self.owner_skills} are kept for each. Delete some."
+            )
+        if self.owner_bytes is not None and size > self.owner_bytes:
+            raise SkillQuotaError(
+                f"The owner's skills would take {size} bytes; at most {self.owner_bytes} are kept for each. "
+                "Delete files or skills."
+            )
 
     def _check_file(self, path: str, size: int) -> None:
         check_path(path)
@@ -88,7 +117,31 @@ class StoreLimits:
 
 def name_key(name: str) -> str:
     """Return what two spellings of one name have in common, whatever their case."""
+    if name.isascii():
+        return name.casefold()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def path_key(path: str) -> str:
+    """Return what two spellings of one path have in common on file systems that ignore case or Unicode form."""
+    return name_key(path)
+
+
+def _check_collisions(new: Iterable[str], paths: Iterable[str]) -> None:
+    """Check that no new path is another in a different spelling, or a file where another path has a directory."""
+    given = set(new)
+    # With the lowest character in place of the slash, what lies below a path sorts right behind it.
+    ordered = sorted((path_key(path).replace("/", "\x01"), path) for path in [SKILL_FILE, *paths])
+    for (key, path), (next_key, other) in itertools.pairwise(ordered):
+        if path not in given and other not in given:
+            continue
+        if key == next_key:
+            raise SkillPathError(
+                f"The paths {quoted(path)} and {quoted(other)} differ only in case or Unicode form, which many file "
+                "systems do not tell apart. Rename one of them."
+            )
+        if next_key.startswith(f"{key}\x01"):
+            raise SkillPathError(f"The path {quoted(path)} is a file and a directory at once. Rename one of them.")
 
 
 def check_name(name: str) -> None:
@@ -112,7 +165,7 @@ def check_path(path: str) -> None:
     Raises:
         SkillPathError: If it is refused.
     """
-    if path.casefold() == SKILL_FILE.casefold():
+    if len(path) <= MAX_PATH_LENGTH and path_key(path) == path_key(SKILL_FILE):
         raise SkillPathError(f"{SKILL_FILE} is the skill's own text. Set `content` instead of adding a file.")
     if len(path) > MAX_PATH_LENGTH:
         raise SkillPathError(f"The path {quoted(path)} is longer than {MAX_PATH_LENGTH} characters. Shorten it.")
@@ -188,14 +241,48 @@ def owner_key(user_id: object) -> str | None:
     """Return a user id as the store keeps it; `None` is nobody.
 
     Raises:
-        SkillFormatError: If it is empty, too long, or cannot be kept.
+        SkillFormatError: If it is not text or a UUID, is empty or too long, or cannot be kept.
     """
     if user_id is None:
         return None
-    owner = str(user_id)
-    check_text("user id", owner)
-    if not owner or len(owner) > MAX_OWNER_LENGTH:
-        raise SkillFormatError(
-            f"A user id has 1 to {MAX_OWNER_LENGTH} characters, got {len(owner)}. Pass None for nobody."
-        )
-    return owner
+    if not isinstance(user_id, str | UUID):
+        # The text of any other object may be its address, which another object has later.
+        raise SkillFormatError(f"A user id is text or a UUID, got {type(user_id).__name__}. Pass None for nobody.")
+    return _key("user id", str(user_id))
+
+
+def checked_groups(shared_with: Mapping[str, Right]) -> dict[str, Right]:
+    """Return the groups that a skill is shared with.
+
+    Raises:
+        SkillFormatError: If there are too many, an id cannot be kept, or a right is neither `read` nor `write`.
+    """
+    if len(shared_with) > MAX_GROUPS:
+        raise SkillFormatError(f"A skill can be shared with {MAX_GROUPS} groups, got {len(shared_with)}.")
+    for right in shared_with.values():
+        if right not in ("read", "write"):
+            raise SkillFormatError(f"A group may `read` or `write`, not {quoted(storable(str(right)))}.")
+    return {_key("group id", group): right for group, right in shared_with.items()}
+
+
+def group_keys(groups: object) -> frozenset[str]:
+    """Return the groups of a user as the application's function gave them.
+
+    Raises:
+        SkillFormatError: If they are not a collection of group ids.
+    """
+    if isinstance(groups, str | bytes) or not isinstance(groups, Iterable):
+        raise SkillFormatError(f"groups_of must return a collection of group ids, got {type(groups).__name__}.")
+    found = frozenset(_key("group id", group) for group in groups)
+    if len(found) > MAX_GROUPS_OF_USER:
+        raise SkillFormatError(f"groups_of gave {len(found)} groups; a user may be in {MAX_GROUPS_OF_USER}.")
+    return found
+
+
+def _key(what: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise SkillFormatError(f"A {what} is text, got {type(given).__name__}.")
+    check_text(what, given)
+    if not given or len(given) > MAX_OWNER_LENGTH:
+        raise SkillFormatError(f"A {what} has 1 to {MAX_OWNER_LENGTH} characters, got {len(given)}.")
+    return given

@@ -20,7 +20,7 @@ from pydantic import (
 from deepskills._types import MAX_DESCRIPTION_LENGTH
 from deepskills.store._document import Document
 from deepskills.store._models import Skill, SkillFile
-from deepskills.store._rules import MAX_TAGS
+from deepskills.store._rules import MAX_GROUPS, MAX_TAGS, Right
 
 FileEncoding = Literal["utf-8", "base64"]
 """How a file's content is written in JSON."""
@@ -67,6 +67,7 @@ class SkillCreate(BaseModel):
     frontmatter: str | None = None
     encoding: SkillEncoding = "utf-8"
     files: list[SkillFileCreate] = Field(default_factory=list)
+    shared_with: dict[str, Right] = Field(default_factory=dict, max_length=MAX_GROUPS)
 
     @classmethod
     def from_skill_md(
@@ -76,6 +77,7 @@ class SkillCreate(BaseModel):
         *,
         tags: list[str] | None = None,
         is_public: bool = False,
+        shared_with: Mapping[str, Right] | None = None,
     ) -> "SkillCreate":
         """Return the skill that a `SKILL.md` and its files, by path relative to it, describe.
 
@@ -90,14 +92,18 @@ class SkillCreate(BaseModel):
             content=document.content,
             tags=document.tags if tags is None else tags,
             is_public=is_public,
+            shared_with=dict(shared_with or {}),
             frontmatter=document.frontmatter,
             encoding=document.encoding,  # type: ignore[arg-type]
             files=[SkillFileCreate(path=path, content=data) for path, data in (files or {}).items()],
         )
 
     def document(self) -> Document:
-        """Return the skill's `SKILL.md`."""
-        return Document(self.name, self.description, self.content, self.tags, self.frontmatter, self.encoding)
+        """Return the skill's `SKILL.md`; tags that are not given are those of the frontmatter."""
+        tags = self.tags
+        if self.frontmatter is not None and "tags" not in self.model_fields_set:
+            tags = Document.read(self.frontmatter + self.content).tags
+        return Document(self.name, self.description, self.content, tags, self.frontmatter, self.encoding)
 
 
 class SkillUpdate(BaseModel):
@@ -112,6 +118,7 @@ class SkillUpdate(BaseModel):
     is_public: bool | None = None
     frontmatter: str | None = None
     encoding: SkillEncoding | None = None
+    shared_with: dict[str, Right] | None = Field(default=None, max_length=MAX_GROUPS)
 
     def apply(self, document: Document) -> Document:
         """Return the `SKILL.md` with these changes."""
@@ -128,54 +135,72 @@ class SkillUpdate(BaseModel):
 class SkillFileSchema(BaseModel):
     """A file as it is shown; a listing leaves `content` out."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     id: UUID
     path: str
     size: int
     encoding: FileEncoding
     content: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:  # noqa: ANN401 - whatever is to be shown
+        if not isinstance(given, SkillFile):
+            return given
+        content = None
+        if given.has_content:
+            data = given.content
+            content = data if isinstance(data, str) else base64.b64encode(data).decode()
+        encoding = "utf-8" if given.is_text else "base64"
+        return {"id": given.id, "path": given.path, "size": given.size, "encoding": encoding, "content": content}
+
     @classmethod
     def of(cls, file: SkillFile) -> "SkillFileSchema":
         """Return a file as it is shown."""
-        content = None
-        if file.has_content:
-            data = file.content
-            content = data if isinstance(data, str) else base64.b64encode(data).decode()
-        return cls(
-            id=file.id, path=file.path, size=file.size, encoding="utf-8" if file.is_text else "base64", content=content
-        )
+        return cls.model_validate(file)
 
 
 class SkillSchema(BaseModel):
-    """A skill as it is shown."""
+    """A skill as it is shown; a listing leaves `content`, `frontmatter` and `files` out."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     id: UUID
+    revision: int
     name: str
     description: str
-    content: str
+    content: str | None
     tags: list[str]
     is_public: bool
+    is_hidden: bool
+    is_approved: bool
     owner_id: str | None
+    shared_with: dict[str, Right]
     frontmatter: str | None
     encoding: SkillEncoding
-    files: list[SkillFileSchema]
+    files: list[SkillFileSchema] | None
+    size: int
     created_at: datetime
     updated_at: datetime
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:  # noqa: ANN401 - whatever is to be shown
+        if not isinstance(given, Skill):
+            return given
+        whole = given.has_text
+        return {
+            **{name: getattr(given, name) for name in cls.model_fields if name not in _HEAVY},
+            "content": given.content if whole else None,
+            "frontmatter": given.frontmatter if whole else None,
+            "files": sorted(given.files, key=lambda file: file.path) if given.has_files else None,
+        }
 
     @classmethod
     def of(cls, skill: Skill) -> "SkillSchema":
         """Return a skill as it is shown."""
-        return cls(
-            id=skill.id,
-            name=skill.name,
-            description=skill.description,
-            content=skill.content,
-            tags=skill.tags,
-            is_public=skill.is_public,
-            owner_id=skill.owner_id,
-            frontmatter=skill.frontmatter,
-            encoding=skill.encoding,  # type: ignore[arg-type]
-            files=[SkillFileSchema.of(file) for file in sorted(skill.files, key=lambda file: file.path)],
-            created_at=skill.created_at,
-            updated_at=skill.updated_at,
-        )
+        return cls.model_validate(skill)
+
+
+_HEAVY = frozenset({"content", "frontmatter", "files"})

@@ -1,94 +1,129 @@
 """Stored skills as a read-only backend: directories made of one reading of the store."""
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from deepagents.backends import BackendProtocol
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 
-from deepskills._errors import SkillFileNotFoundError, SkillNotFoundError
-from deepskills._types import SKILL_FILE
+from deepskills._format.writing import generate_skill_md
+from deepskills._types import SKILL_FILE, SkillSummary
 from deepskills.store._bridge import private_loop
-from deepskills.store._models import Skill
-from deepskills.store._service import document_of
+from deepskills.store._listings import Head
+from deepskills.store._rules import check_name
 
 logger = logging.getLogger("deepskills")
 
 
 @dataclass(frozen=True)
-class StoredTree:
-    """Skills laid out as directories and files."""
+class Layout:
+    """Skills laid out as directories, given in order: of several with one name the first takes that name."""
 
-    directories: dict[str, set[str]] = field(default_factory=dict)
-    """Each directory, and the paths directly inside it."""
+    directories: dict[str, Head] = field(default_factory=dict)
+    """Each directory's name, and the skill in it."""
 
-    skill_files: dict[str, bytes] = field(default_factory=dict)
-    """Each `SKILL.md`."""
-
-    other_files: dict[str, tuple[UUID, str]] = field(default_factory=dict)
-    """Each further file: the skill it belongs to, and its path there."""
-
-    def add(self, root: str, path: str) -> None:
-        """Note `path` in its directory, and that one in its own, up to `root`."""
-        while path != root:
-            parent = path.rpartition("/")[0]
-            self.directories.setdefault(parent, set()).add(path)
-            path = parent
+    fronts: dict[str, bytes] = field(default_factory=dict)
+    """Each directory's name, and its `SKILL.md` up to the end of the frontmatter."""
 
 
-def tree_of(skills: Sequence[Skill], root: str) -> StoredTree:
-    """Lay skills out below `root`, given in order of rank.
+def layout_of(heads: Iterable[Head]) -> Layout:
+    """Lay skills out.
 
-    Of several with one name the first takes the directory of that name. The others lie in one that sorts behind it:
-    discovery passes them over and says so. A row that other hands than the service's spoiled is left out, and logged.
+    Those whose name is taken lie in a directory that sorts behind it: discovery passes them over and says so. A row
+    that was corrupted outside the service is left out, and logged.
     """
-    tree = StoredTree(directories={root: set()})
-    for skill in skills:
+    layout = Layout()
+    for head in heads:
         try:
-            content = document_of(skill).render()
+            check_name(head.name)
+            front = _front(head)
         except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, costs no other
-            logger.error("Skill %s cannot be served: %s: %s", skill.id, type(error).__name__, error)  # noqa: TRY400 - the message says it all
+            logger.error("Skill %s cannot be served: %s: %s", head.id, type(error).__name__, error)  # noqa: TRY400 - the message says it all
             continue
-        directory = f"{root}/{skill.name}"
-        if directory in tree.directories:
-            directory = f"{directory}~{skill.id}"
-        tree.skill_files[f"{directory}/{SKILL_FILE}"] = content
-        tree.add(root, f"{directory}/{SKILL_FILE}")
-        for file in skill.files:
-            path = f"{directory}/{file.path}"
-            tree.other_files[path] = (skill.id, file.path)
-            tree.add(root, path)
-    return tree
+        directory = head.name if head.name not in layout.directories else f"{head.name}~{head.id}"
+        layout.directories[directory] = head
+        layout.fronts[directory] = front
+    return layout
 
 
-class SnapshotBackend(BackendProtocol):
-    """Shows the store as it was when first asked; made anew for every piece of work."""
+def _front(head: Head) -> bytes:
+    if head.frontmatter is not None:
+        return head.frontmatter.encode(head.encoding)
+    extra = {"metadata": {"tags": ", ".join(head.tags)}} if head.tags else None
+    return generate_skill_md(head.name, head.description or "", "", extra).encode()
 
-    def __init__(
-        self,
-        read_tree: Callable[[], Awaitable[StoredTree]],
-        read_file: Callable[[UUID, str], Awaitable[bytes]],
-    ) -> None:
-        self._read_tree = read_tree
-        self._read_file = read_file
+
+@dataclass(frozen=True)
+class Store:
+    """What the backend asks the store for, for one user."""
+
+    layout: Callable[[], Awaitable[Layout]]
+    documents: Callable[[Collection[Head]], Awaitable[dict[UUID, bytes]]]
+    paths: Callable[[Head], Awaitable[list[str]]]
+    content: Callable[[Head, str], Awaitable[bytes | None]]
+
+
+class StoreBackend(BackendProtocol):
+    """Shows the skills of one user below a directory; made again for every piece of work.
+
+    Which skills there are is read once, without their bodies; texts and files are read when they are asked for.
+    """
+
+    def __init__(self, root: str, store: Store) -> None:
+        self._root = root
+        self._store = store
         self._reading = asyncio.Lock()
-        self._tree: StoredTree | None = None
+        self._layout: Layout | None = None
+        self._trees: dict[UUID, _Tree] = {}
 
     async def als(self, path: str) -> LsResult:
         """List a directory."""
-        tree = await self._snapshot()
-        inside = tree.directories.get(path.rstrip("/") or "/")
-        if inside is None:
+        layout = await self._read_layout()
+        path = path.rstrip("/") or "/"
+        if path == self._root:
+            inside = [FileInfo(path=f"{self._root}/{name}", is_dir=True) for name in sorted(layout.directories)]
+            return LsResult(entries=inside)
+        head, directory, below = self._locate(path, layout)
+        if head is None:
             return LsResult(error=f"'{path}' not found", entries=None)
-        return LsResult(entries=[FileInfo(path=item, is_dir=item in tree.directories) for item in sorted(inside)])
+        tree = await self._tree(head)
+        entries = tree.inside.get(below)
+        if entries is None:
+            return LsResult(error=f"'{path}' not found", entries=None)
+        base = f"{self._root}/{directory}"
+        return LsResult(
+            entries=[FileInfo(path=f"{base}/{item}", is_dir=item in tree.inside) for item in sorted(entries)]
+        )
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files."""
-        tree = await self._snapshot()
-        return [await self._download(path, tree) for path in paths]
+        """Read files: all `SKILL.md` among them by one query."""
+        layout = await self._read_layout()
+        located = {path: self._locate(path, layout) for path in paths}
+        wanted = [head for head, _, below in located.values() if head is not None and below == SKILL_FILE]
+        documents = await self._store.documents(wanted) if wanted else {}
+        replies = []
+        for path in paths:
+            head, _, below = located[path]
+            content = None
+            if head is not None:
+                content = documents.get(head.id) if below == SKILL_FILE else await self._store.content(head, below)
+            if content is not None:
+                replies.append(FileDownloadResponse(path=path, content=content))
+            else:
+                is_directory = path == self._root or (head is not None and below in (await self._tree(head)).inside)
+                replies.append(
+                    FileDownloadResponse(path=path, error="is_directory" if is_directory else "file_not_found")
+                )
+        return replies
+
+    async def askill_summaries(self, paths: list[str]) -> list[SkillSummary | None]:
+        """Return what stands in skill files before their bodies, without reading those."""
+        layout = await self._read_layout()
+        return [self._summary(path, layout) for path in paths]
 
     def ls(self, path: str) -> LsResult:
         """List a directory, on the private event loop."""
@@ -98,21 +133,54 @@ class SnapshotBackend(BackendProtocol):
         """Read files, on the private event loop."""
         return private_loop.run(lambda: self.adownload_files(paths))
 
-    async def _snapshot(self) -> StoredTree:
-        async with self._reading:
-            if self._tree is None:
-                self._tree = await self._read_tree()
-            return self._tree
+    def skill_summaries(self, paths: list[str]) -> list[SkillSummary | None]:
+        """Return what stands in skill files before their bodies, on the private event loop."""
+        return private_loop.run(lambda: self.askill_summaries(paths))
 
-    async def _download(self, path: str, tree: StoredTree) -> FileDownloadResponse:
-        content = tree.skill_files.get(path)
-        if path in tree.other_files:
-            try:
-                content = await self._read_file(*tree.other_files[path])
-            except (SkillNotFoundError, SkillFileNotFoundError):
-                content = None
-        if content is None:
-            return FileDownloadResponse(
-                path=path, error="is_directory" if path in tree.directories else "file_not_found"
-            )
-        return FileDownloadResponse(path=path, content=content)
+    def _summary(self, path: str, layout: Layout) -> SkillSummary | None:
+        head, directory, below = self._locate(path, layout)
+        if head is None or below != SKILL_FILE:
+            return None
+        # A digest over both, for revisions of two databases may be the same.
+        digest = hashlib.blake2b(f"{head.id} {head.revision} {head.stamp}".encode(), digest_size=16).hexdigest()
+        return SkillSummary(path, digest, layout.fronts[directory])
+
+    def _locate(self, path: str, layout: Layout) -> tuple[Head | None, str, str]:
+        """Return the skill that a path lies in, the name of its directory, and the path inside it."""
+        if not path.startswith(f"{self._root}/"):
+            return None, "", ""
+        directory, _, below = path.removeprefix(f"{self._root}/").partition("/")
+        return layout.directories.get(directory), directory, below
+
+    async def _read_layout(self) -> Layout:
+        async with self._reading:
+            if self._layout is None:
+                self._layout = await self._store.layout()
+            return self._layout
+
+    async def _tree(self, head: Head) -> "_Tree":
+        async with self._reading:
+            if head.id not in self._trees:
+                self._trees[head.id] = _Tree.of([SKILL_FILE, *await self._store.paths(head)])
+            return self._trees[head.id]
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """The directories of one skill, by path inside it, and what lies directly in each."""
+
+    inside: dict[str, set[str]]
+
+    @classmethod
+    def of(cls, paths: Iterable[str]) -> "_Tree":
+        inside: dict[str, set[str]] = {"": set()}
+        for path in paths:
+            item = path
+            while item:
+                parent = item.rpartition("/")[0]
+                known = inside.setdefault(parent, set())
+                if item in known:
+                    break
+                known.add(item)
+                item = parent
+        return cls(inside)

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError, SkillsError
-from deepskills.store._adapter import SessionFactory
+from deepskills.store._checks import UserId, signed_in
 from deepskills.store._errors import (
     SkillAuthenticationError,
     SkillConflictError,
@@ -25,8 +25,9 @@ from deepskills.store._errors import (
 from deepskills.store._models import Skill
 from deepskills.store._rules import MAX_TAGS, StoreLimits, storable
 from deepskills.store._schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
-from deepskills.store._service import SkillService, UserId, signed_in
+from deepskills.store._service import SkillService
 from deepskills.store._unavailable import are_tables_missing, unavailable
+from deepskills.store._view import SessionFactory
 
 __all__ = ["create_skills_router"]
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
@@ -15,13 +16,16 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from deepskills.store._engine import create_store_engine
+from deepskills.store._engine import create_store_engine, patient_twin
 
 VERSION_TABLE = "deepskills_alembic_version"
 """Where a database keeps the revision it is at."""
 
 POSTGRES_LOCK = 0x6465_6570_736B_696C
 """The key of the advisory lock that lets one process migrate a PostgreSQL database at a time."""
+
+SQLITE_WAIT_SECONDS = 600
+"""How long a process waits for others that migrate the same SQLite file."""
 
 _POLL_SECONDS = 0.01
 
@@ -32,7 +36,8 @@ _one_at_a_time = threading.Lock()
 async def upgrade(database: AsyncEngine | str, revision: str = "head") -> None:
     """Bring a database, given as engine or URL, up to a revision; one that is there already stays as it is.
 
-    On PostgreSQL any number of processes may call this at once.
+    Any number of processes may call this at once: one migrates, the others wait. A migration that fails leaves the
+    database as it was.
     """
     await _migrate(database, lambda config: command.upgrade(config, revision))
 
@@ -51,10 +56,25 @@ async def current_revision(database: AsyncEngine | str) -> str | None:
 
 
 async def _migrate(database: AsyncEngine | str, run: Callable[[Config], None]) -> None:
-    async with _turn(), _engine(database) as engine, engine.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK})
-        await connection.run_sync(lambda sync: run(_config(sync)))
+    """Run revisions in one transaction, which keeps the migrations of other processes waiting."""
+    async with _turn(), _engine(database) as given:
+        with patient_twin(given) as engine:
+            async with engine.begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK})
+                elif connection.dialect.name == "sqlite":
+                    await connection.run_sync(_begin_on_sqlite)
+                await connection.run_sync(lambda sync: run(_config(sync)))
+
+
+def _begin_on_sqlite(connection: Connection) -> None:
+    """Begin by hand, so that tables come and go with the transaction and a failure leaves nothing half done."""
+    adapted: Any = connection.connection.dbapi_connection
+    cursor = adapted.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {SQLITE_WAIT_SECONDS * 1000}")
+    if not adapted.driver_connection.in_transaction:
+        cursor.execute("BEGIN IMMEDIATE")
+    cursor.close()
 
 
 def _config(connection: Connection) -> Config:

@@ -4,7 +4,7 @@ from alembic import context
 from sqlalchemy import Connection
 
 from deepskills._errors import SkillsError
-from deepskills.store._models import Base
+from deepskills.store import Base
 from deepskills.store.migrations import VERSION_TABLE
 
 

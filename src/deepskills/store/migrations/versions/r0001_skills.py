@@ -14,7 +14,7 @@ TAGS = "deepskills_tags"
 
 
 def upgrade() -> None:
-    """Create the tables."""
+    """Create the tables; what an interrupted upgrade of an earlier release left behind is taken as it is."""
     op.create_table(
         SKILLS,
         sa.Column("id", sa.Uuid(), nullable=False),
@@ -29,8 +29,9 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f(f"pk_{SKILLS}")),
+        if_not_exists=True,
     )
-    op.create_index(f"uq_{SKILLS}_owner_id_name_key", SKILLS, ["owner_id", "name_key"], unique=True)
+    op.create_index(f"uq_{SKILLS}_owner_id_name_key", SKILLS, ["owner_id", "name_key"], unique=True, if_not_exists=True)
     op.create_index(
         f"uq_{SKILLS}_system_name_key",
         SKILLS,
@@ -38,9 +39,10 @@ def upgrade() -> None:
         unique=True,
         sqlite_where=sa.text("owner_id IS NULL"),
         postgresql_where=sa.text("owner_id IS NULL"),
+        if_not_exists=True,
     )
-    op.create_index(op.f(f"ix_{SKILLS}_name_key"), SKILLS, ["name_key"])
-    op.create_index(op.f(f"ix_{SKILLS}_is_public"), SKILLS, ["is_public"])
+    op.create_index(op.f(f"ix_{SKILLS}_name_key"), SKILLS, ["name_key"], if_not_exists=True)
+    op.create_index(op.f(f"ix_{SKILLS}_is_public"), SKILLS, ["is_public"], if_not_exists=True)
     op.create_table(
         FILES,
         sa.Column("id", sa.Uuid(), nullable=False),
@@ -54,6 +56,7 @@ def upgrade() -> None:
             ["skill_id"], [f"{SKILLS}.id"], name=op.f(f"fk_{FILES}_skill_id_{SKILLS}"), ondelete="CASCADE"
         ),
         sa.UniqueConstraint("skill_id", "path", name=op.f(f"uq_{FILES}_skill_id_path")),
+        if_not_exists=True,
     )
     op.create_table(
         TAGS,
@@ -65,8 +68,9 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["skill_id"], [f"{SKILLS}.id"], name=op.f(f"fk_{TAGS}_skill_id_{SKILLS}"), ondelete="CASCADE"
         ),
+        if_not_exists=True,
     )
-    op.create_index(op.f(f"ix_{TAGS}_tag_key"), TAGS, ["tag_key"])
+    op.create_index(op.f(f"ix_{TAGS}_tag_key"), TAGS, ["tag_key"], if_not_exists=True)
 
 
 def downgrade() -> None:

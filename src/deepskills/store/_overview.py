@@ -1,0 +1,136 @@
+"""What agents' runs read: names and descriptions of all visible skills, and single texts and files when loaded."""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from deepskills._types import MAX_DIRECTORIES
+from deepskills.store._checks import document_of
+from deepskills.store._document import Document
+from deepskills.store._listings import Filter, Head
+from deepskills.store._models import Skill
+from deepskills.store._rules import name_key
+from deepskills.store._service import SkillService
+from deepskills.store._versions import document_at
+from deepskills.store._visibility import Viewer
+
+logger = logging.getLogger("deepskills")
+
+MAX_HEADS = MAX_DIRECTORIES
+"""How many skills a run sees at most: first the user's own, then their groups', the system's, and public ones."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The visible skills as of one moment, in order: of one name the first is the one that counts."""
+
+    stamp: int
+    mark: str
+    heads: tuple[Head, ...]
+
+
+class AgentReader(SkillService):
+    """Reads for the runs of agents, which see what their user sees, chosen by a filter."""
+
+    async def viewer(self, user_id: str | None) -> Viewer:
+        """Return who looks, with their groups; an agent has no rights of an operator."""
+        return await self._viewer(user_id)
+
+    async def overview(
+        self, viewer: Viewer, chosen: Filter, pins: Mapping[str, int], known: Overview | None
+    ) -> Overview:
+        """Return the visible skills; where nothing changed, those that are known, by one query."""
+
+        async def work() -> Overview:
+            stamp, mark = await self._listings.state(viewer, chosen, known.stamp if known is not None else None)
+            if known is not None and mark in (None, known.mark):
+                return known if stamp == known.stamp else Overview(stamp, known.mark, known.heads)
+            heads = await self._listings.heads(viewer, chosen, MAX_HEADS)
+            if pins:
+                pinned = await self._pinned(viewer, chosen, pins)
+                names = {name_key(name) for name in pins}
+                ids = {head.id for head in pinned}
+                heads = pinned + [h for h in heads if h.id not in ids and name_key(h.name) not in names]
+            return Overview(stamp, mark or "", tuple(heads))
+
+        return await self._transactions.read(work)
+
+    async def documents(self, heads: Collection[Head], viewer: Viewer, chosen: Filter) -> dict[UUID, bytes]:
+        """Return the `SKILL.md` files of skills, by primary key, as far as they can still be seen."""
+
+        async def work() -> dict[UUID, bytes]:
+            found: dict[UUID, bytes] = {}
+            by_id = {head.id: head for head in heads}
+            for skill in await self._listings.documents(by_id, viewer, chosen):
+                try:
+                    found[skill.id] = (await self._document(skill, by_id[skill.id])).render()
+                except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, costs no other
+                    logger.error("Skill %s cannot be served: %s: %s", skill.id, type(error).__name__, error)  # noqa: TRY400 - the message says it all
+            return found
+
+        return await self._transactions.read(work)
+
+    async def paths(self, head: Head, viewer: Viewer, chosen: Filter) -> list[str]:
+        """Return the paths of a skill's files; none if it can no longer be seen."""
+
+        async def work() -> list[str]:
+            if not await self._listings.light([head.id], viewer, chosen):
+                return []
+            if head.is_pinned:
+                return [file.path for file in await self._history.files_at(head.id, head.revision)]
+            return sorted(await self._files.listed(head.id))
+
+        return await self._transactions.read(work)
+
+    async def content(self, head: Head, path: str, viewer: Viewer, chosen: Filter) -> bytes | None:
+        """Return one file of a skill, as far as it can still be seen."""
+
+        async def work() -> bytes | None:
+            if not await self._listings.light([head.id], viewer, chosen):
+                return None
+            if head.is_pinned:
+                files = await self._history.files_at(head.id, head.revision)
+                return next((file.data for file in files if file.path == path), None)
+            return await self._files.read(head.id, path)
+
+        return await self._transactions.read(work)
+
+    async def _document(self, skill: Skill, head: Head) -> Document:
+        if head.is_pinned and head.revision < skill.text_since:
+            former = await self._history.text_at(skill.id, head.revision)
+            if former is not None:
+                return document_at(former)
+        return document_of(skill)
+
+    async def _pinned(self, viewer: Viewer, chosen: Filter, pins: Mapping[str, int]) -> list[Head]:
+        """Return the pinned versions of skills that can still be seen; what cannot be served is logged."""
+        found = []
+        for name, revision in pins.items():
+            change = await self._history.change_of(revision)
+            skills = [] if change is None else await self._listings.documents([change.skill_id], viewer, chosen)
+            head = await self._version_head(skills[0], revision) if skills else None
+            if head is None or name_key(head.name) != name_key(name):
+                logger.warning("Skill %r is pinned to revision %d, which is not there for this user", name, revision)
+            else:
+                found.append(head)
+        return found
+
+    async def _version_head(self, skill: Skill, revision: int) -> Head | None:
+        text: Document | None = document_of(skill)
+        if revision < skill.text_since:
+            former = await self._history.text_at(skill.id, revision)
+            text = None if former is None else document_at(former)
+        if text is None:
+            return None
+        return Head(
+            id=skill.id,
+            name=text.name,
+            revision=revision,
+            stamp=revision,
+            encoding=text.encoding,
+            frontmatter=text.frontmatter,
+            description=text.description,
+            tags=tuple(text.tags),
+            is_pinned=True,
+        )
