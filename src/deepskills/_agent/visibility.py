@@ -19,14 +19,10 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
     """Return the skills of a run: what discovery found, or else the catalog that is believed."""
     if run.shelf is not None and found is None:
         return run.shelf
-    known = run.thread.problems
-    if found is None:
-        catalog = yield from run.look.catalog(run.thread.catalog)
-        if run.look.found is not None:
-            known = run.look.found.problems
-    else:
-        catalog, known = found.catalog, found.problems
-    run.shelf = Shelf(catalog, (yield from _hidden(run, catalog)), known)
+    catalog = found.catalog if found is not None else (yield from run.look.catalog(run.thread.catalog))
+    looked = found or run.look.found
+    hidden = yield from _hidden(run, catalog)
+    run.shelf = Shelf(catalog, hidden, lambda: looked.problems if looked is not None else run.thread.problems)
     return run.shelf
 
 
