@@ -137,7 +137,13 @@ class InUse:
 
     def shown_to_deepagents(self) -> list[SkillMetadata]:
         """Return the catalog as deepagents' class is to see it: the skills in `seen`, and no other."""
-        return [entry.skill for entry in self.seen]
+        return [_spelled(entry) for entry in self.seen]
+
+
+def _spelled(entry: SkillEntry) -> SkillMetadata:
+    """Return a skill whose tools are named as deepagents' class reads them: with spaces between."""
+    further = {**entry.skill["metadata"], INCLUDE_TOOLS: " ".join(include_names(entry))}
+    return {**entry.skill, "metadata": further}
 
 
 def skills_in_use(messages: Sequence[AnyMessage], entries: Iterable[SkillEntry], loaded: Iterable[str]) -> InUse:

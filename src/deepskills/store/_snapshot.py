@@ -11,21 +11,12 @@ from deepagents.backends import BackendProtocol
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 
 from deepskills._format.writing import generate_skill_md
-from deepskills._types import SKILL_FILE
+from deepskills._types import SKILL_FILE, SkillSummary
 from deepskills.store._bridge import private_loop
 from deepskills.store._listings import Head
 from deepskills.store._rules import check_name
 
 logger = logging.getLogger("deepskills")
-
-
-@dataclass(frozen=True)
-class SkillSummary:
-    """A skill file without its body: its text up to the end of the frontmatter, and what changes with the file."""
-
-    path: str
-    digest: str
-    frontmatter: bytes
 
 
 @dataclass(frozen=True)
