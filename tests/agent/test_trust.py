@@ -280,7 +280,7 @@ def test_a_broken_catalog_is_replaced(mode: Mode, tmp_path: Path) -> None:
 
         waiting = Conversation(mode, vault.middleware(), tools=[ask])
         waiting.say(call_tools(("ask", {})))
-        given = Command(resume="yes", update={"skills_catalog": record})
+        given: Any = Command(resume="yes", update={"skills_catalog": record})
         [_asked, answer] = waiting.say(call_tools(load("alpha")), given=given)
         assert answer.status == "success", record
         assert "**alpha**" in waiting.model.requests[-1].system

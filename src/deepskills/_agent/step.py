@@ -28,9 +28,10 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     waiting = run.thread.section("problems")
     fresh = run.new_problems()
     log_problems(fresh)
-    known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}
-    noted = [p for p in waiting.values() if (p["path"], p["code"], p["message"]) not in known]
+    noted = []
     if waiting:
+        known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}
+        noted = [p for p in waiting.values() if (p["path"], p["code"], p["message"]) not in known]
         update = merged(update, {"skills_context": {"problems": dict.fromkeys(waiting)}})
     if fresh or noted:
         update["skills_problems"] = [*run.thread.problems, *noted, *fresh]
