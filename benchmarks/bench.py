@@ -38,6 +38,7 @@ from unloading import tokens_given_back
 
 from deepskills import SkillsMiddleware, read_skill
 from deepskills._backend.plan import adrive
+from store import store_rows
 
 SOURCES = ["/skills"]
 DELAY = 0.02
@@ -342,6 +343,7 @@ def rows() -> Iterator[Row]:
     yield hostile_row()
     yield from search_rows()
     yield from suggestion_rows()
+    yield from store_rows()
 
 
 def table(found: Sequence[Row]) -> str:
