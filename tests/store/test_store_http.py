@@ -78,7 +78,7 @@ class Api:
         answer = self(method, path, user, **options)
         assert answer.status_code == code, answer.text
         body = answer.json()
-        assert body.keys() == {"success", "data"}
+        assert body.keys() - {"next_cursor"} == {"success", "data"}
         assert body["success"] is True
         return body["data"]
 
@@ -118,18 +118,19 @@ def test_every_endpoint(api: Api) -> None:
     assert (made["name"], made["owner_id"], made["is_public"], made["tags"]) == ("report", "alice", False, ["Sales"])
     path = f"/skills/{made['id']}"
     got = api.data("GET", path)
-    assert got == made
+    assert made == {**got, "files": [{**file, "content": None} for file in got["files"]]}
+    assert api.data("GET", f"{path}?contents=false") == made
     assert [(file["path"], file["encoding"], file["size"]) for file in got["files"]] == [
         ("assets/a.bin", "base64", 256),
         ("scripts/run.py", "utf-8", 8),
     ]
     assert base64.b64decode(got["files"][0]["content"]) == BINARY
     (listed,) = api.data("GET", "/skills")
-    assert listed == {**got, "files": [{**file, "content": None} for file in got["files"]]}
+    assert listed == {**got, "content": None, "files": None}
     changed = api.data("PUT", path, json={"description": "Other.", "is_public": True})
     assert (changed["description"], changed["name"], changed["content"]) == ("Other.", "report", "# Do\n")
     added = api.data("POST", f"{path}/files", json={"path": "references/a.md", "content": "# A"}, code=201)
-    assert (added["path"], added["content"]) == ("references/a.md", "# A")
+    assert (added["path"], added["size"], added["content"]) == ("references/a.md", 3, None)
     assert len(api.data("GET", path, None)["files"]) == 3
     assert api.data("DELETE", f"/skills/files/{added['id']}") == {"id": added["id"]}
     assert len(api.data("GET", path, "bob")["files"]) == 2
