@@ -59,11 +59,11 @@ async def fill(engine: AsyncEngine, start: int, stop: int, body: str = BODY) -> 
     for first in range(start, stop, 2_000):
         rows = []
         for number in range(first, min(first + 2_000, stop)):
-            name, described = f"skill-{number:06}", DESCRIPTION.format(number)
+            name, described = f"skill-{number:06}", DESCRIPTION.format(number).rstrip(", ")
             rows.append(
                 {
                     "id": uuid4(), "owner_id": None, "name": name, "name_key": name, "description": described,
-                    "body": body, "head": None, "revision": number + 1, "stamp": number + 1, "number": number + 1,
+                    "content": body, "frontmatter": None, "revision": number + 1, "stamp": number + 1, "number": number + 1,
                     "name_since": number + 1, "size": len(body), "words": indexed_words(name, described, []),
                 }
             )  # fmt: skip
