@@ -40,6 +40,7 @@ from deepskills import SkillsMiddleware, read_skill
 from deepskills._backend.plan import adrive
 from deepskills._catalog.entries import SkillEntry
 from deepskills._files.contents import read_contents
+from store import store_rows
 
 SOURCES = ["/skills"]
 DELAY = 0.02
@@ -345,6 +346,7 @@ def rows() -> Iterator[Row]:
     yield hostile_row()
     yield from search_rows()
     yield from suggestion_rows()
+    yield from store_rows()
 
 
 def table(found: Sequence[Row]) -> str:
