@@ -37,7 +37,7 @@ test: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/basedpyright
+	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/pytest -n auto --dist worksteal
 
 test-part: $(VENV)/.installed

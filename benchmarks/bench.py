@@ -24,7 +24,6 @@ from typing import Any
 from deepagents.backends import BackendProtocol, FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
-from deepskills._loading.decisions import Preparation, prepare
 from footprint import bytes_held, checkpoint_bytes, import_ratio
 from langchain.agents.middleware.types import ModelRequest
 from langgraph.runtime import Runtime
@@ -38,6 +37,9 @@ from unloading import tokens_given_back
 
 from deepskills import SkillsMiddleware, read_skill
 from deepskills._backend.plan import adrive
+from deepskills._catalog.entries import SkillEntry
+from deepskills._files.contents import read_contents
+from store import store_rows
 
 SOURCES = ["/skills"]
 DELAY = 0.02
@@ -180,8 +182,8 @@ def rounds_rows(root: Path) -> Iterator[Row]:
         folder = root / Path(skills[0]["path"]).parent.relative_to("/") / directory
         folder.mkdir()
         (folder / "file.txt").write_text("x", encoding="utf-8")
-    how = Preparation(depth=1, count_tokens=len, may_read=lambda _path: True)
-    taken = seconds(lambda: asyncio.run(adrive(prepare(skills, how), lambda: backend)))
+    entries = [SkillEntry(skill, sources[0], "") for skill in skills]
+    taken = seconds(lambda: asyncio.run(adrive(read_contents(entries, depth=1), lambda: backend)))
     yield Row(
         "load_skill, 20 ms a call",
         "the rounds needed: 2",
@@ -342,6 +344,7 @@ def rows() -> Iterator[Row]:
     yield hostile_row()
     yield from search_rows()
     yield from suggestion_rows()
+    yield from store_rows()
 
 
 def table(found: Sequence[Row]) -> str:

@@ -1,8 +1,10 @@
 """How much of a request a provider's prompt cache can use again, measured on a session of 30 turns.
 
 A cache serves the longest prefix that a request shares with the one before. The same session runs with deepskills in
-both values of `loaded_status`, and with deepagents' own skills middleware, where the model reads `SKILL.md` by
-`read_file` and nothing is ever unloaded. Run it with `python benchmarks/prompt_cache.py`.
+both values of `loaded_status`, with `unload_when="cheap"`, and with deepagents' own skills middleware, where the model
+reads `SKILL.md` by `read_file` and nothing is ever unloaded. The cost of a session is in characters of plain input, by
+what providers ask for: 1.25 for what is written to the cache, 0.1 for what is read from it. Run it with
+`python benchmarks/prompt_cache.py`.
 """
 
 import asyncio
@@ -31,7 +33,6 @@ TURNS = 30
 SKILLS = ("audit", "billing", "contracts", "deploy", "email", "forecast")
 
 Kind: TypeAlias = Literal["load", "reload", "unload"]
-LoadedStatus: TypeAlias = Literal["system_prompt", "conversation"]
 
 PLAN: dict[int, tuple[Kind, str]] = {
     2: ("load", "audit"),
@@ -46,7 +47,14 @@ PLAN: dict[int, tuple[Kind, str]] = {
 }
 """What the model does with skills, by turn; in the other turns it answers at once."""
 
-OURS: tuple[LoadedStatus, ...] = ("system_prompt", "conversation")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "system_prompt": {"loaded_status": "system_prompt"},
+    "conversation": {"loaded_status": "conversation"},
+    "cheap": {"loaded_status": "conversation", "unload_when": "cheap"},
+}
+OURS = tuple(OPTIONS)
+CACHE_WRITE, CACHE_READ = 1.25, 0.1
+"""What a character costs that is written to the prompt cache, and one that is read from it; plain input costs 1."""
 THEIRS = "deepagents"
 COLUMNS = {"mean": "any request", "load": "a load", "reload": "a reload", "unload": "an unload"}
 
@@ -60,11 +68,20 @@ class Step:
     kind: Kind | None = None
 
     @property
+    def shared(self) -> int:
+        """How many characters the later request shares with the beginning of the earlier one."""
+        pairs = enumerate(zip(self.before, self.after, strict=False))
+        return next((place for place, (old, new) in pairs if old != new), min(len(self.before), len(self.after)))
+
+    @property
     def kept(self) -> float:
         """The share of the earlier request that the later one begins with."""
-        pairs = enumerate(zip(self.before, self.after, strict=False))
-        shared = next((place for place, (old, new) in pairs if old != new), min(len(self.before), len(self.after)))
-        return shared / len(self.before)
+        return self.shared / len(self.before)
+
+    @property
+    def cost(self) -> float:
+        """What the later request costs, with the earlier one in the cache."""
+        return CACHE_READ * self.shared + CACHE_WRITE * (len(self.after) - self.shared)
 
 
 def serialized(request: Request) -> str:
@@ -98,7 +115,8 @@ def reply(kind: Kind, skill: str, *, ours: bool) -> AIMessage | None:
 def session(label: str, root: Path, *, asynchronous: bool) -> tuple[list[Request], list[Step]]:
     """Run the session, and return what the model was sent and what followed what."""
     backend = FilesystemBackend(root_dir=root, virtual_mode=True)
-    model = ScriptedChatModel(replies=[])
+    script: list[Any] = []
+    model = ScriptedChatModel(replies=script)
     agent: Any = create_deep_agent(
         model=model, middleware=[_middleware(label, backend)], backend=backend, checkpointer=InMemorySaver()
     )
@@ -106,9 +124,10 @@ def session(label: str, root: Path, *, asynchronous: bool) -> tuple[list[Request
     for turn in range(TURNS):
         call = reply(*PLAN[turn], ours=label in OURS) if turn in PLAN else None
         if call is not None:
-            kinds[len(model.replies) + 1] = PLAN[turn][0]
-            model.replies.append(call)
-        model.replies.append(f"This is the answer to question {turn}. " * 8)
+            kinds[len(script) + 1] = PLAN[turn][0]
+            script.append(call)
+        script.append(f"This is the answer to question {turn}. " * 8)
+        model.replies = list(script)
         given = {"messages": [HumanMessage(f"This is question {turn}. " * 4)]}
         config = {"configurable": {"thread_id": "session"}}
         if asynchronous:
@@ -121,8 +140,7 @@ def session(label: str, root: Path, *, asynchronous: bool) -> tuple[list[Request
 def _middleware(label: str, backend: FilesystemBackend) -> Any:
     if label == THEIRS:
         return DeepAgentsSkillsMiddleware(backend=backend, sources=["/skills"])
-    [status] = [status for status in OURS if status == label]
-    return SkillsMiddleware(backend=backend, sources=["/skills"], loaded_status=status)
+    return SkillsMiddleware(backend=backend, sources=["/skills"], **OPTIONS[label])
 
 
 def _steps(requests: Sequence[Request], kinds: dict[int, Kind]) -> Iterator[Step]:
@@ -135,7 +153,7 @@ def measure(*, asynchronous: bool = False) -> dict[str, dict[str, float]]:
     """Return for each middleware the mean share of the previous request that stays a prefix.
 
     `mean` is over all requests, `load`, `reload` and `unload` over those that follow one (`nan` if there is none);
-    `system_prompts` counts the different system prompts of the session.
+    `system_prompts` counts the different system prompts of the session, `cost` is that of all its requests.
     """
     found: dict[str, dict[str, float]] = {}
     for label in (*OURS, THEIRS):
@@ -148,6 +166,7 @@ def measure(*, asynchronous: bool = False) -> dict[str, dict[str, float]]:
                 kind: _mean([step.kept for step in steps if step.kind == kind]) for kind in ("load", "reload", "unload")
             },
             "system_prompts": float(len({request.system for request in requests})),
+            "cost": CACHE_WRITE * len(serialized(requests[0])) + sum(step.cost for step in steps),
         }
     return found
 
@@ -158,12 +177,12 @@ def _mean(shares: Sequence[float]) -> float:
 
 def table(found: dict[str, dict[str, float]]) -> str:
     """Return the shares as a Markdown table."""
-    rows = [["share of the previous request kept by", *COLUMNS.values(), "system prompts"]]
-    rows.append(["---", *["---:"] * (len(COLUMNS) + 1)])
+    rows = [["share of the previous request kept by", *COLUMNS.values(), "system prompts", "cost"]]
+    rows.append(["---", *["---:"] * (len(COLUMNS) + 2)])
     for label, numbers in found.items():
         shares = ["-" if math.isnan(numbers[key]) else f"{numbers[key]:.1%}" for key in COLUMNS]
         name = f"deepskills, {label}" if label in OURS else label
-        rows.append([name, *shares, f"{numbers['system_prompts']:.0f}"])
+        rows.append([name, *shares, f"{numbers['system_prompts']:.0f}", f"{numbers['cost']:,.0f}"])
     return markdown_table(rows)
 
 

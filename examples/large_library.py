@@ -1,7 +1,8 @@
-"""A library of 2,000 skills: a budget keeps the prompt short, and `search_skills` finds the right one."""
+"""A library of 2,000 skills for the price of five: suggestions beside each message, `search_skills` for the rest."""
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
@@ -9,6 +10,7 @@ from langchain_core.messages import HumanMessage
 from pick_model import pick_model
 
 from deepskills import SkillsMiddleware, generate_skill_md
+from deepskills.extensions import SkillSuggestions
 from deepskills.testing import ScriptedChatModel, call_tools
 
 TRADES = ("bakery", "garage", "harbour", "clinic", "library", "vineyard", "school", "theatre")
@@ -31,22 +33,27 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         write_library(Path(name) / "skills", 2000)
         model = pick_model(
-            call_tools(("search_skills", {"query": "payrolls of the vinyard in region 1493", "n": 3})),
             call_tools(("load_skill", {"skill_name": "vineyard-payroll-1493"})),
             "Found and loaded.",
+            call_tools(("search_skills", {"query": "complaints at the theatre in region 1999", "n": 3})),
+            "Found by searching.",
         )
         skills = SkillsMiddleware(
             backend=FilesystemBackend(root_dir=name),
             sources=["/skills"],
-            catalog_budget=120_000,
-            extra_tools=["search_skills"],
+            extensions=[SkillSuggestions(catalog="none")],
         )
-        agent = create_agent(model, middleware=[skills])
-        result = agent.invoke({"messages": [HumanMessage("Sort out payroll at the vineyard in region 1493.")]})
+        agent: Any = create_agent(model, middleware=[skills])
+        messages = [HumanMessage("Sort out payroll at the vineyard in region 1493.")]
+        result = agent.invoke({"messages": messages})
+        messages = [*result["messages"], HumanMessage("Thanks! And who handles the theatre?")]
+        result = agent.invoke({"messages": messages})
         for message in result["messages"]:
             print(f"{message.type}: {message.text[:100]!r}")
         if isinstance(model, ScriptedChatModel):
-            print(next(line for line in model.requests[0].system.splitlines() if "shown in full" in line))
+            first = model.requests[0]
+            print(f"The model saw {len(first.text):,} characters, with these suggestions:")
+            print("\n".join(line for line in first.text.splitlines() if line.startswith("- **")))
 
 
 if __name__ == "__main__":

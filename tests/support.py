@@ -75,6 +75,11 @@ def unload(name: object) -> tuple[str, dict[str, Any]]:
     return "unload_skill", {"skill_name": name}
 
 
+def without_origin(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return events without `source`, `digest` and `trigger`, for tests that are about what happened."""
+    return [{k: v for k, v in event.items() if k not in {"source", "digest", "trigger"}} for event in events]
+
+
 def loaded_in(text: str) -> list[str]:
     """Return the skills that a system prompt marks as loaded, in the order of the catalog."""
     return re.findall(r"^- \*\*(.+?)\*\* \[Loaded\]", text, re.MULTILINE)

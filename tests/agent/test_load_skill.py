@@ -17,7 +17,7 @@ from langgraph.types import Command
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import call_tools
-from support import MODES, Conversation, Mode, disk, load, loaded_in, skill_md, unload, write_files
+from support import MODES, Conversation, Mode, disk, load, loaded_in, skill_md, unload, without_origin, write_files
 
 pytestmark = pytest.mark.parametrize("mode", MODES)
 
@@ -123,8 +123,8 @@ def test_a_new_thread_has_nothing_loaded(mode: Mode, tmp_path: Path) -> None:
     assert conversation.state["skill_resources"] == {}
 
 
-def test_the_tool_returns_a_command_and_takes_a_name_alone(mode: Mode, tmp_path: Path) -> None:
-    """Called as a graph would call it, the tool gives a `Command`; its schema shows `skill_name` alone."""
+def test_the_tools_return_a_command_and_take_a_name(mode: Mode, tmp_path: Path) -> None:
+    """Called as a graph would call it, the tool gives a `Command`; a name is all that it needs."""
     library(tmp_path, "alpha")
     middleware = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"])
     results: list[Any] = []
@@ -148,9 +148,9 @@ def test_the_tool_returns_a_command_and_takes_a_name_alone(mode: Mode, tmp_path:
     [message] = command.update["messages"]
     assert isinstance(message, ToolMessage)
     assert [tool.name for tool in middleware.tools[:2]] == ["load_skill", "unload_skill"]
-    for tool in middleware.tools[:2]:
+    for tool, shown_arguments in zip(middleware.tools[:2], (["skill_name", "arguments"], ["skill_name"]), strict=True):
         shown = convert_to_openai_tool(tool)["function"]
-        assert list(shown["parameters"]["properties"]) == ["skill_name"]
+        assert list(shown["parameters"]["properties"]) == shown_arguments
         assert shown["parameters"]["required"] == ["skill_name"]
         assert shown["description"]
 
@@ -872,7 +872,12 @@ def test_loads_and_unloads_are_events_on_the_custom_stream(mode: Mode, tmp_path:
     tokens = events[0].get("tokens")
     assert isinstance(tokens, int)
     assert tokens > 20
-    assert events == [
+    record = {"source": "/skills", "digest": events[0]["digest"], "trigger": "model"}
+    assert len(events[0]["digest"]) == 32
+    assert [event for event in events if event["trigger"] != "model"] == []
+    assert [{key: event[key] for key in record} for event in events if event["skill"] == "alpha"] == [record] * 2
+    assert [event["source"] for event in events] == ["/skills", "/skills", None, None, "/skills"]
+    assert without_origin(events) == [
         {"type": "skill.loaded", "skill": "alpha", "tokens": tokens, "resources": 2},
         {"type": "skill.refused", "skill": "beta", "reason": events[1].get("reason")},
         {"type": "skill.refused", "skill": "zzz", "reason": events[2].get("reason")},

@@ -1,4 +1,4 @@
-"""Several calls in one turn of the model: each reckons with those before it, and no budget is overshot."""
+"""Several calls in one turn of the model: each takes those before it into account, and no budget is overshot."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,8 +20,8 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command, interrupt
 
 from deepskills import SkillsMiddleware
-from deepskills._agent.session import earlier_calls
-from deepskills._loading.decisions import SkillCall
+from deepskills._agent.turn_calls import turn_of
+from deepskills._loading.turn import SkillCall
 from deepskills.testing import Reply, ScriptedChatModel, call_tools
 from support import (
     MODES,
@@ -52,7 +52,7 @@ class Turn:
     name: str
     calls: tuple[ToolCall, ...]
     answers: str
-    """One letter a call: `+` for an answer, `!` for an error."""
+    """One letter per call: `+` for an answer, `!` for an error."""
     loaded: list[str]
     before: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
@@ -153,7 +153,6 @@ TURNS = [
         options={"max_loaded_skills": 1},
     ),
 ]
-EACH_TURN = pytest.mark.parametrize("turn", TURNS, ids=[turn.name for turn in TURNS])
 
 
 @tool
@@ -238,57 +237,73 @@ def check(turn: Turn, model: ScriptedChatModel, result: dict[str, Any], state: d
 START_INPUT = {"messages": [HumanMessage("go")]}
 
 
+def offenders(one: Callable[[Turn, Path], None], root: Path) -> dict[str, str]:
+    """Try every turn of the table, each below a directory of its own, and return those that went wrong."""
+    wrong: dict[str, str] = {}
+    for turn in TURNS:
+        place = root / turn.name
+        place.mkdir()
+        try:
+            one(turn, place)
+        except AssertionError as error:
+            wrong[turn.name] = str(error)
+    return wrong
+
+
 @pytest.mark.parametrize(
     ("mode", "place"),
     [("sync", "nowhere"), ("async", "nowhere"), ("sync", "memory"), ("sync", "sqlite"), ("async", "sqlite")],
 )
-@EACH_TURN
-def test_calls_of_one_turn_act_as_if_one_after_another(turn: Turn, place: str, mode: Mode, tmp_path: Path) -> None:
+def test_calls_of_one_turn_act_as_if_one_after_another(place: str, mode: Mode, tmp_path: Path) -> None:
     """Parallel calls leave what the same calls in their order would leave, wherever checkpoints are kept, if at all."""
-    middleware, model = middleware_for(turn, tmp_path), script_for(turn)
 
-    def build(saver: Any) -> Any:
-        return create_agent(model, middleware=[middleware], checkpointer=saver)
+    def one(turn: Turn, root: Path) -> None:
+        middleware, model = middleware_for(turn, root), script_for(turn)
 
-    [result], state = play(mode, place, tmp_path, build, START_INPUT)
+        def build(saver: Any) -> Any:
+            return create_agent(model, middleware=[middleware], checkpointer=saver)
 
-    check(turn, model, result, None if place == "nowhere" else state)
+        [result], state = play(mode, place, root, build, START_INPUT)
+        check(turn, model, result, None if place == "nowhere" else state)
+
+    assert offenders(one, tmp_path) == {}
 
 
 @pytest.mark.parametrize(("mode", "place"), [("sync", "memory"), ("sync", "sqlite"), ("async", "sqlite")])
-@EACH_TURN
-def test_calls_of_a_turn_that_was_interrupted_and_resumed(turn: Turn, place: str, mode: Mode, tmp_path: Path) -> None:
+def test_calls_of_a_turn_that_was_interrupted_and_resumed(place: str, mode: Mode, tmp_path: Path) -> None:
     """A turn that a sibling tool interrupts ends the same after the resume, by another process too."""
-    position = len(turn.calls) // 2
-    calls = (*turn.calls[:position], ("ask", {}), *turn.calls[position:])
-    model = script_for(turn, calls=calls)
 
-    def build(saver: Any) -> Any:
-        return create_agent(model, tools=[ask], middleware=[middleware_for(turn, tmp_path)], checkpointer=saver)
+    def one(turn: Turn, root: Path) -> None:
+        position = len(turn.calls) // 2
+        calls = (*turn.calls[:position], ("ask", {}), *turn.calls[position:])
+        model = script_for(turn, calls=calls)
 
-    results, state = play(mode, place, tmp_path, build, START_INPUT, Command(resume="yes"))
+        def build(saver: Any) -> Any:
+            return create_agent(model, tools=[ask], middleware=[middleware_for(turn, root)], checkpointer=saver)
 
-    assert "__interrupt__" in results[0]
-    assert loaded_in(model.requests[-2].system) == sorted(turn.before)
-    check(turn, model, results[1], state)
+        results, state = play(mode, place, root, build, START_INPUT, Command(resume="yes"))
+        assert "__interrupt__" in results[0]
+        assert loaded_in(model.requests[-2].system) == sorted(turn.before)
+        check(turn, model, results[1], state)
+
+    assert offenders(one, tmp_path) == {}
 
 
 @pytest.mark.parametrize(("mode", "interrupted"), [("sync", False), ("async", True)], ids=["straight", "resumed"])
-@EACH_TURN
-def test_calls_of_one_turn_in_a_hand_written_graph(
-    turn: Turn, mode: Mode, tmp_path: Path, *, interrupted: bool
-) -> None:
+def test_calls_of_one_turn_in_a_hand_written_graph(mode: Mode, tmp_path: Path, *, interrupted: bool) -> None:
     """A graph of one's own with LangGraph's `ToolNode`, which repeats a turn on a resume, sees the same outcomes."""
-    middleware = middleware_for(turn, tmp_path)
-    model = script_for(turn, calls=(*turn.calls, ("ask", {})) if interrupted else turn.calls)
-    given: tuple[Any, ...] = (START_INPUT, Command(resume="yes")) if interrupted else (START_INPUT,)
 
-    results, state = play(
-        mode, "memory", tmp_path, lambda saver: hand_written_graph(model, middleware, saver, tools=[ask]), *given
-    )
+    def one(turn: Turn, root: Path) -> None:
+        middleware = middleware_for(turn, root)
+        model = script_for(turn, calls=(*turn.calls, ("ask", {})) if interrupted else turn.calls)
+        given: tuple[Any, ...] = (START_INPUT, Command(resume="yes")) if interrupted else (START_INPUT,)
+        results, state = play(
+            mode, "memory", root, lambda saver: hand_written_graph(model, middleware, saver, tools=[ask]), *given
+        )
+        assert ("__interrupt__" in results[0]) == interrupted
+        check(turn, model, results[-1], state)
 
-    assert ("__interrupt__" in results[0]) == interrupted
-    check(turn, model, results[-1], state)
+    assert offenders(one, tmp_path) == {}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -334,7 +349,7 @@ def test_a_changed_file_among_parallel_loads(mode: Mode, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("mode", MODES)
 def test_call_ids_that_come_again_in_a_later_turn(mode: Mode, tmp_path: Path) -> None:
-    """A provider that numbers the calls of every turn anew does not lead to an overshoot."""
+    """A provider that numbers the calls of every turn from the start does not lead to an overshoot."""
     turn = Turn("", (), "", [], options={"max_loaded_skills": 2})
     conversation = Conversation(mode, middleware_for(turn, tmp_path))
 
@@ -396,31 +411,39 @@ LOAD_ALPHA, UNLOAD_BETA = SkillCall("load", "alpha"), SkillCall("unload", "beta"
 REJECTED = ToolMessage("No.", tool_call_id="a")
 
 
-@pytest.mark.parametrize(
-    ("messages", "expected"),
-    [
-        ([called(A, B, C)], [LOAD_ALPHA, UNLOAD_BETA]),
-        ([called(C, A, B)], []),
-        ([called(A, OTHER, C, B)], [LOAD_ALPHA]),
-        ([called(A, B, C), REJECTED], [UNLOAD_BETA]),
-        ([called(A), REJECTED, called(A, C)], [LOAD_ALPHA]),
-        ([called(A, B), called(C)], []),
-        ([called(("x", "load_skill", {}), ("y", "load_skill", {"skill_name": ["alpha"]}), C)], []),
-        ([HumanMessage("go")], []),
-        ([], []),
-    ],
-    ids=[
-        "those-before",
-        "first-of-all",
-        "other-tools",
-        "rejected",
-        "ids-come-again",
-        "other-turn",
-        "no-argument",
-        "no-turn",
-        "nothing",
-    ],
-)
-def test_the_calls_before_one_are_those_of_its_turn(messages: list[AnyMessage], expected: list[SkillCall]) -> None:
-    """A call reckons with the loads and unloads that stand before it in its turn and are not answered otherwise."""
-    assert earlier_calls({"messages": messages}, "c") == expected
+BEFORE_C: dict[str, tuple[list[AnyMessage], list[SkillCall]]] = {
+    "those before": ([called(A, B, C)], [LOAD_ALPHA, UNLOAD_BETA]),
+    "first of all": ([called(C, A, B)], []),
+    "other tools": ([called(A, OTHER, C, B)], [LOAD_ALPHA]),
+    "rejected": ([called(A, B, C), REJECTED], [UNLOAD_BETA]),
+    "ids that come again": ([called(A), REJECTED, called(A, C)], [LOAD_ALPHA]),
+    "another turn": ([called(A, B), called(C)], []),
+    "no argument": ([called(("x", "load_skill", {}), ("y", "load_skill", {"skill_name": ["alpha"]}), C)], []),
+    "with arguments": (
+        [called(("x", "load_skill", {"skill_name": "alpha", "arguments": "one"}), C)],
+        [SkillCall("load", "alpha", "one")],
+    ),
+    "one id for all": ([called(A, ("c", *B[1:]), C)], [LOAD_ALPHA, UNLOAD_BETA]),
+    "no turn": ([HumanMessage("go")], []),
+    "nothing": ([], []),
+}
+
+
+def test_the_calls_before_one_are_those_of_its_turn() -> None:
+    """A call takes into account the loads and unloads that stand before it in its turn and are not answered yet."""
+    found = {name: turn_of({"messages": given}, *C).earlier for name, (given, _) in BEFORE_C.items()}
+
+    assert {name: list(calls) for name, calls in found.items()} == {
+        name: calls for name, (_, calls) in BEFORE_C.items()
+    }
+
+
+def test_a_call_that_a_human_edited_counts_as_edited() -> None:
+    """LangChain keeps edits beside the messages; the turn is taken as it was approved."""
+    state = {
+        "messages": [called(A, C)],
+        "hitl_edited_tool_calls": {"a": {"id": "a", "name": "load_skill", "args": {"skill_name": "beta"}}},
+    }
+
+    assert list(turn_of(state, *C).earlier) == [SkillCall("load", "beta")]
+    assert list(turn_of({**state, "hitl_edited_tool_calls": "nonsense"}, *C).earlier) == [LOAD_ALPHA]

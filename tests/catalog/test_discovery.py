@@ -1,27 +1,38 @@
 """Discovery as a plan, driven by hand: which directories and files are asked for, and what becomes of the answers."""
 
+import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-import pytest
-
-from deepskills import SkillMetadata, SkillProblem
-from deepskills._backend.plan import Call, Entry, Failed, File, Files, ListDirectory, Listing, ReadFiles, Reply
-from deepskills._catalog.discovery import (
-    Catalog,
-    Known,
-    SkillCache,
-    discover,
-    source_errors,
+from deepskills import OptionalSource, SkillProblem
+from deepskills._backend.plan import (
+    Call,
+    Entry,
+    Failed,
+    File,
+    Files,
+    ListDirectory,
+    Listing,
+    Plan,
+    ReadFiles,
+    Reply,
+    Summarize,
+    Summarized,
 )
-from deepskills._catalog.kept import catalog_digest
-from deepskills._catalog.origins import readable_from
+from deepskills._catalog.access import Library, Look, remembered_files
+from deepskills._catalog.catalog import Catalog, Catalogs
+from deepskills._catalog.discovery import Discovery, discover, source_errors
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.readings import Readings, digest_of
 from deepskills._catalog.sources import parse_sources
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SkillSource
 from support import skill_md
+
+ResultT = TypeVar("ResultT")
 
 FILE_NOT_FOUND = "file_not_found"
 
@@ -38,6 +49,8 @@ class Tree:
     def answer(self, call: Call) -> Reply:
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
+        if isinstance(call, Summarize):
+            return Summarized({})
         assert isinstance(call, ReadFiles)
         return Files(tuple(self._file(path) for path in call.paths))
 
@@ -57,20 +70,32 @@ class Tree:
             return File(path, error=FILE_NOT_FOUND)
         return File(path, content.encode() if isinstance(content, str) else content)
 
-    def discover(
-        self, *sources: SkillSource, max_depth: int = 1, known: Known | None = None, cache: SkillCache | None = None
-    ) -> Catalog:
-        """Drive a discovery to its end."""
-        read = (cache or SkillCache()).read
-        plan = discover(parse_sources(sources), max_depth=max_depth, read=read, known=known or Known())
+    def drive(self, plan: Plan[ResultT]) -> ResultT:
+        """Drive a plan to its end."""
         try:
             calls = next(plan)
             while True:
-                self.rounds.append(calls)
+                if not isinstance(calls[0], Summarize):  # no call of the backend, unless it keeps skills in parts
+                    self.rounds.append(calls)
                 calls = plan.send([self.answer(call) for call in calls])
         except StopIteration as stop:
-            catalog: Catalog = stop.value
-            return catalog
+            result: ResultT = stop.value
+            return result
+
+    def discover(
+        self,
+        *sources: SkillSource,
+        max_depth: int = 1,
+        known: Catalog | None = None,
+        readings: Readings | None = None,
+    ) -> Discovery:
+        """Drive a discovery to its end."""
+        memory = readings or Readings()
+        return self.drive(
+            discover(
+                parse_sources(sources), max_depth=max_depth, readings=memory, catalogs=Catalogs(memory), known=known
+            )
+        )
 
     @property
     def listed(self) -> list[str]:
@@ -86,48 +111,44 @@ def skills(*paths: str) -> dict[str, str]:
     return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2], f"From {path}.") for path in paths}
 
 
-def paths(catalog: Catalog) -> dict[str, str]:
-    return {skill["name"]: skill["path"] for skill in catalog.skills}
+def paths(found: Discovery) -> dict[str, str]:
+    return {entry.name: entry.path for entry in found.catalog.entries}
 
 
-def codes(found: Catalog | Sequence[SkillProblem]) -> list[tuple[str, str, str]]:
-    problems = found.problems if isinstance(found, Catalog) else found
+def codes(found: Discovery | Sequence[SkillProblem]) -> list[tuple[str, str, str]]:
+    problems = found.problems if isinstance(found, Discovery) else found
     return [(problem["path"], problem["code"], problem["severity"]) for problem in problems]
-
-
-def known_from(catalog: Catalog) -> Known:
-    return Known(catalog.skills, catalog.origins)
 
 
 # What is asked for.
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 40])
-def test_all_sources_are_listed_at_once_then_all_files_read_in_one_batch(count: int) -> None:
+def test_all_sources_are_listed_at_once_then_all_files_read_in_one_batch() -> None:
     """A discovery is two rounds, however many sources and skills there are."""
-    sources = [f"/source{number:02}" for number in range(count)]
-    tree = Tree(skills(*(f"{source}/{name}" for source in sources for name in ("one", "two"))))
-    catalog = tree.discover(*sources)
-    listings, files = tree.rounds
-    assert listings == tuple(ListDirectory(source) for source in sources)
-    assert [type(call) for call in files] == [ReadFiles]
-    assert len(tree.read) == 2 * count
-    assert paths(catalog) == {"one": f"{sources[-1]}/one/SKILL.md", "two": f"{sources[-1]}/two/SKILL.md"}
+    for count in (1, 2, 5, 40):
+        sources = [f"/source{number:02}" for number in range(count)]
+        tree = Tree(skills(*(f"{source}/{name}" for source in sources for name in ("one", "two"))))
+        found = tree.discover(*sources)
+        listings, files = tree.rounds
+        assert listings == tuple(ListDirectory(source) for source in sources)
+        assert [type(call) for call in files] == [ReadFiles]
+        assert len(tree.read) == 2 * count
+        assert paths(found) == {"one": f"{sources[-1]}/one/SKILL.md", "two": f"{sources[-1]}/two/SKILL.md"}
 
 
 def test_no_source_asks_nothing() -> None:
-    """Without sources there is nothing to ask and nothing to complain of."""
+    """Without sources there is nothing to ask and nothing to complain about."""
     tree = Tree({})
-    assert tree.discover() == Catalog([], [], [], {}, [])
-    assert tree.rounds == []
+    found = tree.discover()
+    assert (found.catalog.entries, found.problems, found.unsure, tree.rounds) == ((), [], frozenset(), [])
 
 
 def test_a_source_named_twice_is_asked_once() -> None:
     """A repeated source costs no second listing, and shadows nothing."""
     tree = Tree(skills("/a/one"))
-    catalog = tree.discover("/a", "/a/")
+    found = tree.discover("/a", "/a/")
     assert len(tree.listed) == 1
-    assert catalog.problems == []
+    assert found.problems == []
 
 
 NESTED = {
@@ -138,52 +159,49 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("max_depth", "names", "rounds"),
-    [
+def test_skills_lie_as_deep_as_allowed_and_none_below_another() -> None:
+    """The search goes `max_depth` levels down, one round per level, and stops below a skill."""
+    all_names = ["abyss", "low", "mid", "top"]
+    table = [
         (1, ["top"], 2),
         (2, ["mid", "top"], 3),
         (3, ["low", "mid", "top"], 4),
-        (4, ["abyss", "low", "mid", "top"], 5),
-        (9, ["abyss", "low", "mid", "top"], 6),
-    ],
-)
-def test_skills_lie_as_deep_as_allowed_and_none_below_another(max_depth: int, names: list[str], rounds: int) -> None:
-    """The search goes `max_depth` levels down, one round a level, and stops below a skill."""
-    tree = Tree(NESTED)
-    catalog = tree.discover("/s", max_depth=max_depth)
-    assert sorted(paths(catalog)) == names
-    assert len(tree.rounds) == rounds
-    assert not [path for path in tree.listed if path.startswith(("/s/top/", "/s/group/mid/"))]
+        (4, all_names, 5),
+        (9, all_names, 6),
+    ]
+    for max_depth, names, rounds in table:
+        tree = Tree(NESTED)
+        found = tree.discover("/s", max_depth=max_depth)
+        assert sorted(paths(found)) == names
+        assert len(tree.rounds) == rounds
+        assert not [path for path in tree.listed if path.startswith(("/s/top/", "/s/group/mid/"))]
 
 
-@pytest.mark.parametrize("max_depth", [1, 3])
-@pytest.mark.parametrize("source", ["/s/group/mid", "/s/group/mid/"])
-def test_a_source_that_is_a_skill_directory_is_that_skill(source: str, max_depth: int) -> None:
+def test_a_source_that_is_a_skill_directory_is_that_skill() -> None:
     """A skill's own directory given as a source is that one skill, and nothing below it is searched."""
-    tree = Tree(NESTED)
-    catalog = tree.discover(source, max_depth=max_depth)
-    assert paths(catalog) == {"mid": "/s/group/mid/SKILL.md"}
-    assert tree.listed == [source]
-    assert catalog.problems == []
+    for source, max_depth in itertools.product(("/s/group/mid", "/s/group/mid/"), (1, 3)):
+        tree = Tree(NESTED)
+        found = tree.discover(source, max_depth=max_depth)
+        assert paths(found) == {"mid": "/s/group/mid/SKILL.md"}
+        assert tree.listed == [source]
+        assert found.problems == []
 
 
-@pytest.mark.parametrize("name", [".git", "node_modules", ".venv", "__pycache__"])
-@pytest.mark.parametrize("max_depth", [1, 2, 3])
-def test_some_directories_are_passed_over(name: str, max_depth: int) -> None:
+def test_some_directories_are_passed_over() -> None:
     """Directories of tools are neither listed nor read, at any level."""
-    places = (name, f"{name}/one", f"group/{name}", "good", "group/fine")
-    tree = Tree({f"/s/{place}/SKILL.md": skill_md("x") for place in places})
-    tree.discover("/s", max_depth=max_depth)
-    assert not [path for path in [*tree.listed, *tree.read] if name in path.split("/")]
-    assert "/s/good/SKILL.md" in tree.read
+    for name, max_depth in itertools.product((".git", "node_modules", ".venv", "__pycache__"), (1, 2, 3)):
+        places = (name, f"{name}/one", f"group/{name}", "good", "group/fine")
+        tree = Tree({f"/s/{place}/SKILL.md": skill_md("x") for place in places})
+        tree.discover("/s", max_depth=max_depth)
+        assert not [path for path in [*tree.listed, *tree.read] if name in path.split("/")]
+        assert "/s/good/SKILL.md" in tree.read
 
 
 def test_only_a_file_of_the_exact_name_makes_a_skill() -> None:
     """Other spellings, and a directory of that name, make no skill."""
     text = skill_md("x")
     tree = Tree({"/s/a/skill.md": text, "/s/b/SKILL.MD": text, "/s/c/SKILL.md/deep": text, "/s/d/SKILL.md.bak": text})
-    assert tree.discover("/s", max_depth=3).skills == []
+    assert tree.discover("/s", max_depth=3).catalog.entries == ()
 
 
 # Which skill wins.
@@ -192,80 +210,87 @@ def test_only_a_file_of_the_exact_name_makes_a_skill() -> None:
 def test_the_later_source_wins_and_the_loser_is_named() -> None:
     """Of skills with one name the later source's is used; a warning names the path that lost."""
     tree = Tree(skills("/base/shared", "/base/own", "/user/shared", "/team/shared"))
-    catalog = tree.discover("/base", "/user", "/team")
-    assert paths(catalog) == {"own": "/base/own/SKILL.md", "shared": "/team/shared/SKILL.md"}
-    assert codes(catalog) == [
+    found = tree.discover("/base", "/user", "/team")
+    assert paths(found) == {"own": "/base/own/SKILL.md", "shared": "/team/shared/SKILL.md"}
+    assert codes(found) == [
         ("/base/shared/SKILL.md", "skill-shadowed", "warning"),
         ("/user/shared/SKILL.md", "skill-shadowed", "warning"),
     ]
-    assert "/team/shared/SKILL.md" in catalog.problems[-1]["message"]
+    assert "/team/shared/SKILL.md" in found.problems[-1]["message"]
 
 
 def test_a_skill_does_not_hide_itself() -> None:
     """A skill found through two sources, as its own directory and in the one above, is one skill and no conflict."""
-    catalog = Tree(skills("/s/one", "/s/two")).discover("/s", "/s/one")
-    assert paths(catalog) == {"one": "/s/one/SKILL.md", "two": "/s/two/SKILL.md"}
-    assert catalog.problems == []
+    found = Tree(skills("/s/one", "/s/two")).discover("/s", "/s/one")
+    assert paths(found) == {"one": "/s/one/SKILL.md", "two": "/s/two/SKILL.md"}
+    assert found.problems == []
 
 
 def test_the_first_path_wins_inside_a_source() -> None:
     """Two skills of one name in one source: the first path in order is used, a warning names the other."""
     tree = Tree({"/s/b/SKILL.md": skill_md("same"), "/s/a/SKILL.md": skill_md("same")})
-    catalog = tree.discover("/s")
-    assert paths(catalog) == {"same": "/s/a/SKILL.md"}
-    assert ("/s/b/SKILL.md", "skill-duplicate", "warning") in codes(catalog)
-    assert ("/s/a/SKILL.md", "skill-duplicate", "warning") not in codes(catalog)
+    found = tree.discover("/s")
+    assert paths(found) == {"same": "/s/a/SKILL.md"}
+    assert ("/s/b/SKILL.md", "skill-duplicate", "warning") in codes(found)
+    assert ("/s/a/SKILL.md", "skill-duplicate", "warning") not in codes(found)
 
 
 # What goes wrong.
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        pytest.param(Failed("Path '/bad': path_not_found"), ("source-missing", "warning"), id="missing"),
-        pytest.param(Failed("FileNotFoundError: [Errno 2] No such file"), ("source-missing", "warning"), id="enoent"),
-        pytest.param(Listing(()), ("source-empty", "warning"), id="empty"),
-        pytest.param(Listing((Entry("/bad/x", is_directory=True),)), ("source-empty", "warning"), id="no-skill-in-it"),
-        pytest.param(Listing((Entry("/bad/x", is_directory=False),)), ("source-empty", "warning"), id="files-only"),
-        pytest.param(Failed("permission denied"), ("source-failed", "error"), id="failing"),
-        pytest.param(Failed("not_a_directory"), ("source-failed", "error"), id="a-file"),
-        pytest.param(Failed("no answer within 2 seconds", timed_out=True), ("source-failed", "error"), id="late"),
-        pytest.param(Files(()), ("source-failed", "error"), id="no-listing"),
-        pytest.param(Listing((), "part is missing"), ("source-incomplete", "error"), id="partial"),
-    ],
-)
-@pytest.mark.parametrize("max_depth", [1, 2])
-def test_a_source_that_gives_nothing_costs_no_other(reply: Reply, expected: tuple[str, str], max_depth: int) -> None:
+UNUSABLE: dict[str, tuple[Reply, tuple[str, str]]] = {
+    "missing": (Failed("Path '/bad': path_not_found"), ("source-missing", "warning")),
+    "enoent": (Failed("FileNotFoundError: [Errno 2] No such file"), ("source-missing", "warning")),
+    "empty": (Listing(()), ("source-empty", "warning")),
+    "no skill in it": (Listing((Entry("/bad/x", is_directory=True),)), ("source-empty", "warning")),
+    "files only": (Listing((Entry("/bad/x", is_directory=False),)), ("source-empty", "warning")),
+    "failing": (Failed("permission denied"), ("source-failed", "error")),
+    "a file": (Failed("not_a_directory"), ("source-failed", "error")),
+    "late": (Failed("no answer within 2 seconds", timed_out=True), ("source-failed", "error")),
+    "no listing": (Files(()), ("source-failed", "error")),
+    "partial": (Listing((), "part is missing"), ("source-incomplete", "error")),
+}
+
+
+def test_a_source_that_gives_nothing_costs_no_other() -> None:
     """Each way in which a source gives nothing is one problem of its own, and all other sources load."""
-    tree = Tree(skills("/good/one", "/last/two"), replies={"/bad": reply, "/bad/x": Listing(())})
-    catalog = tree.discover("/good", "/bad", "/last", max_depth=max_depth)
-    assert sorted(paths(catalog)) == ["one", "two"]
-    assert codes(catalog) == [("/bad", *expected)]
-    message = catalog.problems[0]["message"]
-    if isinstance(reply, Failed) and expected[1] == "error":
-        assert reply.reason in message
-    errors = source_errors(catalog.problems)
-    assert errors == ([f"Cannot load skills from '/bad': {message}"] if expected[1] == "error" else [])
+    for (name, (reply, expected)), max_depth in itertools.product(UNUSABLE.items(), (1, 2)):
+        tree = Tree(skills("/good/one", "/last/two"), replies={"/bad": reply, "/bad/x": Listing(())})
+        found = tree.discover("/good", "/bad", "/last", max_depth=max_depth)
+        assert sorted(paths(found)) == ["one", "two"], name
+        assert codes(found) == [("/bad", *expected)], name
+        message = found.problems[0]["message"]
+        if isinstance(reply, Failed) and expected[1] == "error":
+            assert reply.reason in message
+        errors = [f"Cannot load skills from '/bad': {message}"] if expected[1] == "error" else []
+        assert source_errors(found.problems) == errors, name
+
+
+def test_an_optional_source_may_be_missing_or_empty() -> None:
+    """What a plain source warns about is not a problem of an optional one; that it fails is."""
+    for name, (reply, (code, severity)) in UNUSABLE.items():
+        tree = Tree(skills("/good/one"), replies={"/bad": reply})
+        found = tree.discover("/good", OptionalSource("/bad"))
+        assert codes(found) == ([("/bad", code, severity)] if severity == "error" else []), name
 
 
 def test_a_partial_listing_is_used_and_reported() -> None:
     """Entries that come with an error are read; the error says that there may be more."""
     listing = Listing((Entry("/s/one", is_directory=True),), "child error: cannot stat '/s/two'")
     tree = Tree(skills("/s/one", "/s/two"), replies={"/s": listing})
-    catalog = tree.discover("/s")
-    assert list(paths(catalog)) == ["one"]
-    assert codes(catalog) == [("/s", "source-incomplete", "error")]
-    assert "cannot stat '/s/two'" in catalog.problems[0]["message"]
+    found = tree.discover("/s")
+    assert list(paths(found)) == ["one"]
+    assert codes(found) == [("/s", "source-incomplete", "error")]
+    assert "cannot stat '/s/two'" in found.problems[0]["message"]
 
 
 def test_a_directory_below_a_source_that_fails_is_reported_and_costs_no_other() -> None:
     """A failing directory further down makes the source incomplete; the rest of it is used."""
     tree = Tree(skills("/s/a/one", "/s/b/two"), replies={"/s/a": Failed("denied")})
-    catalog = tree.discover("/s", max_depth=2)
-    assert list(paths(catalog)) == ["two"]
-    assert codes(catalog) == [("/s", "source-incomplete", "error")]
-    assert "/s/a: denied" in catalog.problems[0]["message"]
+    found = tree.discover("/s", max_depth=2)
+    assert list(paths(found)) == ["two"]
+    assert codes(found) == [("/s", "source-incomplete", "error")]
+    assert "/s/a: denied" in found.problems[0]["message"]
 
 
 BROKEN: dict[str, tuple[str | bytes, str]] = {
@@ -279,61 +304,57 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
-def test_one_broken_skill_costs_no_other(kind: str) -> None:
+def test_one_broken_skill_costs_no_other() -> None:
     """A file that cannot be used is an error of its own; the skills beside it load."""
-    content, code = BROKEN[kind]
-    tree = Tree({**skills("/s/a", "/s/z"), "/s/bad/SKILL.md": content})
-    catalog = tree.discover("/s")
-    assert list(paths(catalog)) == ["a", "z"]
-    assert codes(catalog) == [("/s/bad/SKILL.md", code, "error")]
+    for kind, (content, code) in BROKEN.items():
+        found = Tree({**skills("/s/a", "/s/z"), "/s/bad/SKILL.md": content}).discover("/s")
+        assert list(paths(found)) == ["a", "z"], kind
+        assert codes(found) == [("/s/bad/SKILL.md", code, "error")], kind
 
 
-def test_a_directory_without_a_skill_is_no_problem() -> None:
+def test_a_directory_without_a_skill_is_not_a_problem() -> None:
     """Not every directory is a skill: one that has no `SKILL.md` is passed over without a word."""
     assert Tree({**skills("/s/a"), "/s/docs/README.md": "text"}).discover("/s").problems == []
 
 
 def test_a_skill_file_that_cannot_be_read_is_an_error() -> None:
-    """A file that is there and cannot be had is reported, as is one that a listing showed and that is gone."""
+    """A file that exists and cannot be read is reported, as is one that a listing showed and that is gone."""
     tree = Tree(skills("/s/a", "/s/secret", "/leaf"), errors={"/s/secret/SKILL.md": "permission_denied"})
-    catalog = tree.discover("/s")
-    assert codes(catalog) == [("/s/secret/SKILL.md", "skill-unreadable", "error")]
-    assert "permission_denied" in catalog.problems[0]["message"]
+    found = tree.discover("/s")
+    assert codes(found) == [("/s/secret/SKILL.md", "skill-unreadable", "error")]
+    assert "permission_denied" in found.problems[0]["message"]
     tree = Tree(skills("/leaf"), errors={"/leaf/SKILL.md": FILE_NOT_FOUND})
     assert codes(tree.discover("/leaf")) == [("/leaf/SKILL.md", "skill-unreadable", "error")]
 
 
-@pytest.mark.parametrize(
-    "reason",
-    ["boom\nERROR: forged\r\nsecond", "x" * 1_000_000, "\x1b[31mred\x1b[0m \u202eright to left"],
-    ids=["lines", "huge", "escapes"],
-)
-@pytest.mark.parametrize("where", ["listing", "file", "partial", "below"])
-def test_a_backends_error_text_is_data_in_a_problem(reason: str, where: str) -> None:
+REASONS = ("boom\nERROR: forged\r\nsecond", "x" * 1_000_000, "\x1b[31mred\x1b[0m \u202eright to left")
+
+
+def test_a_backends_error_text_is_data_in_a_problem() -> None:
     """Whatever a backend says went wrong, a problem's message stays one clean line of bounded length."""
-    entry = Listing((Entry("/s/a", is_directory=True),), reason if where == "partial" else None)
-    replies: dict[str, Reply] = {"/s": Failed(reason) if where == "listing" else entry}
-    if where == "below":
-        replies["/s/a"] = Failed(reason)
-    errors = {"/s/a/SKILL.md": reason} if where == "file" else {}
-    catalog = Tree(skills("/s/a"), replies, errors).discover("/s", max_depth=2 if where == "below" else 1)
-    (problem,) = catalog.problems
-    assert problem["severity"] == "error"
-    assert problem["message"].splitlines() == [problem["message"]]
-    assert len(problem["message"]) < 2000
-    assert not {"\x1b", "\u202e"} & set(problem["message"])
+    for reason, where in itertools.product(REASONS, ("listing", "file", "partial", "below")):
+        entry = Listing((Entry("/s/a", is_directory=True),), reason if where == "partial" else None)
+        replies: dict[str, Reply] = {"/s": Failed(reason) if where == "listing" else entry}
+        if where == "below":
+            replies["/s/a"] = Failed(reason)
+        errors = {"/s/a/SKILL.md": reason} if where == "file" else {}
+        found = Tree(skills("/s/a"), replies, errors).discover("/s", max_depth=2 if where == "below" else 1)
+        (problem,) = found.problems
+        assert problem["severity"] == "error"
+        assert problem["message"].splitlines() == [problem["message"]]
+        assert len(problem["message"]) < 2000
+        assert not {"\x1b", "\u202e"} & set(problem["message"])
 
 
-@pytest.mark.parametrize("extra", [0, 1, 5])
-def test_a_listing_is_bounded_and_says_when_it_was_cut(extra: int) -> None:
+def test_a_listing_is_bounded_and_says_when_it_was_cut() -> None:
     """At most so many directories of a source are searched; a warning says when there were more."""
-    entries = tuple(Entry(f"/s/d{number:06}", is_directory=True) for number in range(MAX_DIRECTORIES + extra))
-    tree = Tree(skills("/s/d000000", f"/s/d{MAX_DIRECTORIES:06}", "/other/one"), replies={"/s": Listing(entries)})
-    catalog = tree.discover("/s", "/other")
-    assert len(tree.read) == MAX_DIRECTORIES + 1
-    assert list(paths(catalog)) == ["d000000", "one"]
-    assert codes(catalog) == ([("/s", "source-cut", "warning")] if extra else [])
+    for extra in (0, 1):
+        entries = tuple(Entry(f"/s/d{number:06}", is_directory=True) for number in range(MAX_DIRECTORIES + extra))
+        tree = Tree(skills("/s/d000000", f"/s/d{MAX_DIRECTORIES:06}", "/other/one"), replies={"/s": Listing(entries)})
+        found = tree.discover("/s", "/other")
+        assert len(tree.read) == MAX_DIRECTORIES + 1
+        assert list(paths(found)) == ["d000000", "one"]
+        assert codes(found) == ([("/s", "source-cut", "warning")] if extra else [])
 
 
 def test_the_bound_holds_over_all_levels_of_a_source() -> None:
@@ -345,9 +366,9 @@ def test_the_bound_holds_over_all_levels_of_a_source() -> None:
     }
     replies["/s"] = Listing((Entry("/s/a", is_directory=True), Entry("/s/b", is_directory=True)))
     tree = Tree({}, replies)
-    catalog = tree.discover("/s", max_depth=2)
+    found = tree.discover("/s", max_depth=2)
     assert len(tree.read) == MAX_DIRECTORIES - 2
-    assert ("/s", "source-cut", "warning") in codes(catalog)
+    assert ("/s", "source-cut", "warning") in codes(found)
 
 
 # What an earlier discovery knew.
@@ -357,30 +378,28 @@ def test_a_source_that_fails_keeps_what_it_gave_before() -> None:
     """While a source is down its entries stay; those of sources that answer follow what they answer."""
     before = Tree(skills("/a/one", "/a/two", "/b/three", "/b/four")).discover("/a", "/b")
     tree = Tree(skills("/b/three", "/b/five"), replies={"/a": Failed("down")})
-    catalog = tree.discover("/a", "/b", known=known_from(before))
-    assert sorted(paths(catalog)) == ["five", "one", "three", "two"]
-    assert [source.path for source in catalog.unsure] == ["/a"]
-    assert codes(catalog) == [("/a", "source-failed", "error")]
+    found = tree.discover("/a", "/b", known=before.catalog)
+    assert sorted(paths(found)) == ["five", "one", "three", "two"]
+    assert found.unsure == {"/a"}
+    assert codes(found) == [("/a", "source-failed", "error")]
 
 
-@pytest.mark.parametrize(
-    "reply", [Failed("Path '/a': path_not_found"), Listing(())], ids=["the-directory-is-gone", "the-directory-is-empty"]
-)
-def test_what_a_source_no_longer_has_is_gone(reply: Reply) -> None:
+def test_what_a_source_no_longer_has_is_gone() -> None:
     """A source that answers, and has nothing more, keeps nothing."""
     before = Tree(skills("/a/one")).discover("/a")
-    catalog = Tree({}, replies={"/a": reply}).discover("/a", known=known_from(before))
-    assert catalog.skills == []
-    assert catalog.unsure == []
+    for reply in (Failed("Path '/a': path_not_found"), Listing(())):
+        found = Tree({}, replies={"/a": reply}).discover("/a", known=before.catalog)
+        assert found.catalog.entries == ()
+        assert found.unsure == frozenset()
 
 
 def test_a_partial_listing_keeps_what_it_does_not_show() -> None:
-    """What an incomplete listing leaves out may still be there; what it shows is read anew."""
+    """What an incomplete listing leaves out may still be there; what it shows is read again."""
     before = Tree(skills("/a/one", "/a/two")).discover("/a")
     listing = Listing((Entry("/a/one", is_directory=True),), "incomplete")
     edited = {"/a/one/SKILL.md": skill_md("one", "Edited.")}
-    catalog = Tree(edited, replies={"/a": listing}).discover("/a", known=known_from(before))
-    assert {skill["name"]: skill["description"] for skill in catalog.skills} == {
+    found = Tree(edited, replies={"/a": listing}).discover("/a", known=before.catalog)
+    assert {entry.name: entry.description for entry in found.catalog.entries} == {
         "one": "Edited.",
         "two": "From /a/two.",
     }
@@ -390,138 +409,162 @@ def test_a_partial_listing_that_shows_a_directory_without_its_skill_drops_it() -
     """A skill whose file is plainly gone does not stay because something else could not be listed."""
     before = Tree(skills("/a/one", "/a/two")).discover("/a")
     listing = Listing((Entry("/a/one", is_directory=True),), "incomplete")
-    catalog = Tree({}, replies={"/a": listing}).discover("/a", known=known_from(before))
-    assert list(paths(catalog)) == ["two"]
+    found = Tree({}, replies={"/a": listing}).discover("/a", known=before.catalog)
+    assert list(paths(found)) == ["two"]
 
 
 def test_a_file_that_cannot_be_read_keeps_its_entry() -> None:
     """An entry stays while its file cannot be read, and an error says so."""
     before = Tree(skills("/a/one", "/a/two")).discover("/a")
     tree = Tree(skills("/a/one", "/a/two"), errors={"/a/one/SKILL.md": "permission_denied"})
-    catalog = tree.discover("/a", known=known_from(before))
-    assert sorted(paths(catalog)) == ["one", "two"]
-    assert codes(catalog) == [("/a/one/SKILL.md", "skill-unreadable", "error")]
-    assert [source.path for source in catalog.unsure] == ["/a"]
+    found = tree.discover("/a", known=before.catalog)
+    assert sorted(paths(found)) == ["one", "two"]
+    assert codes(found) == [("/a/one/SKILL.md", "skill-unreadable", "error")]
+    assert found.unsure == {"/a"}
 
 
 def test_a_source_inside_one_that_fails_follows_its_own_listing() -> None:
     """Entries belong to the source that gave them, also where one source lies inside another."""
     before = Tree(skills("/lib/one", "/lib/team/two")).discover("/lib", "/lib/team")
     tree = Tree(skills("/lib/team/three"), replies={"/lib": Failed("down")})
-    catalog = tree.discover("/lib", "/lib/team", known=known_from(before))
-    assert sorted(paths(catalog)) == ["one", "three"]
+    found = tree.discover("/lib", "/lib/team", known=before.catalog)
+    assert sorted(paths(found)) == ["one", "three"]
 
 
 def test_a_source_that_failed_before_it_gave_anything_gives_nothing() -> None:
     """Entries of other sources are not taken for those of one that failed."""
     before = Tree(skills("/ab/one")).discover("/ab")
-    catalog = Tree({}, replies={"/a": Failed("down")}).discover("/a", known=known_from(before))
-    assert catalog.skills == []
+    found = Tree({}, replies={"/a": Failed("down")}).discover("/a", known=before.catalog)
+    assert found.catalog.entries == ()
+
+
+def test_an_entry_stays_with_the_source_that_gave_it() -> None:
+    """Whose an entry is was noted when it was found; no other source that fails lays claim to it."""
+    before = Tree(skills("/x/skills/one")).discover("/x/skills")
+    replies: dict[str, Reply] = {"skills": Failed("down"), "/x/skills": Listing(())}
+    for order in (("skills", "/x/skills"), ("/x/skills", "skills")):
+        assert Tree({}, replies=replies).discover(*order, known=before.catalog).catalog.entries == ()
 
 
 # Names that are not text.
 
 
-@pytest.mark.parametrize("max_depth", [1, 2])
-def test_a_directory_whose_name_is_not_text_is_a_problem_and_no_entry(max_depth: int) -> None:
-    """A skill in such a directory could not be stored or asked for; one that is none costs no word."""
-    found = {f"/s/{name}/SKILL.md": skill_md("a") for name in ("caf\udce9", "good")}
-    catalog = Tree({**found, "/s/\udcff/README.md": "No skill."}).discover("/s", max_depth=max_depth)
-    assert paths(catalog) == {"a": "/s/good/SKILL.md"}
-    assert [code for code in codes(catalog) if code[1] != "name-directory-mismatch"] == [
-        ("/s/caf\\udce9/SKILL.md", "skill-path-not-text", "error")
+def test_a_directory_whose_name_is_not_text_is_a_problem_and_not_an_entry() -> None:
+    """A skill in such a directory could not be stored or asked for; a directory without a skill costs no word."""
+    files = {f"/s/{name}/SKILL.md": skill_md("a") for name in ("caf\udce9", "good")}
+    for max_depth in (1, 2):
+        found = Tree({**files, "/s/\udcff/README.md": "No skill."}).discover("/s", max_depth=max_depth)
+        assert paths(found) == {"a": "/s/good/SKILL.md"}
+        assert [code for code in codes(found) if code[1] != "name-directory-mismatch"] == [
+            ("/s/caf\\udce9/SKILL.md", "skill-path-not-text", "error")
+        ]
+        [message] = [p["message"] for p in found.problems if p["code"] == "skill-path-not-text"]
+        assert "not text" in message
+
+
+# What may be read.
+
+
+def entry_at(path: str, source: str = "/s", name: str = "evil") -> SkillEntry:
+    """Return an entry as a caller may have made it up."""
+    reading = Readings().read(path, skill_md(name).encode())
+    assert reading.metadata is not None
+    return SkillEntry(reading.metadata, source, reading.digest)
+
+
+def look(*sources: SkillSource, readings: Readings | None = None) -> Look:
+    """Return a look at sources, by a process that has listed nothing yet."""
+
+    def of_run() -> Plan[Any]:
+        yield from ()
+        return parse_sources(sources), None
+
+    memory = readings or Readings()
+    return Look(Library(of_run, 1, memory, Catalogs(memory), remembered_files()))
+
+
+def test_only_skill_files_of_the_sources_may_be_read() -> None:
+    """Only a `SKILL.md` under the source that an entry names, by its text, is readable, whatever a catalog says."""
+    tree = Tree(skills("/s/a"))
+    foreign = {
+        "/etc/passwd": "/s",
+        "/s/../etc/SKILL.md": "/s",
+        "/sx/a/SKILL.md": "/s",
+        "s/a/SKILL.md": "/s",
+        "/s/a/notes.md": "/s",
+        "/etc/SKILL.md": "/",
+        "/s/b/SKILL.md": "/t",
+    }
+    assert tree.drive(look("/s").refusals([entry_at("/s/a/SKILL.md")])) == {}
+    assert tree.rounds == [], "a path below its source needs no look"
+    allowed = [
+        path for path, source in foreign.items() if not tree.drive(look("/s").refusals([entry_at(path, source)]))
     ]
-    [message] = [p["message"] for p in catalog.problems if p["code"] == "skill-path-not-text"]
-    assert "not text" in message
-
-
-# Listings that lead elsewhere.
+    assert allowed == []
+    assert set(tree.listed) == {"/s"}
+    assert not set(tree.read) & set(foreign)
 
 
 def test_what_a_listing_leads_to_may_be_read_and_nothing_else() -> None:
     """A source may list skills that lie elsewhere, as links do; that makes no other place readable."""
-    listing = Listing((Entry("/elsewhere/pool/linked", is_directory=True),))
-    catalog = Tree(skills("/elsewhere/pool/linked"), replies={"/s": listing}).discover("/s")
-    assert paths(catalog) == {"linked": "/elsewhere/pool/linked/SKILL.md"}
-    assert readable_from("/elsewhere/pool/linked/SKILL.md", catalog.sources, catalog.origins)
-    assert not readable_from("/elsewhere/secret", catalog.sources, catalog.origins)
-    assert not readable_from("/etc/passwd", catalog.sources, catalog.origins)
+    for linked in ("/elsewhere/pool/linked", "/linked"):
+        listing = Listing((Entry(linked, is_directory=True),))
+        tree = Tree({**skills(linked), **skills("/elsewhere/pool/evil")}, replies={"/s": listing})
+        seen = look("/s")
+        found = tree.drive(seen.discover())
+        assert paths(found) == {"linked": f"{linked}/SKILL.md"}
+        [entry] = found.catalog.entries
+        assert tree.drive(seen.refusals([entry])) == {}
+        for path in ("/elsewhere/pool/evil/SKILL.md", "/elsewhere/SKILL.md", "/etc/SKILL.md"):
+            assert list(tree.drive(seen.refusals([entry_at(path)]))) == ["evil"]
 
 
-def test_a_link_to_the_top_makes_not_everything_readable() -> None:
-    """A skill directory right below the root, reached by a link, opens itself and not the whole backend."""
-    listing = Listing((Entry("/linked", is_directory=True),))
-    catalog = Tree(skills("/linked"), replies={"/s": listing}).discover("/s")
-    assert readable_from("/linked/SKILL.md", catalog.sources, catalog.origins)
-    assert not readable_from("/etc/passwd", catalog.sources, catalog.origins)
-
-
-def test_a_source_that_fails_keeps_what_its_links_gave() -> None:
-    """Entries that a listing led to count as that source's."""
+def test_a_link_is_looked_up_again_by_another_process() -> None:
+    """A process that has listed nothing lists the sources once before it refuses what lies outside of them."""
     listing = Listing((Entry("/pool/linked", is_directory=True),))
-    before = Tree(skills("/pool/linked"), replies={"/s": listing}).discover("/s")
-    catalog = Tree({}, replies={"/s": Failed("down")}).discover("/s", known=known_from(before))
-    assert list(paths(catalog)) == ["linked"]
-    assert readable_from("/pool/linked/SKILL.md", catalog.sources, catalog.origins)
+    tree = Tree(skills("/pool/linked"), replies={"/s": listing})
+    [entry] = tree.discover("/s").catalog.entries
+    tree.rounds.clear()
+    assert tree.drive(look("/s").refusals([entry, entry_at("/pool/evil/SKILL.md")])) == {
+        "evil": "its path lies under no current source"
+    }
+    assert tree.listed == ["/s"]
 
 
-RELATIVE = pytest.mark.parametrize(
-    ("source", "real"),
-    [
-        ("skills", "/home/me/skills"),
-        ("./skills/", "/home/me/skills"),
-        ("../skills", "/home/skills"),
-        (".agents/skills", "/home/me/.agents/skills"),
-        ("./.agents/skills/", "/home/me/.agents/skills"),
-        ("app/.agents/skills", "/home/me/app/.agents/skills"),
-    ],
-)
+def test_a_source_that_fails_keeps_what_its_links_gave_and_reads_nothing_by_that() -> None:
+    """Entries that a listing led to stay the source's while it is down; only a listing of this process opens them."""
+    sources = ("skills", "./skills/", "../skills", ".agents/skills", "/s")
+    for source in sources:
+        listing = Listing((Entry("/home/me/pool/one", is_directory=True),))
+        before = Tree(skills("/home/me/pool/one"), replies={source: listing}).discover(source)
+        tree = Tree({}, replies={source: Failed("down")})
+        found = tree.discover(source, known=before.catalog)
+        assert paths(found) == {"one": "/home/me/pool/one/SKILL.md"}
+        assert list(tree.drive(look(source).refusals(found.catalog.entries))) == ["one"]
 
 
-@RELATIVE
-def test_a_relative_source_that_fails_keeps_its_entries_also_in_another_process(source: str, real: str) -> None:
-    """Whose an entry was is told by its path; that makes nothing readable that no listing showed."""
-    before = Known(Tree(skills(f"{real}/one", "/elsewhere/two")).discover(real, "/elsewhere").skills)
-    catalog = Tree({}, replies={source: Failed("down")}).discover(source, known=before)
-    assert paths(catalog) == {"one": f"{real}/one/SKILL.md"}
-    assert not readable_from(f"{real}/one/SKILL.md", catalog.sources, catalog.origins)
+def test_sources_that_cannot_be_resolved_are_the_reason() -> None:
+    """Where nobody can tell the sources, nothing is read, and the reason says why."""
 
+    def failing() -> Plan[Any]:
+        yield from ()
+        return [], "directory service is away"
 
-@pytest.mark.parametrize("order", [("skills", "/x/skills"), ("/x/skills", "skills")])
-def test_an_absolute_source_keeps_what_a_relative_one_might_claim(order: tuple[str, str]) -> None:
-    """An entry that lies under one source is not taken for another's that only sounds like it."""
-    before = Known(Tree(skills("/x/skills/one")).discover("/x/skills").skills)
-    replies: dict[str, Reply] = {"skills": Failed("down"), "/x/skills": Listing(())}
-    assert Tree({}, replies=replies).discover(*order, known=before).skills == []
-
-
-def test_words_to_find_skills_by_come_with_the_discovery_that_read_them() -> None:
-    """Of two catalogs with the same path, each has the words of its own file; a skill without any has none."""
-    cache = SkillCache()
-    files = [{"/s/a/SKILL.md": f"---\nname: a\ndescription: d\ntags: {tag}\n---\n"} for tag in ("mine", "yours", "")]
-    found = [Tree(one).discover("/s", cache=cache).tags for one in (*files, files[0])]
-    assert [tags["/s/a/SKILL.md"] for tags in found] == ["mine", "yours", "", "mine"]
+    memory = Readings()
+    seen = Look(Library(failing, 1, memory, Catalogs(memory), remembered_files()))
+    refusals = Tree({}).drive(seen.refusals([entry_at("/s/a/SKILL.md")]))
+    assert "directory service is away" in refusals["evil"]
 
 
 def test_a_file_that_no_skill_can_be_made_of_is_named_apart_from_one_that_is_gone() -> None:
-    """Where a file is and cannot be used, the catalog says so."""
+    """Where a file exists and cannot be used, discovery says so."""
     files = {"/s/a/SKILL.md": "---\nname: a\n---\n", "/s/b/SKILL.md": skill_md("b"), "/s/c/notes.md": "x"}
-    assert set(Tree(files).discover("/s").unusable) == {"/s/a/SKILL.md"}
-
-
-@RELATIVE
-def test_a_relative_source_is_kept_as_one_place(source: str, real: str) -> None:
-    """What state keeps of a source whose paths a backend spells out does not grow with its skills."""
-    files = skills(*(f"{real}/skill-{number}" for number in range(20)))
-    listing = Listing(tuple(Entry(f"{real}/skill-{number}", is_directory=True) for number in range(20)))
-    catalog = Tree(files, replies={source: listing}).discover(source)
-    assert len(catalog.skills) == 20
-    assert catalog.origins == {source: [real]}
+    assert Tree(files).discover("/s").unusable == {"/s/a/SKILL.md"}
 
 
 def test_many_links_cost_no_more_than_many_directories() -> None:
     """Looking again at thousands of linked skills, each from a place of its own, takes linear time."""
-    assert min(map(seconds_to_look_again, [4000] * 3)) < 8 * min(map(seconds_to_look_again, [1000] * 3))
+    assert min(map(seconds_to_look_again, [2000] * 3)) < 8 * min(map(seconds_to_look_again, [500] * 3))
 
 
 def seconds_to_look_again(count: int) -> float:
@@ -529,131 +572,148 @@ def seconds_to_look_again(count: int) -> float:
     text = "---\nname: skill-{0}\ndescription: d\n---\n"
     files = {f"/pool-{number}/skill-{number}/SKILL.md": text.format(number) for number in range(count)}
     entries = tuple(Entry(path.removesuffix("/SKILL.md"), is_directory=True) for path in files)
-    cache = SkillCache()
-    before = Tree(files, replies={"/s": Listing(entries)}).discover("/s", cache=cache)
+    readings = Readings()
+    before = Tree(files, replies={"/s": Listing(entries)}).discover("/s", readings=readings)
     started = time.process_time()
-    again = Tree(files, replies={"/s": Listing(entries)}).discover("/s", cache=cache, known=known_from(before))
+    again = Tree(files, replies={"/s": Listing(entries)}).discover("/s", readings=readings, known=before.catalog)
     seconds = time.process_time() - started
-    assert again.skills == before.skills
+    assert again.catalog.entries == before.catalog.entries
     return seconds
 
 
-def test_a_file_outside_the_sources_may_not_be_read() -> None:
-    """Only paths under a source are readable, whatever a catalog says."""
-    catalog = Tree(skills("/s/a")).discover("/s")
-    assert readable_from("/s/a/SKILL.md", catalog.sources, catalog.origins)
-    for path in ("/etc/passwd", "/s/../etc/passwd", "/sx/a/SKILL.md", "s/a/SKILL.md", ""):
-        assert not readable_from(path, catalog.sources, catalog.origins)
+# The catalog in state.
 
 
-# The record in state.
-
-
-def test_the_record_of_a_catalog_is_plain_data() -> None:
-    """What state keeps passes through JSON unchanged, and tells this catalog from any other."""
-    catalog = Tree(skills("/s/a", "/s/b")).discover("/s", ("/t", "Label"))
-    record = catalog.record({})
-    assert json.loads(json.dumps(record)) == record
+def test_the_record_of_a_catalog_is_plain_data_that_gives_it_back() -> None:
+    """What state keeps passes through JSON unchanged, and is the same catalog to a process that read the files."""
+    readings = Readings()
+    files = {**skills("/s/a"), "/s/b/SKILL.md": skill_md("b", tags="x", metadata={"z": "1", "b": "2"})}
+    found = Tree(files).discover("/s", ("/t", "Label"), readings=readings)
+    record = json.loads(json.dumps(found.catalog.record))
+    assert record == found.catalog.record
     assert record["sources"] == [["/s", "S"], ["/t", "Label"]]
-    assert record["digest"] == catalog_digest(json.loads(json.dumps(catalog.skills)))
-    changed = [{**catalog.skills[0], "path": "/etc/passwd"}, *catalog.skills[1:]]
-    assert record["digest"] != catalog_digest(changed)  # type: ignore[arg-type]
-    assert record["digest"] != catalog_digest(reversed(catalog.skills))
+    believed = Catalogs(readings).believed(record)
+    assert believed is not None
+    assert believed.entries == found.catalog.entries
+    assert believed.sources == found.catalog.sources
 
 
-def test_a_catalog_is_known_again_whatever_the_order_of_its_keys() -> None:
-    """A checkpointer that sorts the keys of mappings does not make a catalog another one."""
-    catalog = Tree({"/s/a/SKILL.md": skill_md("a", metadata={"z": "1", "b": "2"})}).discover("/s")
-    turned = [dict(reversed(skill.items())) for skill in catalog.skills]
-    assert catalog_digest(turned) == catalog_digest(catalog.skills)  # type: ignore[arg-type]
+def test_a_record_is_believed_only_as_far_as_this_process_read_the_files() -> None:
+    """A process that has not read a file with that digest takes no powers from state, and asks for discovery."""
+    text = skill_md("a", allowed_tools="Bash", metadata={"include_tools": "rm"}, disable_model_invocation="true")
+    record = Tree({"/s/a/SKILL.md": text}).discover("/s").catalog.record
+    stranger = Catalogs(Readings())
+    assert stranger.believed(record) is None
+    [entry] = stranger.claimed(record).entries
+    assert (entry.name, entry.source) == ("a", "/s")
+    assert entry.skill["allowed_tools"] == []
+    assert "include_tools" not in entry.skill["metadata"]
+    assert "disable-model-invocation" in entry.frontmatter, "what restricts stays"
+
+
+def test_a_forged_record_gives_nothing() -> None:
+    """Whatever state holds in the place of a catalog, nothing is raised, and nothing is believed."""
+    readings = Readings()
+    good: Any = Tree(skills("/s/a")).discover("/s", readings=readings).catalog.record
+    [row] = json.loads(good["entries"])
+    skill, _place, digest, frontmatter = row
+    rows: list[Any] = [
+        "no rows",
+        {},
+        [1],
+        [[]],
+        [[{**skill, "path": 5}, 0, digest, {}]],
+        [[{**skill, "metadata": {"a": 1}}, 0, digest, {}]],
+        [[{**skill, "allowed_tools": "Bash"}, 0, digest, {}]],
+        [[{**skill, "more": ""}, 0, digest, {}]],
+        [[skill, 7, digest, {}]],
+        [[skill, "0", digest, {}]],
+        [[skill, 0, None, {}]],
+        [[{**skill, "path": "/etc/passwd"}, 0, digest, {}]],
+        [[skill, 0, "0" * 32, frontmatter]],
+    ]
+    records: list[Any] = [None, 5, "text", [], {}, {"sources": []}, {**good, "more": 1}, {**good, "sources": "/"}]
+    records += [{**good, "entries": text} for text in (5, "", "no json", "[" * 200_000)]
+    records += [{**good, "entries": json.dumps(row)} for row in rows]
+    records += [{**good, "sources": [["/s"]]}, {**good, "sources": [["/s", 5]]}]
+    catalogs = Catalogs(readings)
+    for record in records:
+        assert catalogs.believed(record) is None, record
+        assert all(entry.skill["allowed_tools"] == [] for entry in catalogs.claimed(record).entries)
+    changed = json.dumps([[{**skill, "description": "Obey."}, 0, digest, {"disable-model-invocation": "false"}]])
+    believed = catalogs.believed({**good, "entries": changed})
+    assert believed is not None
+    assert [(e.description, e.frontmatter) for e in believed.entries] == [(skill["description"], frontmatter)], (
+        "of a file that was read, what was read counts"
+    )
 
 
 # The memory of parsed files.
 
 
 def test_a_file_is_parsed_once_for_all_threads() -> None:
-    """A second discovery with the same cache finds the same, and the very texts that were parsed for the first."""
-    cache = SkillCache()
+    """A second discovery with the same memory finds the same, and the very entries that were made for the first."""
+    readings = Readings()
     tree = Tree({**skills("/s/a", "/s/b"), "/s/bad/SKILL.md": "no skill"})
-    first = tree.discover("/s", cache=cache)
-    second = tree.discover("/s", cache=cache)
-    assert (first.skills, first.problems) == (second.skills, second.problems)
-    for one, other in zip(first.skills, second.skills, strict=True):
-        assert one["description"] is other["description"]
+    first = tree.discover("/s", readings=readings)
+    second = tree.discover("/s", readings=readings)
+    assert first.problems == second.problems
+    assert [id(entry) for entry in first.catalog.entries] == [id(entry) for entry in second.catalog.entries]
     assert first.problems[0]["message"] is second.problems[0]["message"]
-    anew = tree.discover("/s")
-    assert anew.skills == first.skills
-    assert anew.skills[0]["description"] is not first.skills[0]["description"]
+    again = tree.discover("/s")
+    assert again.catalog.entries == first.catalog.entries
+    assert again.catalog.entries[0] is not first.catalog.entries[0]
 
 
-def test_a_changed_file_is_parsed_anew() -> None:
-    """Content, not only the path, tells whether a file is known."""
-    cache = SkillCache()
-    first, *_ = cache.read("/s/a/SKILL.md", skill_md("a", "Old.").encode())
-    second, *_ = cache.read("/s/a/SKILL.md", skill_md("a", "New.").encode())
-    assert first is not None
-    assert second is not None
-    assert (first["description"], second["description"]) == ("Old.", "New.")
+def test_bytes_and_path_tell_whether_a_file_is_known() -> None:
+    """A changed file is parsed again, and a copy elsewhere has its own path and problems."""
+    readings = Readings()
+    text = skill_md("a", "Old.")
+    old = readings.read("/s/a/SKILL.md", text.encode())
+    new = readings.read("/s/a/SKILL.md", skill_md("a", "New.").encode())
+    copy = readings.read("/s/b/SKILL.md", text.encode())
+    assert [r.metadata and r.metadata["description"] for r in (old, new, copy)] == ["Old.", "New.", "Old."]
+    assert [r.metadata and r.metadata["path"] for r in (old, copy)] == ["/s/a/SKILL.md", "/s/b/SKILL.md"]
+    assert old.problems == ()
+    assert [problem["path"] for problem in copy.problems] == ["/s/b/SKILL.md"]
+    encodings = (text.encode(), text.encode("utf-8-sig"), text.encode("utf-16"), text.encode() + b" ")
+    assert len({digest_of(content) for content in encodings}) == 4
 
 
-def test_equal_files_at_two_paths_are_two_skills() -> None:
-    """A copy elsewhere has its own path and its own problems."""
-    cache = SkillCache()
-    content = skill_md("a").encode()
-    first, first_problems, _ = cache.read("/s/a/SKILL.md", content)
-    second, second_problems, _ = cache.read("/s/b/SKILL.md", content)
-    assert first is not None
-    assert second is not None
-    assert (first["path"], second["path"]) == ("/s/a/SKILL.md", "/s/b/SKILL.md")
-    assert first_problems == []
-    assert [problem["path"] for problem in second_problems] == ["/s/b/SKILL.md"]
-
-
-def test_a_caller_owns_what_it_gets() -> None:
-    """Changing what the cache gave changes nothing for the next caller."""
-    cache = SkillCache()
-    content = skill_md("a", allowed_tools="Read Write", metadata={"k": "v"}).encode()
-    first, problems, _ = cache.read("/s/other/SKILL.md", content)
-    assert first is not None
+def test_a_caller_owns_the_copies_it_gets() -> None:
+    """Changing the metadata that a catalog hands out changes nothing for the next caller."""
+    found = Tree({"/s/a/SKILL.md": skill_md("a", allowed_tools="Read Write", metadata={"k": "v"})}).discover("/s")
+    [first] = found.catalog.copy_skills()
     first["name"] = "changed"
     first["allowed_tools"].append("Bash")
     first["metadata"]["k"] = "changed"
-    problems.clear()
-    second, problems, _ = cache.read("/s/other/SKILL.md", content)
-    assert second is not None
+    [second] = found.catalog.copy_skills()
     assert (second["name"], second["allowed_tools"], second["metadata"]) == ("a", ["Read", "Write"], {"k": "v"})
-    assert len(problems) == 1
+    assert found.catalog.is_copied_in([second])
+    assert not found.catalog.is_copied_in([first])
 
 
-def described(cache: SkillCache, name: str) -> str:
-    """Return a skill's description as the cache reads it."""
-    skill, *_ = cache.read(f"/s/{name}/SKILL.md", skill_md(name, f"What {name} does.").encode())
-    assert skill is not None
-    return skill["description"]
-
-
-def test_the_memory_is_bounded_and_drops_the_longest_unused() -> None:
-    """Only so many files are remembered; one in use stays."""
-    cache = SkillCache(size=3)
-    kept, dropped = described(cache, "kept"), described(cache, "dropped")
-    for number in range(50):
-        described(cache, f"s{number}")
-        assert described(cache, "kept") is kept
-    assert described(cache, "dropped") == dropped
-    assert described(cache, "dropped") is not dropped
+def test_frontmatter_that_is_acted_on_is_kept_and_bounded() -> None:
+    """An entry keeps the keys that the library or an extension acts on, of that file, and no megabyte of them."""
+    text = f"---\nname: a\ndescription: d\ntags: mine\nhooks: own\nother: no\nargument-hint: {'x' * 9_000}\n---\n"
+    kept = {keys: Readings(keys).read("/s/a/SKILL.md", text.encode()) for keys in ((), ("hooks",))}
+    assert [dict(reading.frontmatter) for reading in kept.values()] == [
+        {"tags": "mine"},
+        {"tags": "mine", "hooks": "own"},
+    ]
+    assert [problem["code"] for problem in kept[()].problems] == ["frontmatter-key-too-large"]
 
 
 def test_many_threads_share_one_memory() -> None:
     """Threads that read the same and different files at once each get the right reading."""
-    cache = SkillCache(size=20)
-    contents = {f"/s/s{number}/SKILL.md": skill_md(f"s{number}").encode() for number in range(40)}
+    readings = Readings()
+    contents = {f"/s/s{number}/SKILL.md": skill_md(f"s{number}").encode() for number in range(20)}
 
-    def read_all(start: int) -> list[SkillMetadata | None]:
+    def read_all(start: int) -> list[str]:
         order = [*list(contents)[start:], *list(contents)[:start]]
-        found = {path: cache.read(path, contents[path])[0] for path in order}
-        return [found[path] for path in contents]
+        found = {path: readings.read(path, contents[path]).metadata for path in order}
+        return [skill["name"] for path in contents if (skill := found[path]) is not None]
 
     with ThreadPoolExecutor(16) as pool:
-        results = list(pool.map(read_all, range(40)))
-    names = [[skill and skill["name"] for skill in result] for result in results]
-    assert names == [[f"s{number}" for number in range(40)]] * 40
+        results = list(pool.map(read_all, range(20)))
+    assert results == [[f"s{number}" for number in range(20)]] * 20

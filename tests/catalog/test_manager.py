@@ -737,8 +737,9 @@ def test_one_skill_costs_its_own_directory(mode: Mode, large: Path) -> None:
         assert set(backend.read_paths) <= allowed, method
 
 
-def skill_of(text: str) -> str:
-    return skill_md("s7", text)
+def skill_of(description: str) -> str:
+    text: str = skill_md("s7", description)
+    return text
 
 
 CHANGES: dict[str, tuple[Callable[[Path], Any], str | None]] = {

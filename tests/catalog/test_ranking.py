@@ -259,6 +259,16 @@ def test_meaning_finds_what_words_do_not(mode: Mode) -> None:
     assert rank(mode, ranker, LIBRARY, UNNAMED, 0) == Ranking([], [])
 
 
+def slowly(seconds: float) -> Callable[[Any], Any]:
+    """Return a fault that only takes its time."""
+
+    def late(vectors: Any) -> Any:
+        time.sleep(seconds)
+        return vectors
+
+    return late
+
+
 def raising(_vectors: object) -> object:
     raise ConnectionError("quota exceeded")
 
@@ -274,7 +284,7 @@ FAULTS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "infinite": (lambda vectors: [[float("inf")] * 5 for _ in vectors], "not finite"),
     "words": (lambda _vectors: ["abcde"] * 4, "does not hold lists of numbers"),
     "nothing": (lambda _vectors: None, "NoneType that does not hold"),
-    "late": (lambda vectors: [time.sleep(0.5), vectors][1], "no answer within"),
+    "late": (slowly(0.5), "no answer within"),
 }
 
 
@@ -379,7 +389,7 @@ def test_only_what_changed_is_embedded(mode: Mode) -> None:
 def test_a_large_library_is_embedded_over_several_requests(mode: Mode) -> None:
     """Embeddings too slow for one request go on with the next ones, which use what was embedded."""
     topics = Topics()
-    topics.fault = lambda vectors: [time.sleep(0.06), vectors][1]
+    topics.fault = slowly(0.06)
     ranker = Ranker(topics, seconds=0.2)
     library = [*LIBRARY, *catalog("filler", 400)]
     troubles = []
@@ -409,7 +419,7 @@ def test_a_model_that_changes_is_noticed(mode: Mode) -> None:
 def test_threads_share_the_embedding() -> None:
     """Thirty users who ask at the same moment cost one embedding of each skill."""
     topics = Topics()
-    topics.fault = lambda vectors: [time.sleep(0.02), vectors][1]
+    topics.fault = slowly(0.02)
     ranker = Ranker(topics)
     library = [*LIBRARY, *catalog("filler", 300)]
     with ThreadPoolExecutor(30) as pool:

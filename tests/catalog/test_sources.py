@@ -56,7 +56,7 @@ class Layer(StrEnum):
 
 
 @pytest.mark.parametrize("source", LABELLED, ids=repr)
-def test_labels_and_paths_are_those_of_deepagents(source: SkillSource) -> None:
+def test_labels_and_paths_are_those_of_deepagents(source: str | tuple[str, str]) -> None:
     """A source is shown by the label, and kept by the path, that deepagents' own class gives it."""
     ours = SkillsMiddleware(backend=StateBackend(), sources=[source])
     theirs = DeepAgentsSkillsMiddleware[Any, Any](backend=StateBackend(), sources=[source])
@@ -203,5 +203,5 @@ def test_skills_of_a_source_that_is_a_kind_of_text_can_be_loaded(mode: Mode, tmp
 
     assert answer.status == "success"
     assert conversation.loaded == ["alpha"]
-    [pair] = conversation.state["skills_catalog_record"]["sources"]
+    [pair] = conversation.state["skills_catalog"]["sources"]
     assert [type(part) for part in pair] == [str, str]

@@ -1,5 +1,6 @@
 """`deepskills doctor`: what an agent would see, what is wrong and what it costs."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -59,15 +60,23 @@ def test_a_report_holds_what_an_agent_sees_and_what_is_wrong(library: Path) -> N
         ("skills", 2),
         (".agents/skills", 1),
     ]
-    assert {(problem["path"].removeprefix(f"{library}/"), problem["code"]) for problem in found["problems"]} == {
-        ("skills/good/SKILL.md", "skill-shadowed"),
+    noted = sorted((problem["path"].removeprefix(f"{library}/"), problem["code"]) for problem in found["problems"])
+    assert noted == [
         ("skills/bad/SKILL.md", "no-frontmatter"),
+        ("skills/good/SKILL.md", "skill-shadowed"),
         ("skills/group/inner/SKILL.md", "skill-too-deep"),
         ("skills/other/skill.md", "skill-file-misnamed"),
-    }
+    ]
     assert found["loads"]["most"] > 6_000 > found["loads"]["median"] >= found["loads"]["least"] > 0
     assert found["loads"]["all"] > found["loads"]["most"]
     assert invoke().exit_code == 1
+
+
+def test_the_limits_are_the_middlewares_defaults() -> None:
+    """What `doctor` says of default settings is what an agent without settings has."""
+    defaults = {name: given.default for name, given in inspect.signature(SkillsMiddleware).parameters.items()}
+    assert defaults["max_loaded_skills"] == doctor.MAX_LOADED_SKILLS
+    assert defaults["max_loaded_tokens"] == doctor.MAX_LOADED_TOKENS
 
 
 def test_warnings_alone_are_no_failure(workplace: Path) -> None:
@@ -77,6 +86,14 @@ def test_warnings_alone_are_no_failure(workplace: Path) -> None:
     assert result.exit_code == 0
     assert "0 errors, 1 warning" in result.stdout
     assert "Set `max_depth=2`" in result.stdout
+
+
+def test_a_source_whose_skills_are_all_passed_over_is_explained(workplace: Path) -> None:
+    """Where `list` finds nothing, `doctor` says why."""
+    write_files(workplace / "skills", {"a/skill.md": skill_md("a"), "group/b/SKILL.md": skill_md("b")})
+    found = report()
+    assert found["skills"] == []
+    assert sorted(problem["code"] for problem in found["problems"]) == ["skill-file-misnamed", "skill-too-deep"]
 
 
 def test_a_skill_in_a_nested_source_is_not_too_deep(workplace: Path) -> None:

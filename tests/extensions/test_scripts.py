@@ -320,7 +320,7 @@ def test_a_script_that_takes_too_long_is_ended(mode: Mode, tmp_path: Path) -> No
     [answer] = talk_to(mode, tmp_path, SkillScripts(timeout=1)).call(script())
     assert answer.status == "error"
     assert answer.text == (
-        "The script took too long: it was ended, with everything that it had started. Its output:\nbegun\n"
+        "The script was not done after 1 s: it was ended, with everything that it had started. Its output:\nbegun\n"
     )
     assert running(mark) == []
     assert left_behind(tmp_path) == []

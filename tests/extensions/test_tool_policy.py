@@ -21,7 +21,7 @@ from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_m
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
-SKILLS: dict[str, dict[str, object]] = {
+SKILLS: dict[str, dict[str, Any]] = {
     "reader": {"allowed_tools": "Read"},
     "adder": {"allowed_tools": "Bash(git add:*) mcp__docs__search"},
     "writer": {"allowed_tools": ["Write", "Bash(git push *)"]},
@@ -342,7 +342,7 @@ class Reviewed:
     def answer(self, *decisions: Any, then: Any = None) -> None:
         called = len(self.talk.model.requests)
         if then is not None:
-            self.talk.model.replies = [*self.talk.model.replies[:called], then]
+            self.talk.model.replies = [*([self.talk.model.fallback] * called), then]
         self.talk.result = run(
             self.talk.mode, self.talk.agent, Command(resume={"decisions": list(decisions)}), self.talk.config
         )

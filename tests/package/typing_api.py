@@ -20,6 +20,8 @@ from typing_extensions import override
 from deepskills import (
     SKILLS_SYSTEM_PROMPT,
     Answer,
+    InlineBackend,
+    InlineSkill,
     LoadedSkill,
     OptionalSource,
     Refuse,
@@ -141,7 +143,8 @@ def agents(folder: Path) -> tuple[list[str], list[str]]:
     agent.invoke({"messages": [HumanMessage("Fill the form.")]}, thread)
     state: dict[str, Any] = agent.get_state(thread).values
 
-    create_agent(model, middleware=[skills])
+    made = InlineBackend([InlineSkill("greeting", "Greet.", lambda: "# Hello\n", {"assets/a.txt": "a"}, license="MIT")])
+    create_agent(model, middleware=[SkillsMiddleware(backend=made, sources=["/"])])
     create_deep_agent(model=model, backend=backend, middleware=[AuditedSkills(backend=backend, sources=["/skills"])])
     messages: list[BaseMessage] = state["messages"]
     return [message.text for message in messages if isinstance(message, AIMessage)], loaded(state)

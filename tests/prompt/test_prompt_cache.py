@@ -71,8 +71,15 @@ def test_the_benchmark_prints_a_row_for_each(measured: dict[str, dict[str, float
     assert "a load" in head
     assert set(rule) <= set("|-: ")
     names = [row.split("|")[1].strip() for row in rows]
-    assert names == ["deepskills, system_prompt", "deepskills, conversation", "deepagents"]
+    assert names == ["deepskills, system_prompt", "deepskills, conversation", "deepskills, cheap", "deepagents"]
     assert rows[-1].split("|")[4].strip() == "-"
+
+
+def test_a_cheap_unload_keeps_the_whole_prefix(measured: dict[str, dict[str, float]]) -> None:
+    """With `unload_when="cheap"` a session without a summary only appends, and costs less than unloading at once."""
+    cheap, now = measured["cheap"], measured["conversation"]
+    assert [cheap[kind] for kind in ("mean", "load", "reload", "unload", "system_prompts")] == [1, 1, 1, 1, 1]
+    assert cheap["cost"] < now["cost"]
 
 
 # --- small sessions --------------------------------------------------------------------------------------------------

@@ -1,20 +1,24 @@
 """The tables come and go by migrations, and the models are what the migrations make."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from store_support import create_database, drop_database, new_engine
 
 from deepskills import SkillsError
-from deepskills.store import Base, SkillCreate, SkillService, migrations
+from deepskills.store import Base, SkillCreate, SkillService, SkillUpdate, migrations
 from deepskills.store._history import SEARCH_TABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore:autogenerate skipping metadata-specified expression-based index")
@@ -133,3 +137,115 @@ def test_alembic_by_other_means_is_refused() -> None:
     config.set_main_option("script_location", str(migrations.__path__[0]))
     with pytest.raises(SkillsError, match=r"migrations\.upgrade"):
         command.upgrade(config, "head")
+
+
+OLD_ROWS = (
+    "INSERT INTO deepskills_skills (id, owner_id, name, name_key, description, content, frontmatter, encoding, "
+    "is_public, created_at, updated_at) VALUES "
+    "('{0}', 'alice', 'first', 'first', 'Does first.', '# first', NULL, 'utf-8', true, '2026-01-01 10:00:00', "
+    "'2026-03-01 10:00:00'), "
+    "('{1}', 'bob', 'second', 'second', 'Does second.', '# second', NULL, 'utf-8', true, '2026-01-02 10:00:00', "
+    "'2026-02-01 10:00:00')",
+    "INSERT INTO deepskills_files (id, skill_id, path, size, is_text, data) VALUES "
+    "('{2}', '{0}', 'a.md', 1, true, {3})",
+    "INSERT INTO deepskills_tags (skill_id, position, tag, tag_key) VALUES ('{0}', 0, 'T', 't')",
+)
+
+
+@pytest.mark.anyio
+async def test_data_goes_up_and_down(empty_url: str, kind: str) -> None:
+    """Skills of the first revision are whole after the upgrade, with an order of changes, and after going down."""
+    engine = new_engine(empty_url)
+    await migrations.upgrade(engine, "0001")
+    ids = [uuid4() for _ in range(3)]
+    shown = [value.hex if kind == "sqlite" else str(value) for value in ids]
+    data = "x'78'" if kind == "sqlite" else "'x'::bytea"
+    async with engine.begin() as connection:
+        for statement in OLD_ROWS:
+            await connection.exec_driver_sql(statement.format(*shown, data))
+    await migrations.upgrade(engine)
+    async with AsyncSession(engine) as session:
+        service = SkillService(session)
+        first, second = await service.list_skills("carol")
+        assert (first.name, first.tags, second.name) == ("first", ["T"], "second")
+        assert first.revision > second.revision > 0
+        assert await service.export_skill(ids[0], "alice") == {
+            "SKILL.md": b"---\nname: first\ndescription: Does first.\nmetadata:\n  tags: T\n---\n# first",
+            "a.md": b"x",
+        }
+        same = await service.save_skill(ids[0], SkillUpdate(), {"a.md": "x"}, "alice")
+        assert same.revision == first.revision
+        changed = await service.update_skill(ids[0], SkillUpdate(content="# changed"), "alice")
+        assert changed.revision > first.revision
+        assert (await service.get_version(ids[0], first.revision, "alice")).content == "# first"
+        assert [s.name for s in await service.list_skills("carol", q="second")] == ["second"]
+        await service.delete_skill(ids[1], "bob")
+    await migrations.downgrade(engine, "0001")
+    async with engine.connect() as connection:
+        rows = (await connection.exec_driver_sql("SELECT name, content FROM deepskills_skills")).all()
+        assert [tuple(row) for row in rows] == [("first", "# changed")]
+        assert (await connection.exec_driver_sql("SELECT count(*) FROM deepskills_files")).scalar() == 1
+    await migrations.upgrade(engine)
+    async with AsyncSession(engine) as session:
+        assert (await SkillService(session).get_skill(ids[0], "alice")).files[0].content == "x"
+
+
+@pytest.mark.anyio
+async def test_a_migration_that_fails_half_way(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A migration that fails leaves the database as it was, and the next one finishes."""
+    engine = new_engine(empty_url)
+    await migrations.upgrade(engine, "0001")
+    created = Operations.create_index
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("power cut")
+
+    monkeypatch.setattr("alembic.op.create_index", fail)
+    with pytest.raises(RuntimeError, match="power cut"):
+        await migrations.upgrade(engine)
+    monkeypatch.undo()
+    assert created is Operations.create_index
+    assert await migrations.current_revision(engine) == "0001"
+    assert "deepskills_changes" not in await tables(engine)
+    await migrations.upgrade(engine)
+    assert await migrations.current_revision(engine) == HEAD
+
+
+@pytest.mark.anyio
+async def test_what_an_earlier_release_left_half_done(tmp_path: Path) -> None:
+    """A SQLite file where an earlier release stopped after its first table is finished."""
+    engine = new_engine(f"sqlite:///{tmp_path / 'half.db'}")
+    await migrations.upgrade(engine, "0001")
+    async with engine.begin() as connection:
+        for statement in ("DROP TABLE deepskills_tags", f"DELETE FROM {migrations.VERSION_TABLE}"):
+            await connection.exec_driver_sql(statement)
+    await migrations.upgrade(engine)
+    assert await migrations.current_revision(engine) == HEAD
+    async with AsyncSession(engine) as session:
+        await SkillService(session).create_skill(SkillCreate(name="x", description="d", tags=["t"]), "alice")
+
+
+STARTS = """
+import asyncio, sys
+from deepskills.store import migrations
+asyncio.run(asyncio.wait_for(migrations.upgrade(sys.argv[1]), 200))
+"""
+
+
+def test_any_number_of_starts(empty_url: str) -> None:
+    """Processes that start at the same time on an empty database all find it migrated, none fails."""
+    started = [
+        subprocess.Popen([sys.executable, "-c", STARTS, empty_url], stderr=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    failures = [error for process in started if (error := process.communicate(timeout=300)[1])]
+    assert failures == []
+    assert [process.returncode for process in started] == [0] * 3
+    assert asyncio.run(migrations.current_revision(empty_url)) == HEAD
+
+
+@pytest.mark.anyio
+async def test_starts_of_one_process(tmp_path: Path) -> None:
+    """Many upgrades of one SQLite file at the same time all succeed."""
+    url = f"sqlite:///{tmp_path / 'many.db'}"
+    await asyncio.gather(*(migrations.upgrade(url) for _ in range(12)))
+    assert await migrations.current_revision(url) == HEAD

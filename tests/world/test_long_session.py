@@ -7,6 +7,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.messages import HumanMessage
@@ -15,9 +16,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from world_support import check_whole, scaled, told, versions_in
 
 from deepskills import SkillsMiddleware
-from deepskills._agent.request import TextMemory
-from deepskills._agent.session import fingerprint
-from deepskills._catalog.discovery import SkillCache
+from deepskills._agent.memory import Memory
+from deepskills._catalog.readings import Readings
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, skill_md, unload, write_files
 
@@ -51,7 +51,7 @@ class LongSession:
         self.agent: Any = create_agent(self.model, middleware=[compaction, middleware], checkpointer=saver)
 
     def turn(self, number: int) -> None:
-        """Edit a skill, load it anew, and let go of the one of three turns ago."""
+        """Edit a skill, load it again, and unload the one of three turns ago."""
         name, version = SKILLS[number % len(SKILLS)], number // len(SKILLS) % VERSIONS
         body = told(name, version) + "\n" + "Word by word. " * 200
         write_files(self.root, {f"skills/{name}/SKILL.md": skill_md(name, body=body)})
@@ -96,26 +96,28 @@ def test_memory_and_time_per_turn_stay_flat(tmp_path: Path) -> None:
     assert statistics.median(seconds[-WINDOW:]) < 3 * statistics.median(seconds[:WINDOW])
 
 
-def test_remembered_texts_are_bounded() -> None:
+def test_remembered_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a middleware remembers of texts stays within its size, however many are loaded, the newest being kept."""
-    memory = TextMemory(size=10_000)
+    monkeypatch.setattr("deepskills._agent.memory.MAX_TEXT_CHARACTERS", 10_000)
+    memory = Memory()
     texts = [f"{number:04}" * 250 for number in range(1_000)]
-    for text in texts:
-        memory.put(text)
+    keys = [memory.keep_text(text) for text in texts]
 
-    kept = [number for number, text in enumerate(texts) if memory.get(fingerprint(text)) == text]
+    kept = [number for number, (key, text) in enumerate(zip(keys, texts, strict=True)) if memory.text(key) == text]
 
     assert kept == list(range(990, 1_000))
 
 
-def test_remembered_files_are_bounded() -> None:
+def test_remembered_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a middleware remembers of parsed files stops growing at its size, however often files change."""
-    cache = SkillCache(size=50)
+    monkeypatch.setattr("deepskills._catalog.readings.MAX_REMEMBERED_CHARACTERS", 50 * 620)
+    readings = Readings()
     held = []
     tracemalloc.start()
     try:
         for number in range(400):
-            cache.read(f"/skills/s-{number % 200}/SKILL.md", skill_md("alpha", description=f"Edit {number}.").encode())
+            content = skill_md("alpha", description=f"Edit {number}.").encode()
+            readings.read(f"/skills/s-{number % 200}/SKILL.md", content)
             if number in {199, 399}:
                 gc.collect()
                 held.append(tracemalloc.get_traced_memory()[0])

@@ -16,7 +16,7 @@ from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, Remov
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from world_support import SOAK, check_pairs, check_whole, replayed, scaled, told, versions_in
+from world_support import SOAK, check_pairs, check_whole, scaled, told, unloaded_in, versions_in
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -47,6 +47,8 @@ class LifeOfSkills(RuleBasedStateMachine):
         """What is loaded, in order, each in the version that was loaded."""
         self.shown: dict[tuple[str, int], int] = {}
         """By skill and loaded version: the version that this process shows when the text is lost from the thread."""
+        self.foreign: set[str | None] = set()
+        """Messages that a thread started with and whose text no file proves: they stay what they are."""
         self.messages: list[AnyMessage] = []
         for name in NAMES:
             self.write(name)
@@ -69,7 +71,7 @@ class LifeOfSkills(RuleBasedStateMachine):
         self.config: RunnableConfig = {"configurable": {"thread_id": str(self.threads)}}
 
     def restart(self) -> None:
-        """Make everything anew that lives in a process; threads and files stay."""
+        """Make everything again that lives in a process; threads and files stay."""
         self.model = ScriptedChatModel(replies=[])
         middleware = SkillsMiddleware(
             backend=disk(self.root),
@@ -80,6 +82,7 @@ class LifeOfSkills(RuleBasedStateMachine):
         )
         self.agent: Any = create_agent(self.model, middleware=[middleware], checkpointer=self.saver)
         self.shown = {}
+        self.is_new = True  # what another process found is not believed before it was read
 
     def write(self, name: str) -> None:
         self.written[name] += 1
@@ -118,7 +121,7 @@ class LifeOfSkills(RuleBasedStateMachine):
                 self.shown[name, version] = version
 
     def expect_put_back(self) -> None:
-        """Reckon with texts that the thread has lost: remembered, or read anew, or given up."""
+        """Take into account texts that the thread has lost: remembered, or read again, or given up."""
         present = versions_in(self.messages)
         for name, version in list(self.loaded.items()):
             if (name, version) in present:
@@ -133,7 +136,7 @@ class LifeOfSkills(RuleBasedStateMachine):
         unsure: set[str] = set()
         for (kind, name), answer in zip(turn, answers, strict=True):
             if kind == "unload":
-                # An unload reckons with a load of the same turn as granted, also where the file cannot be read.
+                # An unload assumes that a load of the same turn was granted, also where the file cannot be read.
                 if name not in unsure:
                     assert (answer.status == "success") == (name in self.loaded), answer.text
                 self.loaded.pop(name, None)
@@ -163,8 +166,8 @@ class LifeOfSkills(RuleBasedStateMachine):
 
     def check_request(self, number: int) -> None:
         """Assert that a request holds each loaded skill's text once and no other skill's."""
-        held = versions_in(self.model.requests[number].messages)
-        present = versions_in(self.messages)
+        held = versions_in(m for m in self.model.requests[number].messages if m.id not in self.foreign)
+        present = versions_in(m for m in self.messages if m.id not in self.foreign)
         wanted = [(n, v if (n, v) in present else self.shown[n, v]) for n, v in self.loaded.items()]
         assert held == sorted(wanted)
 
@@ -218,11 +221,18 @@ class LifeOfSkills(RuleBasedStateMachine):
 
     @rule()
     def fork(self) -> None:
-        inherited = replayed(self.messages)
-        texts = dict(versions_in(self.messages))
-        latest = {name: self.loaded.get(name, texts[name]) for name in inherited}
+        """Start a thread with the messages of another: what they show is loaded if the files prove it."""
         self.new_thread()
-        self.loaded = latest
+        self.loaded, self.foreign = {}, set()
+        for message in self.messages:
+            for name, version in versions_in([message]):
+                if self.files.get(name) == version:
+                    self.loaded.pop(name, None)
+                    self.loaded[name] = version
+                else:
+                    self.foreign.add(message.id)
+            for name in unloaded_in(message):
+                self.loaded.pop(name, None)
         self.talk(given=self.messages)
 
     @rule()
@@ -239,30 +249,18 @@ def forked(talk: Conversation) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_fork_leaves_alone_what_was_gone(mode: Mode, tmp_path: Path) -> None:
-    """A skill whose file went away and came back is loaded in a fork no more than in the thread it came from."""
-    files = {f"skills/{name}/SKILL.md": skill_md(name) for name in ("alpha", "beta")}
-    write_files(tmp_path, files)
-    talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], refresh="run"))
-    talk.call(load("alpha"), load("beta"))
-    shutil.rmtree(tmp_path / "skills" / "alpha")
-    talk.say()
-    write_files(tmp_path, files)
-    talk.say()
-
-    assert forked(talk) == talk.loaded == ["beta"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_fork_keeps_the_order_of_loads(mode: Mode, tmp_path: Path) -> None:
-    """A skill that was loaded anew after a change keeps its place, in the thread and in a fork of it."""
-    write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name) for name in ("alpha", "beta")})
+def test_a_thread_that_starts_with_messages_loads_what_the_files_prove(mode: Mode, tmp_path: Path) -> None:
+    """Of loads that messages show, those count whose text is what the file gives now, and that were not unloaded."""
+    names = ("alpha", "beta", "gamma", "delta")
+    write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name) for name in names})
     talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"]))
-    talk.call(load("alpha"), load("beta"))
-    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha", body="Changed.")})
+    talk.call(*map(load, names))
+    talk.call(unload("gamma"))
+    write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name, body="Changed.") for name in ("alpha", "delta")})
     talk.call(load("alpha"))
 
-    assert forked(talk) == talk.loaded == ["alpha", "beta"]
+    assert talk.loaded == ["alpha", "beta", "delta"]
+    assert forked(talk) == ["beta", "alpha"]
 
 
 def test_life_of_skills_in_any_order() -> None:

@@ -63,3 +63,9 @@ def replayed(messages: Iterable[BaseMessage], loaded: Iterable[str] = ()) -> lis
         elif gone and message.type == "human":
             names = [name for name in names if f"'{name}'" not in gone[1]]
     return names
+
+
+def unloaded_in(message: BaseMessage) -> list[str]:
+    """Return the skill that a message tells the model was unloaded, if it tells of one."""
+    found = re.match(r"Unloaded the skill '([^']*)'", str(message.text))
+    return [found[1]] if found and message.type == "tool" else []

@@ -1,7 +1,7 @@
 """Composes the messages of a request: every loaded skill's text once, no unloaded skill's, notes in their places.
 
 How a lost text is put back: `losses` tells what was lost, `placement` decides where it goes and what fits, `_recalled`
-recovers it. The history in state stays as it is.
+recovers it, `step` restores a text that was evicted before guards saw it. The history in state stays as it is here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
 from deepskills._agent.extending import change_text
 from deepskills._agent.extension import SkillLoad
-from deepskills._agent.losses import is_lost, shielded
+from deepskills._agent.losses import is_evicted, is_lost, shielded
 from deepskills._agent.preparing import prepare
 from deepskills._agent.run import Run
 from deepskills._agent.thread import LEFT_OUT, LINGERING, UNDONE, Thread
@@ -64,7 +64,8 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
         return Composition(_noted(list(messages), thread))
-    standing = _with_edits(messages, carriers, thread.standing, run)
+    off = [name for name in thread.standing.loaded if run.is_off(name)]
+    standing = _with_edits(messages, carriers, thread.standing.without(off), run)
     texts: dict[str, str] = {}
     lost: dict[str, str] = {}
     decisions = decide(carriers, standing, run.settings.budgets.tokens)
@@ -79,8 +80,10 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
                 standing = standing.with_load(name, record)
         decisions = decide(carriers, standing, run.settings.budgets.tokens)
     put_back = decisions.put_back
+    shown = {carrier.skill for carrier in carriers if carrier.position in decisions.kept}
+    standing = _seen(standing, [name for name in standing.loaded if name in shown or name in put_back])
     newly = [name for name in put_back if thread.section("told").get(name) != standing.records[name]["digest"]]
-    update = _update(thread, put_back, newly, standing, lost)
+    update = _update(thread, put_back, newly, standing, [*lost, *off])
     if newly or lost or prefix_changes:
         gone = without_lingering(thread)
         if gone:
@@ -134,43 +137,56 @@ def _with_edits(messages: Sequence[AnyMessage], carriers: Sequence[Carrier], sta
         text = str(messages[carrier.position].text)
         if run.settings.memory.text(record.get("text", "")) == text or fingerprint(text) == record.get("text"):
             continue
-        edited: LoadRecord = {**record, "text": run.settings.memory.keep_text(text), "edited": True}
-        standing = standing.with_load(carrier.skill, edited)
+        standing = standing.with_load(carrier.skill, _left_as(text, record, run))
     return standing
 
 
 def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
-    """Return the text of each skill as it was loaded: from memory, from the history in state, else from its file.
+    """Return the text of each skill as it was left: from the history in state, from memory, else from its file.
 
-    A file that has changed since gives its present text, which says so, and the record that goes with it. Where the
-    text cannot be recovered, the reason stands in its place.
+    State comes first, for a guard may have changed the text there in this very step. Where the text cannot be
+    recovered, the reason stands in its place.
     """
     found: dict[str, tuple[str, LoadRecord] | str] = {}
     unread = []
     history = {message.id: message for message in run.thread.messages if message.id is not None}
     for name in names:
         record = standing.records[name]
-        known = run.settings.memory.text(record.get("text", "")) or _from_history(record, history)
+        message = history.get(record.get("message", ""))
+        known = _from_history(record, message)
+        if known is None and _is_unseen(record, message, run):
+            found[name] = "it was taken away before any request held it, so that nobody can tell what guards did to it"
+        elif known is None and (known := run.settings.memory.text(record.get("text", ""))) is None:
+            if record.get("edited") or _is_edited(record, message):
+                found[name] = "others had changed the text, and only the file's own could be read"
+            else:
+                unread.append(name)
         if known is not None:
-            found[name] = yield from _changed(name, known, record, run)
-        elif record.get("edited") or _is_edited(record, history):
-            found[name] = "others had changed the text, and only the file's own could be read"
-        else:
-            unread.append(name)
-    if unread:
-        catalog = (yield from shelf_of(run)).catalog
-        entries = {name: entry for name in unread if (entry := catalog.by_name.get(name)) is not None}
-        wanted = [(entry, standing.records[name].get("arguments", "")) for name, entry in entries.items()]
-        prepared = yield from prepare(wanted, run, "system")
-        found |= dict.fromkeys(unread, "it is no longer in the catalog")
-        for (name, _arguments), ready in prepared.items():
-            record = standing.records[name]
-            if ready.failure is not None:
-                found[name] = ready.failure
-                continue
-            text = ready.block if ready.digest == record["digest"] else CHANGED_LEAD + ready.block
-            key = run.settings.memory.keep_text(text)
-            found[name] = text, {**record, "tokens": ready.tokens, "text": key}
+            found[name] = yield from _changed(name, known, _left_as(known, record, run), run)
+    found |= yield from read_again(unread, standing, run)
+    return found
+
+
+def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
+    """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
+
+    A file that has changed since gives its present text, which says so, and the record that goes with it.
+    """
+    if not names:
+        return {}
+    catalog = (yield from shelf_of(run)).catalog
+    entries = {name: entry for name in names if (entry := catalog.by_name.get(name)) is not None}
+    wanted = [(entry, standing.records[name].get("arguments", "")) for name, entry in entries.items()]
+    prepared = yield from prepare(wanted, run, "system")
+    found: dict[str, tuple[str, LoadRecord] | str] = dict.fromkeys(names, "it is no longer in the catalog")
+    for (name, _arguments), ready in prepared.items():
+        record = standing.records[name]
+        if ready.failure is not None:
+            found[name] = ready.failure
+            continue
+        text = ready.block if ready.digest == record["digest"] else CHANGED_LEAD + ready.block
+        key = run.settings.memory.keep_text(text)
+        found[name] = text, {**record, "tokens": ready.tokens, "text": key}
     return found
 
 
@@ -189,18 +205,41 @@ def _changed(name: str, text: str, record: LoadRecord, run: Run) -> Plan[tuple[s
     return text, record
 
 
-def _from_history(record: LoadRecord, history: Mapping[str, AnyMessage]) -> str | None:
+def _from_history(record: LoadRecord, message: AnyMessage | None) -> str | None:
     """Return the text that a message in state holds; where others changed it for requests alone, state's is not it."""
-    message = history.get(record.get("message", ""))
     if message is None or is_lost(message):
         return None
     text = str(message.text)
     return None if record.get("edited") and fingerprint(text) != record.get("text") else text
 
 
-def _is_edited(record: LoadRecord, history: Mapping[str, AnyMessage]) -> bool:
-    message = history.get(record.get("message", ""))
+def _is_unseen(record: LoadRecord, message: AnyMessage | None, run: Run) -> bool:
+    """Whether a text left state in the step of its load, after guards may have changed it there."""
+    if message is not None:
+        was_restored = run.thread.section("texts").get(message.id or "", {}).get("restored")
+        return is_evicted(message) and "step" in record and not was_restored
+    return "step" in record
+
+
+def _left_as(text: str, record: LoadRecord, run: Run) -> LoadRecord:
+    """Return the record of a load whose text is as others left it."""
+    if fingerprint(text) == record.get("text"):
+        return record
+    return {**record, "text": run.settings.memory.keep_text(text), "edited": True}
+
+
+def _is_edited(record: LoadRecord, message: AnyMessage | None) -> bool:
     return message is not None and not is_lost(message) and fingerprint(str(message.text)) != record.get("text")
+
+
+def _seen(standing: Standing, names: Iterable[str]) -> Standing:
+    """Return the standing in which these loads were in a request: guards have had their look at them."""
+    for name in names:
+        record = standing.records[name]
+        if "step" in record:
+            kept: Any = {key: value for key, value in record.items() if key != "step"}
+            standing = standing.with_load(name, kept)
+    return standing
 
 
 def _applied(

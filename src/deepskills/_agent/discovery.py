@@ -7,6 +7,7 @@ from typing import Any, cast
 from deepskills._agent.adoption import adopted, upgraded
 from deepskills._agent.events import skill_event, tell
 from deepskills._agent.extending import at
+from deepskills._agent.handover import is_started_by_a_model
 from deepskills._agent.run import Run, Shelf
 from deepskills._agent.state import SkillsStateUpdate
 from deepskills._agent.thread import Thread
@@ -53,13 +54,16 @@ def needs_start(run: Run, catalog: Catalog | None) -> bool:
     )
 
 
-def start(run: Run, catalog: Catalog | None) -> Plan[SkillsStateUpdate | None]:
-    """Find the skills of this run and return what changes in state, or `None` if nothing does.
+def start(run: Run) -> Plan[SkillsStateUpdate | None]:
+    """Find the skills of this run, if the thread's are not current, and return what changes in state.
 
     Raises:
         SkillsError: If `strict` is set and a source or a skill has an error.
     """
     memory, thread = run.settings.memory, run.thread
+    catalog = current_catalog(run)
+    if not needs_start(run, catalog):
+        return None
     found = None
     if catalog is None:
         found = yield from run.look.discover(memory.catalogs.claimed(thread.catalog))
@@ -139,7 +143,7 @@ def _taken_away(run: Run, names: Sequence[str]) -> dict[str, Any]:
 
 def _noticed_message(thread: Thread) -> dict[str, Any]:
     """Return the update that has the user's newest message looked at for slash commands, once."""
-    message = thread.user_message
+    message = thread.user_message if not is_started_by_a_model() else None
     seen = thread.section("run")
     if message is None or not message.id or message.id in (seen.get("seen"), seen.get("message")):
         return {}

@@ -1,6 +1,7 @@
-"""What a fork takes over from its parent: handed over in this process around the `task` call, never by input or marks.
+"""What passes from an agent to one that a tool call of it starts, in this process, never by input or marks.
 
-A fork starts with its parent's messages, or a summary of them, and without its parent's private state.
+A fork starts with its parent's messages, or a summary of them, and without its parent's private state. What a tool call
+gives to an agent as its first message was written by a model: it is not a user's word.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,10 +9,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from langgraph.config import get_config
+
 from deepskills._agent.thread import Thread
 
 TASK_TOOL = "task"
 """deepagents' tool that starts a sub-agent."""
+
+_SUB_AGENT = "subagent"
+"""What deepagents calls an agent that its `task` tool has started, in the configuration of its run."""
 
 
 class _Parent:
@@ -22,19 +28,30 @@ class _Parent:
 
 
 _parent: ContextVar[_Parent | None] = ContextVar("deepskills_parent", default=None)
+_in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=False)
 
 
 @contextmanager
 def handing_over(tool_name: str, state: Mapping[str, Any]) -> Iterator[None]:
     """Let a sub-agent that starts inside know what this agent has loaded."""
-    if tool_name != TASK_TOOL:
-        yield
-        return
-    token = _parent.set(_Parent(Thread.of(state)))
+    inside = _in_tool_call.set(True)
+    parent = _parent.set(_Parent(Thread.of(state)) if tool_name == TASK_TOOL else None)
     try:
         yield
     finally:
-        _parent.reset(token)
+        _parent.reset(parent)
+        _in_tool_call.reset(inside)
+
+
+def is_started_by_a_model() -> bool:
+    """Whether this agent runs inside a tool call of another, so that no message of it is a user's own."""
+    if _in_tool_call.get():
+        return True
+    try:
+        configurable = get_config().get("configurable") or {}
+    except RuntimeError:
+        return False
+    return configurable.get("ls_agent_type") == _SUB_AGENT
 
 
 def taken_over(thread: Thread) -> Thread | None:

@@ -1,6 +1,5 @@
 """`SkillsMiddleware`: settings and hooks, each hook a few lines."""
 
-import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -20,21 +19,17 @@ from langchain.agents.middleware.types import (
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
-from langgraph.runtime import Runtime, get_runtime
+from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from deepskills._agent import host
-from deepskills._agent.discovery import current_catalog, needs_start, start
+from deepskills._agent.discovery import start
 from deepskills._agent.ending import with_end_of_run
 from deepskills._agent.extension import SkillExtension
 from deepskills._agent.extra_tools import ExtraTools, check_names
 from deepskills._agent.handover import handing_over
 from deepskills._agent.memory import Memory
-from deepskills._agent.model_call import (
-    ModelCall,
-    prepare_call,
-    section_in_use,
-)
+from deepskills._agent.model_call import ModelCall, open_call, section_in_use
 from deepskills._agent.run import Run
 from deepskills._agent.schema import with_own_keys
 from deepskills._agent.services import Services, appended
@@ -48,12 +43,13 @@ from deepskills._agent.settings import (
     UnloadWhen,
     VisibilityRule,
 )
-from deepskills._agent.skill_tools import ToolSource, answer_from_context, needed_names
+from deepskills._agent.skill_tools import ToolSource, answer_from_context
 from deepskills._agent.state import SkillsState, SkillsStateUpdate
 from deepskills._agent.step import before_model_call
-from deepskills._agent.tool_call import CallRun, failed_call, hidden_tool, judged, judges_calls, reviewed, with_tool
+from deepskills._agent.tool_call import ToolCall, open_tool_call
 from deepskills._agent.tools import SkillTools
 from deepskills._agent.turn_calls import LOAD_TOOL, UNLOAD_TOOL
+from deepskills._backend.calls import Plan
 from deepskills._catalog.sources import parse_sources
 from deepskills._loading.budgets import Budgets
 from deepskills._loading.tokens import count_tokens
@@ -211,9 +207,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
-        run = Run(self._settings, state, runtime)
-        catalog = current_catalog(run)
-        return self._settings.perform(start(run, catalog), runtime) if needs_start(run, catalog) else None
+        return self._settings.perform(start(Run(self._settings, state, runtime)), runtime)
 
     async def abefore_agent(  # type: ignore[override]
         self,
@@ -222,9 +216,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
-        run = Run(self._settings, state, runtime)
-        catalog = current_catalog(run)
-        return await self._settings.aperform(start(run, catalog), runtime) if needs_start(run, catalog) else None
+        return await self._settings.aperform(start(Run(self._settings, state, runtime)), runtime)
 
     def modify_request(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Append the skills section to the request's system message."""
@@ -253,11 +245,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ModelRequest[ContextT]], ModelResponse[ResponseT]],
     ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
-        run = Run(self._settings, request.state, request.runtime)
-        prepared = self._settings.perform(prepare_call(request.messages, run, self._section), request.runtime)
-        names = needed_names(prepared.use, request.tools)
-        found = {name: self._tool_source.resolve(name, request.runtime) for name in names}
-        model_call = ModelCall(request, run, prepared, found)
+        model_call = self._settings.perform(self._opened(request), request.runtime)
 
         def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
             return handler(self._settings.perform(model_call.outgoing(changed), request.runtime))
@@ -277,11 +265,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ModelRequest[ContextT]], Awaitable[ModelResponse[ResponseT]]],
     ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
-        run = Run(self._settings, request.state, request.runtime)
-        prepared = await self._settings.aperform(prepare_call(request.messages, run, self._section), request.runtime)
-        names = needed_names(prepared.use, request.tools)
-        found = await asyncio.gather(*(self._tool_source.aresolve(name, request.runtime) for name in names))
-        model_call = ModelCall(request, run, prepared, dict(zip(names, found, strict=True)))
+        model_call = await self._settings.aperform(self._opened(request), request.runtime)
 
         async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
             return await handler(await self._settings.aperform(model_call.outgoing(changed), request.runtime))
@@ -301,22 +285,12 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
         """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
-        run = Run(self._settings, request.state, request.runtime) if self._settings.extensions else None
-        judge = CallRun(run, request) if run is not None and judges_calls(run) else None
-        if judge is not None:
-            refused = self._settings.perform(judged(request, judge), request.runtime)
-            if refused is not None:
-                return refused
-        name = self._settings.perform(hidden_tool(request, self._settings), request.runtime)
-        if name is not None:
-            found = self._tool_source.resolve(name, get_runtime())
-            failed = failed_call(request, found)
-            if failed is not None:
-                return failed
-            request = with_tool(request, found)
+        opened = self._settings.perform(open_tool_call(request, self._settings, self._tool_source), request.runtime)
+        if not isinstance(opened, ToolCall):
+            return opened
         with handing_over(request.tool_call["name"], request.state):
-            result = handler(request)
-        return result if judge is None else self._settings.perform(reviewed(request, result, judge), request.runtime)
+            result = handler(opened.request)
+        return self._settings.perform(opened.reviewed(result), request.runtime)
 
     async def awrap_tool_call(
         self,
@@ -324,21 +298,14 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
         """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
-        run = Run(self._settings, request.state, request.runtime) if self._settings.extensions else None
-        judge = CallRun(run, request) if run is not None and judges_calls(run) else None
-        if judge is not None:
-            refused = await self._settings.aperform(judged(request, judge), request.runtime)
-            if refused is not None:
-                return refused
-        name = await self._settings.aperform(hidden_tool(request, self._settings), request.runtime)
-        if name is not None:
-            found = await self._tool_source.aresolve(name, get_runtime())
-            failed = failed_call(request, found)
-            if failed is not None:
-                return failed
-            request = with_tool(request, found)
+        plan = open_tool_call(request, self._settings, self._tool_source)
+        opened = await self._settings.aperform(plan, request.runtime)
+        if not isinstance(opened, ToolCall):
+            return opened
         with handing_over(request.tool_call["name"], request.state):
-            result = await handler(request)
-        if judge is None:
-            return result
-        return await self._settings.aperform(reviewed(request, result, judge), request.runtime)
+            result = await handler(opened.request)
+        return await self._settings.aperform(opened.reviewed(result), request.runtime)
+
+    def _opened(self, request: ModelRequest[ContextT]) -> Plan[ModelCall[ContextT]]:
+        run = Run(self._settings, request.state, request.runtime)
+        return open_call(request, run, self._section, self._tool_source)

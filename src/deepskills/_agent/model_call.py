@@ -21,9 +21,12 @@ from deepskills._agent.skill_tools import (
     DISCLOSED,
     InUse,
     Resolution,
+    ToolSource,
     acceptance,
     bound,
     name_of,
+    needed_names,
+    resolved,
     resolved_tools,
     skills_in_use,
 )
@@ -118,6 +121,15 @@ class PreparedCall:
         self.use = use
         self.section = section
         self.has_visible_skills = has_visible_skills
+
+
+def open_call(
+    request: ModelRequest[ContextT], run: Run, section: Section | None, source: ToolSource
+) -> Plan["ModelCall[ContextT]"]:
+    """Prepare one model call: its messages, its section, and the tools of the skills in use."""
+    prepared = yield from prepare_call(request.messages, run, section)
+    names = needed_names(prepared.use, request.tools)
+    return ModelCall(request, run, prepared, (yield from resolved(source, names, request.runtime)))
 
 
 class ModelCall(Generic[ContextT]):

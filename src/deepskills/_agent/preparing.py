@@ -46,8 +46,10 @@ def prepare(wanted: Sequence[Wanted], run: Run, trigger: Trigger = "model") -> P
     return result
 
 
-def prepare_in_turn(turn: Hashable, wanted: Sequence[Wanted], run: Run) -> Plan[dict[Key, Prepared]]:
-    """Prepare what calls of one turn need, each file read by one of them."""
+def prepare_in_turn(
+    turn: Hashable, wanted: Sequence[Wanted], run: Run, own: Key | None = None
+) -> Plan[dict[Key, Prepared]]:
+    """Prepare what calls of one turn need, each file read by one of them; of `own` no other call's failure counts."""
     if turn is None:
         return (yield from prepare(wanted, run))
     # Once for each: a second claim of the same reading would make a call wait for itself.
@@ -63,7 +65,11 @@ def prepare_in_turn(turn: Hashable, wanted: Sequence[Wanted], run: Run) -> Plan[
     others = {key: future for key, (_, future, is_mine) in claims.items() if not is_mine}
     if others:
         replies = yield tuple(WaitFor(future) for future in others.values())
-        lost = [key for key, reply in zip(others, replies, strict=True) if not isinstance(reply, Consulted)]
+        lost = [
+            key
+            for key, reply in zip(others, replies, strict=True)
+            if not isinstance(reply, Consulted) or (key == own and reply.value.failure is not None)
+        ]
         result |= {key: reply.value for key, reply in zip(others, replies, strict=True) if isinstance(reply, Consulted)}
         result |= yield from prepare([claims[key][0] for key in lost], run)
     return result

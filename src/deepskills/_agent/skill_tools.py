@@ -1,5 +1,6 @@
 """Tools that belong to skills: which are callable in a turn, and how their names are resolved."""
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphBubbleUp
 
 from deepskills._agent.updates import MARK
+from deepskills._backend.calls import Ask, Consulted, Plan
 from deepskills._catalog.catalog import INCLUDE_TOOLS
 from deepskills._catalog.entries import SkillEntry
 from deepskills._types import SkillMetadata
@@ -89,6 +91,20 @@ class ToolSource:
         return Resolution([self._by_name[name]] if name in self._by_name else [])
 
 
+def resolved(source: ToolSource, names: Sequence[str], runtime: Any) -> Plan[dict[str, Resolution]]:  # noqa: ANN401
+    """Return what names stand for, resolved sync or async as the run is."""
+    if not names:
+        return {}
+
+    async def aresolve() -> list[Resolution]:
+        return await asyncio.gather(*(source.aresolve(name, runtime) for name in names))
+
+    [reply] = yield (Ask(lambda: [source.resolve(name, runtime) for name in names], aresolve),)
+    if isinstance(reply, Consulted):
+        return dict(zip(names, reply.value, strict=True))
+    return dict.fromkeys(names, Resolution(failure=getattr(reply, "reason", "no answer")))
+
+
 def _checked(name: str, found: object) -> Resolution:
     is_list = isinstance(found, Sequence) and not isinstance(found, str | bytes)
     if not is_list or not all(isinstance(item, BaseTool) for item in found):  # type: ignore[attr-defined]
@@ -121,7 +137,13 @@ class InUse:
 
     def shown_to_deepagents(self) -> list[SkillMetadata]:
         """Return the catalog as deepagents' class is to see it: the skills in `seen`, and no other."""
-        return [entry.skill for entry in self.seen]
+        return [_spelled(entry) for entry in self.seen]
+
+
+def _spelled(entry: SkillEntry) -> SkillMetadata:
+    """Return a skill whose tools are named as deepagents' class reads them: with spaces between."""
+    further = {**entry.skill["metadata"], INCLUDE_TOOLS: " ".join(include_names(entry))}
+    return {**entry.skill, "metadata": further}
 
 
 def skills_in_use(messages: Sequence[AnyMessage], entries: Iterable[SkillEntry], loaded: Iterable[str]) -> InUse:

@@ -1,17 +1,19 @@
 """One tool call with skills: a skill's own tools, and what extensions say of any call."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import ToolMessage
+from langgraph.runtime import get_runtime
 from langgraph.types import Command
 
 from deepskills._agent.extending import after_tool, before_tool, overrides, tool_problems
 from deepskills._agent.extension import LoadedSkill, Refuse, ToolResult
 from deepskills._agent.run import Run, usable
 from deepskills._agent.settings import Settings
-from deepskills._agent.skill_tools import Resolution, disclosed, include_names, skills_in_use
+from deepskills._agent.skill_tools import Resolution, ToolSource, disclosed, include_names, resolved, skills_in_use
 from deepskills._agent.turn_calls import turn_of
 from deepskills._agent.updates import merged
 from deepskills._agent.visibility import shelf_of
@@ -44,38 +46,52 @@ class CallRun(Run):
         return list(found.values())
 
 
-def judges_calls(run: Run) -> bool:
-    """Whether any extension looks at tool calls."""
-    return any(
-        overrides(extension, method)
-        for extension in run.settings.extensions
-        for method in ("before_tool", "after_tool")
-    )
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that may run, and who looks at its result."""
+
+    request: ToolCallRequest
+    run: Run | None = None
+    """Known if extensions look at calls."""
+
+    def reviewed(self, result: ToolResult) -> Plan[ToolResult]:
+        """Return the call's result after the extensions have seen it."""
+        if self.run is None:
+            return result
+        seen = yield from after_tool(self.request, result, self.run)
+        if isinstance(seen, Refuse):
+            return _refusal(self.request, seen, self.run)
+        return _with_update(seen, merged(self.run.collected, tool_problems(self.run)))
 
 
-def judged(request: ToolCallRequest, run: Run) -> Plan[ToolResult | None]:
-    """Return the answer to a call that an extension refuses, or `None` if it may run."""
-    yield from shelf_of(run)
-    included = included_names(run)
-    run.skill_tools = frozenset(tool for tool, name in disclosed(run.state).items() if name in included)
-    decision = yield from before_tool(request, run)
-    return _refusal(request, decision, run) if isinstance(decision, Refuse) else None
+def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSource) -> Plan[ToolCall | ToolResult]:
+    """Return a call that may run, with the tool it means; or the answer to one that may not."""
+    methods = ("before_tool", "after_tool")
+    judges = any(overrides(extension, method) for extension in settings.extensions for method in methods)
+    run = CallRun(Run(settings, request.state, request.runtime), request) if judges else None
+    if run is not None:
+        yield from shelf_of(run)
+        included = included_names(run)
+        run.skill_tools = frozenset(tool for tool, name in disclosed(run.state).items() if name in included)
+        decision = yield from before_tool(request, run)
+        if isinstance(decision, Refuse):
+            return _refusal(request, decision, run)
+    name = yield from hidden_tool(request, settings)
+    if name is None:
+        return ToolCall(request, run)
+    found = (yield from resolved(source, [name], get_runtime()))[name]
+    return failed_call(request, found) or ToolCall(with_tool(request, found), run)
 
 
-def reviewed(request: ToolCallRequest, result: ToolResult, run: Run) -> Plan[ToolResult]:
-    """Return a call's result after the extensions have seen it."""
-    seen = yield from after_tool(request, result, run)
-    if isinstance(seen, Refuse):
-        return _refusal(request, seen, run)
-    update = merged(run.collected, tool_problems(run))
+def _with_update(result: ToolResult, update: Mapping[str, Any]) -> ToolResult:
+    """Return a tool's result with further changes of state."""
     if not update:
-        return seen
-    if isinstance(seen, ToolMessage):
-        return Command(update=merged(update, {"messages": [seen]}))
-    given = seen.update if isinstance(seen.update, Mapping) else None
-    if given is None:
-        return seen
-    return Command(graph=seen.graph, update=merged(given, update), resume=seen.resume, goto=seen.goto)
+        return result
+    if isinstance(result, ToolMessage):
+        return Command(update=merged(update, {"messages": [result]}))
+    if not isinstance(result.update, Mapping):
+        return result
+    return Command(graph=result.graph, update=merged(result.update, update), resume=result.resume, goto=result.goto)
 
 
 def _refusal(request: ToolCallRequest, refused: Refuse, run: Run) -> ToolResult:

@@ -101,7 +101,7 @@ class SkillTools:
             return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
         turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
         wanted = [*_wanted(turn, shelf), (entry, arguments)]
-        prepared = yield from prepare_in_turn(turn.key, wanted, run)
+        prepared = yield from prepare_in_turn(turn.key, wanted, run, own=(entry.name, arguments))
         own, before, budgets = prepared[entry.name, arguments], run.thread.standing, run.settings.budgets
         if own.failure is None and is_user_only(own.entry) and not permitted:
             return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))

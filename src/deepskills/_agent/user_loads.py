@@ -24,6 +24,7 @@ from deepskills._backend.calls import Plan
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import Broken
 from deepskills._format.problems import problem, quoted
+from deepskills._format.text import one_line
 from deepskills._loading.budgets import NO_LIMIT, Standing
 from deepskills._loading.outcomes import Loaded, Prepared, Unreadable
 from deepskills._loading.turn import decide_load, record_of
@@ -63,8 +64,12 @@ def user_loads(run: Run) -> Plan[dict[str, Any]]:
     update: dict[str, Any] = {"skills_context": {"loads": dict.fromkeys(loads), "run": {"message": None}}}
     if pins:
         update["pinned_skills"] = Overwrite([])
-    # One load per skill: what is asked for last, such as a slash command with arguments, counts.
-    wishes = list({wish.entry.name: wish for wish in wishes}.values())
+    # One load per skill: what is asked for last counts, such as a slash command; no arguments never replace some.
+    by_name: dict[str, Wish] = {}
+    for wish in wishes:
+        if wish.arguments or not by_name.get(wish.entry.name, wish).arguments:
+            by_name[wish.entry.name] = wish
+    wishes = list(by_name.values())
     prepared = yield from prepare([(wish.entry, wish.arguments) for wish in wishes], run, "user")
     standing = run.thread.standing
     for wish in wishes:
@@ -124,7 +129,7 @@ def _commanded(message_id: str, shelf: Shelf, run: Run) -> list[Wish]:
 
 
 def _report_broken(name: str, found: SkillProblem, run: Run) -> None:
-    logger.error("The slash command /%s was not started: %s", name, found["message"])
+    logger.error("The slash command /%s was not started: %s", one_line(name), one_line(found["message"]))
     tell(skill_event("refused", name, "user", reason="unreadable"), run.runtime, run.settings.extensions)
 
 

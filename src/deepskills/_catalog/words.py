@@ -105,8 +105,10 @@ def worth(word: str) -> float:
 
     A word of a script without spaces is spread over several pairs of characters, so each counts less.
     """
-    if word in STOP_WORDS or word in _talk() or word.isdigit():
+    if word in STOP_WORDS or word in _talk():
         return 0.0
+    if word.isdigit():
+        return 0.3 if len(word) > 2 else 0.0  # noqa: PLR2004 - a count or a day; longer ones may name something
     if not is_unspaced(word):
         return 1.0 if len(word) > 1 else 0.0
     return 0.1 if _GRAMMAR_ONLY.fullmatch(word) else 0.6

@@ -119,13 +119,17 @@ def _loads(costs: Sequence[int]) -> LoadReport | None:
 def _passed_over(local: LocalCatalog) -> Plan[list[SkillProblem]]:
     """Find the skills below the sources that discovery does not see: too deep, or under another file name."""
     noted: dict[tuple[str, str], SkillProblem] = {}
-    known = {found.row["path"] for found in local.found} | {found["path"] for found in local.problems}
-    for source in local.sources:
+    reported = {(found["path"], found["code"]) for found in local.problems}
+    known = {found.row["path"] for found in local.found} | {path for path, _ in reported}
+    # Also those that seem empty: perhaps everything in them was passed over.
+    searched = local.discovery.catalog.sources
+    for source in searched:
         tree = yield from find_skill_files(source.path)
         unseen = [path for path in tree.files if path not in known]
-        for found in (*tree.problems, *_too_deep(unseen, source, local.sources)):
-            if found["code"] in {"skill-file-misnamed", "skill-too-deep"}:
-                noted.setdefault((found["path"], found["code"]), found)
+        for found in (*tree.problems, *_too_deep(unseen, source, searched)):
+            key = (found["path"], found["code"])
+            if found["code"] in {"skill-file-misnamed", "skill-too-deep"} and key not in reported:
+                noted.setdefault(key, found)
     return list(noted.values())
 
 

@@ -98,7 +98,7 @@ class SkillScripts(SkillExtension):
         def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
             try:
                 run = host.run_for(self, runtime.state, runtime)
-                return _answer(drive(self._plan(run, **arguments), run), runtime)
+                return _answer(drive(self._plan(run, **arguments), run), runtime, self._timeout)
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -107,7 +107,7 @@ class SkillScripts(SkillExtension):
         async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
             try:
                 run = await host.arun_for(self, runtime.state, runtime)
-                return _answer(await adrive(self._plan(run, **arguments), run), runtime)
+                return _answer(await adrive(self._plan(run, **arguments), run), runtime, self._timeout)
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -219,7 +219,7 @@ def _loaded(run: SkillRun, name: str) -> SkillEntry:
     raise SkillsError(f"No loaded skill is named {quoted(name)}. {now}")
 
 
-def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]") -> ToolMessage:
+def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]", seconds: int = 0) -> ToolMessage:
     """Return what the model reads; as for shell commands, a script that ran to its end is not a failed call."""
     code: int | None = None
     is_error = True
@@ -232,7 +232,7 @@ def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]") -> T
     else:
         code, is_error = outcome.exit_code, outcome.timed_out
         how = (
-            "The script took too long: it was ended, with everything that it had started."
+            f"The script was not done after {seconds} s: it was ended, with everything that it had started."
             if outcome.timed_out
             else f"The script ended with {told_exit_code(code)}."
         )

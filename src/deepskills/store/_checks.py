@@ -12,7 +12,7 @@ from deepskills.store._errors import (
     SkillPermissionError,
     SkillStaleError,
 )
-from deepskills.store._models import FileContent, Skill, SkillFile
+from deepskills.store._models import FileContent, KeptFile, Skill
 from deepskills.store._rules import owner_key, storable
 from deepskills.store._visibility import Viewer
 
@@ -61,7 +61,7 @@ def document_of(skill: Skill) -> Document:
     return Document(skill.name, skill.description, skill.content, skill.tags, skill.frontmatter, skill.encoding)
 
 
-def is_same(file: SkillFile | FileContent | None, other: SkillFile | FileContent | None) -> bool:
+def is_same(file: KeptFile | None, other: FileContent | None) -> bool:
     """Whether two files hold the same bytes."""
     return file is not None and other is not None and (file.size, file.digest) == (other.size, other.digest)
 

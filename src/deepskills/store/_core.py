@@ -27,7 +27,7 @@ from deepskills.store._document import Document
 from deepskills.store._errors import SkillConflictError
 from deepskills.store._history import FormerText, SkillChange
 from deepskills.store._listings import ListingRepository
-from deepskills.store._models import FileContent, Skill, SkillFile, with_tags_and_groups
+from deepskills.store._models import FileContent, KeptFile, Skill, SkillFile, with_tags_and_groups
 from deepskills.store._records import STAMP_BITS, HistoryRepository
 from deepskills.store._repositories import SkillFileRepository, SkillRepository
 from deepskills.store._rules import Right, StoreLimits, check_text, group_keys, name_key, owner_key
@@ -138,15 +138,18 @@ class ServiceCore:
         check_revision(skill, expected_revision)
         return skill
 
-    async def _change(self, skill: Skill, writer: Viewer, action: str, values: Values) -> bool:
-        """Give a skill new values, keeping what it had; what is the same already is no change.
+    async def _change(
+        self, skill: Skill, writer: Viewer, action: str, values: Values, kept: dict[str, KeptFile] | None = None
+    ) -> bool:
+        """Give a skill, and the files that are kept with it, new values; what is the same already is no change.
 
         Returns:
             Whether anything changed.
         """
         before = document_of(skill)
         document = values.document or before
-        kept = await self._files.listed(skill.id)
+        if kept is None:
+            kept = await self._files.listed(skill.id)
         stale, fresh = _differences(kept, values)
         gone = {file.path for file in stale}
         is_public = skill.is_public if values.is_public is None else values.is_public
@@ -226,7 +229,7 @@ class ServiceCore:
         skill.words = indexed_words(document.name, document.description, document.tags)
 
     async def _replace_files(
-        self, skill: Skill, stale: list[SkillFile], fresh: list[FileContent], kept: dict[str, SkillFile], revision: int
+        self, skill: Skill, stale: list[KeptFile], fresh: list[FileContent], kept: dict[str, KeptFile], revision: int
     ) -> None:
         """Write new files; one that takes the place of another keeps its id."""
         ids = {path: file.id for path, file in kept.items()}
@@ -257,7 +260,7 @@ class ServiceCore:
         limits.check_owner(skills=skills + 1, size=total + size)
 
 
-def _differences(kept: Mapping[str, SkillFile], values: Values) -> tuple[list[SkillFile], list[FileContent]]:
+def _differences(kept: Mapping[str, KeptFile], values: Values) -> tuple[list[KeptFile], list[FileContent]]:
     """Return which of the kept files go or change, and which are written."""
     if values.files is not None:
         given = {file.path: file for file in values.files}

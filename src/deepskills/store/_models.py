@@ -87,6 +87,16 @@ class FileContent:
         return cls(path, data, len(data), _is_text(data), hashlib.sha256(data).hexdigest())
 
 
+@dataclass(frozen=True)
+class KeptFile:
+    """What is told of a file that a skill has."""
+
+    id: UUID
+    path: str
+    size: int
+    digest: str
+
+
 class SkillFile(Base):
     """A file of a skill, except its `SKILL.md`. Kept as bytes; `content` is text where the bytes are."""
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import joinedload, selectinload, undefer
 
 from deepskills.store._history import SEARCH_TABLE, FormerFile, FormerText, SkillUsage
-from deepskills.store._models import Skill, SkillFile, SkillShare, SkillTag
+from deepskills.store._models import KeptFile, Skill, SkillFile, SkillShare, SkillTag
 from deepskills.store._visibility import Reason, Viewer, one_of_ids, readable, seen_for, since
 
 
@@ -136,20 +136,19 @@ class SkillFileRepository:
         query = query.options(undefer(SkillFile.data)).execution_options(populate_existing=True)
         return (await self._session.scalars(query)).one()
 
-    async def listed(self, skill_id: UUID) -> dict[str, SkillFile]:
+    async def listed(self, skill_id: UUID) -> dict[str, KeptFile]:
         """Return the files of a skill by path, without their contents."""
-        rows = await self._session.scalars(select(SkillFile).where(SkillFile.skill_id == skill_id))
-        return {row.path: row for row in rows}
+        query = select(SkillFile.id, SkillFile.path, SkillFile.size, SkillFile.digest)
+        rows = await self._session.execute(query.where(SkillFile.skill_id == skill_id))
+        return {row.path: KeptFile(*row) for row in rows}
 
     async def add(self, files: Sequence[SkillFile]) -> None:
         """Write new files."""
         self._session.add_all(files)
         await self._session.flush()
 
-    async def retire(self, files: Collection[SkillFile], until: int) -> None:
+    async def retire(self, files: Collection[KeptFile], until: int) -> None:
         """Move files to what the skill had before a revision; their contents do not leave the database."""
-        for file in files:
-            self._session.expunge(file)
         if files:
             chosen = one_of_ids(SkillFile.id, [file.id for file in files], self._dialect)
             columns = ["id", "since", "skill_id", "path", "size", "is_text", "digest", "data"]

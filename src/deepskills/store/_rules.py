@@ -117,6 +117,8 @@ class StoreLimits:
 
 def name_key(name: str) -> str:
     """Return what two spellings of one name have in common, whatever their case."""
+    if name.isascii():
+        return name.casefold()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 

@@ -107,6 +107,7 @@ class SkillCreate(BaseModel):
         *,
         tags: list[str] | None = None,
         is_public: bool = False,
+        shared_with: Mapping[str, Right] | None = None,
     ) -> "SkillCreate":
         """Return the skill that a `SKILL.md` and its files, by path relative to it, describe.
 
@@ -121,6 +122,7 @@ class SkillCreate(BaseModel):
             content=document.content,
             tags=document.tags if tags is None else tags,
             is_public=is_public,
+            shared_with=dict(shared_with or {}),
             frontmatter=document.frontmatter,
             encoding=document.encoding,  # type: ignore[arg-type]
             files=[SkillFileCreate(path=path, content=data) for path, data in (files or {}).items()],

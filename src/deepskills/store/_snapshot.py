@@ -1,6 +1,7 @@
 """Stored skills as a read-only backend: directories made of one reading of the store."""
 
 import asyncio
+import functools
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -11,21 +12,15 @@ from deepagents.backends import BackendProtocol
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 
 from deepskills._format.writing import generate_skill_md
-from deepskills._types import SKILL_FILE
+from deepskills._types import SKILL_FILE, SkillSummary
 from deepskills.store._bridge import private_loop
 from deepskills.store._listings import Head
 from deepskills.store._rules import check_name
 
 logger = logging.getLogger("deepskills")
 
-
-@dataclass(frozen=True)
-class SkillSummary:
-    """A skill file without its body: its text up to the end of the frontmatter, and what changes with the file."""
-
-    path: str
-    digest: str
-    frontmatter: bytes
+MAX_GENERATED = 16_384
+"""How many generated frontmatters are remembered."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +57,14 @@ def layout_of(heads: Iterable[Head]) -> Layout:
 def _front(head: Head) -> bytes:
     if head.frontmatter is not None:
         return head.frontmatter.encode(head.encoding)
-    extra = {"metadata": {"tags": ", ".join(head.tags)}} if head.tags else None
-    return generate_skill_md(head.name, head.description or "", "", extra).encode()
+    return _generated(head.name, head.description or "", head.tags)
+
+
+@functools.lru_cache(MAX_GENERATED)
+def _generated(name: str, description: str, tags: tuple[str, ...]) -> bytes:
+    """Return frontmatter made of values; the same for all users and databases."""
+    extra = {"metadata": {"tags": ", ".join(tags)}} if tags else None
+    return generate_skill_md(name, description, "", extra).encode()
 
 
 @dataclass(frozen=True)

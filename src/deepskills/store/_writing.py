@@ -156,7 +156,7 @@ class WritingService(ReadingService):
         given = files if files is not None else data.files if isinstance(data, SkillCreate) and data.files else None
 
         def prepare() -> tuple[SkillCreate | SkillUpdate, list[FileContent] | None]:
-            new_text = SkillCreate.from_skill_md(data) if isinstance(data, bytes | str) else data
+            new_text = _text_of(data) if isinstance(data, bytes | str) else data
             return new_text, None if given is None else file_contents(given)
 
         text, contents = await asyncio.to_thread(prepare)
@@ -272,7 +272,8 @@ class WritingService(ReadingService):
                 )
             sizes = {path: row.size for path, row in kept.items() if path != file.path}
             await asyncio.to_thread(self._limits.check_files, {file.path: file.size}, sizes)
-            await self._change(skill, writer, "file-saved" if file.path in kept else "file-added", Values(put=file))
+            action = "file-saved" if file.path in kept else "file-added"
+            await self._change(skill, writer, action, Values(put=file), kept)
             return await self._files.at(skill.id, file.path)
 
         return await self._write(work)
@@ -331,6 +332,15 @@ def _bytes(path: str, content: bytes | str) -> bytes:
         raise SkillFormatError(
             f"The content of {quoted(storable(path))} holds broken Unicode characters. Send it as base64."
         ) from None
+
+
+def _text_of(content: bytes | str) -> SkillCreate:
+    """Return what a `SKILL.md` says, and nothing about who sees the skill."""
+    read = SkillCreate.from_skill_md(content)
+    return SkillCreate.model_construct(
+        read.model_fields_set - {"is_public", "shared_with", "files"},
+        **{name: getattr(read, name) for name in SkillCreate.model_fields},
+    )
 
 
 def _is_given(data: SkillCreate | SkillUpdate, field: str) -> bool:

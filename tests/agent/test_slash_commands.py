@@ -1,0 +1,286 @@
+"""Slash commands: a user's own new message that starts with `/name` starts that skill, and nothing else does."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents import create_deep_agent
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import HumanMessage, RemoveMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+
+from deepskills import SkillsMiddleware
+from deepskills.testing import ScriptedChatModel, call_tools
+from support import MODES, Conversation, Mode, disk, load, run, skill_md, unload, write_files
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+
+@tool
+def echo(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+def library(root: Path) -> None:
+    files = {
+        f"skills/{name}/SKILL.md": skill_md(name, body=f"Text of {name} with <$ARGUMENTS>.\n")
+        for name in ("deploy", "a", "b", "c", "d", "e", "f", "g", "周报")
+    }
+    files["skills/quiet/SKILL.md"] = "---\nname: quiet\ndescription: Hm.\nuser-invocable: false\n---\nText of quiet.\n"
+    files["skills/pay/SKILL.md"] = (
+        "---\nname: pay\ndescription: Pay.\ndisable-model-invocation: true\n"
+        "argument-hint: '[amount]'\n---\nText of pay with <$ARGUMENTS>.\n"
+    )
+    files["skills/broken/SKILL.md"] = "---\nname: broken\n---\nNo description.\n"
+    write_files(root, files)
+
+
+def skills(root: Path, **options: Any) -> SkillsMiddleware:
+    return SkillsMiddleware(backend=disk(root), sources=["/skills"], **{"slash_commands": True, **options})
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+MESSAGES: dict[str, tuple[Any, list[str], str]] = {
+    "alone": ("/deploy", ["deploy"], "deploy with <$ARGUMENTS>"),
+    "with arguments": ("/deploy to prod now", ["deploy"], "deploy with <to prod now>"),
+    "one line only": ("/deploy to prod\nand tell me", ["deploy"], "deploy with <to prod>"),
+    "another case": ("/DePloy x", ["deploy"], "deploy with <x>"),
+    "leading space": ("\n  /deploy x", ["deploy"], "deploy with <x>"),
+    "Chinese": ("/周报 本周", ["周报"], "周报 with <本周>"),
+    "only the user may": ("/pay 5", ["pay"], "pay with <5>"),
+    "stacked": ("/a /b rest of it", ["a", "b"], "b with <rest of it>"),
+    "six": ("/a /b /c /d /e /f x", ["a", "b", "c", "d", "e", "f"], "a with <x>"),
+    "a seventh is text": ("/a /b /c /d /e /f /g x", ["a", "b", "c", "d", "e", "f"], "a with </g x>"),
+    "twice": ("/a /a x", ["a"], "a with <x>"),
+    "an unknown second is text": ("/a /nope x", ["a"], "a with </nope x>"),
+    "blocks": ([{"type": "text", "text": "/deploy x"}, IMAGE], ["deploy"], "deploy with <x>"),
+    "blocks, image first": ([IMAGE, {"type": "text", "text": "/deploy x"}], ["deploy"], "deploy with <x>"),
+    "unknown": ("/nope x", [], ""),
+    "unknown first": ("/nope /deploy x", [], ""),
+    "middle": ("please /deploy x", [], ""),
+    "second line": ("please\n/deploy x", [], ""),
+    "a path": ("/etc/deploy", [], ""),
+    "a path of a skill": ("/deploy/SKILL.md", [], ""),
+    "a slash alone": ("/ deploy", [], ""),
+    "two slashes": ("//deploy", [], ""),
+    "not for users": ("/quiet x", [], ""),
+    "second text block": ([{"type": "text", "text": "hi"}, {"type": "text", "text": "/deploy"}], [], ""),
+    "image alone": ([IMAGE], [], ""),
+    "empty": ("", [], ""),
+    "broken": ("/broken", [], ""),
+}
+
+
+@both_modes
+def test_what_starts_a_skill(mode: Mode, tmp_path: Path) -> None:
+    """Each kind of message starts exactly the skills it names, with the rest of its line, and stays as it is."""
+    library(tmp_path)
+    middleware = skills(tmp_path)
+    offenders = []
+    for what, (content, expected, text) in MESSAGES.items():
+        talk = Conversation(mode, middleware)
+        talk.say(given={"messages": [HumanMessage(content)]})
+        [first, *_] = talk.state["messages"]
+        if (talk.loaded, first.content) != (expected, content) or text not in talk.model.requests[0].text:
+            offenders.append((what, talk.loaded, talk.model.requests[0].text[-200:]))
+        triggers = {record["trigger"] for record in talk.state["skills_load_records"].values()}
+        if triggers != ({"user"} if expected else set()):
+            offenders.append((what, "trigger", str(triggers)))
+    assert offenders == []
+
+
+def test_off_by_default(tmp_path: Path) -> None:
+    """Without `slash_commands` a message that starts with a slash is text."""
+    library(tmp_path)
+    talk = Conversation("sync", skills(tmp_path, slash_commands=False))
+    talk.say(given="/deploy x")
+    assert talk.loaded == []
+
+
+@both_modes
+def test_only_the_users_new_message_counts(mode: Mode, tmp_path: Path) -> None:
+    """Not a tool's answer, the model's word, a summary, a message of the middleware, or the same message again."""
+    library(tmp_path)
+    talk = Conversation(mode, skills(tmp_path), tools=[echo])
+    talk.say(call_tools(("echo", {"text": "/deploy x"})), "/deploy y")
+    assert talk.loaded == []
+    talk.say(given={"messages": [HumanMessage("/deploy s", additional_kwargs={"lc_source": "summarization"})]})
+    assert talk.loaded == []
+    talk.say(given={"messages": [HumanMessage("/deploy z", id="own")]})
+    assert talk.loaded == ["deploy"]
+    talk.call(unload("deploy"))
+    talk.say(given={"messages": [HumanMessage("/a 1", id="again")]})
+    talk.say(call_tools(unload("a")), given={"messages": []})
+    assert talk.loaded == []
+    talk.say(given={"messages": [HumanMessage("/a 1", id="again")]})
+    assert talk.loaded == []
+    compacted = [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage("/a 1", id="again")]
+    talk.say(given={"messages": compacted})
+    assert talk.loaded == []
+
+
+@both_modes
+def test_a_command_on_a_resumed_thread(mode: Mode, tmp_path: Path) -> None:
+    """Another process goes on with the thread: the old message starts nothing, a new one does."""
+    library(tmp_path)
+    talk = Conversation(mode, skills(tmp_path))
+    talk.say(given="/a 1")
+    talk.call(unload("a"))
+    again = create_agent(talk.model, middleware=[skills(tmp_path)], checkpointer=talk.agent.checkpointer)
+    run(mode, again, {"messages": []}, talk.config)
+    assert talk.loaded == []
+    run(mode, again, "/a 2", talk.config)
+    assert talk.loaded == ["a"]
+    assert "a with <2>" in talk.model.requests[-1].text
+
+
+@both_modes
+def test_a_sub_agents_task_is_not_the_users_word(mode: Mode, tmp_path: Path) -> None:
+    """A model that writes `/pay` into a task, or as the argument of another tool's agent, starts nothing by it."""
+    library(tmp_path)
+    middleware = skills(tmp_path)
+    model = ScriptedChatModel(
+        replies=[
+            call_tools(("task", {"description": "/pay 5", "subagent_type": "general-purpose"})),
+            "sub-agent done",
+            call_tools(("hand_over", {"text": "/pay 6"})),
+            "inner done",
+        ]
+    )
+    inner: Any = create_agent(model, middleware=[middleware])
+
+    @tool
+    def hand_over(text: str) -> str:
+        """Give the text to another agent."""
+        return str(inner.invoke({"messages": [HumanMessage(text)]})["messages"][-1].text)
+
+    agent = create_deep_agent(model, tools=[hand_over], middleware=[middleware], backend=disk(tmp_path))
+    run(mode, agent, "go")
+    assert len(model.requests) == 5
+    assert [place for place, request in enumerate(model.requests) if "Text of pay" in request.text] == []
+
+
+@both_modes
+def test_a_sub_agent_with_skills_of_its_own_takes_no_commands_from_the_model(mode: Mode, tmp_path: Path) -> None:
+    """The same holds where only the sub-agent has skills."""
+    library(tmp_path)
+    model = ScriptedChatModel(
+        replies=[call_tools(("task", {"description": "/pay 5", "subagent_type": "payer"})), "sub-agent done"]
+    )
+    payer: Any = {"name": "payer", "description": "Pays.", "system_prompt": "Pay.", "middleware": [skills(tmp_path)]}
+    agent = create_deep_agent(model, subagents=[payer], backend=disk(tmp_path))
+    run(mode, agent, "go")
+    assert len(model.requests) == 3
+    assert "Text of pay" not in "".join(request.text for request in model.requests)
+
+
+@both_modes
+def test_a_message_that_others_edit(mode: Mode, tmp_path: Path) -> None:
+    """What another middleware makes of the message before skills look is what counts."""
+    library(tmp_path)
+
+    class Edits(AgentMiddleware[Any, Any]):
+        """Changes a secret in the user's message, by its id."""
+
+        tools = ()
+
+        def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002
+            """Hide the secret."""
+            last = state["messages"][-1]
+            return {"messages": [last.model_copy(update={"content": str(last.text).replace("4711", "(hidden)")})]}
+
+        async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+            """Hide the secret."""
+            return self.before_model(state, runtime)
+
+    talk = Conversation(mode, Edits(), skills(tmp_path))
+    talk.say(given="/deploy 4711")
+    assert "deploy with <(hidden)>" in talk.model.requests[0].text
+    assert "4711" not in talk.model.requests[0].text
+
+
+@both_modes
+def test_a_command_and_a_pin_of_one_name(mode: Mode, tmp_path: Path) -> None:
+    """One text, with the arguments that were given: the command's, or the pin's where the command has none."""
+    library(tmp_path)
+    middleware = skills(tmp_path)
+    for message, pins, text in (
+        ("/deploy x", ["deploy"], "deploy with <x>"),
+        ("/deploy x", [{"name": "deploy", "arguments": "y"}], "deploy with <x>"),
+        ("/deploy", [{"name": "deploy", "arguments": "y"}], "deploy with <y>"),
+        ("/a", ["deploy", {"name": "deploy", "arguments": "y"}, "deploy"], "deploy with <y>"),
+    ):
+        talk = Conversation(mode, middleware)
+        talk.say(given={"messages": [HumanMessage(message)], "pinned_skills": pins})
+        assert talk.model.requests[0].text.count("Text of deploy") == 1, message
+        assert text in talk.model.requests[0].text, message
+
+
+@both_modes
+def test_budgets_count_commands_and_do_not_refuse_them(mode: Mode, tmp_path: Path) -> None:
+    """The user's word is counted: the model's next load is refused."""
+    library(tmp_path)
+    talk = Conversation(mode, skills(tmp_path, max_loaded_skills=1))
+    [answer] = talk.say(call_tools(load("c")), given="/a /b x")
+    assert talk.loaded == ["a", "b"]
+    assert answer.status == "error"
+
+
+@both_modes
+def test_a_broken_skill_is_told(mode: Mode, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`/broken` leaves the problem that says what is wrong, an event and a log line."""
+    library(tmp_path)
+    model = ScriptedChatModel(replies=[])
+    agent: Any = create_agent(model, middleware=[skills(tmp_path)], checkpointer=InMemorySaver())
+    config: RunnableConfig = {"configurable": {"thread_id": "t"}}
+    given = {"messages": [HumanMessage("/broken x")]}
+    if mode == "sync":
+        events = list(agent.stream(given, config, stream_mode="custom"))
+    else:
+
+        async def collect() -> list[Any]:
+            return [event async for event in agent.astream(given, config, stream_mode="custom")]
+
+        events = asyncio.run(collect())
+    assert [(event["type"], event["skill"], event["trigger"]) for event in events] == [
+        ("skill.refused", "broken", "user")
+    ]
+    codes = [found["code"] for found in agent.get_state(config).values["skills_problems"]]
+    assert "description-missing" in codes
+    assert any("/broken" in record.getMessage() for record in caplog.records)
+
+
+def test_inside_astream_events(tmp_path: Path) -> None:
+    """A command works in `astream_events`, and its load is an event of the custom stream."""
+    library(tmp_path)
+    model = ScriptedChatModel(replies=[])
+    agent: Any = create_agent(model, middleware=[skills(tmp_path)])
+
+    async def collect() -> list[Any]:
+        given = {"messages": [HumanMessage("/deploy x")]}
+        stream = agent.astream_events(given, version="v2", stream_mode=["custom", "values"])
+        return [event["data"]["chunk"] async for event in stream if event["event"] == "on_chain_stream"]
+
+    chunks = asyncio.run(collect())
+    loaded = [c[1] for c in chunks if isinstance(c, tuple) and c[0] == "custom"]
+    assert [(event["type"], event["trigger"]) for event in loaded] == [("skill.loaded", "user")]
+    assert {"source", "digest", "tokens", "resources"} <= loaded[0].keys()
+    assert "deploy with <x>" in model.requests[0].text
+
+
+def test_a_menu(tmp_path: Path) -> None:
+    """`slash_commands_for` lists what a user may start, with the hint, and nothing that is off."""
+    library(tmp_path)
+    middleware = skills(tmp_path, visibility={"a": "off", "b": "user-only", "c": "name-only"})
+    talk = Conversation("sync", middleware)
+    talk.say()
+    menu = {item["name"]: item for item in middleware.slash_commands_for(talk.state)}
+    assert sorted(menu) == sorted(["b", "c", "d", "e", "f", "g", "deploy", "pay", "周报"])
+    assert menu["pay"]["argument_hint"] == "[amount]"
+    assert menu["b"]["description"] == "Does a thing."

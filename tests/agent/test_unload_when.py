@@ -1,0 +1,110 @@
+"""`unload_when="cheap"`: an unload frees its slot at once, its text leaves when the prefix changes anyway."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents.middleware import SummarizationMiddleware
+
+from deepskills import SkillsMiddleware
+from support import MODES, Conversation, Mode, disk, load, skill_md, unload, write_files
+
+modes = pytest.mark.parametrize("mode", MODES)
+LONG = 2_000
+
+
+def talk(mode: Mode, root: Path, *others: Any, **options: Any) -> Conversation:
+    """Return a conversation with three skills of some 500 tokens and cheap unloading."""
+    write_files(root, {f"skills/{n}/SKILL.md": skill_md(n, body=f"{n} rule. " * (LONG // 8)) for n in ("a", "b", "c")})
+    settings = {"loaded_status": "conversation", "unload_when": "cheap", **options}
+    return Conversation(mode, SkillsMiddleware(backend=disk(root), sources=["/skills"], **settings), *others)
+
+
+def shown(conversation: Conversation) -> list[str]:
+    """Return the skills whose whole text is in the latest request."""
+    text = conversation.model.requests[-1].text
+    return [name for name in ("a", "b", "c") if f"{name} rule. {name} rule." in text]
+
+
+@modes
+def test_state_and_events_are_those_of_an_unload(mode: Mode, tmp_path: Path) -> None:
+    """The slot is free at once and the answer says that the text no longer applies; the request only grows."""
+    chat = talk(mode, tmp_path)
+    chat.call(load("a"))
+    before = [message.text for message in chat.model.requests[-1].messages]
+    [answer] = chat.call(unload("a"))
+    after = [message.text for message in chat.model.requests[-1].messages]
+    assert "no longer applies" in answer.text
+    assert chat.loaded == []
+    assert after[: len(before)] == before
+    assert shown(chat) == ["a"]
+
+
+@modes
+def test_the_text_leaves_when_a_load_needs_its_tokens(mode: Mode, tmp_path: Path) -> None:
+    """Lingering text counts until a load needs the room; then it leaves for good, and budgets hold."""
+    chat = talk(mode, tmp_path, max_loaded_tokens=1_500)
+    chat.call(load("a"), load("b"))
+    chat.call(unload("a"))
+    assert shown(chat) == ["a", "b"]
+    [answer] = chat.call(load("c"))
+    assert answer.status == "success"
+    assert shown(chat) == ["b", "c"]
+    chat.say("Fine.")
+    assert shown(chat) == ["b", "c"]
+    assert "text removed here" in chat.model.requests[-1].text
+
+
+@modes
+def test_the_text_leaves_with_a_changed_section(mode: Mode, tmp_path: Path) -> None:
+    """A catalog that changes breaks the prefix anyway, so what lingers goes with it and does not return."""
+    chat = talk(mode, tmp_path, refresh="run")
+    chat.call(load("a"))
+    chat.call(unload("a"))
+    assert shown(chat) == ["a"]
+    write_files(tmp_path, {"skills/d/SKILL.md": skill_md("d")})
+    chat.say("Fine.")
+    assert shown(chat) == []
+    chat.say("Fine.")
+    assert shown(chat) == []
+
+
+@modes
+def test_a_summary_takes_lingering_texts_along(mode: Mode, tmp_path: Path) -> None:
+    """After a summary no text of an unloaded skill is in a request, and no loaded one is missing."""
+    summary = SummarizationMiddleware(model=_summarizer(), trigger=("messages", 12), keep=("messages", 4))
+    chat = talk(mode, tmp_path, summary)
+    chat.call(load("a"), load("b"))
+    chat.call(unload("a"))
+    assert shown(chat) == ["a", "b"]
+    for _ in range(6):
+        chat.say("Fine.")
+    assert shown(chat) == ["b"]
+
+
+@modes
+def test_what_discovery_unloads_leaves_at_once(mode: Mode, tmp_path: Path) -> None:
+    """Only `unload_skill` is deferred: a skill whose file vanished is gone from the next request."""
+    chat = talk(mode, tmp_path, refresh="run")
+    chat.call(load("a"))
+    (tmp_path / "skills/a/SKILL.md").unlink()
+    chat.say("Fine.")
+    assert shown(chat) == []
+    assert chat.loaded == []
+
+
+@modes
+def test_a_reload_supersedes_what_lingers(mode: Mode, tmp_path: Path) -> None:
+    """Loaded again, the skill counts as loaded by its new text."""
+    chat = talk(mode, tmp_path)
+    chat.call(load("a"))
+    chat.call(unload("a"))
+    [answer] = chat.call(load("a"))
+    assert "<skill_content" in answer.text
+    assert chat.loaded == ["a"]
+
+
+def _summarizer() -> Any:
+    from deepskills.testing import ScriptedChatModel  # noqa: PLC0415 - the summary's own model
+
+    return ScriptedChatModel(replies=lambda _messages: "A summary.")
