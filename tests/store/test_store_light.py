@@ -225,7 +225,11 @@ def test_what_is_known_is_known_of_one_database(mode: Mode, any_sessions: Sessio
         asyncio.run(migrations.upgrade(url))
         seed(sessions, "alice", draft(f"of-{number}"))
     current: list[Sessions] = []
-    talk = Conversation(mode, DatabaseSkillAdapter(user_id="alice", db_session_factory=lambda: current[-1]()))
+
+    def open_session() -> Any:
+        return current[-1]()
+
+    talk = Conversation(mode, DatabaseSkillAdapter(user_id="alice", db_session_factory=open_session))
     for number in (0, 1, 0):
         current.append(tenants[number])
         talk.say("ok")
