@@ -33,7 +33,11 @@ INLINE_BYTES = 16 * 1024
 ZIP_TYPES = frozenset({"application/zip", "application/x-zip-compressed", "application/x-zip"})
 """Content types of archives."""
 
-_STRUCTURE = re.compile(rb'["\[{]|[^\s"\[\]{}:,]+')
+MAX_LITERAL_LENGTH = 64
+"""Longest number or word of JSON outside a string; to read a number of a million digits takes seconds."""
+
+_STEP = 256 * 1024
+_STRUCTURE = re.compile(rb'["\[{]|[^\s"\[\]{}:,]{1,%d}' % (MAX_LITERAL_LENGTH + 1))
 _IN_STRING = re.compile(rb'(?:[^"\\]{1,4096}|\\.){0,512}', re.DOTALL)
 
 # Two at a time: parsing holds the interpreter, and more would hold up those who wait for short work.
@@ -111,11 +115,17 @@ def check_values(body: bytes, at_most: int) -> None:
         SkillFormatError: If there are too many.
     """
     position, count = 0, 0
-    while (found := _STRUCTURE.search(body, position)) is not None:
+    while position < len(body):
+        found = _STRUCTURE.search(body, position, position + _STEP)
+        if found is None:
+            position += _STEP
+            continue
         position = found.end()
         count += 1
         if count > at_most:
             raise SkillFormatError(f"The body holds more than {at_most} values. Send fewer.")
+        if position - found.start() > MAX_LITERAL_LENGTH:
+            raise SkillFormatError("The body holds a number or word that is too long. Send values as the schema says.")
         if found[0] == b'"':
             position = _end_of_string(body, position)
 
