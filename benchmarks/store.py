@@ -64,7 +64,8 @@ async def fill(engine: AsyncEngine, start: int, stop: int, body: str = BODY) -> 
                 {
                     "id": uuid4(), "owner_id": None, "name": name, "name_key": name, "description": described,
                     "content": body, "frontmatter": None, "size": len(body), "revision": number + 1,
-                    "stamp": number + 1, "number": number + 1, "name_since": number + 1, "words": indexed_words(name, described, []),
+                    "stamp": number + 1, "number": number + 1, "name_since": number + 1,
+                    "words": indexed_words(name, described, []),
                 }
             )  # fmt: skip
         async with engine.begin() as connection:
