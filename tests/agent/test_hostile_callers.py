@@ -444,10 +444,11 @@ def test_an_optional_source_may_be_missing(mode: Mode, tmp_path: Path, caplog: p
     """A source that is optional and absent or empty leaves no problem and no log line; a plain one does."""
     library(tmp_path, "alpha")
     (tmp_path / "empty").mkdir()
-    for sources, codes in (
+    cases: Any = (
         (["/skills", OptionalSource("/mine"), OptionalSource("/empty", label="Mine")], []),
         (["/skills", "/mine"], ["source-missing"]),
-    ):
+    )
+    for sources, codes in cases:
         caplog.clear()
         talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=sources))
         talk.say()

@@ -89,7 +89,7 @@ def trial(mode: Mode, middleware: SkillsMiddleware) -> tuple[str, list[str], Con
 def test_hidden_skills_are_nowhere(mode: Mode, tmp_path: Path) -> None:
     """A skill that is off or for users alone is in no section, answer, search, suggestion or file tool of ours."""
     library(tmp_path)
-    offenders = []
+    offenders: list[Any] = []
     for visibility in ("user-only", "off"):
         for origin, options in by_rule(visibility).items():
             section, answers, talk = trial(mode, skills(tmp_path, **options))
@@ -189,7 +189,7 @@ def test_two_users_of_one_agent(mode: Mode, tmp_path: Path) -> None:
     model = ScriptedChatModel(
         replies=lambda messages: call_tools(load("deploy")) if messages[-1].type == "human" else "ok"
     )
-    agent = create_agent(
+    agent: Any = create_agent(
         model, middleware=[skills(tmp_path, visibility=rule)], context_schema=User, checkpointer=InMemorySaver()
     )
     for name, expected in (("ada", ["deploy"]), ("bob", [])):
@@ -230,7 +230,7 @@ def test_what_is_off_for_this_run_leaves_no_text_to_another_user(mode: Mode, tmp
         return "on" if skill["name"] != "deploy" or runtime.context.name == "ada" else "off"
 
     model = ScriptedChatModel(replies=[call_tools(load("deploy"))])
-    agent = create_agent(
+    agent: Any = create_agent(
         model, middleware=[skills(tmp_path, visibility=rule)], context_schema=User, checkpointer=InMemorySaver()
     )
     config: RunnableConfig = {"configurable": {"thread_id": "t"}}
