@@ -131,7 +131,7 @@ def documented_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
 
 def invalid(errors: Iterable[Any]) -> JSONResponse:
     """Return the answer to a request of which these parts are invalid; the first few are named."""
-    details = []
+    details: list[ErrorDetail] = []
     for problem in errors:
         if len(details) == MAX_DETAILS:
             break

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
@@ -77,24 +77,31 @@ class Settings:
 
 
 class Parts:
-    """The dependencies of operations, made for one router."""
+    """The dependencies of operations, made for one router: each is a function for `Depends`."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        current_user = settings.current_user
 
-        async def user(given: Annotated[object, Depends(current_user)]) -> str | None:
+        async def user(given: Annotated[object, Depends(settings.current_user)]) -> str | None:
             return checked_user(given)
 
         async def writer(known: Annotated[str | None, Depends(user)]) -> str:
             return signed_in(known)
 
-        self.user: Any = Annotated[str | None, Depends(user)]
-        self.writer: Any = Annotated[str, Depends(writer)]
-        self.service: Any = Annotated[SkillService, Depends(self._open_service)]
-        self._writer = writer
+        async def raw_body(request: Request, _writer: Annotated[str, Depends(writer)]) -> bytes:
+            return await bounded_body(request, settings.max_request_bytes)
 
-    async def _open_service(self) -> AsyncIterator[SkillService]:
+        self.user = user
+        """Who asks, or `None` for nobody."""
+
+        self.writer = writer
+        """Who asks, if somebody does."""
+
+        self.raw_body = raw_body
+        """The body's bytes, read once the writer is known."""
+
+    async def service(self) -> AsyncIterator[SkillService]:
+        """Open a service with a session of its own."""
         settings = self.settings
         async with settings.session_factory() as session:
             yield SkillService(
@@ -106,21 +113,13 @@ class Parts:
                 retention=settings.retention,
             )
 
-    def raw_body(self) -> Any:  # noqa: ANN401 - an annotation
-        """Return the annotation of a parameter that is the body's bytes, read once the writer is known."""
+    def body(self, model: type[ModelT]) -> Callable[..., Coroutine[Any, Any, ModelT]]:
+        """Return the dependency on the body as a model, read once the writer is known."""
 
-        async def read(request: Request, _writer: Annotated[str, Depends(self._writer)]) -> bytes:
-            return await bounded_body(request, self.settings.max_request_bytes)
-
-        return Annotated[bytes, Depends(read)]
-
-    def body(self, model: type[ModelT]) -> Any:  # noqa: ANN401 - an annotation
-        """Return the annotation of a parameter that is the body as a model, read once the writer is known."""
-
-        async def read(request: Request, raw: self.raw_body()) -> ModelT:  # type: ignore[valid-type]
+        async def read(request: Request, raw: Annotated[bytes, Depends(self.raw_body)]) -> ModelT:
             return await self.parse(model, request, raw)
 
-        return Annotated[model, Depends(read)]
+        return read
 
     async def parse(self, model: type[ModelT], request: Request, raw: bytes) -> ModelT:
         """Return a body as a model, parsed where nobody waits for it."""

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from deepskills.store._http_answers import Answer, DiffSchema, Page, VersionSchema, documented_errors
 from deepskills.store._http_bodies import beside_the_loop
@@ -18,6 +18,7 @@ from deepskills.store._http_parts import (
     written,
 )
 from deepskills.store._schemas import SkillSchema
+from deepskills.store._service import SkillService
 
 MAX_PAGE = 500
 """How many entries a page has at most."""
@@ -40,7 +41,8 @@ Revision = Annotated[int, Path(ge=1, lt=1 << 63)]
 
 def add_versions(router: APIRouter, parts: Parts) -> None:
     """Add the operations on versions. They are for those who may write the skill."""
-    service_type, writer_type = parts.service, parts.writer
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    writer_type = Annotated[str, Depends(parts.writer)]
 
     @router.get(
         "/skills/{skill_id}/versions", response_model=Page[VersionSchema], responses=documented_errors(403, 404)
@@ -92,7 +94,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
         skill_id: UUID, old: Revision, new: Revision, service: service_type, user: writer_type
     ) -> Response:
         """Get what changed between two revisions of a skill, as a unified diff."""
-        diff: str = await service.diff_versions(skill_id, old, new, user)
+        diff = await service.diff_versions(skill_id, old, new, user)
         shown = DiffSchema(old=old, new=new, diff=diff[:MAX_DIFF_LENGTH], is_cut=len(diff) > MAX_DIFF_LENGTH)
         return as_json(await beside_the_loop(len(shown.diff), lambda: written(shown)))
 

@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query, Request, Response, Security
+from fastapi import APIRouter, Depends, Path, Query, Request, Response, Security
 from fastapi.security.base import SecurityBase
 from pydantic import BaseModel
 
@@ -36,6 +36,7 @@ from deepskills.store._schemas import (
     SkillSchema,
     SkillUpdate,
 )
+from deepskills.store._service import SkillService
 from deepskills.store._view import SessionFactory
 
 __all__ = ["create_skills_router"]
@@ -92,7 +93,8 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
     router = APIRouter(
         tags=["skills"],
         route_class=route_class(settings.challenge),
-        dependencies=[] if security is None else [Security(security)],
+        # Each scheme is callable, though their common class is not.
+        dependencies=[] if security is None else [Security(cast("Any", security))],
     )
     parts = Parts(settings)
     _add_skills(router, parts)
@@ -108,8 +110,11 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
 
 def _add_skills(router: APIRouter, parts: Parts) -> None:
     """Add the operations on skills as values."""
-    service_type, user_type, writer_type = parts.service, parts.user, parts.writer
-    new_skill, changes = parts.body(SkillCreate), parts.body(SkillUpdate)
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    user_type = Annotated[str | None, Depends(parts.user)]
+    writer_type = Annotated[str, Depends(parts.writer)]
+    new_skill = Annotated[SkillCreate, Depends(parts.body(SkillCreate))]
+    changes = Annotated[SkillUpdate, Depends(parts.body(SkillUpdate))]
 
     @router.get("/skills", response_model=Page[SkillSchema], responses=documented_errors(403))
     async def list_skills(  # noqa: PLR0913, PLR0917 - query parameters
@@ -198,8 +203,10 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
 
 def _add_saving(router: APIRouter, parts: Parts) -> None:
     """Add the operations on files and on whole skills."""
-    service_type, writer_type, raw_body = parts.service, parts.writer, parts.raw_body()
-    new_file = parts.body(SkillFileCreate)
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    writer_type = Annotated[str, Depends(parts.writer)]
+    raw_body = Annotated[bytes, Depends(parts.raw_body)]
+    new_file = Annotated[SkillFileCreate, Depends(parts.body(SkillFileCreate))]
     limits = parts.settings.limits
     file_path = Annotated[str, Path(max_length=MAX_QUERY_LENGTH, examples=["references/guide.md"])]
 
