@@ -30,6 +30,7 @@ from langgraph.runtime import Runtime
 from library import write_library
 from measure import RUNS, Row, compare, markdown_table, seconds
 from prompt_cache import measure as measure_prompt_cache
+from scale import scale_rows
 from search import quality, speed
 from startup import startup_row
 from suggestion_rows import suggestion_rows
@@ -39,6 +40,7 @@ from deepskills import SkillsMiddleware, read_skill
 from deepskills._backend.plan import adrive
 from deepskills._catalog.entries import SkillEntry
 from deepskills._files.contents import read_contents
+from store import store_rows
 
 SOURCES = ["/skills"]
 DELAY = 0.02
@@ -339,10 +341,12 @@ def rows() -> Iterator[Row]:
         yield from rounds_rows(base / "slow")
         yield prompt_row(roots[1_000])
         yield from footprint_rows(roots)
+        yield from scale_rows(roots[10_000])
     yield from conversation_rows()
     yield hostile_row()
     yield from search_rows()
     yield from suggestion_rows()
+    yield from store_rows()
 
 
 def table(found: Sequence[Row]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
 
 from deepskills import Refuse, SkillExtension, SkillLoad, SkillRun, SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -35,5 +36,5 @@ if __name__ == "__main__":
         backend = FilesystemBackend(root_dir=Path(__file__).parent)
         skills = SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[extension])
         model = ScriptedChatModel(replies=[call_tools(("load_skill", {"skill_name": "release-notes"}))])
-        create_agent(model, middleware=[skills]).invoke({"messages": [("user", "Write the release notes.")]})
+        create_agent(model, middleware=[skills]).invoke({"messages": [HumanMessage("Write the release notes.")]})
         print(f"{hour} o'clock:", dict(extension.loads))

@@ -51,7 +51,7 @@ def main() -> None:
             call_tools(run_script("profile_csv.py", "$(cat /etc/passwd)")),
             "North sold for 10, south for 30.",
         )
-        agent = create_agent(model, middleware=[skills])
+        agent: Any = create_agent(model, middleware=[skills])
         given = {"messages": [HumanMessage("Fetch the sales of May and profile them.")]}
         for kind, event in agent.stream(given, stream_mode=["custom", "updates"]):
             if kind == "custom" and event["type"] == "skill.script":

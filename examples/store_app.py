@@ -8,11 +8,21 @@ On PostgreSQL, or to keep the server running:
 
     python examples/store_app.py --database postgresql://user:secret@localhost/skills
     python examples/store_app.py --serve 8000
+    python examples/store_app.py --token alice    # prints a token for requests: "Authorization: Bearer ..."
+
+Tokens are signed with the key in `SKILLS_SECRET`, and expire after an hour. Without a key one is made up for this run.
 """
 
 import argparse
 import asyncio
+import base64
+import binascii
+import hmac
+import json
+import os
+import secrets
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +31,8 @@ from typing import Annotated, Any
 
 import httpx
 import uvicorn
-from fastapi import FastAPI, Header
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from langchain.agents import create_agent
 from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
@@ -43,9 +54,51 @@ class User:
     user_id: str | None
 
 
-def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
-    """Tell who asks. A real application checks a token here; never trust a header that a client can set."""
-    return x_user
+class Tokens:
+    """Signs and checks tokens: who, until when, and a signature over both that only the holder of the key can make."""
+
+    def __init__(self, key: bytes, lifetime: float = 3_600) -> None:
+        self._key = key
+        self._lifetime = lifetime
+
+    def issue(self, user: str) -> str:
+        claims = json.dumps({"user": user, "until": time.time() + self._lifetime}).encode()
+        return f"{_text(claims)}.{_text(self._signature(claims))}"
+
+    def user_of(self, token: str) -> str | None:
+        """Return whose token it is; `None` if it is forged, spoiled or too old."""
+        try:
+            claims, signature = (_raw(part) for part in token.split("."))
+        except ValueError:
+            return None
+        # Nothing in the claims is looked at before the signature is known to be right.
+        if not hmac.compare_digest(signature, self._signature(claims)):
+            return None
+        known = json.loads(claims)
+        return str(known["user"]) if known["until"] > time.time() else None
+
+    def _signature(self, claims: bytes) -> bytes:
+        return hmac.digest(self._key, claims, "sha256")
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _raw(text: str) -> bytes:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+tokens = Tokens(os.environ.get("SKILLS_SECRET", "").encode() or secrets.token_bytes(32))
+bearer = HTTPBearer(auto_error=False)
+
+
+def current_user(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> str | None:
+    """Tell who asks, by the token that they send."""
+    return None if given is None else tokens.user_of(given.credentials)
 
 
 def user_of_run(runtime: Runtime[User]) -> str | None:
@@ -54,7 +107,8 @@ def user_of_run(runtime: Runtime[User]) -> str | None:
 
 def build_app(sessions: Sessions) -> FastAPI:
     app = FastAPI(title="Skill store")
-    app.include_router(create_skills_router(sessions, current_user), prefix="/api/v1")
+    # `current_user` declares itself how clients sign in.
+    app.include_router(create_skills_router(sessions, current_user, security=None), prefix="/api/v1")
     return app
 
 
@@ -101,17 +155,24 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
     await task
 
 
+def signed(user: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {tokens.issue(user)}"}
+
+
 async def play(sessions: Sessions, model: BaseChatModel) -> None:
     """Post a skill as Alice, then ask the agent as Alice and as Bob."""
     async with serving(build_app(sessions)) as address, httpx.AsyncClient(base_url=address) as client:
-        answer = await client.post("/skills", json=posted_skill(), headers={"x-user": "alice"})
+        answer = await client.post("/skills", json=posted_skill(), headers=signed("alice"))
         if answer.status_code == httpx.codes.CONFLICT:
             print("alice has the skill already")
         else:
             data = answer.raise_for_status().json()["data"]
             print(f"alice posted {data['name']} with {len(data['files'])} files")
+        forged = signed("alice")["Authorization"][:-4] + "AAAA"
+        refused = await client.post("/skills", json=posted_skill(), headers={"Authorization": forged})
+        print(f"a forged token: {refused.status_code} {refused.headers['www-authenticate']}")
         for user in ("alice", "bob"):
-            listed = (await client.get("/skills", headers={"x-user": user})).json()["data"]
+            listed = (await client.get("/skills", headers=signed(user))).json()["data"]
             print(f"{user} sees: {', '.join(skill['name'] for skill in listed) or 'no skills'}")
     agent = build_agent(model, sessions)
     for user in ("alice", "bob"):
@@ -126,8 +187,12 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description="Skills in a database, over HTTP and in an agent.")
     parser.add_argument("--database", help="a database URL; a temporary SQLite file by default")
     parser.add_argument("--serve", type=int, metavar="PORT", help="only serve HTTP, until stopped")
+    parser.add_argument("--token", metavar="USER", help="print a token for a user, and end")
     parser.add_argument("--model", help="a real model as provider:name; needs that provider's key")
     arguments = parser.parse_args()
+    if arguments.token:
+        print(tokens.issue(arguments.token))
+        return
     with tempfile.TemporaryDirectory() as directory:
         engine = create_store_engine(arguments.database or f"sqlite:///{directory}/skills.db")
         try:

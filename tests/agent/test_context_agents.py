@@ -345,12 +345,11 @@ def test_every_request_holds_each_loaded_text_once(mode: Mode, loss: Loss, tmp_p
 
 
 @losses
-@modes
-def test_deepagents_own_class_loses_the_text(mode: Mode, loss: Loss, tmp_path: Path) -> None:
+def test_deepagents_own_class_loses_the_text(loss: Loss, tmp_path: Path) -> None:
     """The same thread under deepagents' own class loses what was read: the losses here are real ones."""
     loss.write(tmp_path)
     skills = DeepAgentsSkillsMiddleware(backend=FilesystemBackend(root_dir=tmp_path), sources=["/skills"])
-    talk = start(mode, loss, skills, tmp_path)
+    talk = start("sync", loss, skills, tmp_path)
     reading = [call_tools(("read_file", {"file_path": f"/skills/{n}/SKILL.md", "limit": 9_999})) for n in NAMES]
 
     talk.say(*reading, text=loss.question)

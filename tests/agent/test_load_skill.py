@@ -17,7 +17,7 @@ from langgraph.types import Command
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import call_tools
-from support import MODES, Conversation, Mode, disk, load, loaded_in, skill_md, unload, write_files
+from support import MODES, Conversation, Mode, disk, load, loaded_in, skill_md, unload, without_origin, write_files
 
 pytestmark = pytest.mark.parametrize("mode", MODES)
 
@@ -123,8 +123,8 @@ def test_a_new_thread_has_nothing_loaded(mode: Mode, tmp_path: Path) -> None:
     assert conversation.state["skill_resources"] == {}
 
 
-def test_the_tool_returns_a_command_and_takes_a_name_alone(mode: Mode, tmp_path: Path) -> None:
-    """Called as a graph would call it, the tool gives a `Command`; its schema shows `skill_name` alone."""
+def test_the_tools_return_a_command_and_take_a_name(mode: Mode, tmp_path: Path) -> None:
+    """Called as a graph would call it, the tool gives a `Command`; a name is all that it needs."""
     library(tmp_path, "alpha")
     middleware = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"])
     results: list[Any] = []
@@ -148,9 +148,9 @@ def test_the_tool_returns_a_command_and_takes_a_name_alone(mode: Mode, tmp_path:
     [message] = command.update["messages"]
     assert isinstance(message, ToolMessage)
     assert [tool.name for tool in middleware.tools[:2]] == ["load_skill", "unload_skill"]
-    for tool in middleware.tools[:2]:
+    for tool, shown_arguments in zip(middleware.tools[:2], (["skill_name", "arguments"], ["skill_name"]), strict=True):
         shown = convert_to_openai_tool(tool)["function"]
-        assert list(shown["parameters"]["properties"]) == ["skill_name"]
+        assert list(shown["parameters"]["properties"]) == shown_arguments
         assert shown["parameters"]["required"] == ["skill_name"]
         assert shown["description"]
 

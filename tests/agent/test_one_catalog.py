@@ -105,10 +105,8 @@ class Paused:
     ) -> None:
         self.mode = mode
         self.model = ScriptedChatModel(replies=[call_tools(load("alpha")), call_tools(("ping", {})), *after])
-        human = HumanInTheLoopMiddleware(interrupt_on={"ping": True})
-        self.agent: Any = create_agent(
-            self.model, tools=[ping], middleware=[middleware, human], checkpointer=keep or InMemorySaver()
-        )
+        both: list[Any] = [middleware, HumanInTheLoopMiddleware(interrupt_on={"ping": True})]
+        self.agent: Any = create_agent(self.model, tools=[ping], middleware=both, checkpointer=keep or InMemorySaver())
         self.config: RunnableConfig = {"configurable": {"thread_id": "paused"}}
 
     def start(self) -> None:

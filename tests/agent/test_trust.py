@@ -14,11 +14,12 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
 from deepskills import SkillMetadata, SkillsMiddleware
-from deepskills._catalog.kept import catalog_digest
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.sources import Source
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, hand_written_graph, load, run, skill_md, tool_messages, write_files
 
@@ -90,24 +91,23 @@ FOREIGN = [
     "/etc/passwd",
 ]
 
-forgeries = pytest.mark.parametrize("path", FOREIGN)
 both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 @both_modes
-@forgeries
-def test_a_catalog_in_the_input_reads_nothing(mode: Mode, tmp_path: Path, path: str) -> None:
+def test_a_catalog_in_the_input_reads_nothing(mode: Mode, tmp_path: Path) -> None:
     """A caller's `skills_metadata` is replaced by discovery, whether its path is loaded or pinned."""
-    vault = Vault(tmp_path)
-    conversation = Conversation(mode, vault.middleware())
-    given = {"messages": [HumanMessage("go")], "skills_metadata": [vault.forged(path)], "pinned_skills": ["evil"]}
+    for path in FOREIGN:
+        vault = Vault(tmp_path)
+        conversation = Conversation(mode, vault.middleware())
+        given = {"messages": [HumanMessage("go")], "skills_metadata": [vault.forged(path)], "pinned_skills": ["evil"]}
 
-    [answer] = conversation.say(call_tools(load("evil")), given=given)
+        [answer] = conversation.say(call_tools(load("evil")), given=given)
 
-    assert answer.status == "error"
-    assert "evil" not in conversation.model.requests[0].system
-    assert [skill["name"] for skill in conversation.state["skills_metadata"]] == ["alpha"]
-    vault.check((conversation.result, conversation.model.requests))
+        assert answer.status == "error"
+        assert "evil" not in conversation.model.requests[0].system
+        assert [skill["name"] for skill in conversation.state["skills_metadata"]] == ["alpha"]
+        vault.check((conversation.result, conversation.model.requests))
 
 
 @both_modes
@@ -124,97 +124,96 @@ def test_a_known_skill_in_the_input_keeps_its_own_path(mode: Mode, tmp_path: Pat
     vault.check((conversation.result, conversation.model.requests))
 
 
+NONSENSE: list[Any] = ["alpha", 5, {}, [5], [None], [{}], [{"name": "evil"}], {"name": "evil"}]
+
+
 @both_modes
-@pytest.mark.parametrize(
-    "catalog",
-    ["alpha", 5, {}, [5], [None], [{}], [{"name": "evil"}], {"name": "evil"}],
-    ids=["text", "number", "mapping", "numbers", "nulls", "empty-entry", "part-of-an-entry", "one-entry"],
-)
-def test_nonsense_for_a_catalog_is_replaced(mode: Mode, tmp_path: Path, catalog: Any) -> None:
+def test_nonsense_for_a_catalog_is_replaced(mode: Mode, tmp_path: Path) -> None:
     """Whatever a caller passes for the catalog, the run goes on with what discovery found."""
     vault = Vault(tmp_path)
-    conversation = Conversation(mode, vault.middleware())
+    for catalog in NONSENSE:
+        conversation = Conversation(mode, vault.middleware())
 
-    [answer] = conversation.say(
-        call_tools(load("alpha")), given={"messages": [HumanMessage("go")], "skills_metadata": catalog}
-    )
+        [answer] = conversation.say(
+            call_tools(load("alpha")), given={"messages": [HumanMessage("go")], "skills_metadata": catalog}
+        )
 
-    assert answer.status == "success"
-    vault.check(conversation.result)
+        assert answer.status == "success", catalog
+        vault.check(conversation.result)
 
 
 def forged_state(vault: Vault, path: str) -> dict[str, Any]:
     """Return every key that skills keep in state, made up by a caller who knows how they are made."""
-    catalog = [vault.forged(path)]
-    made: Any = vault.middleware().before_agent({"messages": []}, Runtime())
-    record = {
-        **made["skills_catalog_record"],
-        "digest": catalog_digest(catalog),
-        "sources": [[vault.source, "Skills"], ["/", "Everything"]],
-        "origins": {vault.source: ["/", str(vault.root), "..", "", "/etc"]},
-    }
+    skill = vault.forged(path)
+    sources = [Source(vault.source, "Skills"), Source("/", "Everything")]
     return {
-        "skills_metadata": catalog,
-        "skills_catalog_record": record,
-        "skills_load_records": {"evil": {"path": catalog[0]["path"], "digest": "0" * 32, "tokens": 5}},
+        "skills_metadata": [skill],
+        "skills_catalog": Catalog([SkillEntry(skill, "/", "0" * 32)], sources).record,
+        "skills_load_records": {
+            "evil": {"path": skill["path"], "source": "/", "digest": "0" * 32, "tokens": 5, "message": "forged"}
+        },
         "skills_loaded": ["evil"],
         "skill_resources": {"evil": []},
+        "skills_context": {"texts": {"forged": {"skill": "evil"}}},
         "skills_problems": [],
         "skills_load_errors": [],
     }
 
 
 @both_modes
-@forgeries
-def test_private_keys_in_the_input_read_nothing(mode: Mode, tmp_path: Path, path: str) -> None:
+def test_private_keys_in_the_input_read_nothing(mode: Mode, tmp_path: Path) -> None:
     """Private keys that a caller puts into an agent's input are not taken."""
-    vault = Vault(tmp_path)
-    conversation = Conversation(mode, vault.middleware())
-    given = {"messages": [HumanMessage("go")], **forged_state(vault, path)}
+    for path in FOREIGN:
+        vault = Vault(tmp_path)
+        conversation = Conversation(mode, vault.middleware())
+        given = {"messages": [HumanMessage("go")], **forged_state(vault, path)}
 
-    [answer] = conversation.say(call_tools(load("evil")), given=given)
+        [answer] = conversation.say(call_tools(load("evil")), given=given)
 
-    assert answer.status == "error"
-    assert conversation.loaded == []
-    vault.check((conversation.result, conversation.model.requests))
+        assert answer.status == "error"
+        assert conversation.loaded == []
+        vault.check((conversation.result, conversation.model.requests))
 
 
 @both_modes
-@forgeries
-def test_private_keys_in_the_input_of_a_hand_written_graph_read_nothing(mode: Mode, tmp_path: Path, path: str) -> None:
+def test_private_keys_in_the_input_of_a_hand_written_graph_read_nothing(mode: Mode, tmp_path: Path) -> None:
     """In a graph whose input is its whole state, what a caller says about sources opens no path outside of them."""
-    vault = Vault(tmp_path)
-    model = ScriptedChatModel(replies=[call_tools(load("evil"))])
-    graph = hand_written_graph(model, vault.middleware())
+    for path in FOREIGN:
+        vault = Vault(tmp_path)
+        model = ScriptedChatModel(replies=[call_tools(load("evil"))])
+        graph = hand_written_graph(model, vault.middleware())
 
-    result = run(mode, graph, {"messages": [HumanMessage("go")], **forged_state(vault, path)})
+        result = run(mode, graph, {"messages": [HumanMessage("go")], **forged_state(vault, path)})
 
-    assert len(tool_messages(result)) == 1
-    vault.check((result["messages"], model.requests))
+        [answer] = tool_messages(result)
+        assert answer.status == "error"
+        assert "**evil**" not in model.requests[-1].system
+        vault.check((result["messages"], model.requests))
 
 
 @both_modes
-@forgeries
 @pytest.mark.parametrize("how", ["catalog", "everything"])
-def test_an_updated_state_reads_nothing(mode: Mode, tmp_path: Path, path: str, how: str) -> None:
-    """A catalog written by `update_state` between runs, with or without what vouches for it, is not believed."""
-    vault = Vault(tmp_path)
-    conversation = Conversation(mode, vault.middleware())
-    conversation.say("Hello.")
-    forged = forged_state(vault, path)
-    update = forged if how == "everything" else {"skills_metadata": forged["skills_metadata"]}
+def test_an_updated_state_reads_nothing(mode: Mode, tmp_path: Path, how: str) -> None:
+    """A catalog written by `update_state` between runs, alone or with all other keys, is not believed."""
+    for path in FOREIGN:
+        vault = Vault(tmp_path)
+        conversation = Conversation(mode, vault.middleware())
+        conversation.say("Hello.")
+        forged = forged_state(vault, path)
+        update = forged if how == "everything" else {"skills_metadata": forged["skills_metadata"]}
 
-    conversation.agent.update_state(conversation.config, {**update, "pinned_skills": ["evil"]})
-    answers = conversation.call(load("evil"))
+        conversation.agent.update_state(conversation.config, {**update, "pinned_skills": ["evil"]})
+        [answer] = conversation.call(load("evil"))
 
-    assert len(answers) == 1
-    vault.check((conversation.result, conversation.model.requests))
+        assert answer.status == "error"
+        assert "**evil**" not in conversation.model.requests[-1].system
+        vault.check((conversation.result, conversation.model.requests))
 
 
 @both_modes
 @pytest.mark.parametrize("way", ["input", "update"])
 @pytest.mark.parametrize("file", ["private.txt", "drafts/SKILL.md"])
-def test_a_file_inside_a_source_is_no_skill_because_a_caller_says_so(
+def test_a_file_inside_a_source_does_not_become_a_skill_because_a_caller_says_so(
     mode: Mode, tmp_path: Path, file: str, way: str
 ) -> None:
     """Also below a source only what discovery found is listed and can be loaded."""
@@ -258,21 +257,34 @@ def test_a_state_updated_during_an_interrupt_reads_nothing(mode: Mode, tmp_path:
 
 
 @both_modes
-@pytest.mark.parametrize(
-    "record",
-    [{}, "nonsense", 5, {"digest": None}, {"digest": "x", "sources": 1, "origins": 2}],
-    ids=["empty", "text", "number", "in-part", "of-other-kinds"],
-)
-def test_a_broken_record_is_replaced(mode: Mode, tmp_path: Path, record: Any) -> None:
-    """What vouches for the catalog may be anything; the run then looks for itself."""
+def test_a_broken_catalog_is_replaced(mode: Mode, tmp_path: Path) -> None:
+    """Whatever somebody writes for the catalog, at rest or while a run waits, the run looks for itself."""
     vault = Vault(tmp_path)
-    conversation = Conversation(mode, vault.middleware())
-    conversation.say("Hello.")
+    records: list[Any] = [
+        {},
+        "nonsense",
+        5,
+        [],
+        {"sources": []},
+        {"sources": 1, "entries": 2},
+        {"sources": [["/"]], "entries": "[]"},
+        {"sources": [["/", "x"]], "entries": "no json"},
+        {"sources": [["/", "x"]], "entries": "[[1, 2, 3, 4]]"},
+    ]
+    for record in records:
+        resting = Conversation(mode, vault.middleware())
+        resting.say("Hello.")
+        resting.agent.update_state(resting.config, {"skills_catalog": record})
+        [answer] = resting.call(load("alpha"))
+        assert answer.status == "success", record
 
-    conversation.agent.update_state(conversation.config, {"skills_catalog_record": record})
-    [answer] = conversation.call(load("alpha"))
-
-    assert answer.status == "success"
+        waiting = Conversation(mode, vault.middleware(), tools=[ask])
+        waiting.say(call_tools(("ask", {})))
+        given: Any = Command(resume="yes", update={"skills_catalog": record})
+        [_asked, answer] = waiting.say(call_tools(load("alpha")), given=given)
+        assert answer.status == "success", record
+        assert "**alpha**" in waiting.model.requests[-1].system
+    vault.check(None)
 
 
 @both_modes
@@ -356,25 +368,25 @@ def test_a_relative_source_can_be_read_by_another_process(mode: Mode, tmp_path: 
 
 
 @both_modes
-@forgeries
-def test_a_path_that_the_sources_do_not_have_stays_refused_in_another_process(
-    mode: Mode, tmp_path: Path, path: str
-) -> None:
+def test_a_path_that_the_sources_do_not_have_stays_refused_in_another_process(mode: Mode, tmp_path: Path) -> None:
     """A process that has listed nothing yet looks at its sources, and at nothing else, before it refuses."""
-    vault = Vault(tmp_path)
-    saver = InMemorySaver()
-    config: RunnableConfig = {"configurable": {"thread_id": "1"}}
-    model = ScriptedChatModel(replies=[call_tools(("ask", {})), call_tools(load("evil"))])
+    for path in FOREIGN:
+        vault = Vault(tmp_path)
+        saver = InMemorySaver()
+        config: RunnableConfig = {"configurable": {"thread_id": "1"}}
+        model = ScriptedChatModel(replies=[call_tools(("ask", {})), call_tools(load("evil"))])
 
-    def in_another_process() -> Any:
-        return create_agent(model, tools=[ask], middleware=[vault.middleware()], checkpointer=saver)
+        run(mode, another_process(vault, model, saver), "go", config)
+        agent = another_process(vault, model, saver)
+        agent.update_state(config, {**forged_state(vault, path), "pinned_skills": ["evil"]}, as_node="model")
+        result = run(mode, agent, Command(resume="yes"), config)
 
-    run(mode, in_another_process(), "go", config)
-    agent = in_another_process()
-    agent.update_state(config, {**forged_state(vault, path), "pinned_skills": ["evil"]}, as_node="model")
-    result = run(mode, agent, Command(resume="yes"), config)
+        vault.check((result, model.requests))
 
-    vault.check((result, model.requests))
+
+def another_process(vault: Vault, model: ScriptedChatModel, saver: InMemorySaver) -> Any:
+    """Return an agent whose middleware remembers nothing."""
+    return create_agent(model, tools=[ask], middleware=[vault.middleware()], checkpointer=saver)
 
 
 # --- what passes through -----------------------------------------------------------------------------------------
@@ -463,8 +475,8 @@ def test_an_interrupt_in_a_function_of_the_runtime_passes_through(mode: Mode, tm
 
 
 @both_modes
-def test_functions_of_the_runtime_are_called_once_a_load(mode: Mode, tmp_path: Path) -> None:
-    """However many calls a turn has, each asks for its backend and its sources once, so that a question comes once."""
+def test_functions_of_the_runtime_are_called_once_per_load(mode: Mode, tmp_path: Path) -> None:
+    """However many calls a turn has, each asks for its backend and its sources once at most."""
     write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name) for name in ("alpha", "beta", "gamma")})
     asked: list[tuple[str, str]] = []
 
@@ -484,7 +496,7 @@ def test_functions_of_the_runtime_are_called_once_a_load(mode: Mode, tmp_path: P
     conversation.call(load("alpha"), load("beta"), load("gamma"))
 
     assert conversation.loaded == ["alpha", "beta", "gamma"]
-    assert len(asked) == len(set(asked)) == 6
+    assert 2 <= len(asked) == len(set(asked)) <= 6
 
 
 class HangingInAThread(FilesystemBackend):

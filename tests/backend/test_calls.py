@@ -284,7 +284,7 @@ def test_a_cancelled_run_leaves_the_shared_future_alone() -> None:
     future: Future[Any] = Future()
 
     async def cancelled() -> None:
-        task = asyncio.create_task(adrive(ask(WaitFor(future)), lambda: None))  # type: ignore[arg-type, return-value]
+        task = asyncio.create_task(adrive(ask(WaitFor(future)), lambda: None))
         await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -293,7 +293,7 @@ def test_a_cancelled_run_leaves_the_shared_future_alone() -> None:
     asyncio.run(cancelled())
     assert not future.cancelled()
     future.set_result(1)
-    assert drive(ask(WaitFor(future)), lambda: None) == [Consulted(1)]  # type: ignore[arg-type, return-value]
+    assert drive(ask(WaitFor(future)), lambda: None) == [Consulted(1)]
 
 
 # What lies on a local disk, and is never opened.

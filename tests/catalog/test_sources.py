@@ -56,7 +56,7 @@ class Layer(StrEnum):
 
 
 @pytest.mark.parametrize("source", LABELLED, ids=repr)
-def test_labels_and_paths_are_those_of_deepagents(source: SkillSource) -> None:
+def test_labels_and_paths_are_those_of_deepagents(source: str | tuple[str, str]) -> None:
     """A source is shown by the label, and kept by the path, that deepagents' own class gives it."""
     ours = SkillsMiddleware(backend=StateBackend(), sources=[source])
     theirs = DeepAgentsSkillsMiddleware[Any, Any](backend=StateBackend(), sources=[source])

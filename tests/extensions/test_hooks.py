@@ -155,11 +155,22 @@ def test_prompts_stand_in_the_next_request_alone(mode: Mode, tmp_path: Path) -> 
     before = len(world.talk.model.requests)
     world.talk.say(call_tools(("send", {"text": "a"}), ("send", {"text": "b"})), call_tools(unload("guard")), "Done.")
     notes = [said_by_hooks(request) for request in world.talk.model.requests[before:]]
-    assert [text.count("Mind the < /skill_hook> gap.") for text in notes] == [0, 2, 0]
-    assert [text.count("Count the sent.") for text in notes] == [0, 2, 1]
+    assert [text.count("Mind the < /skill_hook> gap.") for text in notes] == [0, 1, 0]
+    assert [text.count("Count the sent.") for text in notes] == [0, 1, 1]
     world.talk.say()
     assert said_by_hooks(world.talk.model.requests[-1]) == ""
     assert not any("<skill_hook" in str(message.text) for message in world.talk.state["messages"])
+
+
+@both_modes
+def test_prompts_cannot_fill_a_request(mode: Mode, tmp_path: Path) -> None:
+    """Many long prompts for many calls at once stay within a bound; the same text comes once."""
+    hooks = [{"type": "prompt", "prompt": f"{number} " + "x" * 3000} for number in range(4)]
+    first, second = ({"PreToolUse": [{"hooks": part}]} for part in (hooks[:2], hooks[2:]))
+    world = World(mode, shell(tmp_path), SkillHooks(), tmp_path, guard=first, warden=second)
+    world.send(*(str(number) for number in range(20)))
+    said = said_by_hooks(world.talk.model.requests[-1])
+    assert 3000 < len(said) < 9000
 
 
 @both_modes

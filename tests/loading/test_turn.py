@@ -43,7 +43,9 @@ def skill(name: str) -> SkillEntry:
 
 
 def record(name: str, digest: str = "old", tokens: int = 100, **further: Any) -> LoadRecord:
-    return LoadRecord(path=skill(name).path, digest=digest, tokens=tokens, **further)
+    made: LoadRecord = {"path": skill(name).path, "digest": digest, "tokens": tokens}
+    made.update(further)  # type: ignore[typeddict-item]
+    return made
 
 
 def standing(**sizes: int) -> Standing:

@@ -78,7 +78,7 @@ class Api:
         answer = self(method, path, user, **options)
         assert answer.status_code == code, answer.text
         body = answer.json()
-        assert body.keys() == {"success", "data"}
+        assert body.keys() - {"next_cursor"} == {"success", "data"}
         assert body["success"] is True
         return body["data"]
 
@@ -118,18 +118,19 @@ def test_every_endpoint(api: Api) -> None:
     assert (made["name"], made["owner_id"], made["is_public"], made["tags"]) == ("report", "alice", False, ["Sales"])
     path = f"/skills/{made['id']}"
     got = api.data("GET", path)
-    assert got == made
+    assert made == {**got, "files": [{**file, "content": None} for file in got["files"]]}
+    assert api.data("GET", f"{path}?contents=false") == made
     assert [(file["path"], file["encoding"], file["size"]) for file in got["files"]] == [
         ("assets/a.bin", "base64", 256),
         ("scripts/run.py", "utf-8", 8),
     ]
     assert base64.b64decode(got["files"][0]["content"]) == BINARY
     (listed,) = api.data("GET", "/skills")
-    assert listed == {**got, "files": [{**file, "content": None} for file in got["files"]]}
+    assert listed == {**got, "content": None, "files": None}
     changed = api.data("PUT", path, json={"description": "Other.", "is_public": True})
     assert (changed["description"], changed["name"], changed["content"]) == ("Other.", "report", "# Do\n")
     added = api.data("POST", f"{path}/files", json={"path": "references/a.md", "content": "# A"}, code=201)
-    assert (added["path"], added["content"]) == ("references/a.md", "# A")
+    assert (added["path"], added["size"], added["content"]) == ("references/a.md", 3, None)
     assert len(api.data("GET", path, None)["files"]) == 3
     assert api.data("DELETE", f"/skills/files/{added['id']}") == {"id": added["id"]}
     assert len(api.data("GET", path, "bob")["files"]) == 2
@@ -446,3 +447,159 @@ def test_fifty_clients_at_once(url: str) -> None:
             api.close()
     winners = [name for found in seen for name in found if name.startswith("won by")]
     assert sorted(winners) == sorted(f"won by user-{number}" for number in range(25))
+
+
+def test_two_editors(api: Api) -> None:
+    """Whoever sends the `ETag` that they know never overwrites what they do not: 412, with the present one."""
+    first = api("POST", "/skills", json=body())
+    path, known = f"/skills/{first.json()['data']['id']}", first.headers["etag"]
+    assert api("GET", path).headers["etag"] == known
+    second = api("PUT", path, json={"content": "# One\n"}, headers={"if-match": known})
+    new = second.headers["etag"]
+    assert (second.status_code, new) == (200, f'"{second.json()["data"]["revision"]}"')
+    document = {"skill_md": "---\nname: report\ndescription: d\n---\n"}
+    writes: list[tuple[str, str, dict[str, Any]]] = [
+        ("PUT", path, {"json": {"content": "# Two\n"}}),
+        ("PUT", f"{path}/document", {"json": document}),
+        ("PUT", f"{path}/files/a.md", {"content": b"x"}),
+        ("POST", f"{path}/files", {"json": {"path": "a.md", "content": "x"}}),
+        ("POST", f"{path}/versions/{known.strip(chr(34))}/restore", {}),
+        ("DELETE", path, {}),
+    ]
+    for stale in (known, '"0"', f"W/{new}", "nonsense", f'{known}, "7777777"', '"' + "9" * 30 + '"'):
+        for method, address, options in writes:
+            answer = api(method, address, headers={"if-match": stale}, **options)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (412, "stale"), (method, address, stale)
+            assert answer.headers["etag"] == new
+    assert api.data("GET", path)["content"] == "# One\n"
+    for method, address, options in writes[:3]:
+        matching = f'"1", {api("GET", path).headers["etag"]}'
+        answer = api(method, address, headers={"if-match": matching}, **options)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["etag"] == api("GET", path).headers["etag"]
+    same = api("PUT", f"{path}/files/a.md", content=b"x", headers={"if-match": api("GET", path).headers["etag"]})
+    assert same.headers["etag"] == api("GET", path).headers["etag"]
+    api.data("DELETE", path, headers={"if-match": "*"})
+
+
+def test_an_update_of_nothing(api: Api) -> None:
+    """What changes nothing changes neither the revision nor the time."""
+    made = api.data("POST", "/skills", json=body(), code=201)
+    assert api.data("PUT", f"/skills/{made['id']}", json={}) == made
+
+
+def test_a_file_is_replaced_in_one_step(api: Api, url: str) -> None:
+    """Readers beside a writer who replaces a file always find it, and raw bytes and JSON are both taken."""
+    made = api.data("POST", "/skills", json=body(files=[{"path": "a b/é.md", "content": "0"}]), code=201)
+    path, done, lacking = f"/skills/{made['id']}", threading.Event(), []
+
+    def read(address: str) -> int:
+        reader, count = Api(address), 0
+        while not done.is_set():
+            files = reader.data("GET", path)["files"]
+            count += 1
+            if [file["path"] for file in files] != ["a b/é.md"]:
+                lacking.append(files)
+        reader.close()
+        return count
+
+    with ThreadPoolExecutor(1) as pool, serving(make_app(async_sessionmaker(new_engine(url)))) as address:
+        reading = pool.submit(read, address)
+        for number in range(15):
+            api.data("PUT", f"{path}/files/a b/é.md", content=str(number).encode())
+        done.set()
+        assert reading.result() > 0
+    assert lacking == []
+    replaced = {"content": base64.b64encode(b"\xff").decode(), "encoding": "base64"}
+    api.data("PUT", f"{path}/files/a b/é.md", json=replaced)
+    (file,) = api.data("GET", path)["files"]
+    assert (file["id"], file["encoding"], file["content"]) == (made["files"][0]["id"], "base64", replaced["content"])
+    for bad in ("../x.md", "%2e%2e/x.md", "SKILL.md", "a.exe", "A B/É.md", "%00.md"):
+        assert api("PUT", f"{path}/files/{bad}", content=b"x").status_code in {404, 405, 422}, bad
+    assert api.error("PUT", f"{path}/files/a.md", json={"content": "*", "encoding": "base64"}, code=422)
+
+
+def test_a_whole_skill_is_saved(api: Api) -> None:
+    """A `SKILL.md` with files replaces both at once; without files those stay, and a bad part changes nothing."""
+    made = api.data("POST", "/skills", json=body(files=[{"path": "old.md", "content": "x"}]), code=201)
+    path = f"/skills/{made['id']}/document"
+    head = "---\nname: report\ndescription: Other.\ntags: [One, Two]\n---\n"
+    saved = api.data("PUT", path, json={"skill_md": f"{head}# Do\n", "files": [{"path": "new.md", "content": "y"}]})
+    assert (saved["description"], saved["tags"], saved["content"]) == ("Other.", ["One", "Two"], "# Do\n")
+    assert [file["path"] for file in saved["files"]] == ["new.md"]
+    text = base64.b64encode(f"\ufeff{head}# Wide\n".encode("utf-16-le")).decode()
+    wide = api.data("PUT", path, json={"skill_md": text, "encoding": "base64"})
+    assert (wide["encoding"], wide["content"], [file["path"] for file in wide["files"]]) == (
+        "utf-16-le", "# Wide\n", ["new.md"],
+    )  # fmt: skip
+    bad: list[dict[str, Any]] = [
+        {}, {"skill_md": "no frontmatter"}, {"skill_md": head, "files": [{"path": "../a.md", "content": ""}]},
+        {"skill_md": head, "files": 1}, {"skill_md": head, "other": 1}, {"skill_md": "*", "encoding": "base64"},
+    ]  # fmt: skip
+    for given in bad:
+        assert api.error("PUT", path, json=given, code=422)["code"] == "invalid"
+    assert api.error("PUT", path, content=b"x", code=422, headers={"content-type": "text/plain"})
+    assert api.data("GET", f"/skills/{made['id']}")["revision"] == wide["revision"]
+
+
+def test_versions(api: Api) -> None:
+    """Who may write a skill sees its versions and their differences, page by page, and goes back to one."""
+    made = api.data("POST", "/skills", json=body(content="# One\n", is_public=True), code=201)
+    path = f"/skills/{made['id']}"
+    changed = api.data("PUT", path, json={"content": "# Two\n"})
+    api.data("PUT", f"{path}/files/a.md", content=b"x")
+    listed = api("GET", f"{path}/versions?limit=2").json()
+    assert [version["action"] for version in listed["data"]] == ["file-added", "updated"]
+    (first,) = api.data("GET", f"{path}/versions?limit=2&cursor={listed['next_cursor']}")
+    assert (first["revision"], first["user_id"]) == (made["revision"], "alice")
+    former = api.data("GET", f"{path}/versions/{made['revision']}")
+    assert (former["content"], former["files"], former["revision"]) == ("# One\n", [], made["revision"])
+    diff = api.data("GET", f"{path}/versions/{made['revision']}/diff/{changed['revision']}")
+    assert "-# One\n+# Two\n" in diff["diff"]
+    restored = api.data("POST", f"{path}/versions/{made['revision']}/restore")
+    assert (restored["content"], restored["files"]) == ("# One\n", [])
+    assert restored["revision"] > changed["revision"]
+    for address in ("", f"/{made['revision']}", f"/{made['revision']}/diff/{changed['revision']}"):
+        assert api.error("GET", f"{path}/versions{address}", "bob", code=403)["code"] == "not-owner"
+        assert api.error("GET", f"{path}/versions{address}", None, code=401)["code"] == "not-signed-in"
+        assert api.error("GET", f"/skills/{uuid4()}/versions{address}", code=404)["code"] == "not-found"
+    api.error("GET", f"{path}/versions/999999999", code=404)
+    for bad in ("/0", "/x", "/" + "9" * 30, "?cursor=x", "?limit=0", "?cursor=" + "OTk5" * 10):
+        assert api.error("GET", f"{path}/versions{bad}", code=422)["code"] == "invalid"
+
+
+def test_searches(api: Api, any_sessions: Sessions) -> None:
+    """A listing takes a name in any case, all or any of several tags, and words to search for."""
+    seed(any_sessions, "alice", draft("invoices", description="Summarize invoices.", tags=["a", "b"]))
+    seed(any_sessions, "alice", draft("poems", description="Write poems.", tags=["a"]))
+
+    def names(query: str) -> list[str]:
+        return [skill["name"] for skill in api.data("GET", f"/skills?{query}")]
+
+    assert names("name=INVOICES") == ["invoices"]
+    assert names("tags=a&tags=b") == ["invoices", "poems"]
+    assert names("tags=a&tags=b&tag_match=all") == ["invoices"]
+    assert names("q=write a poem")[:1] == ["poems"]
+    assert names("q=zebra") == []
+
+
+def test_tags_of_the_frontmatter(api: Api) -> None:
+    """Tags in the frontmatter count for a skill that is created as for one that is changed, unless others are given."""
+    head = "---\nname: report\ndescription: Does report.\nmetadata:\n  tags: One, Two\n---\n"
+    made = api.data("POST", "/skills", json=body(frontmatter=head), code=201)
+    assert made["tags"] == ["One", "Two"]
+    assert api.data("GET", "/skills?tags=two")[0]["id"] == made["id"]
+
+
+def test_a_hidden_file_is_not_told_from_none(api: Api, any_sessions: Sessions) -> None:
+    """The answers about a file of a private skill and about no file are the same but for the id."""
+    (skill,) = seed(any_sessions, "bob", draft("private", files=[{"path": "a.md", "content": "x"}]))
+    hidden, none = skill.files[0].id, uuid4()
+    told = [api.error("DELETE", f"/skills/files/{given}", code=404) for given in (hidden, none)]
+    assert str(told[0]).replace(str(hidden), "") == str(told[1]).replace(str(none), "")
+
+
+def test_refusals_of_nobody_name_the_way_in(api: Api) -> None:
+    """A 401 says how to sign in."""
+    answer = api("POST", "/skills", None, json=body())
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")

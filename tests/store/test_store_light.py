@@ -12,7 +12,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from store_support import Sessions, draft, draft_with_files, new_engine, seed, service_on, with_service
 
-from deepskills import SkillSummary
+from deepskills import SkillSummary, read_skill
 from deepskills.store import (
     DatabaseSkillAdapter,
     SkillFileCreate,
@@ -225,12 +225,40 @@ def test_what_is_known_is_known_of_one_database(mode: Mode, any_sessions: Sessio
         asyncio.run(migrations.upgrade(url))
         seed(sessions, "alice", draft(f"of-{number}"))
     current: list[Sessions] = []
-    talk = Conversation(mode, DatabaseSkillAdapter(user_id="alice", db_session_factory=lambda: current[-1]()))
+
+    def open_session() -> Any:
+        return current[-1]()
+
+    talk = Conversation(mode, DatabaseSkillAdapter(user_id="alice", db_session_factory=open_session))
     for number in (0, 1, 0):
         current.append(tenants[number])
         talk.say("ok")
         assert names(talk.state) == [f"of-{number}"]
     assert any_sessions
+
+
+def test_files_are_parsed_once_for_all_users(
+    mode: Mode, any_sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one user's run parsed, another user's does not parse again, and each has paths of their own."""
+    seed(any_sessions, None, *(draft(f"s{number}") for number in range(4)))
+    parsed: list[str] = []
+
+    def read(content: bytes, *, path: str) -> Any:
+        parsed.append(path)
+        return read_skill(content, path=path)
+
+    monkeypatch.setattr("deepskills._catalog.readings.read_skill", read)
+    adapter: Any = DatabaseSkillAdapter(
+        user_id=lambda runtime: runtime.context["user"], db_session_factory=any_sessions
+    )
+    paths = set()
+    for user in ("alice", "bob", "carol"):
+        talk = Conversation(mode, adapter)
+        talk.say("ok", context={"user": user})
+        paths.add(tuple(skill["path"] for skill in talk.state["skills_metadata"]))
+        assert names(talk.state) == [f"s{number}" for number in range(4)]
+    assert (len(parsed), len(paths)) == (4, 3)
 
 
 BOTH_WAYS = """

@@ -15,7 +15,7 @@ from deepagents.backends import (
     StateBackend,
     StoreBackend,
 )
-from deepagents.backends.protocol import DeleteResult, FileUploadResponse, LsResult
+from deepagents.backends.protocol import DeleteResult, FileDownloadResponse, FileUploadResponse, LsResult
 from deepagents.middleware import FilesystemMiddleware
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
@@ -34,6 +34,7 @@ FILES: dict[str, str | bytes] = {
     "LICENSE": "",
 }
 ROOT = "/workspace/skills"
+MARKER = ".deepskills.json"
 
 Writes = list[str]
 
@@ -44,9 +45,21 @@ def counting(kind: type[BackendProtocol]) -> type[Any]:
     class Counting(kind):  # type: ignore[misc, valid-type]
         writes: Writes
         deletes: Writes
+        calls: list[str]
+
+        def ls(self, path: str) -> LsResult:
+            self.calls.append("ls")
+            answer: LsResult = super().ls(path)
+            return answer
+
+        def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+            self.calls.append("download")
+            answer: list[FileDownloadResponse] = super().download_files(paths)
+            return answer
 
         def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-            self.writes += [path for path, _ in files]
+            self.calls.append("upload")
+            self.writes += [path for path, _ in files if not path.endswith(MARKER)]
             answer: list[FileUploadResponse] = super().upload_files(files)
             return answer
 
@@ -69,7 +82,7 @@ def make_backend(kind: str, root: Path) -> Any:
         "state": counting(StateBackend),
     }
     backend = made[kind]()
-    backend.writes, backend.deletes = [], []
+    backend.writes, backend.deletes, backend.calls = [], [], []
     return backend
 
 
@@ -93,14 +106,14 @@ async def in_graph(work: Callable[[], Any]) -> Any:
 
 
 async def tree(backend: BackendProtocol, path: str = ROOT) -> dict[str, bytes]:
-    """Return all files below a path of a backend."""
+    """Return all files below a path of a backend, except markers."""
     found: dict[str, bytes] = {}
     listing = await backend.als(path)
     for entry in listing.entries or []:
         name = entry["path"].rstrip("/")
         if entry.get("is_dir"):
             found |= await tree(backend, name)
-        else:
+        elif not name.endswith(MARKER):
             (reply,) = await backend.adownload_files([name])
             assert reply.content is not None
             found[name] = reply.content
@@ -126,7 +139,7 @@ async def test_a_directory_holds_exactly_the_skill(sessions: Sessions, kind_of_b
             loader = SkillSandboxLoader(service)
             skill = await service.create_skill(draft_with_files("report", FILES), "alice")
 
-            async def load() -> tuple[Writes, Writes]:
+            async def load(loader: SkillSandboxLoader = loader) -> tuple[Writes, Writes]:
                 backend.writes.clear()
                 backend.deletes.clear()
                 assert await loader.load_skill_to_sandbox(skill.id, backend, "alice") is True
@@ -147,16 +160,20 @@ async def test_a_directory_holds_exactly_the_skill(sessions: Sessions, kind_of_b
             await service.delete_file(files["LICENSE"], "alice")
             await service.add_file(skill.id, SkillFileCreate(path="LICENSE/mit.txt", content="MIT"), "alice")
             written, deleted = await load()
-            assert written == [f"{ROOT}/report/LICENSE/mit.txt"]
-            assert deleted == [f"{ROOT}/report/LICENSE", f"{ROOT}/report/references"]
+            # While files change there is no SKILL.md.
+            assert written == [f"{ROOT}/report/LICENSE/mit.txt", f"{ROOT}/report/SKILL.md"]
+            assert deleted == [f"{ROOT}/report/{path}" for path in ("LICENSE", "SKILL.md", "references")]
             assert await load() == ([], [])
 
-            # What others put there, and what they changed, is set right.
+            # What others put there, and what they changed, is set right by a loader that looks.
             await backend.aupload_files(
                 [(f"{ROOT}/report/notes/x.md", b"stale"), (f"{ROOT}/report/scripts/run.py", b"changed")]
             )
-            written, deleted = await load()
-            assert (written, deleted) == ([f"{ROOT}/report/scripts/run.py"], [f"{ROOT}/report/notes"])
+            verifying = SkillSandboxLoader(service, verify=True)
+            written, deleted = await load(verifying)
+            assert written == [f"{ROOT}/report/SKILL.md", f"{ROOT}/report/scripts/run.py"]
+            assert deleted == [f"{ROOT}/report/SKILL.md", f"{ROOT}/report/notes"]
+            assert await load(verifying) == ([], [])
 
     await (in_graph(scenario) if kind_of_backend == "state" else scenario())
 

@@ -64,7 +64,8 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
         return Composition(_noted(list(messages), thread))
-    standing = _with_edits(messages, carriers, thread.standing, run)
+    off = [name for name in thread.standing.loaded if run.is_off(name)]
+    standing = _with_edits(messages, carriers, thread.standing.without(off), run)
     texts: dict[str, str] = {}
     lost: dict[str, str] = {}
     decisions = decide(carriers, standing, run.settings.budgets.tokens)
@@ -82,7 +83,7 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     shown = {carrier.skill for carrier in carriers if carrier.position in decisions.kept}
     standing = _seen(standing, [name for name in standing.loaded if name in shown or name in put_back])
     newly = [name for name in put_back if thread.section("told").get(name) != standing.records[name]["digest"]]
-    update = _update(thread, put_back, newly, standing, lost)
+    update = _update(thread, put_back, newly, standing, [*lost, *off])
     if newly or lost or prefix_changes:
         gone = without_lingering(thread)
         if gone:

@@ -1,6 +1,6 @@
 """What a hook or a tool call knows: settings, state, and the skills of its run with their visibility."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,13 @@ class Shelf:
     hidden: Mapping[str, Visibility] = field(default_factory=dict)
     """Every skill that is not simply visible."""
 
-    problems: Sequence[SkillProblem] = ()
+    noted: Callable[[], Sequence[SkillProblem]] = tuple
+    """Gives what is wrong with sources and skills."""
+
+    @property
+    def problems(self) -> Sequence[SkillProblem]:
+        """What is wrong with sources and skills."""
+        return self.noted()
 
     def visibility(self, entry: SkillEntry) -> Visibility:
         """Return how visible a skill is."""
@@ -85,12 +91,18 @@ class Run:
             raise RuntimeError("the skills of this run were not looked up yet")
         return self.shelf
 
+    def is_off(self, name: str) -> bool:
+        """Whether a skill does not exist in this run, as far as visibility was looked up."""
+        return self.shelf is not None and self.shelf.hidden.get(name) == "off"
+
     def collect(self, update: Mapping[str, Any]) -> None:
         """Add to what changes in state."""
         self.collected = merged(self.collected, update)
 
     def new_problems(self) -> list[SkillProblem]:
         """Return the problems that were found on the way and are not in state yet, each once."""
+        if not self.problems:
+            return []
         known = {(found["path"], found["code"], found["message"]) for found in self.thread.problems}
         fresh = {(found["path"], found["code"], found["message"]): found for found in self.problems}
         return [found for key, found in fresh.items() if key not in known]

@@ -188,7 +188,7 @@ def _check_visibility(rule: object) -> None:
     if not isinstance(rule, Mapping):
         raise TypeError(f"visibility must be a mapping or a function of skill and runtime, got {rule!r}")
     for name, visibility in rule.items():
-        if not isinstance(name, str) or visibility not in STRICTNESS:
+        if not isinstance(name, str) or not isinstance(visibility, str) or visibility not in STRICTNESS:
             choices = ", ".join(map(repr, STRICTNESS))
             raise ValueError(f"visibility must map names or patterns to one of {choices}, got {name!r}: {visibility!r}")
 

@@ -15,6 +15,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from langchain_core.messages import AnyMessage, HumanMessage
@@ -41,12 +42,14 @@ class Thread:
     standing: Standing
     resources: dict[str, list[ResourceMetadata]]
     context: dict[str, dict[str, Any]]
-    problems: list[SkillProblem]
     catalog: object
     """The catalog as state has it, whoever wrote it."""
 
     malformed: list[str] = field(default_factory=list)
     """Keys of state that had the wrong shape."""
+
+    known_problems: object = None
+    """The problems as state has them; there may be one for each of thousands of skills."""
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> "Thread":
@@ -59,15 +62,20 @@ class Thread:
             standing=standing,
             resources=_resources(state.get("skill_resources"), malformed),
             context=context,
-            problems=_problems(state.get("skills_problems"), malformed),
             catalog=state.get("skills_catalog"),
             malformed=malformed,
+            known_problems=state.get("skills_problems"),
         )
 
     @property
     def is_new(self) -> bool:
         """Whether nothing was discovered or loaded on this thread yet."""
         return self.catalog is None and not self.standing.loaded
+
+    @cached_property
+    def problems(self) -> list[SkillProblem]:
+        """Everything that is wrong with sources and skills, looked at only where it is needed."""
+        return _problems(self.known_problems, self.malformed)
 
     def section(self, name: str) -> dict[str, Any]:
         """Return one section of the context."""

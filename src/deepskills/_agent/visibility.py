@@ -7,7 +7,7 @@ from typing import Any
 from deepskills._agent.extending import ExtensionRun, ask, overrides
 from deepskills._agent.extension import SkillExtension
 from deepskills._agent.run import Run, Shelf, is_user_only
-from deepskills._backend.calls import Consult, Consulted, Plan
+from deepskills._backend.calls import Consult, Consulted, Failed, Plan
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import STRICTNESS, Visibility
@@ -19,14 +19,10 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
     """Return the skills of a run: what discovery found, or else the catalog that is believed."""
     if run.shelf is not None and found is None:
         return run.shelf
-    known = run.thread.problems
-    if found is None:
-        catalog = yield from run.look.catalog(run.thread.catalog)
-        if run.look.found is not None:
-            known = run.look.found.problems
-    else:
-        catalog, known = found.catalog, found.problems
-    run.shelf = Shelf(catalog, (yield from _hidden(run, catalog)), known)
+    catalog = found.catalog if found is not None else (yield from run.look.catalog(run.thread.catalog))
+    looked = found or run.look.found
+    hidden = yield from _hidden(run, catalog)
+    run.shelf = Shelf(catalog, hidden, lambda: looked.problems if looked is not None else run.thread.problems)
     return run.shelf
 
 
@@ -51,8 +47,12 @@ def _asked(run: Run, extension: SkillExtension, shelf: Shelf) -> Plan[dict[str, 
     entries = shelf.catalog.entries
     own = ExtensionRun(run, extension, shelf)
     value = yield from ask(extension, "visibility", own, entries)
-    if isinstance(value, Mapping) and all(given in STRICTNESS for given in value.values()):
+    if isinstance(value, Mapping) and all(isinstance(given, str) and given in STRICTNESS for given in value.values()):
         return {name: given for name, given in value.items() if given != "on"}
+    if not isinstance(value, Failed):
+        reason = "it must return a mapping of names to visibilities"
+        failed = problem("extensions", "extension-failed", name=own.name, method="visibility", reason=reason)
+        run.problems.append(failed)
     return {entry.name: "off" for entry in entries}
 
 
@@ -97,7 +97,8 @@ def _ruled(
     for entry in catalog.entries:
         try:
             given = rule(entry.skill.copy(), runtime)
-            reason = None if given in STRICTNESS else f"it returned {given!r}"
+            is_known = isinstance(given, str) and given in STRICTNESS
+            reason = None if is_known else f"it returned {given!r}"
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything; the skill is hidden
             given, reason = "off", f"{type(error).__name__}: {error}"
         if reason is not None:

@@ -60,11 +60,13 @@ class Place:
 
     def canonical(self, real: str) -> str:
         """Return the backend path of a file that really lies at `real`."""
-        return self.path(_posix(real)[len(_posix(self.real or "")) + 1 :])
+        return self.path(_posix(real)[len(_posix(self.real or "")) + 1 :]).rstrip("/")
 
     def holds(self, real: str | None) -> bool:
-        """Whether a resolved path lies in the skill's directory."""
-        return self.real is None or (real is not None and lies_under(_posix(real), _posix(self.real)))
+        """Whether a resolved path is the skill's directory or lies in it."""
+        if self.real is None:
+            return True
+        return real is not None and (real == self.real or lies_under(_posix(real), _posix(self.real)))
 
 
 @dataclass(frozen=True)

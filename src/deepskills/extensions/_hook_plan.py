@@ -30,9 +30,7 @@ MAX_RESPONSE_CHARACTERS = 100_000
 ASYNC_HANDLER = "its handler is async; run the agent with ainvoke or astream"
 TOO_LARGE = f"the call is over {MAX_INPUT_CHARACTERS:,} characters"
 
-_LIMITED = (
-    "if command -v timeout >/dev/null 2>&1; then timeout -k 1 {seconds} sh -c {command}; else sh -c {command}; fi"
-)
+_LIMITED = "if command -v timeout >/dev/null 2>&1; then timeout {seconds} sh -c {command}; else sh -c {command}; fi"
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,13 @@ UNLOAD_TOOL = "unload_skill"
 REFUSES = 2
 """Exit code by which a command refuses a call."""
 
-CANNOT_TELL = frozenset({None, 124, 126, 127})
+CANNOT_TELL = frozenset({None, 124, 125, 126, 127})
 """Exit codes of a command that timed out or did not start, and none at all."""
 
 MAX_REASON_CHARACTERS = 2_000
+MAX_SAID_CHARACTERS = 8_000
+"""How much hooks may put into one request, as no budget of skills counts it."""
+
 _BACKSTOP_SECONDS = 5
 """How much longer than the hook's own limit the backend is given to end it."""
 
@@ -111,7 +114,11 @@ class SkillHooks(SkillExtension):
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Put what hooks said of the newest calls at the end of the next request."""
         calls = _newest_calls(run.state)
-        said = [text for key, text in run.memory.items() if _call_of(key) in calls and isinstance(text, str)]
+        found = (text for key, text in run.memory.items() if _call_of(key) in calls and isinstance(text, str))
+        said: list[str] = []
+        for text in dict.fromkeys(found):
+            if sum(map(len, said)) + len(text) <= MAX_SAID_CHARACTERS:
+                said.append(text)
         if not said:
             return request
         return request.override(messages=[*request.messages, HumanMessage("\n\n".join(said))])
@@ -242,11 +249,16 @@ def _say(run: SkillRun, request: ToolCallRequest, entry: SkillEntry, hook: Hook,
     """Keep a text for the next request; each call has keys of its own, as calls of one turn run side by side."""
     body = clean(text).replace("</skill_hook", "< /skill_hook")
     said = FROM_HOOK.format(skill=entry.name, tool=one_line(request.tool_call["name"]), text=body)
-    run.remember(f"say:{request.tool_call['id']}:{entry.name}:{hook.position}", said)
+    call = str(request.tool_call["id"])
+    before = sum(len(value) for key, value in run.memory.items() if _call_of(key) == call)
+    if before + len(said) > MAX_SAID_CHARACTERS:
+        logger.warning("The hooks of skill %r say more than fits into a request; the rest is left out", entry.name)
+        return
+    run.remember(f"say:{entry.digest}:{hook.position}:{call}", said)
 
 
 def _call_of(key: str) -> str | None:
-    return key.split(":")[1] if key.startswith("say:") else None
+    return key.split(":", 3)[3] if key.startswith("say:") else None
 
 
 def _refusal(text: str, request: ToolCallRequest, entry: SkillEntry, reason: str) -> Refuse:

@@ -8,6 +8,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
+from weakref import WeakSet
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AIMessage
@@ -111,14 +112,13 @@ class ToolPolicy(SkillExtension):
         self._aliases = dict(aliases)
         self._always = frozenset(always)
         self._trusted = tidy_sources("trusted_sources", trusted_sources or ())
-        self._hosts: list[SkillsHost] = []
+        self._hosts: WeakSet[SkillsHost] = WeakSet()
         shell = self._aliases.get("Bash", "execute")
         self._rules = lru_cache(maxsize=512)(lambda texts: parse_rules(texts, self._aliases, shell))
 
     def attach(self, host: SkillsHost) -> None:
         """Remember the middleware; a copy of it for a sub-agent is another one."""
-        if not any(known is host for known in self._hosts):
-            self._hosts.append(host)
+        self._hosts.add(host)
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Take away the tools that no call could be made of."""

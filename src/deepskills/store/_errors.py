@@ -1,8 +1,5 @@
 """What can go wrong in the store, beyond what the rest of deepskills raises; all are `SkillsError`.
 
-What is not there, or may not be seen, is `SkillNotFoundError`; what breaks a rule is `SkillFormatError` or, for a
-file's path, `SkillPathError`.
-
     SkillsError
     ├── SkillAuthenticationError
     ├── SkillPermissionError
@@ -11,6 +8,9 @@ file's path, `SkillPathError`.
     ├── SkillTooLargeError
     │   └── SkillQuotaError
     └── SkillStoreUnavailableError
+
+What is not there, or may not be seen, is `SkillNotFoundError`; what breaks a rule is `SkillFormatError` or, for a
+file's path, `SkillPathError`.
 """
 
 from deepskills._errors import SkillsError

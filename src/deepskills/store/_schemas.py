@@ -4,7 +4,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import (
@@ -29,6 +29,24 @@ SkillEncoding = Literal["utf-8", "utf-16-le", "utf-16-be"]
 """How a `SKILL.md` is encoded."""
 
 
+MAX_LISTED_FILES = 100_000
+"""How many files one call may bring; the store's limits are lower."""
+
+
+class SkillFileContent(BaseModel):
+    """What a file holds; over JSON, bytes travel as base64."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    content: str | bytes
+    encoding: FileEncoding = "utf-8"
+
+    @model_validator(mode="after")
+    def _decode(self) -> "SkillFileContent":
+        self.content = _decoded(self.content, self.encoding)
+        return self
+
+
 class SkillFileCreate(BaseModel):
     """A file to add to a skill; over JSON, bytes travel as base64."""
 
@@ -40,11 +58,7 @@ class SkillFileCreate(BaseModel):
 
     @model_validator(mode="after")
     def _decode(self) -> "SkillFileCreate":
-        if self.encoding == "base64" and isinstance(self.content, str):
-            try:
-                self.content = base64.b64decode(self.content, validate=True)
-            except (binascii.Error, ValueError) as error:
-                raise ValueError(f"content is not base64: {error}") from None
+        self.content = _decoded(self.content, self.encoding)
         return self
 
     @model_serializer(mode="wrap")
@@ -52,6 +66,22 @@ class SkillFileCreate(BaseModel):
         if info.mode != "json" or isinstance(self.content, str):
             return handler(self)  # type: ignore[no-any-return]
         return {"path": self.path, "content": base64.b64encode(self.content).decode(), "encoding": "base64"}
+
+
+def _decoded(content: str | bytes, encoding: FileEncoding) -> str | bytes:
+    if encoding == "utf-8" or isinstance(content, bytes):
+        return content
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"content is not base64: {error}") from None
+
+
+Tags = Annotated[list[str], Field(max_length=MAX_TAGS, fail_fast=True)]
+"""Tags of a skill. The first that is wrong is told: to name all of a million would take too long."""
+
+Files = Annotated[list[SkillFileCreate], Field(max_length=MAX_LISTED_FILES, fail_fast=True)]
+"""Files of a skill."""
 
 
 class SkillCreate(BaseModel):
@@ -62,11 +92,11 @@ class SkillCreate(BaseModel):
     name: str = Field(min_length=1, max_length=128, examples=["release-notes"])
     description: str = Field(min_length=1, max_length=MAX_DESCRIPTION_LENGTH)
     content: str = ""
-    tags: list[str] = Field(default_factory=list, max_length=MAX_TAGS)
+    tags: Tags = Field(default_factory=list)
     is_public: bool = False
     frontmatter: str | None = None
     encoding: SkillEncoding = "utf-8"
-    files: list[SkillFileCreate] = Field(default_factory=list)
+    files: Files = Field(default_factory=list)
     shared_with: dict[str, Right] = Field(default_factory=dict, max_length=MAX_GROUPS)
 
     @classmethod
@@ -114,7 +144,7 @@ class SkillUpdate(BaseModel):
     name: str | None = Field(default=None, min_length=1, max_length=128)
     description: str | None = Field(default=None, min_length=1, max_length=MAX_DESCRIPTION_LENGTH)
     content: str | None = None
-    tags: list[str] | None = Field(default=None, max_length=MAX_TAGS)
+    tags: Tags | None = None
     is_public: bool | None = None
     frontmatter: str | None = None
     encoding: SkillEncoding | None = None
@@ -130,6 +160,24 @@ class SkillUpdate(BaseModel):
             given["encoding"] = self.encoding or "utf-8"
             given["frontmatter"] = self.frontmatter
         return document.changed(**given)
+
+
+class SkillDocument(BaseModel):
+    """A whole skill as it is written: its `SKILL.md`, and all its other files."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    skill_md: str | bytes
+    encoding: FileEncoding = "utf-8"
+    """How the `SKILL.md` travels over JSON; one that is not UTF-8 as base64."""
+
+    files: Files | None = None
+    """All files; those that are not among them go. `None` leaves the files as they are."""
+
+    @model_validator(mode="after")
+    def _decode(self) -> "SkillDocument":
+        self.skill_md = _decoded(self.skill_md, self.encoding)
+        return self
 
 
 class SkillFileSchema(BaseModel):
@@ -192,6 +240,9 @@ class SkillSchema(BaseModel):
         whole = given.has_text
         return {
             **{name: getattr(given, name) for name in cls.model_fields if name not in _HEAVY},
+            # A former version was never written as a row, and has no defaults of the database.
+            "is_hidden": given.is_hidden or False,
+            "is_approved": given.is_approved or False,
             "content": given.content if whole else None,
             "frontmatter": given.frontmatter if whole else None,
             "files": sorted(given.files, key=lambda file: file.path) if given.has_files else None,

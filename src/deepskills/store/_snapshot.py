@@ -1,6 +1,7 @@
 """Stored skills as a read-only backend: directories made of one reading of the store."""
 
 import asyncio
+import functools
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -17,6 +18,9 @@ from deepskills.store._listings import Head
 from deepskills.store._rules import check_name
 
 logger = logging.getLogger("deepskills")
+
+MAX_GENERATED = 16_384
+"""How many generated frontmatters are remembered."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,14 @@ def layout_of(heads: Iterable[Head]) -> Layout:
 def _front(head: Head) -> bytes:
     if head.frontmatter is not None:
         return head.frontmatter.encode(head.encoding)
-    extra = {"metadata": {"tags": ", ".join(head.tags)}} if head.tags else None
-    return generate_skill_md(head.name, head.description or "", "", extra).encode()
+    return _generated(head.name, head.description or "", head.tags)
+
+
+@functools.lru_cache(MAX_GENERATED)
+def _generated(name: str, description: str, tags: tuple[str, ...]) -> bytes:
+    """Return frontmatter made of values; the same for all users and databases."""
+    extra = {"metadata": {"tags": ", ".join(tags)}} if tags else None
+    return generate_skill_md(name, description, "", extra).encode()
 
 
 @dataclass(frozen=True)

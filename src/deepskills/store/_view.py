@@ -1,5 +1,6 @@
 """Which skills the runs of an agent see, where those appear to lie, and what is remembered of them."""
 
+import asyncio
 import hashlib
 import logging
 import threading
@@ -113,7 +114,8 @@ class View:
                 self.memory.put(who, overview, known[1])
                 return known[1]
             self._tell_missing({head.id for head in overview.heads})
-            return self.memory.put(who, overview, layout_of(overview.heads))
+            # Not on the event loop: there may be thousands.
+            return self.memory.put(who, overview, await asyncio.to_thread(layout_of, overview.heads))
 
         async def documents(heads: Collection[Head]) -> dict[UUID, bytes]:
             async with self.reader() as reader:

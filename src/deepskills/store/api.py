@@ -1,187 +1,279 @@
 """The store over HTTP. Needs the extra `api`."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import suppress
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response, status
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException
-from starlette.types import Message, Receive, Scope, Send
+from fastapi import APIRouter, Path, Query, Request, Response, Security
+from fastapi.security.base import SecurityBase
+from pydantic import BaseModel
 
-from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError, SkillsError
-from deepskills.store._checks import UserId, signed_in
-from deepskills.store._errors import (
-    SkillAuthenticationError,
-    SkillConflictError,
-    SkillPermissionError,
-    SkillTooLargeError,
+from deepskills.store._core import RETENTION_DAYS, GroupsOf, IsOperator
+from deepskills.store._http_answers import Answer, Deleted, Page, documented_errors
+from deepskills.store._http_archives import unpacked
+from deepskills.store._http_bodies import MAX_REQUEST_BYTES, ZIP_TYPES, beside_the_loop, content_type, is_json
+from deepskills.store._http_parts import (
+    BEARER,
+    CurrentUser,
+    IfMatch,
+    Parts,
+    Settings,
+    known_revision,
+    shown_file,
+    shown_skill,
 )
+from deepskills.store._http_routes import NO_METHOD, route_class
+from deepskills.store._http_versions import DEFAULT_PAGE, Cursor, Limit, add_versions, page_of
 from deepskills.store._models import Skill
-from deepskills.store._rules import MAX_TAGS, StoreLimits, storable
-from deepskills.store._schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
-from deepskills.store._service import SkillService
-from deepskills.store._unavailable import are_tables_missing, unavailable
+from deepskills.store._rules import MAX_TAGS, StoreLimits
+from deepskills.store._schemas import (
+    SkillCreate,
+    SkillDocument,
+    SkillFileContent,
+    SkillFileCreate,
+    SkillFileSchema,
+    SkillSchema,
+    SkillUpdate,
+)
 from deepskills.store._view import SessionFactory
 
 __all__ = ["create_skills_router"]
 
 logger = logging.getLogger("deepskills")
 
-DataT = TypeVar("DataT")
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-CurrentUser = Callable[..., Any]
-"""A FastAPI dependency, sync or async, that gives a user id or `None`."""
+MAX_QUERY_LENGTH = 1_000
+"""Longest name, tag or search in a request's address."""
 
-MAX_REQUEST_BYTES = 32 * 1024 * 1024
-"""Largest request body by default."""
-
-MAX_DRAINED_BYTES = 64 * 1024 * 1024
-"""How much of a body that is too large is read and dropped, so that the client gets to read the answer."""
-
-_STATUS: dict[type[Exception], tuple[int, str]] = {
-    SkillAuthenticationError: (status.HTTP_401_UNAUTHORIZED, "not-signed-in"),
-    SkillPermissionError: (status.HTTP_403_FORBIDDEN, "not-owner"),
-    SkillNotFoundError: (status.HTTP_404_NOT_FOUND, "not-found"),
-    SkillConflictError: (status.HTTP_409_CONFLICT, "conflict"),
-    SkillTooLargeError: (413, "too-large"),
-    SkillFormatError: (422, "invalid"),
-    SkillPathError: (422, "invalid"),
-}
-
-_UNPARSED_BODY = "There was an error parsing the body"
-"""What FastAPI says with a 400 of its own; others are the application's."""
-
-_NO_ANSWER = "The skill database did not answer. Try again later."
-_NO_TABLES = "The skill database has no tables yet, or old ones. Its operator runs `migrations.upgrade`."
+_Word = Annotated[str, Query(max_length=MAX_QUERY_LENGTH)]
+_Tags = Annotated[list[_Word] | None, Query(max_length=MAX_TAGS)]
 
 
-class ErrorDetail(BaseModel):
-    """One part of a request that is invalid."""
-
-    where: str
-    message: str
-
-
-class ErrorBody(BaseModel):
-    """What went wrong, for programs and for people."""
-
-    code: str
-    message: str
-    details: list[ErrorDetail] = Field(default_factory=list)
-
-
-class ErrorAnswer(BaseModel):
-    """The answer to a request that failed."""
-
-    success: Literal[False] = False
-    error: ErrorBody
-
-
-class Answer(BaseModel, Generic[DataT]):
-    """The answer to a request that was served."""
-
-    success: Literal[True] = True
-    data: DataT
-
-
-class Deleted(BaseModel):
-    """What was deleted."""
-
-    id: UUID
-
-
-def create_skills_router(
+def create_skills_router(  # noqa: PLR0913 - options, each by name
     session_factory: SessionFactory,
     current_user: CurrentUser,
     *,
     limits: StoreLimits | None = None,
     max_request_bytes: int = MAX_REQUEST_BYTES,
+    groups_of: GroupsOf | None = None,
+    is_operator: IsOperator | None = None,
+    approval: bool = False,
+    retention: float = RETENTION_DAYS,
+    security: SecurityBase | None = BEARER,
 ) -> APIRouter:
     """Return the routes of the store, to be included under a prefix such as `/api/v1`.
 
     Every answer is `{"success": true, "data": ...}` or `{"success": false, "error": {...}}`, errors of validation, of
-    `current_user` and of the database included.
+    `current_user` and of the database included. A write is refused before its body is read unless somebody is signed
+    in.
 
     Args:
         session_factory: Opens a session, such as an `async_sessionmaker`.
-        current_user: A FastAPI dependency that gives the user id of a request, or `None` for nobody.
-        limits: How large skills may be, and which files they may hold.
+        current_user: A FastAPI dependency that gives the user id of a request as text; `None` or `""` for nobody.
+        limits: How large skills may be, which files they may hold, and how much each owner may keep.
         max_request_bytes: Largest request body.
+        groups_of: From a user to the groups that the user is in, sync or async.
+        is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
+        approval: Show a public skill to others only once an operator approved its present revision.
+        retention: For how many days a deleted skill can be restored.
+        security: How clients sign in, for the documentation; `None` where `current_user` itself declares it.
     """
-    router = APIRouter(tags=["skills"], route_class=_route_class(max_request_bytes))
+    settings = Settings(
+        session_factory,
+        current_user,
+        limits or StoreLimits(),
+        max_request_bytes,
+        groups_of,
+        is_operator,
+        approval,
+        retention,
+        security,
+    )
+    router = APIRouter(
+        tags=["skills"],
+        route_class=route_class(settings.challenge),
+        dependencies=[] if security is None else [Security(security)],
+    )
+    parts = Parts(settings)
+    _add_skills(router, parts)
+    _add_saving(router, parts)
+    add_versions(router, parts)
 
-    async def open_service() -> AsyncIterator[SkillService]:
-        async with session_factory() as session:
-            yield SkillService(session, limits=limits)
-
-    service_of_request = Annotated[SkillService, Depends(open_service)]
-    user_of_request = Annotated[UserId | None, Depends(current_user)]
-
-    async def check_signed_in(user: user_of_request) -> UserId:
-        return signed_in(user)
-
-    writer_of_request = Annotated[UserId, Depends(check_signed_in)]
-    tag_filter = Annotated[list[str] | None, Query(max_length=MAX_TAGS)]
-
-    @router.get("/skills", responses=_errors(422))
-    async def list_skills(
-        service: service_of_request,
-        user: user_of_request,
-        include_public: bool = True,  # noqa: FBT001, FBT002 - a query parameter
-        tags: tag_filter = None,
-    ) -> Answer[list[SkillSchema]]:
-        """List the skills that one may see, without the contents of their files; with tags, those that have one."""
-        return Answer(data=_shown(await service.list_skills(user, include_public, tags)))
-
-    @router.post("/skills", status_code=201, responses=_errors(401, 409, 413, 422))
-    async def create_skill(
-        data: SkillCreate, service: service_of_request, user: writer_of_request
-    ) -> Answer[SkillSchema]:
-        """Create a skill with its files, all or nothing."""
-        return Answer(data=SkillSchema.of(await service.create_skill(data, user)))
-
-    @router.get("/skills/{skill_id}", responses=_errors(404, 422))
-    async def get_skill(skill_id: UUID, service: service_of_request, user: user_of_request) -> Answer[SkillSchema]:
-        """Get a skill with its files."""
-        return Answer(data=SkillSchema.of(await service.get_skill(skill_id, user)))
-
-    @router.put("/skills/{skill_id}", responses=_errors(401, 403, 404, 409, 413, 422))
-    async def update_skill(
-        skill_id: UUID, data: SkillUpdate, service: service_of_request, user: writer_of_request
-    ) -> Answer[SkillSchema]:
-        """Change a skill; what is left out stays."""
-        return Answer(data=SkillSchema.of(await service.update_skill(skill_id, data, user)))
-
-    @router.delete("/skills/{skill_id}", responses=_errors(401, 403, 404, 422))
-    async def delete_skill(skill_id: UUID, service: service_of_request, user: writer_of_request) -> Answer[Deleted]:
-        """Delete a skill with its files."""
-        await service.delete_skill(skill_id, user)
-        return Answer(data=Deleted(id=skill_id))
-
-    @router.post("/skills/{skill_id}/files", status_code=201, responses=_errors(401, 403, 404, 409, 413, 422))
-    async def add_file(
-        skill_id: UUID, data: SkillFileCreate, service: service_of_request, user: writer_of_request
-    ) -> Answer[SkillFileSchema]:
-        """Add a file to a skill."""
-        return Answer(data=SkillFileSchema.of(await service.add_file(skill_id, data, user)))
-
-    @router.delete("/skills/files/{file_id}", responses=_errors(401, 403, 404, 422))
-    async def delete_file(file_id: UUID, service: service_of_request, user: writer_of_request) -> Answer[Deleted]:
-        """Delete a file of a skill."""
-        await service.delete_file(file_id, user)
-        return Answer(data=Deleted(id=file_id))
+    @router.api_route("/skills/{skill_id}/{rest:path}", methods=[NO_METHOD], include_in_schema=False)
+    async def nothing() -> None:
+        """Stand for every address below a skill that no operation has."""
 
     return router
 
 
+def _add_skills(router: APIRouter, parts: Parts) -> None:
+    """Add the operations on skills as values."""
+    service_type, user_type, writer_type = parts.service, parts.user, parts.writer
+    new_skill, changes = parts.body(SkillCreate), parts.body(SkillUpdate)
+
+    @router.get("/skills", response_model=Page[SkillSchema], responses=documented_errors(403))
+    async def list_skills(  # noqa: PLR0913, PLR0917 - query parameters
+        service: service_type,
+        user: user_type,
+        include_public: bool = True,  # noqa: FBT001, FBT002 - a query parameter
+        tags: _Tags = None,
+        tag_match: Literal["any", "all"] = "any",
+        name: _Word | None = None,
+        q: _Word | None = None,
+        limit: Limit = DEFAULT_PAGE,
+        cursor: Cursor = None,
+        deleted: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+        everything: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+    ) -> Response:
+        """List the skills that one may see, light, by name; with `q` those that fit it, best first.
+
+        `deleted` lists one's own deleted skills that can still be restored; `everything` is for operators.
+        """
+        page = await service.list_skills(
+            user,
+            include_public,
+            tags,
+            tag_match=tag_match,
+            name=name,
+            q=q,
+            limit=limit,
+            cursor=cursor,
+            deleted=deleted,
+            everything=everything,
+        )
+        return page_of(_shown(page), page.next_cursor)
+
+    @router.post(
+        "/skills",
+        status_code=201,
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(409, 413),
+        openapi_extra=_json_body(SkillCreate),
+    )
+    async def create_skill(data: new_skill, service: service_type, user: writer_type) -> Response:
+        """Create a skill with its files, all or nothing. The answer leaves the contents of files out."""
+        return await shown_skill(await service.create_skill(data, user), code=201)
+
+    @router.get("/skills/{skill_id}", response_model=Answer[SkillSchema], responses=documented_errors(404))
+    async def get_skill(
+        skill_id: UUID,
+        service: service_type,
+        user: user_type,
+        contents: bool = True,  # noqa: FBT001, FBT002 - a query parameter
+    ) -> Response:
+        """Get a skill with its files, their contents included or not. The `ETag` names its revision."""
+        return await shown_skill(await service.get_skill(skill_id, user, contents=contents), contents=contents)
+
+    @router.put(
+        "/skills/{skill_id}",
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+        openapi_extra=_json_body(SkillUpdate),
+    )
+    async def update_skill(
+        skill_id: UUID, data: changes, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
+        """Change a skill; what is left out stays. The answer leaves the contents of files out."""
+        known = await known_revision(skill_id, service, user, if_match)
+        return await shown_skill(await service.update_skill(skill_id, data, user, expected_revision=known))
+
+    @router.delete("/skills/{skill_id}", responses=documented_errors(403, 404, 412))
+    async def delete_skill(
+        skill_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Answer[Deleted]:
+        """Delete a skill with its files. It can be restored for a while."""
+        known = await known_revision(skill_id, service, user, if_match)
+        await service.delete_skill(skill_id, user, expected_revision=known)
+        return Answer(data=Deleted(id=skill_id))
+
+    @router.post(
+        "/skills/{skill_id}/restore",
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+    )
+    async def restore_skill(skill_id: UUID, service: service_type, user: writer_type) -> Response:
+        """Bring a deleted skill back."""
+        return await shown_skill(await service.restore_skill(skill_id, user))
+
+
+def _add_saving(router: APIRouter, parts: Parts) -> None:
+    """Add the operations on files and on whole skills."""
+    service_type, writer_type, raw_body = parts.service, parts.writer, parts.raw_body()
+    new_file = parts.body(SkillFileCreate)
+    limits = parts.settings.limits
+    file_path = Annotated[str, Path(max_length=MAX_QUERY_LENGTH, examples=["references/guide.md"])]
+
+    @router.put(
+        "/skills/{skill_id}/document",
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+        openapi_extra=_json_body(SkillDocument, "application/zip"),
+    )
+    async def save_skill(
+        skill_id: UUID,
+        request: Request,
+        raw: raw_body,
+        service: service_type,
+        user: writer_type,
+        if_match: IfMatch = None,
+    ) -> Response:
+        """Replace a skill's text and files in one step, by a `SKILL.md` with files as JSON, or by a `.zip`."""
+        text: bytes | str
+        files: Any
+        if content_type(request) in ZIP_TYPES:
+            text, files = await beside_the_loop(len(raw) + limits.skill_bytes, lambda: unpacked(raw, limits))
+        else:
+            document = await parts.parse(SkillDocument, request, raw)
+            text, files = document.skill_md, document.files
+        known = await known_revision(skill_id, service, user, if_match)
+        return await shown_skill(await service.save_skill(skill_id, text, files, user, expected_revision=known))
+
+    @router.post(
+        "/skills/{skill_id}/files",
+        status_code=201,
+        response_model=Answer[SkillFileSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+        openapi_extra=_json_body(SkillFileCreate),
+    )
+    async def add_file(
+        skill_id: UUID, data: new_file, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
+        """Add a file to a skill. The `ETag` names the skill's new revision."""
+        known = await known_revision(skill_id, service, user, if_match)
+        return shown_file(await service.add_file(skill_id, data, user, expected_revision=known), known, 201)
+
+    @router.put(
+        "/skills/{skill_id}/files/{path:path}",
+        response_model=Answer[SkillFileSchema],
+        responses=documented_errors(403, 404, 412, 413),
+        openapi_extra=_json_body(SkillFileContent, "application/octet-stream"),
+    )
+    async def save_file(  # noqa: PLR0913, PLR0917 - dependencies
+        skill_id: UUID,
+        path: file_path,
+        request: Request,
+        raw: raw_body,
+        service: service_type,
+        user: writer_type,
+        if_match: IfMatch = None,
+    ) -> Response:
+        """Add a file, or replace it in one step: its bytes, or as JSON its content and encoding."""
+        content: bytes | str = raw
+        if is_json(content_type(request)):
+            content = (await parts.parse(SkillFileContent, request, raw)).content
+        known = await known_revision(skill_id, service, user, if_match)
+        data = SkillFileCreate.model_construct(path=path, content=content)
+        return shown_file(await service.save_file(skill_id, data, user, expected_revision=known), known)
+
+    @router.delete("/skills/files/{file_id}", responses=documented_errors(403, 404))
+    async def delete_file(file_id: UUID, service: service_type, user: writer_type) -> Answer[Deleted]:
+        """Delete a file of a skill."""
+        await service.delete_file(file_id, user)
+        return Answer(data=Deleted(id=file_id))
+
+
 def _shown(skills: Iterable[Skill]) -> list[SkillSchema]:
-    """Return skills as they are shown; a row that other hands than the service's spoiled is left out, and logged."""
+    """Return skills as they are shown; a row corrupted outside the service is left out, and logged."""
     shown = []
     for skill in skills:
         try:
@@ -191,139 +283,20 @@ def _shown(skills: Iterable[Skill]) -> list[SkillSchema]:
     return shown
 
 
-def _errors(*codes: int) -> dict[int | str, dict[str, Any]]:
-    return {code: {"model": ErrorAnswer} for code in (*codes, 503)}
+def _json_body(model: type[BaseModel], *other_types: str) -> dict[str, Any]:
+    """Return the documentation of a body, which the framework does not see: it is read once the writer is known."""
+    schema = model.model_json_schema()
+    content: dict[str, Any] = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
+    content |= {name: {"schema": {"type": "string", "format": "binary"}} for name in other_types}
+    return {"requestBody": {"required": True, "content": content}}
 
 
-def _route_class(max_request_bytes: int) -> type[APIRoute]:
-    """Return the class of routes that bound their bodies and answer every failure in the envelope."""
-    methods: dict[str, set[str]] = {}
-
-    class EnvelopeRoute(APIRoute):
-        limit: ClassVar[int] = max_request_bytes
-
-        def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:  # noqa: ANN401 - FastAPI's
-            super().__init__(path, endpoint, **options)
-            methods.setdefault(path, set()).update(self.methods or ())
-
-        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["method"] in (self.methods or ()):
-                await super().handle(scope, receive, send)
-                return
-            answer = _answer(405, "method-not-allowed", f"This address does not take {scope['method']}.")
-            answer.headers["Allow"] = ", ".join(sorted(methods[self.path]))
-            await answer(scope, receive, send)
-
-        def get_route_handler(self) -> Handler:
-            handler = super().get_route_handler()
-
-            async def handle(request: Request) -> Response:
-                try:
-                    return await _served(handler, await _bounded(request, self.limit))
-                except RequestValidationError as error:
-                    return _invalid(error)
-                except HTTPException as error:
-                    return _refused(error)
-                except Exception as error:
-                    # Some of our own are `ValueError` or `LookupError` too: no handler for those takes them.
-                    if not isinstance(error, SkillsError) and _is_for_the_application(request, error):
-                        raise
-                    return _failed(error)
-
-            return handle
-
-    return EnvelopeRoute
-
-
-async def _served(handler: Handler, request: Request) -> Response:
-    """Return the answer to a request whose body may be anything."""
-    try:
-        return await handler(request)
-    except (RequestValidationError, HTTPException) as error:
-        if not _is_unreadable(error):
-            raise
-        # FastAPI reads a body before it asks whose it is, and a body that cannot be read is told to writers alone.
-        with suppress(RequestValidationError):
-            await handler(_with_body(request, b""))
-        raise
-
-
-async def _bounded(request: Request, limit: int) -> Request:
-    """Return the request with its body read, as long as that stays within the limit.
-
-    Raises:
-        SkillTooLargeError: If it does not.
-    """
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size <= limit:
-            chunks.append(chunk)
-        else:
-            chunks.clear()
-        if size > limit + MAX_DRAINED_BYTES:
-            break
-    if size > limit:
-        raise SkillTooLargeError(f"The request is larger than {limit} bytes. Send files one by one, or shrink them.")
-    return _with_body(request, b"".join(chunks))
-
-
-def _with_body(request: Request, body: bytes) -> Request:
-    replies: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> Message:
-        return replies.pop() if replies else await request.receive()
-
-    return Request(request.scope, receive)
-
-
-def _invalid(error: RequestValidationError) -> JSONResponse:
-    details = [
-        ErrorDetail(where=".".join(map(str, problem["loc"])), message=str(problem["msg"])) for problem in error.errors()
-    ]
-    return _answer(422, "invalid", "The request is invalid. Correct what the details name.", details)
-
-
-def _refused(error: HTTPException) -> JSONResponse:
-    if _is_unreadable(error):
-        return _answer(422, "invalid", "The body is not readable as JSON. Send JSON in UTF-8.")
-    answer = _answer(error.status_code, "refused", str(error.detail))
-    answer.headers.update(error.headers or {})
-    return answer
-
-
-def _is_unreadable(error: RequestValidationError | HTTPException) -> bool:
-    """Whether the body is no JSON, cannot be decoded, nests too deep, or holds a number that is too long."""
-    if isinstance(error, RequestValidationError):
-        return any(problem["type"] == "json_invalid" for problem in error.errors())
-    return error.detail == _UNPARSED_BODY and isinstance(error.__cause__, ValueError | RecursionError)
-
-
-def _is_for_the_application(request: Request, error: Exception) -> bool:
-    """Whether the application has a handler of its own for what one of its functions raised."""
-    handlers, _by_status = request.scope.get("starlette.exception_handlers", ({}, {}))
-    return any(kind in handlers for kind in type(error).__mro__)
-
-
-def _failed(error: Exception) -> JSONResponse:
-    for kind, (code, name) in _STATUS.items():
-        if isinstance(error, kind):
-            return _answer(code, name, str(error))
-    failure = unavailable(error)
-    if failure is None:
-        logger.error("A request to the skill store failed", exc_info=error)
-        return _answer(
-            500, "failed", "The request failed for a reason that is not its own. The log of the server has it."
-        )
-    logger.error("A request was not served: %s", failure, exc_info=error)
-    return _answer(503, "unavailable", _NO_TABLES if are_tables_missing(error) else _NO_ANSWER)
-
-
-def _answer(code: int, name: str, message: str, details: list[ErrorDetail] | None = None) -> JSONResponse:
-    error = ErrorBody(code=name, message=storable(message))
-    content = ErrorAnswer(error=error).model_dump()
-    content["error"]["details"] = [
-        {"where": storable(detail.where), "message": storable(detail.message)} for detail in details or []
-    ]
-    return JSONResponse(content, status_code=code)
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """Return a schema with each definition in the place that refers to it."""
+    if isinstance(schema, list):
+        return [_inlined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {key: _inlined(value, definitions) for key, value in schema.items()}
