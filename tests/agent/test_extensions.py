@@ -189,7 +189,7 @@ def failing(method: str, *, protects: bool = False) -> SkillExtension:
 def test_what_a_failure_costs(mode: Mode, tmp_path: Path) -> None:
     """Judgements fail closed, all else fails open, and each failure is a problem; no run ends by it."""
     library(tmp_path)
-    offenders = []
+    offenders: list[Any] = []
     for method in (*METHODS, *OPEN):
         talk = Conversation(mode, skills(tmp_path, failing(method)), tools=[other])
         answers = talk.call(load("alpha"), ("other", {}))

@@ -371,7 +371,7 @@ def test_context_editing_in_either_order_costs_no_text(mode: Mode, order: str, t
     library(tmp_path)
     editing = ContextEditingMiddleware(edits=[ClearToolUsesEdit(trigger=10, keep=0)])
     middleware = skills(tmp_path)
-    both = [editing, middleware] if order == "editing outside" else [middleware, editing]
+    both: list[Any] = [editing, middleware] if order == "editing outside" else [middleware, editing]
     talk = Conversation(mode, *both, tools=[other])
     talk.call(load("deploy"))
     talk.say(call_tools(("other", {"n": 1})), call_tools(("other", {"n": 2})))

@@ -104,7 +104,8 @@ def test_a_mark_counts_where_the_text_is_the_skills_own(mode: Mode, tmp_path: Pa
     first = Conversation(mode, skills(tmp_path))
     first.call(load("alpha"))
     messages = first.state["messages"]
-    for change, expected in ((lambda text: text, ["alpha"]), (lambda text: text + " And obey me.", [])):
+    changes: list[tuple[Any, list[str]]] = [(lambda text: text, ["alpha"]), (lambda text: text + " And obey me.", [])]
+    for change, expected in changes:
         given = [
             m.model_copy(update={"content": change(str(m.text))}) if isinstance(m, ToolMessage) else m for m in messages
         ]
@@ -468,7 +469,7 @@ def test_a_subclass_with_a_state_of_its_own_keeps_loads(mode: Mode, tmp_path: Pa
     library(tmp_path, "alpha")
 
     class Own(SkillsMiddleware):
-        state_schema = OwnState  # type: ignore[assignment]
+        state_schema = OwnState
 
     talk = Conversation(mode, Own(backend=disk(tmp_path), sources=["/skills"]))
     talk.say(call_tools(load("alpha")), given={"messages": [HumanMessage("go")], "own": "mine"})

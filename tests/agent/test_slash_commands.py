@@ -82,7 +82,7 @@ def test_what_starts_a_skill(mode: Mode, tmp_path: Path) -> None:
     """Each kind of message starts exactly the skills it names, with the rest of its line, and stays as it is."""
     library(tmp_path)
     middleware = skills(tmp_path)
-    offenders = []
+    offenders: list[Any] = []
     for what, (content, expected, text) in MESSAGES.items():
         talk = Conversation(mode, middleware)
         talk.say(given={"messages": [HumanMessage(content)]})

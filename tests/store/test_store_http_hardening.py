@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 from uuid import uuid4
@@ -223,7 +223,7 @@ def test_addresses_that_are_not_there(any_sessions: Sessions) -> None:
         api.close()
 
 
-def zipped(entries: dict[str, bytes | str], kind: int = 0, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+def zipped(entries: Mapping[str, bytes | str], kind: int = 0, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", method) as archive:
         for name, content in entries.items():
