@@ -91,7 +91,7 @@ class GovernanceService(VersionsService):
     async def restore_skill(
         self, skill_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
     ) -> Skill:
-        """Bring a deleted skill back, within the retention. Its name counts as taken anew, for others may have had it.
+        """Bring a deleted skill back, within the retention. Its name counts as newly taken: others may have had it.
 
         Raises:
             SkillAuthenticationError: If nobody is signed in.
