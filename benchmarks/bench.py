@@ -30,6 +30,7 @@ from langgraph.runtime import Runtime
 from library import write_library
 from measure import RUNS, Row, compare, markdown_table, seconds
 from prompt_cache import measure as measure_prompt_cache
+from scale import scale_rows
 from search import quality, speed
 from startup import startup_row
 from suggestion_rows import suggestion_rows
@@ -340,6 +341,7 @@ def rows() -> Iterator[Row]:
         yield from rounds_rows(base / "slow")
         yield prompt_row(roots[1_000])
         yield from footprint_rows(roots)
+        yield from scale_rows(roots[10_000])
     yield from conversation_rows()
     yield hostile_row()
     yield from search_rows()

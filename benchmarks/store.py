@@ -63,8 +63,9 @@ async def fill(engine: AsyncEngine, start: int, stop: int, body: str = BODY) -> 
             rows.append(
                 {
                     "id": uuid4(), "owner_id": None, "name": name, "name_key": name, "description": described,
-                    "content": body, "frontmatter": None, "revision": number + 1, "stamp": number + 1, "number": number + 1,
-                    "name_since": number + 1, "size": len(body), "words": indexed_words(name, described, []),
+                    "content": body, "frontmatter": None, "size": len(body), "revision": number + 1,
+                    "stamp": number + 1, "number": number + 1, "name_since": number + 1,
+                    "words": indexed_words(name, described, []),
                 }
             )  # fmt: skip
         async with engine.begin() as connection:
@@ -203,7 +204,7 @@ def databases() -> Iterator[dict[str, str]]:
         os.environ.setdefault("XDG_RUNTIME_DIR", str(place))
         import pgserver  # noqa: PLC0415 - it has wheels for some platforms only
 
-        server = pgserver.get_server(place / "pg", cleanup_mode="stop")
+        server = pgserver.postgres_server.get_server(place / "pg", cleanup_mode="stop")
         found["PostgreSQL"] = server.get_uri()
     except ImportError:
         print("PostgreSQL is left out: pgserver is not installed", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Discovery through real agents, sync and async: what the model is shown, what state keeps, and what the log says."""
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -817,22 +818,19 @@ def test_asking_again_while_a_source_is_down_takes_nothing_away(
 
 
 @both_modes
-@pytest.mark.parametrize("kept", ["absent", 5, "x", ["list"]], ids=repr)
-def test_a_record_that_keeps_no_catalog_goes_on_working(mode: Mode, kept: Any, tmp_path: Path) -> None:
-    """The record of an older thread, or one that a caller changed, costs what was kept and nothing else."""
+def test_a_catalog_that_somebody_spoiled_is_found_again(mode: Mode, tmp_path: Path) -> None:
+    """A catalog in state that is not one costs what was known while its source is down, and nothing else."""
     write_files(tmp_path, LAYERS)
-    backend = Switchable(tmp_path)
-    chat = Chat(mode, SkillsMiddleware(backend=backend, sources=["/base"], refresh="run"))
-    before = shown(chat.say())
-    record = {key: value for key, value in chat.state["skills_catalog_record"].items() if key != "kept"}
-    changed = record if kept == "absent" else {**record, "kept": kept}
-    chat.agent.update_state(chat.config, {"skills_catalog_record": changed})
-    backend.down["/base"] = failing()
-    assert shown(chat.say()) == before
-    chat.agent.update_state(chat.config, {"skills_catalog_record": changed, "skills_metadata": None})
-    assert shown(chat.say()) == {}
-    backend.down.clear()
-    assert shown(chat.say()) == before
+    spoiled: list[Any] = [None, 5, "x", ["list"], {}, {"sources": [], "entries": "no json"}]
+    for value in spoiled:
+        backend = Switchable(tmp_path)
+        chat = Chat(mode, SkillsMiddleware(backend=backend, sources=["/base"], refresh="run"))
+        before = shown(chat.say())
+        chat.agent.update_state(chat.config, {"skills_catalog": value})
+        backend.down["/base"] = failing()
+        assert shown(chat.say()) == {}, value
+        backend.down.clear()
+        assert shown(chat.say()) == before, value
 
 
 class Down(FilesystemBackend):
@@ -902,8 +900,8 @@ def test_words_of_one_users_skills_reach_no_other_user(mode: Mode, tmp_path: Pat
         chat.say(context=User(user))
     backends["ann"].down["/skills"] = failing()
     chats["ann"].say(context=User("ann"))
-    assert chats["ann"].state["skills_catalog_record"]["tags"] == {"/skills/notes/SKILL.md": "alpha"}
-    assert chats["bob"].state["skills_catalog_record"]["tags"] == {"/skills/notes/SKILL.md": "secret"}
+    kept = {user: json.loads(chat.state["skills_catalog"]["entries"]) for user, chat in chats.items()}
+    assert {user: row[3] for user, [row] in kept.items()} == {"ann": {"tags": "alpha"}, "bob": {"tags": "secret"}}
 
 
 class Linked(BackendProtocol):
@@ -975,7 +973,10 @@ def deleted(root: Path) -> None:
 def test_a_loaded_skill_that_is_gone_is_unloaded_and_the_model_told(
     mode: Mode, change: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A loaded skill that a listing no longer has, or has elsewhere, is unloaded; the model is told once."""
+    """A loaded skill that a listing no longer has, or has elsewhere, is unloaded; requests tell the model.
+
+    The notice stands before the user's message, which stays the last of its kind for guards, and not in state.
+    """
     write_files(
         tmp_path, {"s/gone/SKILL.md": skill_md("gone"), "s/gone/scripts/x.py": "", "s/kept/SKILL.md": skill_md("kept")}
     )
@@ -993,13 +994,18 @@ def test_a_loaded_skill_that_is_gone_is_unloaded_and_the_model_told(
     assert "gone" not in chat.state["skills_load_records"]
     assert ("/s/gone/SKILL.md", "skill-gone", "warning") in chat.problems
     assert len([line for line in caplog.messages if "skill-gone" in line]) == 1
-    told = [message.text for message in chat.state["messages"] if "unloaded" in message.text]
-    assert len(told) == 1
-    assert "'gone'" in told[0]
-    assert "'kept'" not in told[0]
-    assert told[0] in chat.model.requests[-1].text
+    assert not any("No longer available" in message.text for message in chat.state["messages"])
     chat.say()
-    assert [message.text for message in chat.state["messages"] if "unloaded" in message.text] == told
+    told = []
+    for request in chat.model.requests[2:]:
+        [place] = [n for n, message in enumerate(request.messages) if "No longer available" in message.text]
+        told.append((place, request.messages[place].text, request.messages[place + 1].id))
+    assert len(told) == 2
+    assert len(set(told)) == 1, "the same bytes in the same place while the message remains"
+    assert "'gone'" in told[0][1]
+    assert "'kept'" not in told[0][1]
+    questions = [message.id for message in chat.state["messages"] if message.type == "human"]
+    assert told[0][2] == questions[1]
 
 
 @both_modes

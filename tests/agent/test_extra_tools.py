@@ -49,6 +49,10 @@ def script(name: object, path: object) -> ToolCall:
     return "get_skill_script_path", {"skill_name": name, "script_name": path}
 
 
+THE_THREE = ("scripts", "references", "assets")
+"""The directories of the specification."""
+
+
 def make(
     backend: Any, sources: Any = ("/skills",), extra_tools: Sequence[str] = TOOLS, **options: Any
 ) -> SkillsMiddleware:
@@ -389,11 +393,12 @@ def test_hostile_paths_are_refused(mode: Mode, tmp_path: Path, kind: str) -> Non
     if kind == "composite":
         backend, source = CompositeBackend(default=StateBackend(), routes={"/disk/": backend}), "/disk/skills"
     hostile = [spelled(path, str(tmp_path / "secret.txt")) for path in HOSTILE.values()]
-    assets, scripts = [*hostile, *OUTSIDE.values()], hostile if kind == "virtual" else []
-    talk = Conversation(mode, make(backend, [source]))
-    answers = talk.call(*(asset("demo", path) for path in assets), *(script("demo", path) for path in scripts))
-    check_refusals(answers, [*assets, *scripts])
-    assert SECRET not in str(talk.result["messages"])
+    scripts = hostile if kind == "virtual" else []
+    for directories, assets in (("all", hostile), (THE_THREE, [*hostile, *OUTSIDE.values()])):
+        talk = Conversation(mode, make(backend, [source], asset_directories=directories))
+        answers = talk.call(*(asset("demo", path) for path in assets), *(script("demo", path) for path in scripts))
+        check_refusals(answers, [*assets, *scripts])
+        assert SECRET not in str(talk.result["messages"])
 
 
 @both_modes
@@ -405,7 +410,8 @@ def test_hostile_paths_in_state_are_refused(mode: Mode) -> None:
     files |= {"/skills/demo/SKILL.md": skill_md("demo"), "/skills/demo/references/guide.md": "guide"}
     assets = [*hostile, *OUTSIDE.values()]
     calls = [*(asset("demo", path) for path in assets), *(script("demo", path) for path in hostile)]
-    beside: list[Any] = [FilesystemMiddleware(backend=StateBackend()), make(StateBackend())]
+    skills = make(StateBackend(), asset_directories=THE_THREE)
+    beside: list[Any] = [FilesystemMiddleware(backend=StateBackend()), skills]
     agent = create_agent(
         ScriptedChatModel(replies=[call_tools(*calls, asset("demo", "references/guide.md"))]),
         middleware=beside,
@@ -422,15 +428,19 @@ def test_honest_paths_can_be_read_as_listed(mode: Mode, tmp_path: Path) -> None:
     plant_beside(tmp_path)
     long = f"references/{'long ' * 40}name/{'even longer ' * 15}name/{'x' * 200}.md"
     write_files(tmp_path / "skills/demo", {long: "a long way"})
-    talk = Conversation(mode, make(disk(tmp_path)))
-    (listed,) = talk.call(listing("demo"))
-    paths = [line.removeprefix("- ") for line in listed.text.splitlines()]
-    assert long in paths
-    assert {path for path in HONEST.values() if "\u0308" not in path} <= set(paths)
-    answers = talk.call(
-        *(asset("demo", path) for path in paths if "\\" not in path and path != "references/../../secret.txt")
-    )
-    assert {message.status for message in answers} == {"success"}
+    honest = {path for path in HONEST.values() if "\u0308" not in path}
+    hidden = {path for path in honest if "/." in path}
+    for directories, expected in (("all", honest - hidden), (THE_THREE, honest)):
+        talk = Conversation(mode, make(disk(tmp_path), asset_directories=directories))
+        (listed,) = talk.call(listing("demo"))
+        paths = [line.removeprefix("- ") for line in listed.text.splitlines()]
+        assert long in paths
+        assert expected <= set(paths)
+        assert directories != "all" or not hidden & set(paths)
+        answers = talk.call(
+            *(asset("demo", path) for path in paths if "\\" not in path and path != "references/../../secret.txt")
+        )
+        assert {message.status for message in answers} == {"success"}
 
 
 @both_modes

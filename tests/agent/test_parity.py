@@ -433,52 +433,57 @@ PROMPTS: dict[str, Any] = {
 
 
 @EACH_MODE
-@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS.keys())
-def test_the_section_is_appended_in_the_same_way(mode: Mode, tmp_path: Path, prompt: Any) -> None:
+def test_the_section_is_appended_in_the_same_way(mode: Mode, tmp_path: Path) -> None:
     """Whatever the system message is, the section is one more text block behind it, with the same separator."""
-    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
-    theirs, ours = (
-        system_blocks(
-            drive(
-                mode,
-                tmp_path,
-                kind(backend=disk(tmp_path), sources=["/skills"], system_prompt=TEMPLATE),
-                [step()],
-                system_prompt=prompt,
+    write_files(tmp_path, {"lib/alpha/SKILL.md": skill_md("alpha")})
+    for prompt in PROMPTS.values():
+        theirs, ours = (
+            system_blocks(
+                drive(
+                    mode,
+                    tmp_path,
+                    kind(backend=disk(tmp_path), sources=["/lib"], system_prompt=TEMPLATE),
+                    [step()],
+                    system_prompt=prompt,
+                )
             )
+            for kind in CLASSES
         )
-        for kind in CLASSES
-    )
 
-    assert ours == theirs
-    assert ours[0][-1]["text"].startswith("Where:" if prompt is None else "\n\nWhere:")
-    assert ours[0][-1]["text"].endswith("Which {braces}:\n<list/>\nEnd.")
+        assert ours == theirs
+        assert ours[0][-1]["text"].startswith("Where:" if prompt is None else "\n\nWhere:")
+        assert ours[0][-1]["text"].endswith("Which {braces}:\n<list/>\nEnd.")
+
+
+LABELLED: list[list[Any]] = [
+    ["/skills"],
+    ["/skills/user/", "/skills/project"],
+    ["/home/me/.claude/skills", ("/repo/.claude/skills", "Project Claude")],
+    ["/lib/built_in_skills", "/my-own_place/skills"],
+]
 
 
 @EACH_MODE
-@pytest.mark.parametrize(
-    "sources",
-    [
-        ["/skills"],
-        ["/skills/user/", "/skills/project"],
-        ["/home/me/.claude/skills", ("/repo/.claude/skills", "Project Claude")],
-        ["/lib/built_in_skills", "/my-own_place/skills"],
-    ],
-    ids=["one", "two", "labelled", "derived"],
-)
-def test_sources_are_shown_with_the_same_labels(mode: Mode, tmp_path: Path, sources: list[Any]) -> None:
-    """The lines about where skills live are the same, the last source marked as the one that wins."""
-    for source in sources:
-        path = source if isinstance(source, str) else source[0]
-        write_files(tmp_path, {f"{path.strip('/')}/alpha/SKILL.md": skill_md("alpha")})
-    lines = []
-    for kind in CLASSES:
-        seen = drive(mode, tmp_path, kind(backend=disk(tmp_path), sources=sources), [step()])
-        lines.append([line for line in seen.requests[0].system.split("\n") if re.match(r"\*\*.* Skills\*\*: `", line)])
+def test_sources_are_shown_with_the_same_labels(mode: Mode, tmp_path: Path) -> None:
+    """The lines about where skills live are the same, except that no label says "Skills" twice."""
+    for sources in LABELLED:
+        for source in sources:
+            path = source if isinstance(source, str) else source[0]
+            write_files(tmp_path, {f"{path.strip('/')}/alpha/SKILL.md": skill_md("alpha")})
+        theirs, ours = (
+            [
+                line
+                for line in drive(mode, tmp_path, kind(backend=disk(tmp_path), sources=sources), [step()])
+                .requests[0]
+                .system.split("\n")
+                if re.match(r"\*\*.*Skills\*\*: `", line)
+            ]
+            for kind in CLASSES
+        )
 
-    assert lines[1] == lines[0]
-    assert len(lines[1]) == len(sources)
-    assert lines[1][-1].endswith("(higher priority)")
+        assert ours == [line.replace("**Skills Skills**", "**Skills**") for line in theirs]
+        assert len(ours) == len(sources)
+        assert ours[-1].endswith("(higher priority)")
 
 
 @EACH_MODE

@@ -1,5 +1,6 @@
 """Pins: skills that the user names are loaded before the next model call, and count as loaded."""
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,12 @@ def test_a_pin_gives_the_text_and_the_state_of_a_load(mode: Mode, tmp_path: Path
     message = next(message for message in pinned.result["messages"] if pins([message]))
     assert message.text == answer.text
     assert "- [script] `/skills/alpha/scripts/run.py`" in message.text
-    assert {key: pinned.state[key] for key in SKILL_STATE} == {key: loaded.state[key] for key in SKILL_STATE}
+    for key in ("skills_loaded", "skill_resources"):
+        assert pinned.state[key] == loaded.state[key]
+    kept, record = (talked.state["skills_load_records"]["alpha"] for talked in (pinned, loaded))
+    same = ("path", "source", "digest", "tokens", "text", "arguments")
+    assert {key: kept[key] for key in same} == {key: record[key] for key in same}
+    assert (kept["trigger"], record["trigger"]) == ("pin", "model")
     assert pinned.loaded == ["alpha"]
 
 
@@ -563,8 +569,10 @@ def _forge_input(conversation: Conversation, path: str) -> None:
 
 def _forge_input_and_record(conversation: Conversation, path: str) -> None:
     conversation.say()
-    record = conversation.state["skills_catalog_record"]
-    pin(conversation, "evil", skills_metadata=[forged(path)], skills_catalog_record={**record, "sources": [["/", "x"]]})
+    record = conversation.state["skills_catalog"]
+    entries = json.dumps([[forged(path), 0, "0" * 32, {}]])
+    catalog = {**record, "sources": [["/", "x"]], "entries": entries}
+    pin(conversation, "evil", skills_metadata=[forged(path)], skills_catalog=catalog)
 
 
 def _forge_state(conversation: Conversation, path: str) -> None:

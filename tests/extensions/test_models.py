@@ -73,7 +73,8 @@ def test_the_skill_loaded_last_picks_the_model_for_the_rest_of_the_turn(mode: Mo
     players.called.clear()
     run(mode, agent, "two", config)
     run(mode, agent, "three", config)
-    assert players.called == ["main", "main", "deep"]
+    run(mode, agent, "four", config)  # the skill is still loaded, for an earlier message
+    assert players.called == ["main", "main", "deep", "main"]
     problems = agent.get_state(config).values["skills_problems"]
     assert [problem["path"] for problem in problems if problem["code"] == "model-unknown"] == ["/skills/gone/SKILL.md"]
 

@@ -15,6 +15,8 @@ from deepskills._format.reading import FALLBACK_NAME, split_tools
 COVERED_ELSEWHERE: frozenset[str] = frozenset(
     {
         "extension-failed",
+        "frontmatter-key-too-large",
+        "skill-refused",
         "pin-unknown",
         "skill-duplicate",
         "skill-file-misnamed",

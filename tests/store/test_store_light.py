@@ -12,7 +12,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from store_support import Sessions, draft, draft_with_files, new_engine, seed, service_on, with_service
 
-from deepskills import SkillSummary
+from deepskills import SkillSummary, read_skill
 from deepskills.store import (
     DatabaseSkillAdapter,
     SkillFileCreate,
@@ -235,6 +235,30 @@ def test_what_is_known_is_known_of_one_database(mode: Mode, any_sessions: Sessio
         talk.say("ok")
         assert names(talk.state) == [f"of-{number}"]
     assert any_sessions
+
+
+def test_files_are_parsed_once_for_all_users(
+    mode: Mode, any_sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one user's run parsed, another user's does not parse again, and each has paths of their own."""
+    seed(any_sessions, None, *(draft(f"s{number}") for number in range(4)))
+    parsed: list[str] = []
+
+    def read(content: bytes, *, path: str) -> Any:
+        parsed.append(path)
+        return read_skill(content, path=path)
+
+    monkeypatch.setattr("deepskills._catalog.readings.read_skill", read)
+    adapter: Any = DatabaseSkillAdapter(
+        user_id=lambda runtime: runtime.context["user"], db_session_factory=any_sessions
+    )
+    paths = set()
+    for user in ("alice", "bob", "carol"):
+        talk = Conversation(mode, adapter)
+        talk.say("ok", context={"user": user})
+        paths.add(tuple(skill["path"] for skill in talk.state["skills_metadata"]))
+        assert names(talk.state) == [f"s{number}" for number in range(4)]
+    assert (len(parsed), len(paths)) == (4, 3)
 
 
 BOTH_WAYS = """

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -15,6 +15,7 @@ from store_support import Sessions, draft, draft_with_files, service_on
 from deepskills import SkillFormatError
 from deepskills.store import Skill, SkillFileCreate, SkillService, SkillUpdate
 from deepskills.store import _reading as reading
+from deepskills.store._listings import Position
 from deepskills.store._models import SkillFile
 from deepskills.store._words import indexed_words
 
@@ -148,12 +149,13 @@ async def test_large_stores(sessions: Sessions, kind: str) -> None:
             async with sessions() as session:
                 await session.execute(text("ANALYZE deepskills_skills"))
         slow = {}
-        for what, work in {
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
             "page": lambda: service.list_skills("alice", limit=50),
             "later page": lambda: service.list_skills("bob", limit=50, cursor=_cursor("skill-006000")),
             "search": lambda: service.list_skills("alice", q="rare", limit=20),
             "name": lambda: service.get_skill_by_name("skill-007999", "alice"),
-        }.items():
+        }
+        for what, work in calls.items():
             await work()
             start = time.process_time()
             async with asyncio.timeout(10):
@@ -166,7 +168,7 @@ async def test_large_stores(sessions: Sessions, kind: str) -> None:
 
 
 def _cursor(name: str) -> str:
-    return reading.Position(name, 3, 0, uuid4()).cursor()
+    return Position(name, 3, 0, uuid4()).cursor()
 
 
 async def test_get_by_name_reads_one_skill(sessions: Sessions) -> None:

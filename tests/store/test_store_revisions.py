@@ -135,7 +135,7 @@ async def test_updates_that_change_nothing(sessions: Sessions) -> None:
     async with service_on(sessions) as service:
         data = draft_with_files("report", {"a.md": "x", "b.bin": b"\x00"}, tags=["t"], is_public=True)
         made = await service.create_skill(data, "alice")
-        same = {"a.md": "x", "b.bin": b"\x00"}
+        same: dict[str, bytes | str] = {"a.md": "x", "b.bin": b"\x00"}
         for update in (SkillUpdate(), SkillUpdate(name="report"), SkillUpdate(tags=["t"], is_public=True)):
             await service.update_skill(made.id, update, "alice")
             await service.save_skill(made.id, update, same, "alice")

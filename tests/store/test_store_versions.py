@@ -2,6 +2,7 @@
 
 import datetime as dt
 import time
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -196,7 +197,7 @@ async def test_usage(sessions: Sessions) -> None:
     today = dt.datetime.now(dt.UTC).date()
     async with service_on(sessions) as service:
         mine = await service.create_skill(draft("mine"), "alice")
-        events = [
+        events: list[dict[str, Any]] = [
             {"type": "skill.loaded", "skill": "Mine", "trigger": "model"},
             {"type": "skill.loaded", "skill_id": str(mine.id), "trigger": "model"},
             {"type": "skill.loaded", "skill": "mine", "trigger": "user"},

@@ -15,11 +15,13 @@ from deepskills._backend.calls import Plan
 def with_end_of_run(middleware: Any, extensions: Sequence[SkillExtension]) -> None:  # noqa: ANN401 - our own class
     """Give a middleware `after_agent`, if an extension acts at the end of a run.
 
-    LangChain looks at a middleware's class to see which hooks it has, so the instance gets a class of its own.
+    LangChain looks at a middleware's class to see which hooks it has, so the instance gets a class of its own; one with
+    a second base would have another layout, which Python does not let an instance change to.
     """
     if any(overrides(extension, "at_end") for extension in extensions):
         own = type(middleware)
-        middleware.__class__ = type(own.__name__, (_EndOfRun, own), {"__module__": own.__module__})
+        hooks = {"after_agent": _EndOfRun.after_agent, "aafter_agent": _EndOfRun.aafter_agent}
+        middleware.__class__ = type(own.__name__, (own,), {"__module__": own.__module__, **hooks})
 
 
 def _end(run: Run) -> Plan[dict[str, Any] | None]:

@@ -75,8 +75,15 @@ def _mapping(value: object) -> Mapping[Any, Any]:
 def merge_pins(
     current: list[str | PinnedSkill] | None, update: Sequence[str | PinnedSkill] | None
 ) -> list[str | PinnedSkill]:
-    """Add up the skills to pin that were named in one step."""
-    return [*(current or []), *(update or [])]
+    """Add up the skills to pin that were named in one step; whatever is not a list is set aside."""
+    return [*_listed(current), *_listed(update)]
+
+
+def _listed(value: object) -> list[Any]:
+    if value is None or (isinstance(value, Sequence) and not isinstance(value, str | bytes)):
+        return list(value or ())
+    logger.warning("Set aside skills to pin that are not a list: %s", type(value).__name__)
+    return []
 
 
 class SkillsState(AgentState[Any]):

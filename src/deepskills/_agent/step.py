@@ -79,13 +79,19 @@ def _texts_of(names: Sequence[str], run: Run) -> Plan[dict[str, tuple[str, LoadR
 
 
 def _undone(run: Run) -> dict[str, Any]:
-    """Take back loads that relied on an unload which another middleware refused."""
+    """Take back loads that relied on an unload which another middleware refused; all others no longer rely on any."""
     standing = run.thread.standing
     names = loads_to_undo(standing, run.settings.budgets)
+    settled: dict[str, Any] = {
+        name: {key: value for key, value in record.items() if key != "relies_on"}
+        for name, record in standing.records.items()
+        if "relies_on" in record and name not in names
+    }
+    update = {"skills_load_records": settled} if settled else {}
     if not names:
-        return {}
+        return update
     for name in names:
         logger.warning("Unloaded skill %r: the unload that was to make room for it was refused", name)
         event = skill_event("unloaded", name, "system", standing.records.get(name), reason="no_room")
         tell(event, run.runtime, run.settings.extensions)
-    return unload_update(names, standing, UNDONE)
+    return merged(update, unload_update(names, standing, UNDONE))

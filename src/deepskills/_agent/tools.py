@@ -133,7 +133,10 @@ class SkillTools:
 
 
 def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
-    return turn_of(run.state, run.runtime.tool_call_id, tool, args)
+    """Return the turn of a call, known by its step in its run: ids of messages may be the same for several users."""
+    turn = turn_of(run.state, run.runtime.tool_call_id, tool, args)
+    checkpoint = getattr(getattr(run.runtime, "execution_info", None), "checkpoint_id", None)
+    return replace(turn, key=(turn.key, checkpoint) if turn.key and checkpoint else None)
 
 
 def _wanted(turn: Turn, shelf: Shelf) -> list[Wanted]:

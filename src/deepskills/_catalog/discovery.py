@@ -52,7 +52,7 @@ class _Search:
         """For each directory that could not be listed in full, which and why."""
         self.missing = False
         self.misnamed: list[str] = []
-        """Files that would be skills if their name were in the right case."""
+        """Files named like `SKILL.md` in another case, where there is none."""
 
     def take(self, path: str, reply: object, *, deepest: bool) -> list[str]:
         """Note what one directory holds and return the directories to list next."""
@@ -66,8 +66,7 @@ class _Search:
         if own is not None:
             self.files[own.path] = True
             return []
-        named = SKILL_FILE.casefold()
-        self.misnamed += [e.path for e in reply.entries if not e.is_directory and e.name.casefold() == named]
+        self.misnamed += [e.path for e in reply.entries if e.name.lower() == SKILL_FILE.lower() and not e.is_directory]
         below = [entry for entry in reply.entries if entry.is_directory and entry.name not in PASSED_OVER]
         kept = self._bounded(below)
         if deepest:
@@ -105,14 +104,17 @@ class _Search:
         if len(self.incomplete) > MAX_INCOMPLETE:
             reasons.append(f"{len(self.incomplete) - MAX_INCOMPLETE} more directories")
         found += [problem(path, "source-incomplete", reason=reason) for reason in reasons]
-        found += [problem(file, "skill-file-misnamed", found=quoted(file.rpartition("/")[2])) for file in self.misnamed]
+        misnamed = [
+            problem(as_readable(file), "skill-file-misnamed", found=quoted(file.rpartition("/")[2]))
+            for file in self.misnamed[:MAX_INCOMPLETE]
+        ]
         if self.missing:
             found += [] if self.source.is_optional else [problem(path, "source-missing")]
         elif not found_any and not found and not self.source.is_optional:
             found.append(problem(path, "source-empty"))
         if self.cut:
             found.append(problem(path, "source-cut"))
-        return found
+        return found + misnamed
 
 
 class _Visitor(Visitor[int]):

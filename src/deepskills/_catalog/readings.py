@@ -55,6 +55,7 @@ class Readings:
         self.keys = KEPT_KEYS | set(further_keys)
         """The frontmatter keys that are kept."""
         self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_CHARACTERS, _weigh)
+        self._parsed: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_CHARACTERS, _weigh)
 
     def read(self, path: str, content: bytes) -> Reading:
         """Return what a file says."""
@@ -65,7 +66,11 @@ class Readings:
         key = (path, digest)
         remembered = self._remembered.get(key)
         if remembered is None:
-            remembered = self._made(path, content, digest)
+            # Users of one store have their own paths to the same file; its text is parsed once for all of them.
+            shared = (path.rpartition("/")[0].rpartition("/")[2], digest)
+            parsed = self._parsed.get(shared)
+            remembered = self._made(path, content, digest) if parsed is None else _moved(parsed, path)
+            self._parsed.put(shared, remembered)
             self._remembered.put(key, remembered)
         return remembered
 
@@ -92,6 +97,16 @@ class Readings:
             del kept[largest]
             problems.append(problem(path, "frontmatter-key-too-large", key=largest))
         return Reading(reading.metadata, tuple(problems), digest, kept)
+
+
+def _moved(reading: Reading, path: str) -> Reading:
+    """Return what the same file says at another path, in a directory of the same name."""
+    metadata = None if reading.metadata is None else reading.metadata.copy()
+    problems = tuple(found.copy() for found in reading.problems)
+    for item in (metadata, *problems):
+        if item is not None:
+            item["path"] = path
+    return Reading(metadata, problems, reading.digest, reading.frontmatter)
 
 
 def digest_of(content: bytes) -> str:

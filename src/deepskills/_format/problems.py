@@ -188,7 +188,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "The frontmatter key `{key}` is too large to be kept with the catalog and is ignored. Shorten it.",
     ),
-    "skill-refused": ("error", "The skill was not loaded: {reason}"),
+    "skill-refused": ("error", "The skill was not loaded: {reason}. Ask whoever runs the agent."),
     "pin-unknown": (
         "error",
         "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "

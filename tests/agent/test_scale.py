@@ -1,0 +1,220 @@
+"""Scale, by counts and ratios: calls of a turn, unknown pins, many conversations, an event loop that is never held."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents.backends import FilesystemBackend
+from deepagents.backends.protocol import FileDownloadResponse, LsResult
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+from deepskills import SkillsMiddleware
+from deepskills._catalog import lookup
+from deepskills._prompt import section
+from deepskills.testing import ScriptedChatModel, call_tools
+from support import MODES, Mode, load, run, skill_md, tool_messages, write_files
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+MANY = 400
+TURN = 20
+LONGEST_HOLD = 0.25
+"""Seconds of CPU that the event loop may be held at a time; far above what is reached, far below what blocked it."""
+
+
+class Counting(FilesystemBackend):
+    """The real file system, and how often it was called."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root_dir=root, virtual_mode=True)
+        self.calls = 0
+        self._lock = threading.Lock()
+
+    def _count(self) -> None:
+        with self._lock:
+            self.calls += 1
+
+    def ls(self, path: str) -> LsResult:
+        """List and count."""
+        self._count()
+        return super().ls(path)
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Read and count."""
+        self._count()
+        return super().download_files(paths)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a library of many skills."""
+    root = tmp_path_factory.mktemp("many")
+    write_files(root, {f"skills/skill-{n:05d}/SKILL.md": skill_md(f"skill-{n:05d}", f"Does {n}.") for n in range(MANY)})
+    return root
+
+
+async def watched(work: Callable[[], Awaitable[Any]]) -> tuple[Any, float]:
+    """Return what `work` gives, and the longest CPU time of this thread between two turns of the event loop."""
+    longest = 0.0
+    is_over = False
+
+    async def watch() -> None:
+        nonlocal longest
+        before = time.thread_time()
+        while not is_over:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest = max(longest, now - before)
+            before = now
+            await asyncio.sleep(0.001)
+            before = time.thread_time()
+
+    watcher = asyncio.create_task(watch())
+    result = await work()
+    is_over = True
+    await watcher
+    return result, longest
+
+
+def names(count: int) -> list[str]:
+    return [f"skill-{n:05d}" for n in range(count)]
+
+
+@both_modes
+@pytest.mark.parametrize("spelling", [str, str.upper])
+def test_loads_of_one_turn_share_what_they_read(mode: Mode, spelling: Callable[[str], str], many: Path) -> None:
+    """Twenty loads in one turn make at most two backend calls each, in any case of letters."""
+    backend = Counting(many)
+    middleware = SkillsMiddleware(backend=backend, sources=["/skills"], max_loaded_skills=TURN)
+    model = ScriptedChatModel(replies=["Hello.", call_tools(*[load(spelling(name)) for name in names(TURN)])])
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    run(mode, agent, "go", config)
+    before = backend.calls
+    result = run(mode, agent, "load", config)
+    assert [answer.status for answer in tool_messages(result)] == ["success"] * TURN
+    assert backend.calls - before <= 2 * TURN
+
+
+def test_a_turn_of_many_loads_leaves_the_loop_free(many: Path) -> None:
+    """Twenty loads, twenty unknown names, 200 unknown pins and a search hold the event loop for moments only."""
+    middleware = SkillsMiddleware(
+        backend=FilesystemBackend(root_dir=many, virtual_mode=True),
+        sources=["/skills"],
+        max_loaded_skills=TURN,
+        extra_tools=["search_skills"],
+    )
+    model = ScriptedChatModel(
+        replies=[
+            "Hello.",
+            call_tools(*[load(name.upper()) for name in names(TURN)]),
+            call_tools(*[load(f"skil-{n:05d}x") for n in range(TURN)]),
+            call_tools(("search_skills", {"query": "does 399"})),
+        ]
+    )
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+
+    async def later_runs() -> tuple[Any, float]:
+        await agent.ainvoke({"messages": [HumanMessage("go")]}, config)
+        given: Any = {"messages": [HumanMessage("load")], "pinned_skills": [f"nope-{n}" for n in range(200)]}
+        return await watched(lambda: agent.ainvoke(given, config))
+
+    result, longest = asyncio.run(later_runs())
+    assert len(tool_messages(result)) == 2 * TURN + 1
+    assert longest < LONGEST_HOLD
+
+
+@both_modes
+def test_unknown_pins_cost_a_look_each(mode: Mode, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred unknown pins compare no names with the catalog, and leave a bounded number of problems."""
+    compared: list[str] = []
+    closest = lookup.closest_names
+
+    def counted(known: Any, asked: str) -> list[str]:
+        compared.append(asked)
+        return closest(known, asked)
+
+    monkeypatch.setattr(lookup, "closest_names", counted)
+    backend = Counting(many)
+    middleware = SkillsMiddleware(backend=backend, sources=["/skills"])
+    model = ScriptedChatModel(replies=[])
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    given = {"messages": [HumanMessage("go")], "pinned_skills": [f"nope-{n}" for n in range(200)]}
+    run(mode, agent, given, config)
+    problems = agent.get_state(config).values["skills_problems"]
+    assert compared == []
+    assert len(problems) == 51
+    assert "150 more names" in problems[-1]["message"]
+    before = backend.calls
+    run(mode, agent, {**given, "messages": [HumanMessage("again")]}, config)
+    assert backend.calls == before
+    assert len(agent.get_state(config).values["skills_problems"]) == 51
+
+
+def test_many_conversations_render_one_section(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seventeen conversations at once, each with another skill loaded, render their list once and stay remembered."""
+    rendered: list[int] = []
+    original = section.CatalogList
+
+    class Counted(original):  # type: ignore[misc, valid-type]
+        """Counts how often the list is made."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            rendered.append(1)
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(section, "CatalogList", Counted)
+    middleware = SkillsMiddleware(
+        backend=FilesystemBackend(root_dir=many, virtual_mode=True), sources=["/skills"], catalog_budget=50_000
+    )
+
+    def reply(messages: Any) -> Any:
+        last = messages[-1]
+        return call_tools(load(str(last.text))) if last.type == "human" and str(last.text).startswith("skill") else "ok"
+
+    model = ScriptedChatModel(replies=reply)
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+
+    async def talk() -> None:
+        for text in (names(17), ["go on"] * 17):
+            await asyncio.gather(
+                *(
+                    agent.ainvoke({"messages": [HumanMessage(text[n])]}, {"configurable": {"thread_id": str(n)}})
+                    for n in range(17)
+                )
+            )
+
+    asyncio.run(talk())
+    assert len(model.requests) == 17 * 3
+    assert len(rendered) == 1
+    assert len({request.system for request in model.requests[-17:]}) == 17
+
+
+def test_problems_of_many_skills_grow_in_proportion(tmp_path: Path) -> None:
+    """A later run over skills with a warning each costs in proportion: four times the skills, not sixteen times."""
+
+    def seconds(count: int) -> float:
+        root = tmp_path / str(count)
+        write_files(
+            root, {f"skills/s-{n}/SKILL.md": f"---\nname: S_{n}\ndescription: D.\n---\nText.\n" for n in range(count)}
+        )
+        middleware = SkillsMiddleware(
+            backend=FilesystemBackend(root_dir=root, virtual_mode=True), sources=["/skills"], refresh="run"
+        )
+        agent = create_agent(ScriptedChatModel(replies=[]), middleware=[middleware], checkpointer=InMemorySaver())
+        config: Any = {"configurable": {"thread_id": "t"}}
+        run("sync", agent, "go", config)
+        started = time.process_time()
+        run("sync", agent, "again", config)
+        return time.process_time() - started
+
+    few, more = seconds(100), seconds(400)
+    assert more < 10 * few + 0.5
