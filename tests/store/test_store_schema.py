@@ -16,7 +16,7 @@ from schemathesis.checks import (
 from store_support import Sessions, draft_with_files, seed
 from test_store_http import make_app, serving
 
-EXAMPLES = 8
+EXAMPLES = 5
 """How many requests are made up for each operation, valid ones and invalid ones each."""
 
 SEED = 20_240_601
