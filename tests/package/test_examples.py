@@ -1,5 +1,6 @@
 """Every example runs without a key and prints what it is there to show."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -24,9 +25,9 @@ SHOWN = {
     "per_user": ['ada: <skill_content name="engine-notes"', "bob: Error: There is no skill named 'engine-notes'"],
     "sub_agents": ["Drafted with release-notes.", "the parent has loaded: ['incident-review']"],
     "large_library": [
-        "- **vineyard-payroll-1493**",
         '<skill_content name="vineyard-payroll-1493"',
-        "of 2000 descriptions are shown in full",
+        "with these suggestions:",
+        "- **vineyard-payroll-1493**",
     ],
     "streaming": ["skill.loaded", "skill.refused    csv-raport", "skill.unloaded"],
     "tool_policy": [
@@ -58,18 +59,24 @@ SHOWN = {
 """What each example prints."""
 
 
-def run_example(name: str, cwd: Path) -> str:
-    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, encoding="utf-8", timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", SHOWN)
-def test_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
+def test_example_shows_what_it_promises(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An example runs from any directory without a key and prints what it is about."""
-    printed = run_example(name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr(sys, "argv", [f"{name}.py"])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    printed = capsys.readouterr().out
     assert [text for text in SHOWN[name] if text not in printed] == []
+
+
+def test_an_example_runs_as_a_program(tmp_path: Path) -> None:
+    """What a user types works: Python, the file, from another directory."""
+    command = [sys.executable, str(EXAMPLES / "plain_agent.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_example_is_run() -> None:

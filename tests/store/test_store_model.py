@@ -224,7 +224,7 @@ async def play(sessions: Sessions, data: st.DataObject) -> None:
         await model.compare_history()
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_the_service_does_as_the_model(any_sessions: Sessions, data: st.DataObject) -> None:
     """Whatever several users do to skills, each sees what they may, and nothing of the past is lost or invented."""
