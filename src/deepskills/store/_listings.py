@@ -157,7 +157,7 @@ class ListingRepository:
         """Return the query for the skills that are seen for one reason, or all skills of all owners."""
         rank = -1 if reason is None else int(reason)
         first = type_coerce(Skill.name_since, BigInteger) if reason is None else since(reason, viewer)
-        columns = (Skill.id, Skill.name_key, literal(rank).label("rank"), first.label("since"))
+        columns: list[Any] = [Skill.id, Skill.name_key, literal(rank).label("rank"), first.label("since")]
         query: Select[Any] = select(*columns)
         query = query.where(*self._conditions(chosen))
         if reason is not None:
