@@ -5,7 +5,7 @@
 # make soak   the long form of the tests of a hostile world
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
-# make pictures   draws the pictures in README and documentation anew
+# make pictures   draws the pictures in README and documentation again
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ifeq ($(origin PYTHON),file)

@@ -82,7 +82,7 @@ class Output:
         self._out.print(Text.assemble(*parts), soft_wrap=True)
 
     def remark(self, text: str, style: str = "") -> None:
-        """Tell the user something that is no part of the data."""
+        """Tell the user something that is not part of the data."""
         self._err.print(Text(prose(text), style), soft_wrap=True)
 
     def problems(self, problems: Iterable[SkillProblem]) -> None:
@@ -148,5 +148,5 @@ def _problem_line(found: SkillProblem) -> Text:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where it is due."""
+    """Return a number with its noun, in the plural where it needs to be."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -46,7 +46,7 @@ def check_template(template: object) -> None:
     """Raise unless `template` can be filled in.
 
     Raises:
-        TypeError: If it is no text.
+        TypeError: If it is not text.
         ValueError: If a slot is missing, or something in it cannot be formatted.
     """
     if not isinstance(template, str):

@@ -67,7 +67,7 @@ def is_same(file: KeptFile | None, other: FileContent | None) -> bool:
 
 
 def as_id(given: object) -> UUID | None:
-    """Return an id, also where it comes as text; `None` for what is no id."""
+    """Return an id, also where it comes as text; `None` for what is not an id."""
     if isinstance(given, UUID):
         return given
     try:

@@ -141,7 +141,7 @@ class ServiceCore:
     async def _change(
         self, skill: Skill, writer: Viewer, action: str, values: Values, kept: dict[str, KeptFile] | None = None
     ) -> bool:
-        """Give a skill, and the files that are kept with it, new values; what is the same already is no change.
+        """Give a skill, and the files that are kept with it, new values; what is the same already is not a change.
 
         Returns:
             Whether anything changed.
