@@ -1,5 +1,6 @@
 """Every example runs without a key and prints what it is there to show."""
 
+import logging
 import runpy
 import subprocess
 import sys
@@ -67,7 +68,12 @@ def test_example_shows_what_it_promises(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setattr(sys, "argv", [f"{name}.py"])
-    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    logger = logging.getLogger("deepskills")
+    level = logger.level
+    try:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    finally:
+        logger.setLevel(level)
     printed = capsys.readouterr().out
     assert [text for text in SHOWN[name] if text not in printed] == []
 
