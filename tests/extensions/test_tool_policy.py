@@ -1,5 +1,6 @@
 """Tool policy: what the model is offered and may call while skills are in use, and which calls a human need not see."""
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -308,10 +309,15 @@ def test_a_policy_that_raises_refuses(mode: Mode, tmp_path: Path) -> None:
     assert tools.ran == []
 
 
+ASKS_PER_CALL = "interrupt_mode" in inspect.signature(HumanInTheLoopMiddleware.__init__).parameters
+"""Whether this release of LangChain can also ask about each call by itself."""
+
+
 def reviewing(policy: ToolPolicy, interrupt_mode: Any = "batched") -> HumanInTheLoopMiddleware[Any, Any, Any]:
     asked: Any = {"allowed_decisions": ["approve", "edit", "reject"], "when": policy.needs_approval}
     names = ("read_file", "write_file", "execute", "load_skill")
-    return HumanInTheLoopMiddleware(dict.fromkeys(names, asked), interrupt_mode=interrupt_mode)
+    options: Any = {"interrupt_mode": interrupt_mode} if ASKS_PER_CALL else {}
+    return HumanInTheLoopMiddleware(dict.fromkeys(names, asked), **options)
 
 
 class Reviewed:
@@ -411,7 +417,8 @@ def test_edited_calls_are_judged_as_edited(mode: Mode, tmp_path: Path) -> None:
     """What a human makes of a call is what the policy judges: batched in either order, per call with review ahead."""
     edit = {"type": "edit", "edited_action": {"name": "execute", "args": {"command": "rm -rf /"}}}
     mend = {"type": "edit", "edited_action": {"name": "execute", "args": {"command": "ls"}}}
-    for number, (ahead, per_call) in enumerate(((True, False), (False, False), (True, True))):
+    orders = [(True, False), (False, False), *([(True, True)] if ASKS_PER_CALL else [])]
+    for number, (ahead, per_call) in enumerate(orders):
         for decision, asked, ran in ((edit, shell("ls"), []), (mend, RM, ["execute ls"])):
             talk = Reviewed(mode, tmp_path / f"{number}-{asked[1]['command'][:2]}", ahead=ahead, per_call=per_call)
             talk.talk.say(call_tools(load("careful")))
