@@ -165,6 +165,7 @@ class HostileThread:
         self.config: RunnableConfig = {"configurable": {"thread_id": str(seed)}}
         self.loaded: list[str] = []
         self.seen = 0
+        self.notices = 0
         self.looked_empty: set[str] = set()
         """Directories whose file the backend denied: one level deep, they look like directories without a skill."""
 
@@ -180,12 +181,18 @@ class HostileThread:
         check_pairs(result["messages"])
         state = self.agent.get_state(self.config).values
         new, self.seen = result["messages"][self.seen :], len(result["messages"])
-        self.follow(new, state)
+        self.follow([*self.new_notices(), *new], state)
         assert state["skills_loaded"] == self.loaded
         check_whole(state)
         assert blocks_in(self.model.requests[-1].messages) == sorted(self.loaded)
         self.check_nothing_is_lost_in_silence(state)
         self.check_pins(given.get("pinned_skills", []), new, state)
+
+    def new_notices(self) -> list[AnyMessage]:
+        """Return what this run's requests told of skills that left; such a notice stands in every later request too."""
+        notices = [message for message in self.model.requests[-1].messages if message.text.startswith("[Notice about")]
+        new, self.notices = notices[self.notices :], len(notices)
+        return new
 
     def follow(self, messages: list[AnyMessage], state: dict[str, Any]) -> None:
         """Bring the model of what is loaded up to date with what this run told."""
