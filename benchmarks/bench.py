@@ -37,7 +37,7 @@ from suggestion_rows import suggestion_rows
 from unloading import tokens_given_back
 
 from deepskills import SkillsMiddleware, read_skill
-from deepskills._backend.plan import adrive
+from deepskills._backend.drivers import adrive
 from deepskills._catalog.entries import SkillEntry
 from deepskills._files.contents import read_contents
 from store import store_rows

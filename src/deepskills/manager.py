@@ -10,8 +10,10 @@ from langchain_core.embeddings import Embeddings
 from typing_extensions import TypedDict
 
 from deepskills._agent.settings import Settings
+from deepskills._backend.batches import read_files
 from deepskills._backend.cache import BoundedCache
-from deepskills._backend.plan import Plan, is_backend, read_files
+from deepskills._backend.calls import Plan
+from deepskills._backend.routes import is_backend
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import discover
 from deepskills._catalog.entries import SkillEntry

@@ -47,6 +47,16 @@ def call_tools(*calls: tuple[str, dict[str, Any]], text: str = "") -> AIMessage:
     return AIMessage(content=text, tool_calls=tool_calls)
 
 
+def _tool_name(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> str:
+    """Return a tool's name; a provider's own tool without one goes by its type. No schema is made: that takes long."""
+    if isinstance(tool, BaseTool):
+        return tool.name
+    if isinstance(tool, dict) and not {"function", "name", "title"} & tool.keys():
+        return str(tool.get("type") or next(iter(tool), ""))
+    converted = convert_to_openai_tool(tool)
+    return str(converted["function"]["name"] if "function" in converted else converted["name"])
+
+
 class ScriptedChatModel(BaseChatModel):
     """Answers each call with the next reply of its script, and remembers what it was sent in `requests`.
 
@@ -71,7 +81,7 @@ class ScriptedChatModel(BaseChatModel):
         self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Return the model with `tools` to choose from."""
-        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)
+        return self.bind(tools=[_tool_name(tool) for tool in tools], **kwargs)
 
     def _generate(
         self,
@@ -81,8 +91,7 @@ class ScriptedChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         position = len(self.requests)
-        names = [tool["function"]["name"] for tool in kwargs.get("tools", [])]
-        self.requests.append(Request(list(messages), names))
+        self.requests.append(Request(list(messages), list(kwargs.get("tools", []))))
         if callable(self.replies):
             reply: Any = self.replies
         else:

@@ -23,8 +23,8 @@ from deepagents.backends.protocol import (
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
 
-from deepskills._backend.plan import (
-    NO_SHELL,
+from deepskills._backend.batches import read_files
+from deepskills._backend.calls import (
     Ask,
     Call,
     Consulted,
@@ -45,12 +45,10 @@ from deepskills._backend.plan import (
     WaitFor,
     WriteFiles,
     Written,
-    adrive,
-    can_execute,
-    drive,
-    is_backend,
-    read_files,
 )
+from deepskills._backend.drivers import adrive, drive
+from deepskills._backend.making import NO_SHELL
+from deepskills._backend.routes import can_execute, is_backend
 from support import MODES, Mode, disk, write_files
 
 both_modes = pytest.mark.parametrize("mode", MODES)

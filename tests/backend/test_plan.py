@@ -17,11 +17,8 @@ from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
 
-from deepskills._backend.missing import is_missing_error
-from deepskills._backend.plan import (
-    MAX_CALLS_AT_ONCE,
-    MAX_FAILED_BATCHES,
-    MAX_WAITS,
+from deepskills._backend.batches import MAX_FAILED_BATCHES, MAX_WAITS, read_files
+from deepskills._backend.calls import (
     Call,
     Consult,
     Consulted,
@@ -34,10 +31,9 @@ from deepskills._backend.plan import (
     Plan,
     ReadFiles,
     Reply,
-    adrive,
-    drive,
-    read_files,
 )
+from deepskills._backend.drivers import MAX_CALLS_AT_ONCE, adrive, drive
+from deepskills._backend.missing import is_missing_error
 from support import MODES, Mode, write_files
 
 ResultT = TypeVar("ResultT")

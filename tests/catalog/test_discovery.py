@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from deepskills import OptionalSource, SkillProblem
-from deepskills._backend.plan import (
+from deepskills._backend.calls import (
     Call,
     Entry,
     Failed,

@@ -37,7 +37,8 @@ from deepskills import (
     SkillsError,
     SkillsManager,
 )
-from deepskills._backend.plan import Plan, ResultT, adrive, drive
+from deepskills._backend.calls import Plan, ResultT
+from deepskills._backend.drivers import adrive, drive
 from deepskills._files.assets import MAX_ASSETS, list_assets, read_asset, read_asset_bytes, script_path
 from deepskills._files.inventory import RESOURCE_DIRECTORIES
 from deepskills._files.paths import check_relative

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from deepskills import ResourceMetadata, SkillMetadata
-from deepskills._backend.plan import (
+from deepskills._backend.calls import (
     Call,
     Entry,
     Failed,

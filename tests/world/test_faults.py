@@ -11,7 +11,7 @@ import pytest
 from deepagents.backends import BackendProtocol
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from world_support import blocks_in, check_pairs, check_whole, replayed, scaled
@@ -188,13 +188,13 @@ class HostileThread:
         self.check_nothing_is_lost_in_silence(state)
         self.check_pins(given.get("pinned_skills", []), new, state)
 
-    def new_notices(self) -> list[AnyMessage]:
+    def new_notices(self) -> list[BaseMessage]:
         """Return what this run's requests told of skills that left; such a notice stands in every later request too."""
         notices = [message for message in self.model.requests[-1].messages if message.text.startswith("[Notice about")]
         new, self.notices = notices[self.notices :], len(notices)
         return new
 
-    def follow(self, messages: list[AnyMessage], state: dict[str, Any]) -> None:
+    def follow(self, messages: list[BaseMessage], state: dict[str, Any]) -> None:
         """Bring the model of what is loaded up to date with what this run told."""
         catalog = {skill["name"] for skill in state["skills_metadata"]}
         struck = " ".join(path for fault, path in self.fate.happened if fault in NOT_THERE)
@@ -229,7 +229,7 @@ class HostileThread:
                 named = any(place in f"{problem['path']} {problem['message']}" for problem in errors)
                 assert whole or named or f"{place}/SKILL.md" in self.looked_empty, (name, errors)
 
-    def check_pins(self, pins: list[str], messages: list[AnyMessage], state: dict[str, Any]) -> None:
+    def check_pins(self, pins: list[str], messages: list[BaseMessage], state: dict[str, Any]) -> None:
         """Assert that each pin was loaded, or that a problem names it."""
         for pin in set(pins) - set(self.loaded):
             unloaded = any(f"Unloaded the skill '{pin}'" in message.text for message in messages)

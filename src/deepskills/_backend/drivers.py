@@ -10,7 +10,8 @@ from concurrent.futures import wait as wait_for_futures
 
 from deepskills._backend.calls import Ask, Call, Consult, Consulted, Failed, Plan, Reply, ResultT, WaitFor
 from deepskills._backend.local import PathsOfThisMachine
-from deepskills._backend.making import Backend, answer, attempt, attempt_on_loop, in_thread, late_reply, limit_of
+from deepskills._backend.making import Backend, answer, attempt, attempt_on_loop, late_reply, limit_of
+from deepskills._backend.threads import in_thread
 
 MAX_CALLS_AT_ONCE = 16
 """How many calls to one backend run at the same time."""
@@ -78,13 +79,8 @@ def _perform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> 
             replies[place] = attempt(call, backend)
         else:
             apart.append(place)
-    before: Sequence[int] = ()
-    for wave in _waves(apart):
-        if _is_hopeless(replies, before):
-            for place in wave:
-                replies[place] = late_reply(limits[place])
-            continue
-        before, started = wave, time.monotonic()
+    for wave in _waves_worth_waiting_for(apart, replies, limits):
+        started = time.monotonic()
         futures = [in_thread(attempt, calls[place], backend) for place in wave]
         for place, future in zip(wave, futures, strict=True):
             done, _late = wait_for_futures([future], _left(limits[place], started))
@@ -104,13 +100,7 @@ async def _aperform(calls: Sequence[Call], backend: Backend, seconds: float | No
             replies[place] = await attempt_on_loop(call, backend)
         else:
             apart.append(place)
-    before: Sequence[int] = ()
-    for wave in _waves(apart):
-        if _is_hopeless(replies, before):
-            for place in wave:
-                replies[place] = late_reply(limits[place])
-            continue
-        before = wave
+    for wave in _waves_worth_waiting_for(apart, replies, limits):
         for place, reply in zip(wave, await _awave(wave, calls, backend, limits), strict=True):
             replies[place] = reply
     return replies  # type: ignore[return-value]  # every place was filled
@@ -137,13 +127,19 @@ async def _awave(
     ]
 
 
-def _waves(places: Sequence[int]) -> Iterable[Sequence[int]]:
-    return (places[start : start + MAX_CALLS_AT_ONCE] for start in range(0, len(places), MAX_CALLS_AT_ONCE))
-
-
-def _is_hopeless(replies: Sequence[Reply | None], before: Sequence[int]) -> bool:
-    """Whether the whole wave before was too late: the next would be, too, and their times would add up."""
-    return bool(before) and all(isinstance(reply := replies[place], Failed) and reply.timed_out for place in before)
+def _waves_worth_waiting_for(
+    places: Sequence[int], replies: list[Reply | None], limits: Sequence[float | None]
+) -> Iterable[Sequence[int]]:
+    """Give the calls to make next, until all of one wave were too late: the next would be, and their times add up."""
+    before: Sequence[int] = ()
+    for start in range(0, len(places), MAX_CALLS_AT_ONCE):
+        wave = places[start : start + MAX_CALLS_AT_ONCE]
+        if before and all(isinstance(reply := replies[place], Failed) and reply.timed_out for place in before):
+            for place in wave:
+                replies[place] = late_reply(limits[place])
+        else:
+            before = wave
+            yield wave
 
 
 def _left(limit: float | None, started: float) -> float | None:

@@ -5,10 +5,8 @@ What only waits for a thread runs in threads of our own that nobody waits for at
 
 import asyncio
 import contextlib
-import contextvars
-import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from typing import Any, TypeAlias, TypeVar
 
 from deepskills._backend.answers import describe, listing, only_async, to_files, to_written
@@ -38,6 +36,7 @@ from deepskills._backend.calls import (
 from deepskills._backend.frameworks import accepts_timeout, passes_through
 from deepskills._backend.local import is_local, natures, real_paths, shell_paths, unfit_files
 from deepskills._backend.routes import has_own, is_natively_async, routed_parts, shell_of
+from deepskills._backend.threads import in_thread
 from deepskills._types import SkillSummary
 
 EXECUTE_GRACE = 5.0
@@ -295,21 +294,3 @@ def _joined(call: ReadFiles, unfit: dict[str, File], reply: Reply) -> Reply:
 
 def late_reply(seconds: float | None) -> Failed:
     return Failed(f"no answer within {seconds or 0:g} seconds", timed_out=True)
-
-
-def in_thread(work: Callable[..., ValueT], *arguments: object) -> Future[ValueT]:
-    """Do `work` in a thread that sees this context and that nobody waits for at the end of the process."""
-    future: Future[ValueT] = Future()
-    future.set_running_or_notify_cancel()
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            result = context.run(work, *arguments)
-        except BaseException as error:  # noqa: BLE001 - handed over to the one who waits
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    threading.Thread(target=run, name="deepskills-backend", daemon=True).start()
-    return future

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from deepskills._backend.cache import BoundedCache
-from deepskills._backend.plan import Plan
+from deepskills._backend.calls import Plan
 from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.discovery import Discovery, discover
 from deepskills._catalog.entries import SkillEntry

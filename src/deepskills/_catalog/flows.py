@@ -6,14 +6,14 @@ only; a method `x` may have an async twin `ax`. A call that raises, or does not 
 """
 
 import asyncio
-import contextvars
-import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
+
+from deepskills._backend.steps import aperform, perform
+from deepskills._backend.threads import in_thread
 
 
 @dataclass(frozen=True)
@@ -57,28 +57,12 @@ Flow: TypeAlias = Generator[Step, Any, ResultT]
 
 def drive(flow: Flow[ResultT]) -> ResultT:
     """Perform a flow on sync methods and return its result."""
-    try:
-        step = next(flow)
-        while True:
-            step = flow.send(_perform(step))
-    except StopIteration as stop:
-        result: ResultT = stop.value
-        return result
-    finally:
-        flow.close()
+    return perform(flow, _perform)
 
 
 async def adrive(flow: Flow[ResultT]) -> ResultT:
     """Perform a flow on async methods, long work in a thread, and return its result."""
-    try:
-        step = next(flow)
-        while True:
-            step = flow.send(await _aperform(step))
-    except StopIteration as stop:
-        result: ResultT = stop.value
-        return result
-    finally:
-        flow.close()
+    return await aperform(flow, _aperform)
 
 
 def _perform(step: Step) -> Any:  # noqa: ANN401 - what the step asks for
@@ -87,7 +71,7 @@ def _perform(step: Step) -> Any:  # noqa: ANN401 - what the step asks for
     if isinstance(step, Pause):
         return time.sleep(step.seconds)
     try:
-        return _in_thread(lambda: getattr(step.target, step.method)(*step.arguments, **step.options)).result(
+        return in_thread(lambda: getattr(step.target, step.method)(*step.arguments, **step.options)).result(
             step.seconds
         )
     except FutureTimeoutError:
@@ -98,13 +82,13 @@ def _perform(step: Step) -> Any:  # noqa: ANN401 - what the step asks for
 
 async def _aperform(step: Step) -> Any:  # noqa: ANN401 - what the step asks for
     if isinstance(step, Work):
-        return await asyncio.wrap_future(_in_thread(step.do))
+        return await asyncio.wrap_future(in_thread(step.do))
     if isinstance(step, Pause):
         return await asyncio.sleep(step.seconds)
     twin = getattr(step.target, f"a{step.method}", None)
     try:
         if twin is None or _only_waits_for_a_thread(twin):
-            own = _in_thread(lambda: getattr(step.target, step.method)(*step.arguments, **step.options))
+            own = in_thread(lambda: getattr(step.target, step.method)(*step.arguments, **step.options))
             return await asyncio.wait_for(asyncio.wrap_future(own), step.seconds)
         return await asyncio.wait_for(twin(*step.arguments, **step.options), step.seconds)
     except TimeoutError:
@@ -125,21 +109,3 @@ def _late(step: Call) -> CallFailed:
 
 def _failed(error: Exception) -> CallFailed:
     return CallFailed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-
-
-def _in_thread(do: Callable[[], Any]) -> Future[Any]:
-    """Do something in a thread that sees this context and that nobody waits for at the end of the process."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            result = context.run(do)
-        except BaseException as error:  # noqa: BLE001 - handed over to the one who waits
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    threading.Thread(target=run, name="deepskills-ranking", daemon=True).start()
-    return future

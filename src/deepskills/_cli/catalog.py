@@ -7,7 +7,7 @@ from functools import cached_property
 
 from typing_extensions import TypedDict
 
-from deepskills._backend.plan import Plan
+from deepskills._backend.calls import Plan
 from deepskills._catalog.catalog import Catalogs
 from deepskills._catalog.discovery import Discovery, discover, source_errors
 from deepskills._catalog.entries import SkillEntry, Visibility

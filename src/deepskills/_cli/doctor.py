@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from typing_extensions import TypedDict
 
-from deepskills._backend.plan import Plan
+from deepskills._backend.calls import Plan
 from deepskills._catalog.sources import Source, lies_under, parent
 from deepskills._cli.catalog import LocalCatalog
 from deepskills._cli.files import perform

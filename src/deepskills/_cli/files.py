@@ -6,8 +6,9 @@ import stat
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from deepskills._backend.calls import Plan
+from deepskills._backend.drivers import drive
 from deepskills._backend.local import PathsOfThisMachine
-from deepskills._backend.plan import Plan, drive
 from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE
 
 ResultT = TypeVar("ResultT")

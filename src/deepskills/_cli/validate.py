@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deepskills._backend.plan import Plan, read_files
+from deepskills._backend.batches import read_files
+from deepskills._backend.calls import Plan
 from deepskills._cli.files import perform
 from deepskills._cli.sources import UsageError, absolute, usual_sources
 from deepskills._cli.trees import Tree, find_skill_files, is_misnamed

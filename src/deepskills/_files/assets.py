@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from deepskills._backend.missing import is_missing_error
-from deepskills._backend.plan import (
+from deepskills._backend.calls import (
     Entry,
     Failed,
     File,
@@ -18,10 +17,9 @@ from deepskills._backend.plan import (
     RealPaths,
     Reply,
     ResolveLinks,
-    Visit,
-    Visitor,
-    walk,
 )
+from deepskills._backend.missing import is_missing_error
+from deepskills._backend.walk import Visit, Visitor, walk
 from deepskills._catalog.sources import PASSED_OVER, lies_under, parent
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
 from deepskills._files.paths import (

@@ -1,30 +1,11 @@
 """Calls of an operator's functions, sync or async, from sync or async code, without blocking and within a time."""
 
 import asyncio
-import contextvars
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
-
-def in_thread(function: Callable[..., Any], *given: object) -> "Future[Any]":
-    """Call a function in a thread that sees this context and that nobody waits for at the end of the process."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    context = contextvars.copy_context()
-
-    def call() -> None:
-        try:
-            result = context.run(function, *given)
-        except BaseException as error:  # noqa: BLE001 - handed over to the one who waits
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    threading.Thread(target=call, name="deepskills-function", daemon=True).start()
-    return future
+from deepskills._backend.threads import in_thread
 
 
 def call_function(function: Callable[..., Any], given: Sequence[object], seconds: float | None) -> Any:  # noqa: ANN401

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from deepskills._backend.plan import Entry, Failed, Listing, Plan, Reply, Visit, Visitor, walk
+from deepskills._backend.calls import Entry, Failed, Listing, Plan, Reply
+from deepskills._backend.walk import Visit, Visitor, walk
 from deepskills._catalog.sources import PASSED_OVER, parent
 from deepskills._types import MAX_RESOURCES, SKILL_FILE, ResourceMetadata, ResourceType
 

@@ -13,6 +13,7 @@ from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.types import Command
 
 from deepskills import Refuse, SkillEntry, SkillRun, SkillsError
+from deepskills._backend.steps import aperform, perform
 from deepskills.extensions._hook_reading import Hook
 
 Handler: TypeAlias = Callable[[ToolCallRequest], Refuse | Awaitable[Refuse | None] | None]
@@ -65,45 +66,29 @@ Plan: TypeAlias = Generator[Execute | Ask | Directory, Any, Refuse | None]
 
 def drive(plan: Plan, run: SkillRun) -> Refuse | None:
     """Perform what a plan asks for, on a sync call."""
-    reply: Any = None
-    error: Exception | None = None
-    while True:
-        try:
-            asked = plan.send(reply) if error is None else plan.throw(error)
-        except StopIteration as end:
-            return _verdict(end)
-        reply = error = None
-        try:
-            if isinstance(asked, Execute):
-                reply = run.execute(asked.command, timeout=asked.timeout)
-            elif isinstance(asked, Directory):
-                reply = run.directory(asked.entry)
-            else:
-                reply = _finished(asked.handler(asked.request))
-        except Exception as raised:  # noqa: BLE001 - the plan decides
-            error = raised
+
+    def do(asked: Execute | Ask | Directory) -> object:
+        if isinstance(asked, Execute):
+            return run.execute(asked.command, timeout=asked.timeout)
+        if isinstance(asked, Directory):
+            return run.directory(asked.entry)
+        return _finished(asked.handler(asked.request))
+
+    return perform(plan, do)
 
 
 async def adrive(plan: Plan, run: SkillRun) -> Refuse | None:
     """Perform what a plan asks for, on an async call."""
-    reply: Any = None
-    error: Exception | None = None
-    while True:
-        try:
-            asked = plan.send(reply) if error is None else plan.throw(error)
-        except StopIteration as end:
-            return _verdict(end)
-        reply = error = None
-        try:
-            if isinstance(asked, Execute):
-                reply = await run.aexecute(asked.command, timeout=asked.timeout)
-            elif isinstance(asked, Directory):
-                reply = await run.adirectory(asked.entry)
-            else:
-                reply = asked.handler(asked.request)
-                reply = await reply if inspect.isawaitable(reply) else reply
-        except Exception as raised:  # noqa: BLE001 - the plan decides
-            error = raised
+
+    async def do(asked: Execute | Ask | Directory) -> object:
+        if isinstance(asked, Execute):
+            return await run.aexecute(asked.command, timeout=asked.timeout)
+        if isinstance(asked, Directory):
+            return await run.adirectory(asked.entry)
+        reply = asked.handler(asked.request)
+        return await reply if inspect.isawaitable(reply) else reply
+
+    return await aperform(plan, do)
 
 
 def as_json(entry: SkillEntry, hook: Hook, request: ToolCallRequest, result: ToolMessage | Command[Any] | None) -> str:
@@ -137,11 +122,6 @@ def command_lines(hook: Hook, directory: str, given: str) -> Sequence[str]:
     pieces = [given[start : start + CHUNK_CHARACTERS] for start in range(0, len(given), CHUNK_CHARACTERS)]
     last = f"({prepared} && {{ {limited}; }} < {file}); code=$?; rm -f {file}; exit $code"
     return [*(f"umask 077; printf %s {shlex.quote(piece)} >> {file}" for piece in pieces), last]
-
-
-def _verdict(end: StopIteration) -> Refuse | None:
-    verdict: Refuse | None = end.value
-    return verdict
 
 
 def _finished(reply: object) -> object:

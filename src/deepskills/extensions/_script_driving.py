@@ -8,8 +8,10 @@ from typing import Any
 from langgraph.errors import GraphBubbleUp
 
 from deepskills import SkillRun, SkillsError
+from deepskills._backend.steps import aperform, perform
+from deepskills._backend.threads import in_thread
 from deepskills._files.commands import GRACE_SECONDS
-from deepskills._files.functions import acall_function, call_function, in_thread
+from deepskills._files.functions import acall_function, call_function
 from deepskills._files.running import (
     AskForShell,
     CallFunction,
@@ -33,34 +35,12 @@ async def acan_execute(run: SkillRun) -> bool:
 
 def drive(plan: ScriptPlan[Outcome], run: SkillRun) -> Outcome:
     """Perform a plan and return its outcome; a step that fails is thrown into it."""
-    try:
-        step = next(plan)
-        while True:
-            try:
-                reply = _perform(step, run)
-            except SkillsError as error:
-                step = plan.throw(error)
-            else:
-                step = plan.send(reply)
-    except StopIteration as stop:
-        outcome: Outcome = stop.value
-        return outcome
+    return perform(plan, lambda step: _perform(step, run))
 
 
 async def adrive(plan: ScriptPlan[Outcome], run: SkillRun) -> Outcome:
     """Perform a plan without blocking; what a cancelled run had started is ended."""
-    try:
-        step = next(plan)
-        while True:
-            try:
-                reply = await _aperform(step, run)
-            except SkillsError as error:
-                step = plan.throw(error)
-            else:
-                step = plan.send(reply)
-    except StopIteration as stop:
-        outcome: Outcome = stop.value
-        return outcome
+    return await aperform(plan, lambda step: _aperform(step, run))
 
 
 def _perform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each step has its own reply

@@ -100,11 +100,8 @@ class SkillForks(SkillExtension):
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:  # noqa: ARG002 - the seam's
         """Run the skill in a sub-agent in place of loading it."""
-        answer = self._other_answer(load)
-        if answer is not None or not is_fork(load.entry):
-            return answer
-        fork = self._fork(load)
-        if isinstance(fork, Answer):
+        fork = self._started(load)
+        if not isinstance(fork, _Fork):
             return fork
         try:
             with fork.running():
@@ -116,11 +113,8 @@ class SkillForks(SkillExtension):
 
     async def abefore_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:  # noqa: ARG002
         """Run the skill in a sub-agent in place of loading it."""
-        answer = self._other_answer(load)
-        if answer is not None or not is_fork(load.entry):
-            return answer
-        fork = self._fork(load)
-        if isinstance(fork, Answer):
+        fork = self._started(load)
+        if not isinstance(fork, _Fork):
             return fork
         try:
             with fork.running():
@@ -129,6 +123,11 @@ class SkillForks(SkillExtension):
             raise
         except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
             return fork.failure(error)
+
+    def _started(self, load: SkillLoad) -> "_Fork | Refuse | Answer | None":
+        """Return the run of a skill in a sub-agent, or what is answered in its place."""
+        answer = self._other_answer(load)
+        return self._fork(load) if answer is None and is_fork(load.entry) else answer
 
     def _other_answer(self, load: SkillLoad) -> Refuse | Answer | None:
         """Answer a load that no call of `load_skill` asks for: there is no call yet that could wait for a sub-agent."""
