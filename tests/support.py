@@ -1,6 +1,7 @@
 """What the tests share: skills to put on a backend, and one way to run an agent, sync or async."""
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,15 @@ from langgraph.prebuilt import ToolNode, tools_condition
 
 from deepskills import SkillsMiddleware, SkillsState, generate_skill_md
 from deepskills.testing import Reply, ScriptedChatModel, call_tools
+
+SOAK = os.environ.get("DEEPSKILLS_SOAK") == "1"
+"""Whether the long form was asked for."""
+
+
+def scaled(short: int, long: int) -> int:
+    """Return the count for the form that runs: `short` inside the ordinary tests, `long` under `make soak`."""
+    return long if SOAK else short
+
 
 Mode: TypeAlias = Literal["sync", "async"]
 MODES: tuple[Mode, Mode] = ("sync", "async")

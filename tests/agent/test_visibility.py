@@ -81,7 +81,7 @@ CALLS = [
 def trial(mode: Mode, middleware: SkillsMiddleware) -> tuple[str, list[str], Conversation]:
     """Return the section, the answers to every call, and the conversation."""
     talk = Conversation(mode, middleware)
-    answers = [str(talk.call(call)[-1].text) for call in CALLS]
+    answers = [str(answer.text) for answer in talk.say(*(call_tools(call) for call in CALLS))]
     return talk.model.requests[0].system, answers, talk
 
 

@@ -16,13 +16,13 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
-from world_support import check_pairs, check_whole, scaled, told, versions_in
+from world_support import check_pairs, check_whole, told, versions_in
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import load, skill_md, unload, write_files
+from support import load, scaled, skill_md, unload, write_files
 
-CRASHES = scaled(6, 100)
+CRASHES = scaled(4, 100)
 POINTS = 150
 """About how many points a run has at which it may die; beyond the last one it ends unharmed."""
 

@@ -14,11 +14,11 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
-from world_support import blocks_in, check_pairs, check_whole, replayed, scaled
+from world_support import blocks_in, check_pairs, check_whole, replayed
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, load, run, skill_md, unload
+from support import MODES, Conversation, Mode, load, run, scaled, skill_md, unload
 
 TIMEOUT = 0.03
 HANG = 4 * TIMEOUT

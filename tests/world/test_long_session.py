@@ -13,15 +13,15 @@ from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
-from world_support import check_whole, scaled, told, versions_in
+from world_support import check_whole, told, versions_in
 
 from deepskills import SkillsMiddleware
 from deepskills._agent.memory import Memory
 from deepskills._catalog.readings import Readings
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import disk, load, skill_md, unload, write_files
+from support import disk, load, scaled, skill_md, unload, write_files
 
-TURNS = scaled(42, 300)
+TURNS = scaled(27, 300)
 WINDOW = TURNS // 5
 """How many turns at the beginning and at the end are compared."""
 

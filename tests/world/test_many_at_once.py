@@ -15,17 +15,17 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
-from world_support import blocks_in, check_pairs, check_whole, replayed, scaled, told, versions_in
+from world_support import blocks_in, check_pairs, check_whole, replayed, told, versions_in
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import disk, load, skill_md, unload, write_files
+from support import disk, load, scaled, skill_md, unload, write_files
 
 SKILLS = [f"skill-{number:02}" for number in range(12)]
 RUNS = scaled(2, 3)
 TURNS = 2
-THREADS = scaled(16, 200)
-TASKS = scaled(40, 500)
+THREADS = scaled(10, 200)
+TASKS = scaled(20, 500)
 
 
 def calls_of(number: int) -> list[list[tuple[str, dict[str, Any]]]]:

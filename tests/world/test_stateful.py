@@ -16,11 +16,24 @@ from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, Remov
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from world_support import SOAK, check_pairs, check_whole, scaled, told, unloaded_in, versions_in
+from world_support import check_pairs, check_whole, told, unloaded_in, versions_in
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, unload, write_files
+from support import (
+    MODES,
+    SOAK,
+    Conversation,
+    Mode,
+    disk,
+    load,
+    run,
+    scaled,
+    skill_md,
+    tool_messages,
+    unload,
+    write_files,
+)
 
 NAMES = ["alpha", "beta", "gamma", "delta", "epsilon"]
 SLOTS = 3
@@ -268,7 +281,7 @@ def test_life_of_skills_in_any_order() -> None:
     run_state_machine_as_test(
         LifeOfSkills,
         settings=settings(
-            max_examples=scaled(12, 300),
+            max_examples=scaled(8, 300),
             stateful_step_count=scaled(15, 40),
             deadline=None,
             derandomize=True,

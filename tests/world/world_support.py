@@ -1,19 +1,10 @@
 """What the tests of a hostile world share: how long it lasts, skills with versions, and checks of a whole thread."""
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
-
-SOAK = os.environ.get("DEEPSKILLS_SOAK") == "1"
-"""Whether the long form was asked for."""
-
-
-def scaled(short: int, long: int) -> int:
-    """Return the count for the form that runs: `short` inside the ordinary tests, `long` under `make soak`."""
-    return long if SOAK else short
 
 
 def told(name: str, version: int) -> str:
