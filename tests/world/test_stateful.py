@@ -138,6 +138,7 @@ class LifeOfSkills(RuleBasedStateMachine):
         present = versions_in(self.messages)
         for name, version in list(self.loaded.items()):
             if (name, version) in present:
+                self.shown[name, version] = version
                 continue
             if (name, version) not in self.shown and name not in self.files:
                 del self.loaded[name]

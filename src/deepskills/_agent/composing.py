@@ -134,8 +134,9 @@ def _with_edits(messages: Sequence[AnyMessage], carriers: Sequence[Carrier], sta
         record = standing.records.get(carrier.skill)
         if carrier.is_lost or record is None or record.get("message") != carrier.message:
             continue
-        text = str(messages[carrier.position].text)
-        if run.settings.memory.text(record.get("text", "")) == text or fingerprint(text) == record.get("text"):
+        text, memory = str(messages[carrier.position].text), run.settings.memory
+        # A text that this process has seen survives its file, whichever process loaded it.
+        if memory.text(record.get("text", "")) == text or memory.keep_text(text) == record.get("text"):
             continue
         standing = standing.with_load(carrier.skill, _left_as(text, record, run))
     return standing

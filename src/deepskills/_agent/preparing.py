@@ -10,6 +10,7 @@ from deepskills._agent.extending import change_text
 from deepskills._agent.extension import SkillLoad
 from deepskills._agent.run import Run
 from deepskills._backend.calls import Consulted, Failed, Plan, WaitFor
+from deepskills._backend.missing import is_missing_error
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
 from deepskills._files.contents import Contents, read_contents
@@ -68,11 +69,15 @@ def prepare_in_turn(
         lost = [
             key
             for key, reply in zip(others, replies, strict=True)
-            if not isinstance(reply, Consulted) or (key == own and reply.value.failure is not None)
+            if not isinstance(reply, Consulted) or (key == own and _is_worth_another_try(reply.value))
         ]
         result |= {key: reply.value for key, reply in zip(others, replies, strict=True) if isinstance(reply, Consulted)}
         result |= yield from prepare([claims[key][0] for key in lost], run)
     return result
+
+
+def _is_worth_another_try(prepared: Prepared) -> bool:
+    return prepared.failure is not None and not is_missing_error(prepared.failure)
 
 
 def _abandon(futures: Any) -> None:  # noqa: ANN401 - futures of readings

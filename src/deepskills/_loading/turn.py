@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from deepskills._backend.missing import is_missing_error
 from deepskills._catalog.catalog import Catalog, meant_name
 from deepskills._loading.budgets import Assumed, Budgets, Standing
 from deepskills._loading.outcomes import (
@@ -112,12 +113,17 @@ def after_calls(
         outcome = decide_load(ready, standing, budgets)
         if isinstance(outcome, Loaded):
             standing = outcome.standing
-        elif isinstance(outcome, Unreadable) and len(standing.loaded) < budgets.skills:
-            # It may be readable to the call itself: taken as granted, with all the room there is.
+        elif _may_be_granted(outcome) and len(standing.loaded) < budgets.skills:
+            # Taken as granted, with all the room there is.
             room = 0 if budgets.tokens is None else max(0, budgets.tokens - standing.tokens)
             assumed = LoadRecord(path=ready.entry.path, digest=Assumed.DIGEST, tokens=room)
             standing = standing.with_load(ready.name, assumed)
     return TurnSoFar(standing, tuple(unloaded))
+
+
+def _may_be_granted(outcome: Outcome) -> bool:
+    """Whether a load that failed here may be readable to its own call: an outage may be over, a missing file is not."""
+    return isinstance(outcome, Unreadable) and not is_missing_error(outcome.reason)
 
 
 def decide_in_turn(prepared: Prepared, so_far: TurnSoFar, before: Standing, budgets: Budgets) -> Outcome:
