@@ -1,6 +1,6 @@
 """Preparing loads: a skill's file is read, arguments are filled in, extensions change the text, its cost is counted."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +9,15 @@ from langgraph.config import get_config
 from deepskills._agent.extending import change_text
 from deepskills._agent.extension import SkillLoad
 from deepskills._agent.run import Run
-from deepskills._backend.calls import Consulted, Failed, Plan, WaitFor
+from deepskills._backend.calls import Consult, Consulted, Failed, Plan, WaitFor
 from deepskills._backend.missing import is_missing_error
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
 from deepskills._files.contents import Contents, read_contents
+from deepskills._format.problems import problem
 from deepskills._loading.arguments import argument_names, fill_in
 from deepskills._loading.outcomes import Prepared
+from deepskills._loading.tokens import count_tokens
 from deepskills._prompt.block import skill_block
 from deepskills._types import Trigger
 
@@ -26,8 +28,13 @@ Key = tuple[str, str]
 """A skill's name and arguments."""
 
 
-def prepare(wanted: Sequence[Wanted], run: Run, trigger: Trigger = "model") -> Plan[dict[Key, Prepared]]:
-    """Read the text and list the files of several skills: two rounds, however many they are."""
+def prepare(
+    wanted: Sequence[Wanted], run: Run, trigger: Trigger = "model", triggers: Mapping[str, Trigger] | None = None
+) -> Plan[dict[Key, Prepared]]:
+    """Read the text and list the files of several skills: two rounds, however many they are.
+
+    `triggers` names, by skill, who wants it, where that is not the same for all.
+    """
     distinct = {(entry.name, arguments): (entry, arguments) for entry, arguments in wanted}
     if not distinct:
         return {}
@@ -43,7 +50,8 @@ def prepare(wanted: Sequence[Wanted], run: Run, trigger: Trigger = "model") -> P
     read = yield from read_contents(list(allowed.values()), run.settings.resource_depth)
     for key, (entry, arguments) in distinct.items():
         if key not in result:
-            result[key] = yield from _prepared((entry, arguments), read[entry.name], run, trigger)
+            own = (triggers or {}).get(entry.name, trigger)
+            result[key] = yield from _prepared((entry, arguments), read[entry.name], run, own)
     return result
 
 
@@ -107,8 +115,22 @@ def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) ->
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
     block = skill_block(entry, changed, inventory, shell)
-    tokens = run.settings.token_counter(block)
+    tokens = yield from _counted(block, run)
     return Prepared(present, arguments, block, inventory, reading.digest, tokens, text=changed)
+
+
+def _counted(block: str, run: Run) -> Plan[int]:
+    """Return what a text costs; a user's function that fails is reported, and the default counts in its place."""
+    counter = run.settings.token_counter
+    if counter is count_tokens:
+        return count_tokens(block)
+    [reply] = yield (Consult(lambda: counter(block), is_limited=False),)
+    count = reply.value if isinstance(reply, Consulted) else None
+    if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+        return count
+    reason = reply.reason if isinstance(reply, Failed) else f"it returned {count!r}, not a whole number from 0 on"
+    run.problems.append(problem("token_counter", "token-counter-failed", reason=reason))
+    return count_tokens(block)
 
 
 def session_id(runtime: object) -> str:

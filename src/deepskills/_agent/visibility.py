@@ -1,8 +1,12 @@
 """Which skills exist in a run and which the model may see: the strictest of frontmatter, rule and extensions counts."""
 
+import inspect
+import unicodedata
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
+
+from langgraph.errors import GraphBubbleUp
 
 from deepskills._agent.extending import ExtensionRun, ask, overrides
 from deepskills._agent.extension import SkillExtension
@@ -76,14 +80,22 @@ def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
     hidden: dict[str, Visibility] = {entry.name: "user-only" for entry in catalog.entries if is_user_only(entry)}
     if not isinstance(rule, Mapping):
         return hidden
-    patterns = [name for name in rule if any(mark in name for mark in "*?[")]
+    names: dict[str, Visibility] = {}
+    for name, how in rule.items():
+        names.setdefault(_spelling(name), how)
+    patterns = [(name, how) for name, how in names.items() if any(mark in name for mark in "*?[")]
     ruled: dict[str, Visibility] = {}
     for entry in catalog.entries:
-        fitting = next((rule[pattern] for pattern in patterns if fnmatchcase(entry.name, pattern)), "on")
-        given: Visibility = rule.get(entry.name, fitting)
-        if given != "on":
-            ruled[entry.name] = given
+        name = _spelling(entry.name)
+        given = rule.get(entry.name) or names.get(name)
+        fitting: Visibility = next((how for pattern, how in patterns if fnmatchcase(name, pattern)), "on")
+        ruled[entry.name] = given or fitting
     return strictest(hidden, ruled)
+
+
+def _spelling(name: str) -> str:
+    """Return a name or pattern as rules compare it: a rule must not fail to hide because of case or Unicode form."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _ruled(
@@ -99,6 +111,11 @@ def _ruled(
             given = rule(entry.skill.copy(), runtime)
             is_known = isinstance(given, str) and given in STRICTNESS
             reason = None if is_known else f"it returned {given!r}"
+            if inspect.iscoroutine(given):
+                given.close()
+                reason = "it is async, and must be a plain function"
+        except GraphBubbleUp:
+            raise
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything; the skill is hidden
             given, reason = "off", f"{type(error).__name__}: {error}"
         if reason is not None:
