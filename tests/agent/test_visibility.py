@@ -505,3 +505,17 @@ def test_an_async_rule_hides_and_says_why(tmp_path: Path) -> None:
     talk.say()
     assert talk.model.requests[0].system == ""
     assert all("it is async" in found["message"] for found in talk.state["skills_problems"])
+
+
+@both_modes
+def test_a_source_that_is_a_hidden_skill_is_not_named(mode: Mode, tmp_path: Path) -> None:
+    """A hidden skill that was given as a source of its own is not among the places where skills live."""
+    library(tmp_path)
+    for visibility, is_named in (("user-only", False), ("off", False), ("name-only", True)):
+        middleware = SkillsMiddleware(
+            backend=disk(tmp_path), sources=["/skills/deploy/", "/skills/other"], visibility={"deploy": visibility}
+        )
+        talk = Conversation(mode, middleware)
+        talk.say()
+        assert ("deploy" in talk.model.requests[0].system) == is_named, visibility
+        assert "**other**" in talk.model.requests[0].system

@@ -11,7 +11,7 @@ from deepskills._agent.updates import merged
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.entries import SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, not_found
-from deepskills._catalog.sources import parent
+from deepskills._catalog.sources import Source, parent, tidy
 from deepskills._format.frontmatter import as_text
 from deepskills._prompt.section import visible
 from deepskills._types import SkillProblem
@@ -73,6 +73,15 @@ class Shelf:
             for other in others
             if other is not None and parent(other.path).startswith(root) and not self.is_shown(other)
         ]
+
+    def sources_to_show(self, sources: Sequence[Source]) -> Sequence[Source]:
+        """Return the sources without those that are themselves the directory of a skill which the model may not see."""
+        unseen = {
+            tidy(parent(entry.path))
+            for name in self.hidden
+            if (entry := self.catalog.by_name.get(name)) is not None and not self.is_shown(entry)
+        }
+        return [source for source in sources if tidy(source.path) not in unseen] if unseen else sources
 
     def is_shown(self, entry: SkillEntry) -> bool:
         """Whether the model may see and load a skill."""
