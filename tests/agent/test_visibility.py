@@ -386,12 +386,13 @@ def test_a_user_only_skill_reaches_the_model_by_no_way_but_the_user(mode: Mode, 
     calls += [("search_skills", {"query": query, "n": 50}) for query in ("zeppelin airships", name, "deploy", "ships")]
     told = [DESCRIPTION, "airships.", SECRET_TEXT, "The guide of", "scripts/run.sh", "echo hi", "**déploy**"]
     offenders: list[Any] = []
-    for origin, options in {
+    origins: dict[str, dict[str, Any]] = {
         "frontmatter": {},
         "mapping": {"visibility": {unicodedata.normalize("NFD", "DÉPLOY"): "user-only"}},
         "function": {"visibility": lambda skill, _: "user-only" if skill["name"] == name else "on"},
         "extension": {"extensions": [Rules({name: "user-only"})]},
-    }.items():
+    }
+    for origin, options in origins.items():
         files = {
             f"skills/{name}/SKILL.md": text % ("disable-model-invocation: true\n" if origin == "frontmatter" else ""),
             f"skills/{name}/scripts/run.sh": "echo hi",
@@ -402,8 +403,8 @@ def test_a_user_only_skill_reaches_the_model_by_no_way_but_the_user(mode: Mode, 
         for catalog in ("full", "none") if origin == "mapping" else ("full",):
             plugged = [
                 *options.get("extensions", []),
-                SkillSuggestions(catalog=catalog),  # type: ignore[arg-type]
-                SkillScripts(runner=lambda *_: None),  # type: ignore[arg-type, return-value]
+                SkillSuggestions(catalog=catalog),
+                SkillScripts(runner=lambda *_: None),  # type: ignore[arg-type]
             ]
             talk = Conversation(mode, skills(tmp_path, **{**options, "extensions": plugged}))
             answers = talk.say(call_tools(*calls), given="Ship the zeppelin airships with the déploy skill")
@@ -470,7 +471,7 @@ def test_what_becomes_off_in_the_middle_of_a_run_is_out_of_use(mode: Mode, tmp_p
         return call_tools(("run_skill_script", {"skill_name": "deploy", "script_name": "run.sh", "args": []}), CALLS[7])
 
     rule = lambda skill, _runtime: now.get(skill["name"], "on")  # noqa: E731 - a rule in a line
-    middleware = skills(tmp_path, visibility=rule, extensions=[SkillScripts(runner=runner)])  # type: ignore[arg-type]
+    middleware = skills(tmp_path, visibility=rule, extensions=[SkillScripts(runner=runner)])
     talk = Conversation(mode, middleware)
     _, script, asset = talk.say(call_tools(load("deploy")), turn_off)
     assert (script.status, asset.status, ran) == ("error", "error", [])
@@ -511,7 +512,8 @@ def test_an_async_rule_hides_and_says_why(tmp_path: Path) -> None:
 def test_a_source_that_is_a_hidden_skill_is_not_named(mode: Mode, tmp_path: Path) -> None:
     """A hidden skill that was given as a source of its own is not among the places where skills live."""
     library(tmp_path)
-    for visibility, is_named in (("user-only", False), ("off", False), ("name-only", True)):
+    cases: list[tuple[Any, bool]] = [("user-only", False), ("off", False), ("name-only", True)]
+    for visibility, is_named in cases:
         middleware = SkillsMiddleware(
             backend=disk(tmp_path), sources=["/skills/deploy/", "/skills/other"], visibility={"deploy": visibility}
         )
@@ -519,3 +521,15 @@ def test_a_source_that_is_a_hidden_skill_is_not_named(mode: Mode, tmp_path: Path
         talk.say()
         assert ("deploy" in talk.model.requests[0].system) == is_named, visibility
         assert "**other**" in talk.model.requests[0].system
+
+
+@both_modes
+def test_a_broken_skill_that_is_off_does_not_exist(mode: Mode, tmp_path: Path) -> None:
+    """What a rule turns off is unknown also where its file is broken, whoever asks; others tell their problem."""
+    library(tmp_path)
+    write_files(tmp_path, {f"skills/{name}/SKILL.md": "---\nname: x\n---\nx" for name in ("payroll", "broken")})
+    talk = Conversation(mode, skills(tmp_path, visibility={"Pay*": "off"}, slash_commands=True))
+    calls = [load("payroll"), ("list_skill_assets", {"skill_name": "payroll"}), load("broken")]
+    answers = [str(answer.text) for answer in talk.say(call_tools(*calls), given="/payroll now")]
+    assert ["There is no skill named" in answer for answer in answers] == [True, True, False]
+    assert "description-missing" in answers[2]

@@ -32,7 +32,7 @@ def what_happens(mode: Mode, root: Path, visibility: Any) -> list[str]:
     in_list = {(True, True): "name and description", (True, False): "name", (False, False): "not there"}
     found = {(True, True): "found", (True, False): "found by name and description, shown by name"}
     is_found = "**deploy**" in by_text and "**deploy**" in by_name
-    started = []
+    started: list[bool] = []
     for given in (
         {"messages": [HumanMessage("/deploy")]},
         {"messages": [HumanMessage("x")], "pinned_skills": ["deploy"]},

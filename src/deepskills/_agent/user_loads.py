@@ -95,7 +95,7 @@ def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:
         if entry is None:
             unknown.append(name)
         else:
-            yield Wish(entry, arguments if isinstance(arguments, str) else "", "pin")
+            yield Wish(entry, str(arguments) if isinstance(arguments, str | int | float) else "", "pin")
     unknown = list(dict.fromkeys(unknown))
     for name in unknown[:MAX_PIN_PROBLEMS]:
         run.problems.append(problem(name, "pin-unknown", name=quoted(name)))
