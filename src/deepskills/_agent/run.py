@@ -10,7 +10,7 @@ from deepskills._agent.thread import Thread
 from deepskills._agent.updates import merged
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.entries import SkillEntry, Visibility
-from deepskills._catalog.lookup import Broken, Unknown, not_found
+from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source, parent, tidy
 from deepskills._format.frontmatter import as_text
 from deepskills._prompt.section import visible
@@ -86,6 +86,10 @@ class Shelf:
     def is_shown(self, entry: SkillEntry) -> bool:
         """Whether the model may see and load a skill."""
         return self.visibility(entry) in {"on", "name-only"}
+
+    def broken(self, asked: str) -> Broken | None:
+        """Return what is wrong with the file of a skill that is missing from the catalog."""
+        return broken(self.problems, asked) if self.find(asked) is None else None
 
     def not_found(self, asked: str) -> Broken | Unknown:
         """Return what to answer to a name that the model cannot use; hidden names are not given."""

@@ -24,7 +24,6 @@ from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Plan
 from deepskills._catalog.catalog import folded
 from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.lookup import Broken
 from deepskills._format.problems import problem, quoted
 from deepskills._format.text import one_line
 from deepskills._loading.budgets import NO_LIMIT, Standing
@@ -146,11 +145,11 @@ def _command(line: str, shelf: Shelf) -> tuple[SkillEntry, str] | None:
 
 def _report_if_broken(name: str, shelf: Shelf, run: Run) -> None:
     """Tell the user that a command names a skill whose file is broken."""
-    missing = shelf.not_found(name) if shelf.find(name) is None else None
-    if not isinstance(missing, Broken):
+    found = shelf.broken(name)
+    if found is None:
         return
-    run.problems.append(missing.problem)
-    logger.error("The slash command /%s was not started: %s", one_line(name), one_line(missing.problem["message"]))
+    run.problems.append(found.problem)
+    logger.error("The slash command /%s was not started: %s", one_line(name), one_line(found.problem["message"]))
     tell(skill_event("refused", name, "user", reason="unreadable"), run.runtime, run.settings.extensions)
 
 
