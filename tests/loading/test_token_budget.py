@@ -264,6 +264,6 @@ def test_a_budget_of_nothing_refuses_everything(mode: Mode, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "many", True], ids=repr)
 def test_a_limit_that_is_none_is_refused(limit: Any, tmp_path: Path) -> None:
-    """A budget that is no whole number from 0 on fails where it is set, by name."""
+    """A budget that is not a whole number from 0 on fails where it is set, by name."""
     with pytest.raises(ValueError, match="max_loaded_tokens"):
         SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], max_loaded_tokens=limit)
