@@ -55,7 +55,10 @@ def prepare_in_turn(
         return (yield from prepare(wanted, run))
     # Once for each: a second claim of the same reading would make a call wait for itself.
     distinct = {(entry.name, arguments): (entry, arguments) for entry, arguments in wanted}
-    claims = {key: (one, *run.settings.memory.desk.claim(turn, (one[0].path, one[1]))) for key, one in distinct.items()}
+    claims = {
+        key: (one, *run.settings.memory.turn_readings.claim(turn, (one[0].path, one[1])))
+        for key, one in distinct.items()
+    }
     mine = {key: future for key, (_, future, is_mine) in claims.items() if is_mine}
     try:
         result = yield from prepare([claims[key][0] for key in mine], run)
