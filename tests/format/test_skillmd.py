@@ -33,6 +33,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "source-missing",
         "sources-failed",
         "state-malformed",
+        "token-counter-failed",
         "visibility-failed",
     }
 )
