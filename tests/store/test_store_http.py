@@ -422,8 +422,8 @@ def test_a_skill_md_over_http(api: Api) -> None:
 
 
 def test_fifty_clients_at_once(url: str) -> None:
-    """Fifty clients that write and read at the same time lose nothing and fail nowhere."""
-    sessions = async_sessionmaker(create_store_engine(url))
+    """Fifty clients that write and read at the same time lose nothing and fail nowhere, however slow the machine is."""
+    sessions = async_sessionmaker(create_store_engine(url, statement_timeout=120, pool_timeout=120))
 
     def client(address: str, number: int) -> set[str]:
         api, user = Api(address), f"user-{number % 25}"
