@@ -1,7 +1,9 @@
 """Preparing loads: a skill's file is read, arguments are filled in, extensions change the text, its cost is counted."""
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from langgraph.config import get_config
@@ -63,7 +65,10 @@ def prepare_in_turn(
         return (yield from prepare(wanted, run))
     # Once for each: a second claim of the same reading would make a call wait for itself.
     distinct = {(entry.name, arguments): (entry, arguments) for entry, arguments in wanted}
-    claims = {key: (one, *run.settings.memory.desk.claim(turn, (one[0].path, one[1]))) for key, one in distinct.items()}
+    claims = {
+        key: (one, *run.settings.memory.turn_readings.claim(turn, (one[0].path, one[1])))
+        for key, one in distinct.items()
+    }
     mine = {key: future for key, (_, future, is_mine) in claims.items() if is_mine}
     try:
         result = yield from prepare([claims[key][0] for key in mine], run)
@@ -115,22 +120,27 @@ def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) ->
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
     block = skill_block(entry, changed, inventory, shell)
-    tokens = yield from _counted(block, run)
+    tokens = yield from _tokens(block, run)
     return Prepared(present, arguments, block, inventory, reading.digest, tokens, text=changed)
 
 
-def _counted(block: str, run: Run) -> Plan[int]:
-    """Return what a text costs; a user's function that fails is reported, and the default counts in its place."""
+def _tokens(text: str, run: Run) -> Plan[int]:
+    """Return what a text costs by the user's counter; where that gives no number, by the default one."""
     counter = run.settings.token_counter
     if counter is count_tokens:
-        return count_tokens(block)
-    [reply] = yield (Consult(lambda: counter(block), is_limited=False),)
-    count = reply.value if isinstance(reply, Consulted) else None
-    if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
-        return count
-    reason = reply.reason if isinstance(reply, Failed) else f"it returned {count!r}, not a whole number from 0 on"
+        return count_tokens(text)
+    [reply] = yield (Consult(lambda: counter(text)),)
+    if isinstance(reply, Consulted):
+        value = reply.value
+        is_number = not isinstance(value, bool) and isinstance(value, Real)
+        if is_number and 0 <= value < math.inf:
+            count: int = math.ceil(value)
+            return count
+        reason = f"it returned {value!r}"
+    else:
+        reason = reply.reason if isinstance(reply, Failed) else "no answer"
     run.problems.append(problem("token_counter", "token-counter-failed", reason=reason))
-    return count_tokens(block)
+    return count_tokens(text)
 
 
 def session_id(runtime: object) -> str:

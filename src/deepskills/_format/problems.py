@@ -198,13 +198,13 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "error",
         "The visibility function raised for {name}: {reason}. The skill is hidden; check the function.",
     ),
-    "token-counter-failed": (
-        "warning",
-        "The token counter failed: {reason}. The default counted in its place; check the function.",
-    ),
     "extension-failed": (
         "error",
         "The extension {name} failed in `{method}`: {reason}. Check the extension.",
+    ),
+    "token-counter-failed": (
+        "warning",
+        "The token counter gave no number of tokens: {reason}. The default counts instead; check `token_counter`.",
     ),
     "state-malformed": (
         "warning",
