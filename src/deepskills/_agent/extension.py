@@ -5,7 +5,7 @@ twin `ax`, which calls `x` unless it is overridden; an extension with I/O overri
 
 Exceptions never end a run. `visibility`, `before_load`, `change_text` and `before_tool` judge, so they fail closed: the
 skill is hidden, the load, the text or the call refused. All other methods fail open, unless the extension sets
-`protective`. LangGraph's own exceptions (interrupts) pass through.
+`protective`. A result that means nothing is a failure too. LangGraph's own exceptions (interrupts) pass through.
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 from langgraph.runtime import get_runtime
 
-from deepskills._agent.extending import ExtensionRun, name_of
 from deepskills._agent.extension import LoadedSkill, SkillExtension, SkillRun
+from deepskills._agent.extension_run import ExtensionRun, name_of
 from deepskills._agent.run import Run, Shelf, is_user_invocable, loaded_skills
 from deepskills._agent.settings import Settings
 from deepskills._agent.thread import Thread

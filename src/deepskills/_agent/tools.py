@@ -13,8 +13,9 @@ from langgraph.types import Command
 from pydantic import BaseModel, BeforeValidator, Field
 
 from deepskills._agent.events import skill_event, tell
-from deepskills._agent.extending import before_load, tool_problems
+from deepskills._agent.extending import before_load
 from deepskills._agent.extension import Answer, Refuse, SkillLoad
+from deepskills._agent.extension_run import tool_problems, with_changes
 from deepskills._agent.preparing import Wanted, prepare_in_turn
 from deepskills._agent.run import Run, Shelf, is_user_only
 from deepskills._agent.settings import Settings
@@ -195,7 +196,7 @@ def _refused(run: Run, tool: str, name: str, outcome: outcomes.Refusal) -> ToolR
     """Answer a call that names no skill which could be prepared."""
     reply = reply_to(outcome, run.settings.budgets)
     tell(skill_event("refused", name, "model", reason=reply.reason), run.runtime, run.settings.extensions)
-    return _with_problems(run, _message(run, tool, reply))
+    return with_changes(_message(run, tool, reply), run)
 
 
 def _answered(run: Run, prepared: outcomes.Prepared, answer: Answer) -> ToolResult:
@@ -244,12 +245,7 @@ def _applied(run: Run, tool: str, outcome: outcomes.Outcome, prepared: outcomes.
             record = record_of(prepared) if prepared is not None else None
             event = skill_event("refused", name, "model", record, reason=reply.reason)
             tell(event, run.runtime, settings.extensions)
-    return _with_problems(run, message)
-
-
-def _with_problems(run: Run, message: ToolMessage) -> ToolResult:
-    update = merged(run.collected, tool_problems(run))
-    return Command(update=merged(update, {"messages": [message]})) if update else message
+    return with_changes(message, run)
 
 
 def _message(run: Run, tool: str, reply: Reply) -> ToolMessage:
