@@ -253,6 +253,20 @@ def test_a_users_command_asks_the_model_to_call_it(mode: Mode, tmp_path: Path) -
     assert refused.status == "error"
 
 
+def test_a_permit_is_for_one_call_in_the_users_turn(mode: Mode, tmp_path: Path) -> None:
+    """Of several calls in one turn the first runs, and what was not used ends with the user's next message."""
+    helper = ScriptedChatModel(replies=["Deployed."] * 5)
+    skills = library(tmp_path, SkillForks({"general-purpose": create_agent(helper)}), slash_commands=True)
+    talk = Conversation(mode, skills)
+    turn = call_tools(fork_of("deploy", "prod"), fork_of("deploy", "test"), fork_of("DEPLOY", "all"))
+    answers = talk.say(turn, given="/deploy prod")
+    assert [answer.status for answer in answers] == ["success", "error", "error"]
+    talk.say(given="/deploy prod")
+    (late,) = talk.say(call_tools(fork_of("deploy", "prod")), given="Forget it.")
+    assert late.status == "error"
+    assert len(helper.requests) == 1
+
+
 def test_a_pin_asks_the_model_too(mode: Mode, tmp_path: Path) -> None:
     """A pinned fork is not put into the conversation."""
     helper = ScriptedChatModel(replies=["Found."])

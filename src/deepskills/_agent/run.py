@@ -125,8 +125,7 @@ def usable(run: Run) -> list[SkillEntry]:
 
 def loaded_skills(thread: Thread, catalog: Catalog) -> list[LoadedSkill]:
     """Return the skills in use, in load order; one that the catalog does not have is left out."""
-    user = thread.user_message
-    turn = user.id if user is not None else None
+    turn = thread.turn
     found: list[LoadedSkill] = []
     for name in thread.standing.loaded:
         entry, record = catalog.by_name.get(name), thread.standing.records[name]

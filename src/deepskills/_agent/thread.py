@@ -7,7 +7,8 @@
 - `told`: by skill, the digest for which a put-back was told, or `LEFT_OUT`.
 - `notes`: by message id, texts to show `before` the message and at its `end`, in requests only.
 - `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`.
-- `permits`: skills that the model may load once although only the user may start them.
+- `permits`: skills that the model may load once although only the user may start them, each with the user's message
+  that asked for it; the user's next message ends what was not used.
 - `run`: `message`, the user's newest message, until its slash commands are done.
 - `problems`: problems that tool calls found, until the next model call.
 - `prefix`: what the latest request began with, to tell when it changes.
@@ -93,6 +94,16 @@ class Thread:
     def user_message(self) -> AnyMessage | None:
         """The user's newest message."""
         return newest_user_message(self.messages)
+
+    @property
+    def turn(self) -> str:
+        """What the user's turn is known by: the id of the newest message; empty if there is none."""
+        user = self.user_message
+        return (user.id or "") if user is not None else ""
+
+    def permits(self, name: str) -> bool:
+        """Whether the user asked in this turn for a skill that the model may not start by itself."""
+        return bool(self.section("permits").get(name) == self.turn)
 
 
 def newest_user_message(messages: Sequence[AnyMessage]) -> AnyMessage | None:
@@ -222,7 +233,7 @@ _CHECKS = {
     "told": _is_text,
     "notes": _is_note,
     "loads": _is_load,
-    "permits": lambda item: item is True,
+    "permits": _is_text,
     "run": _is_text,
     "prefix": _is_text,
     "problems": _is_problem,

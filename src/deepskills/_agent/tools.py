@@ -97,10 +97,10 @@ class SkillTools:
         entry = shelf.find(skill_name)
         if entry is None:
             return _refused(run, LOAD_TOOL, skill_name, shelf.not_found(skill_name))
-        permitted = entry.name in run.thread.section("permits")
+        turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
+        permitted = run.thread.permits(entry.name) and entry.name not in _asked_before(turn, shelf)
         if shelf.visibility(entry) == "user-only" and not permitted:
             return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
-        turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
         wanted = [*_wanted(turn, shelf), (entry, arguments)]
         prepared = yield from prepare_in_turn(turn.key, wanted, run, own=(entry.name, arguments))
         own, before, budgets = prepared[entry.name, arguments], run.thread.standing, run.settings.budgets
@@ -138,6 +138,12 @@ def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
     turn = turn_of(run.state, run.runtime.tool_call_id, tool, args)
     checkpoint = getattr(getattr(run.runtime, "execution_info", None), "checkpoint_id", None)
     return replace(turn, key=(turn.key, checkpoint) if turn.key and checkpoint else None)
+
+
+def _asked_before(turn: Turn, shelf: Shelf) -> set[str]:
+    """Return the skills that loads earlier in a turn are about, whoever may start them."""
+    found = (shelf.find(call.name) for call in turn.earlier if call.kind == "load")
+    return {entry.name for entry in found if entry is not None}
 
 
 def _wanted(turn: Turn, shelf: Shelf) -> list[Wanted]:

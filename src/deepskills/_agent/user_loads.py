@@ -17,6 +17,7 @@ from deepskills._agent.extending import before_load
 from deepskills._agent.extension import Answer, Refuse, SkillLoad
 from deepskills._agent.preparing import prepare
 from deepskills._agent.run import Run, Shelf, is_user_invocable
+from deepskills._agent.thread import Thread
 from deepskills._agent.tools import log_inventory
 from deepskills._agent.updates import MARK, load_mark, load_update, merged, new_message_id
 from deepskills._agent.visibility import shelf_of
@@ -170,7 +171,7 @@ def _load(wish: Wish, prepared: Prepared, standing: Standing, run: Run) -> Plan[
         run.problems.append(problem(wish.entry.path, "skill-refused", reason=decision.reason))
         return standing, {}
     if isinstance(decision, Answer):
-        return standing, _answered(prepared, decision)
+        return standing, _answered(prepared, decision, run.thread)
     logger.info("Loaded skill %r (%s): %d tokens", prepared.name, wish.trigger, prepared.tokens)
     log_inventory(prepared)
     text = reply_to(outcome, NO_LIMIT).text
@@ -197,9 +198,9 @@ def _decision(wish: Wish, prepared: Prepared, run: Run) -> Plan[Refuse | Answer 
     return (yield from before_load(load, run))
 
 
-def _answered(prepared: Prepared, answer: Answer) -> dict[str, Any]:
+def _answered(prepared: Prepared, answer: Answer, thread: Thread) -> dict[str, Any]:
     """Return what an extension's answer changes: a message for the model, and perhaps leave to call once."""
-    permits = {"skills_context": {"permits": {prepared.name: True}}} if answer.permits_call else {}
+    permits = {"skills_context": {"permits": {prepared.name: thread.turn}}} if answer.permits_call else {}
     source = {"lc_source": "deepskills"}
     messages = [HumanMessage(answer.text, id=new_message_id(), additional_kwargs=source)] if answer.text else []
     return merged({**answer.update}, permits, {"messages": messages} if messages else {})
