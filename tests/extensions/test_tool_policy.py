@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from deepagents import create_deep_agent
+from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
@@ -524,3 +525,35 @@ def test_a_thread_resumed_elsewhere_keeps_its_policy(tmp_path: Path) -> None:
         run("sync", agent, "go", config)
         assert tools.ran == []
         assert ("write_file" in model.requests[0].tools) is (number == 0)
+
+
+@both_modes
+def test_a_skill_that_cannot_be_read_allows_nothing(mode: Mode, tmp_path: Path) -> None:
+    """A process that resumes a thread and cannot read a skill in use refuses what that may limit, until an unload."""
+
+    class Down(FilesystemBackend):
+        def ls(self, path: str) -> Any:
+            raise OSError(f"{path} is out of reach")
+
+    def broken(root: Path) -> Any:
+        write_files(root, {"/skills/reader/SKILL.md": "half saved"})
+        return disk(root)
+
+    for number, made in enumerate((lambda root: Down(root_dir=root, virtual_mode=True), broken)):
+        root = tmp_path / str(number)
+        first = Conversation(mode, library(root, ToolPolicy("enforce")))
+        first.call(load("reader"))
+        tools = Tools()
+        again: Any = SkillsMiddleware(
+            backend=made(root), sources=["/skills"], extensions=[ToolPolicy("enforce", always=["execute"])]
+        )
+        talk = Conversation(mode, tools=tools.tools)
+        talk.agent = create_agent(
+            talk.model, tools=tools.tools, middleware=[again], checkpointer=first.agent.checkpointer
+        )
+        talk.call(READ, WRITE, ADD)
+        assert tools.ran == ["execute git add ."], number
+        assert set(newest(talk.model).tools) == {*OWN, "execute"}
+        assert "cannot be read" in tool_messages(talk.result)[1].text
+        talk.call(unload("reader"))
+        assert talk.call(WRITE)[0].status == "success"

@@ -102,7 +102,7 @@ class SkillRun(Protocol):
 
     @property
     def loaded(self) -> Sequence[LoadedSkill]:
-        """The skills in use, in load order."""
+        """The skills in use, in load order; one whose file is out of reach has `entry.is_read` unset."""
 
     @property
     def own_tools(self) -> frozenset[str]:

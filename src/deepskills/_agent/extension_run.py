@@ -25,7 +25,7 @@ from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
 from deepskills._errors import SkillsError
 from deepskills._files.assets import read_asset_bytes, script_path
-from deepskills._types import Severity, SkillProblem, Trigger
+from deepskills._types import Severity, SkillMetadata, SkillProblem, Trigger
 
 
 def name_of(extension: SkillExtension) -> str:
@@ -135,11 +135,11 @@ class ExtensionRun:
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file."""
-        return self._perform(read_asset_bytes(entry.skill, relative_path, self._run.settings.asset_directories))
+        return self._perform(read_asset_bytes(_read(entry), relative_path, self._run.settings.asset_directories))
 
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, without blocking."""
-        return await self._aperform(read_asset_bytes(entry.skill, relative_path, self._run.settings.asset_directories))
+        return await self._aperform(read_asset_bytes(_read(entry), relative_path, self._run.settings.asset_directories))
 
     def directory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it."""
@@ -151,11 +151,11 @@ class ExtensionRun:
 
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill."""
-        return self._perform(script_path(entry.skill, script_name))
+        return self._perform(script_path(_read(entry), script_name))
 
     async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, without blocking."""
-        return await self._aperform(script_path(entry.skill, script_name))
+        return await self._aperform(script_path(_read(entry), script_name))
 
     def _perform(self, plan: Plan[ResultT]) -> ResultT:
         return self._run.settings.perform(plan, self.runtime)
@@ -164,8 +164,19 @@ class ExtensionRun:
         return await self._run.settings.aperform(plan, self.runtime)
 
 
+def _read(entry: SkillEntry) -> SkillMetadata:
+    """Return a skill whose path is known from its source, not from what state claims.
+
+    Raises:
+        SkillsError: If this process has not read it.
+    """
+    if not entry.is_read:
+        raise SkillsError(f"The file of the skill {entry.name!r} cannot be read at the moment; try again later.")
+    return entry.skill
+
+
 def _directory(entry: SkillEntry) -> Plan[str]:
-    path = parent(entry.path)
+    path = parent(_read(entry)["path"])
     [reply] = yield (ResolveLinks((path,)),)
     return reply.paths.get(path, path) if isinstance(reply, RealPaths) else path
 

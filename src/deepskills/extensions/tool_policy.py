@@ -61,6 +61,10 @@ NOT_ALLOWED = (
     "Allowed: {allowed}. Use one of these, or unload_skill first if the skill is no longer needed. A load or unload "
     "counts from the next turn on."
 )
+UNREADABLE = (
+    "Tool {tool} was not run: the file of the skill {skills} in use cannot be read at the moment, so nobody can tell "
+    "what it allows{detail}. Try again later, or unload_skill first if the skill is no longer needed."
+)
 FORBIDDEN = (
     "Tool {tool} was not run: the skill {skills} in use forbids it{detail}. Do the task in another way, or "
     "unload_skill first if the skill is no longer needed."
@@ -188,6 +192,9 @@ class ToolPolicy(SkillExtension):
         declaring = self._declaring(skills)
         if not declaring or call.tool in own | self._always or any(self._covers(entry, call) for entry in declaring):
             return None
+        unread = [entry for entry in declaring if not entry.is_read]
+        if unread:
+            return _refusal(UNREADABLE, call, unread)
         allowed = dict.fromkeys(rule.shown() for entry in declaring for rule in self._allowed(entry))
         return _refusal(NOT_ALLOWED, call, declaring, allowed=_listed([*allowed, *sorted(self._always)]))
 
@@ -255,6 +262,9 @@ def _apart(step: Callable[[], ResultT]) -> ResultT:
 
 
 def _declares(entry: SkillEntry) -> bool:
+    """Whether a skill limits tools; one that nobody could read may, and allows nothing."""
+    if not entry.is_read:
+        return True
     given = entry.frontmatter.get("allowed-tools")
     return bool(entry.skill["allowed_tools"]) or not (given is None or (isinstance(given, str) and not given.strip()))
 
