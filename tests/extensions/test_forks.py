@@ -307,12 +307,14 @@ def test_cancelling_the_run_cancels_the_sub_agent(mode: Mode, tmp_path: Path) ->
     if mode == "sync":
         return
     ended: list[str] = []
+    has_started = asyncio.Event()
 
     @tool
     async def wait() -> str:
         """Wait."""
+        has_started.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             ended.append("cancelled")
             raise
@@ -323,8 +325,11 @@ def test_cancelling_the_run_cancels_the_sub_agent(mode: Mode, tmp_path: Path) ->
     agent: Any = create_agent(model, middleware=[library(tmp_path, SkillForks({"general-purpose": helper}))])
 
     async def cancelled() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(agent.ainvoke({"messages": [HumanMessage("go")]}), 0.5)
+        running = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("go")]}))
+        await has_started.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
     asyncio.run(cancelled())
     assert ended == ["cancelled"]

@@ -196,7 +196,7 @@ class SkillsHost(Protocol):
         """Return the run that a tool call or another hook belongs to, without blocking."""
 
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
-        """Return the skills in use, without I/O: only those whose files this process has read are returned."""
+        """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
 
 
 class SkillExtension:

@@ -37,7 +37,7 @@ def extension_run(run: Run, extension: SkillExtension) -> SkillRun:
 
 
 def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]:
-    """Return the skills in use, as far as this process has read their files; no I/O."""
+    """Return the skills in use, if this process has looked at the sources of the thread; no I/O."""
     thread = Thread.of(state)
     catalog = settings.memory.catalogs.believed(thread.catalog)
     return loaded_skills(thread, catalog) if catalog is not None else []
