@@ -241,6 +241,24 @@ def test_tools_of_a_provider_are_judged_by_name_or_type(mode: Mode, tmp_path: Pa
 
 
 @both_modes
+def test_forbidden_tools_of_a_provider_are_not_offered(mode: Mode, tmp_path: Path) -> None:
+    """A dict goes by its name, its type, or any part of one that is several tools without a name."""
+    text = skill_md("offline", disallowed_tools="web_search google_search code_execution_1")
+    write_files(tmp_path, {"/skills/offline/SKILL.md": text})
+    forbidden: list[Any] = [
+        {"type": "web_search"},
+        {"google_search": {}},
+        {"google_search": {}, "url_context": {}},
+        {"type": "code_execution_1", "name": "code"},
+    ]
+    others: list[Any] = [{"url_context": {}}, {"type": "mcp", "server_label": "a"}, {"name": "fetch", "web_search": 1}]
+    model = RecordingModel(replies=[call_tools(load("offline")), "Done."], bound_tools=[])
+    skills = library(tmp_path, ToolPolicy("approve", trusted_sources=[]))
+    run(mode, create_agent(model, tools=[*forbidden, *others], middleware=[skills]))
+    assert [item for item in model.bound_tools[1][0] if isinstance(item, dict)] == others
+
+
+@both_modes
 def test_a_forced_tool_that_is_taken_away_is_not_forced(mode: Mode, tmp_path: Path) -> None:
     """A request never asks for a tool that it does not offer: providers refuse it."""
 

@@ -208,7 +208,7 @@ class ToolPolicy(SkillExtension):
 
         def is_offered(item: BaseTool | dict[str, Any]) -> bool:
             names = _identities(item)
-            if names & withheld:
+            if (names or _parts(item)) & withheld:
                 return False
             return not declaring or bool(names & self._always) or _name_of(item) in allowed
 
@@ -292,6 +292,11 @@ def _identities(item: BaseTool | dict[str, Any]) -> frozenset[str]:
     kind = item.get("type") if isinstance(item, dict) else None
     names = {_name_of(item), kind if kind != "function" else None}
     return frozenset(name for name in names if isinstance(name, str))
+
+
+def _parts(item: BaseTool | dict[str, Any]) -> frozenset[str]:
+    """Return what a provider's tool without a name is made of: several in one, by key."""
+    return frozenset(item) if isinstance(item, dict) else frozenset()
 
 
 def _chosen(tool_choice: object) -> str | None:
