@@ -229,6 +229,7 @@ def test_tools_of_a_provider_are_judged_by_name_or_type(mode: Mode, tmp_path: Pa
         {"type": "code_execution_20260101", "name": "code"},
         {"type": "function"},
         {"one": {}, "two": {}},
+        {"type": ["web_search"], "name": {}},
         {"type": "image_generation"},
     ]
     policy = ToolPolicy("enforce", aliases={"Fetch": "fetch"}, always=["fetch_all", "image_generation"])

@@ -290,7 +290,7 @@ def _name_of(item: BaseTool | dict[str, Any]) -> str | None:
 
 def _identities(item: BaseTool | dict[str, Any]) -> frozenset[str]:
     kind = item.get("type") if isinstance(item, dict) else None
-    names = {_name_of(item), kind if kind != "function" else None}
+    names = (_name_of(item), kind if kind != "function" else None)
     return frozenset(name for name in names if isinstance(name, str))
 
 
