@@ -312,7 +312,8 @@ def test_a_skill_that_runs_in_a_sub_agent_is_judged_as_task(mode: Mode, tmp_path
         talk = Conversation(mode, library(tmp_path, *extensions))
         assert talk.call(load("forked"))[0].status == "success"
         talk.call(load("reader"))
-        assert talk.call(load("FORKED"))[0].status == (expected if len(extensions) > 1 else "success")
+        for spelling in ("FORKED", " forked ", "`forked`", '"Forked"', "**forked**"):
+            assert talk.call(load(spelling))[0].status == expected, spelling
 
 
 class BrokenPolicy(ToolPolicy):
@@ -407,9 +408,10 @@ def test_a_grant_ends_with_an_unload_also_in_the_same_turn(mode: Mode, tmp_path:
     talk = Reviewed(mode, tmp_path / "a")
     talk.within(call_tools(load("adder")), call_tools(unload("adder")), call_tools(ADD))
     assert talk.asked == ["execute git add ."]
-    beside = Reviewed(mode, tmp_path / "b")
-    beside.within(call_tools(load("adder")), call_tools(ADD, unload("ADDER ")))
-    assert beside.asked == ["execute git add ."]
+    for number, spelling in enumerate(("ADDER ", "`adder`")):
+        beside = Reviewed(mode, tmp_path / str(number))
+        beside.within(call_tools(load("adder")), call_tools(ADD, unload(spelling)))
+        assert beside.asked == ["execute git add ."]
 
 
 @both_modes

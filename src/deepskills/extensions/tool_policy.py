@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
 
 from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillRun, SkillsHost
+from deepskills._catalog.catalog import meant_name
 from deepskills._format.reading import split_tools
 from deepskills._format.text import one_line
 from deepskills.extensions._edits import as_edited
@@ -167,13 +168,13 @@ class ToolPolicy(SkillExtension):
             return False
         call = _Call(request.tool_call["name"], request.tool_call["args"])
         calls = [call, _Call("task")] if call.tool == "load_skill" and self._runs_forks() else [call]
-        ending = _unloaded_beside(request)
+        ended = _unloaded_beside(request)
         granting = [
             skill.entry
             for skill in self._in_use(request)
             if skill.is_recent
             and tidy_source(skill.entry.source) in self._trusted
-            and skill.entry.name.casefold() not in ending
+            and not any(meant_name([skill.entry.name], name) for name in ended)
         ]
         return all(any(self._covers(entry, made) for entry in granting) for made in calls)
 
@@ -218,10 +219,10 @@ class ToolPolicy(SkillExtension):
         """Return what a call amounts to: as a person edited it, and the sub-agent that a skill in it would start."""
         given = as_edited(request).tool_call
         call = _Call(given["name"], given["args"])
-        wanted = str(call.arguments.get("skill_name", "")).strip().casefold()
         if call.tool != "load_skill" or not self._runs_forks():
             return [call]
-        starts_agent = any(is_fork(entry) and entry.name.casefold() == wanted for entry in skills)
+        forks = [entry.name for entry in skills if is_fork(entry)]
+        starts_agent = meant_name(forks, str(call.arguments.get("skill_name", ""))) is not None
         return [call, _Call("task")] if starts_agent else [call]
 
     def _runs_forks(self) -> bool:
@@ -270,11 +271,11 @@ def _declares(entry: SkillEntry) -> bool:
 
 
 def _unloaded_beside(request: ToolCallRequest) -> set[str]:
-    """Return the skills that calls of the same turn unload."""
+    """Return the skills that calls of the same turn unload, as the model spells them."""
     messages = request.state["messages"]
     newest = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     calls = newest.tool_calls if newest is not None else []
-    return {str(call["args"].get("skill_name")).strip().casefold() for call in calls if call["name"] == "unload_skill"}
+    return {str(call["args"].get("skill_name")) for call in calls if call["name"] == "unload_skill"}
 
 
 def _name_of(item: BaseTool | dict[str, Any]) -> str | None:
