@@ -316,6 +316,20 @@ def test_a_skill_that_runs_in_a_sub_agent_is_judged_as_task(mode: Mode, tmp_path
             assert talk.call(load(spelling))[0].status == expected, spelling
 
 
+@both_modes
+def test_a_skill_that_becomes_a_fork_is_judged_as_one(mode: Mode, tmp_path: Path) -> None:
+    """A file that was changed after the skills were listed starts no sub-agent that the policy does not allow."""
+    helper = ScriptedChatModel(replies=[], fallback="Forked.")
+    extensions = (ToolPolicy("enforce"), SkillForks({"general-purpose": create_agent(helper)}))
+    talk = Conversation(mode, library(tmp_path, *extensions))
+    talk.call(load("reader"))
+    write_files(tmp_path, {"/skills/plain/SKILL.md": skill_md("plain", context="fork")})
+    assert talk.call(load("plain"))[0].status == "error"
+    assert helper.requests == []
+    talk.call(unload("reader"))
+    assert talk.call(load("plain"))[0].text == "Forked."
+
+
 class BrokenPolicy(ToolPolicy):
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         raise RuntimeError(f"{request.tool_call['name']} {run.loaded}")

@@ -14,7 +14,7 @@ from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
 
-from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillRun, SkillsHost
+from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
 from deepskills._catalog.catalog import meant_name
 from deepskills._format.reading import split_tools
 from deepskills._format.text import one_line
@@ -136,6 +136,12 @@ class ToolPolicy(SkillExtension):
         if _chosen(request.tool_choice) in {name for item in request.tools for name in _identities(item)} - offered:
             changed = changed.override(tool_choice=None)
         return changed
+
+    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
+        """Refuse a skill that has come to run in a sub-agent since it was listed, where none may be started."""
+        if load.trigger != "model" or not is_fork(load.entry) or not self._runs_forks():
+            return None
+        return self._judged(_Call("task"), run.loaded, frozenset())
 
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
