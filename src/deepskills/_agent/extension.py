@@ -5,7 +5,7 @@ twin `ax`, which calls `x` unless it is overridden; an extension with I/O overri
 
 Exceptions never end a run. `visibility`, `before_load`, `change_text` and `before_tool` judge, so they fail closed: the
 skill is hidden, the load, the text or the call refused. All other methods fail open, unless the extension sets
-`protective`. LangGraph's own exceptions (interrupts) pass through.
+`protective`. A result that means nothing is a failure too. LangGraph's own exceptions (interrupts) pass through.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,7 +105,7 @@ class SkillRun(Protocol):
 
     @property
     def loaded(self) -> Sequence[LoadedSkill]:
-        """The skills in use, in load order."""
+        """The skills in use, in load order; one whose file is out of reach has `entry.is_read` unset."""
 
     @property
     def own_tools(self) -> frozenset[str]:
@@ -199,7 +199,7 @@ class SkillsHost(Protocol):
         """Return the run that a tool call or another hook belongs to, without blocking."""
 
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
-        """Return the skills in use, without I/O: only those whose files this process has read are returned."""
+        """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
 
 
 class SkillExtension:

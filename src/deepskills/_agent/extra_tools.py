@@ -11,6 +11,8 @@ from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel, Field
 
 from deepskills._agent.extending import searched_by_extensions
+from deepskills._agent.extension import ToolResult
+from deepskills._agent.extension_run import with_changes
 from deepskills._agent.run import Run
 from deepskills._agent.settings import Settings
 from deepskills._agent.visibility import shelf_of
@@ -94,11 +96,11 @@ class ExtraTools:
         """Return one tool; its sync and async calls perform the same plan."""
         settings, plan = self._settings, self._plans[name]
 
-        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
             return settings.perform(_answered(name, plan(run, **arguments), run), runtime)
 
-        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
             return await settings.aperform(_answered(name, plan(run, **arguments), run), runtime)
 
@@ -157,16 +159,17 @@ class ExtraTools:
         return entry, shelf.closed_below(entry, loaded)
 
 
-def _answered(name: str, plan: Plan[str], run: Run) -> Plan[ToolMessage]:
+def _answered(name: str, plan: Plan[str], run: Run) -> Plan[ToolResult]:
     """Turn a plan's text, or what it raised, into the tool's answer."""
-    call_id = run.runtime.tool_call_id or ""
+    message = ToolMessage("", name=name, tool_call_id=run.runtime.tool_call_id or "", status="error")
     try:
-        text = yield from plan
+        message.content = yield from plan
+        message.status = "success"
     except GraphBubbleUp:
         raise
     except SkillsError as error:
-        return ToolMessage(f"Error: {error}", name=name, tool_call_id=call_id, status="error")
+        message.content = f"Error: {error}"
     except Exception as error:
         logger.exception("%s failed", name)
-        return ToolMessage(words.failed(name, error), name=name, tool_call_id=call_id, status="error")
-    return ToolMessage(text, name=name, tool_call_id=call_id)
+        message.content = words.failed(name, error)
+    return with_changes(message, run)

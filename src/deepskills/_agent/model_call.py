@@ -15,7 +15,7 @@ from langgraph.types import Command
 from deepskills._agent.composing import Composition, compose, is_summary
 from deepskills._agent.discovery import log_problems
 from deepskills._agent.events import skill_event, tell
-from deepskills._agent.extending import change_request
+from deepskills._agent.extending import change_request, unusable
 from deepskills._agent.run import Run, usable
 from deepskills._agent.skill_tools import (
     DISCLOSED,
@@ -37,6 +37,7 @@ from deepskills._backend.calls import Failed, Plan
 from deepskills._errors import SkillsError
 from deepskills._format.problems import problem
 from deepskills._format.text import one_line
+from deepskills._prompt.catalog_list import LIST_WITHHELD
 from deepskills._prompt.section import Section, SectionInput
 from deepskills._types import ResourceMetadata
 
@@ -102,13 +103,15 @@ def _replaced_list(run: Run) -> str | None:
     for extension in run.settings.extensions:
         try:
             text = extension.catalog_list(run.known_shelf.visible)
+            if text is not None and not isinstance(text, str):
+                raise TypeError(unusable(text))  # noqa: TRY301 - a failure like any other
         except Exception as error:
             logger.exception("%s failed to replace the list of skills", type(extension).__name__)
             name, reason = type(extension).__name__, f"{type(error).__name__}: {error}"
             run.problems.append(
                 problem("extensions", "extension-failed", name=name, method="catalog_list", reason=reason)
             )
-            continue
+            text = LIST_WITHHELD if extension.protective else None
         if text is not None:
             return text
     return None

@@ -14,7 +14,7 @@ from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source, parent, tidy
 from deepskills._format.frontmatter import as_text
 from deepskills._prompt.section import visible
-from deepskills._types import SkillProblem
+from deepskills._types import LoadRecord, SkillMetadata, SkillProblem
 
 _YES = frozenset({"true", "yes", "on", "1"})
 _NO = frozenset({"false", "no", "off", "0"})
@@ -151,14 +151,13 @@ def usable(run: Run) -> list[SkillEntry]:
 
 
 def loaded_skills(thread: Thread, catalog: Catalog) -> list[LoadedSkill]:
-    """Return the skills in use, in load order; one that the catalog does not have is left out."""
-    user = thread.user_message
-    turn = user.id if user is not None else None
+    """Return the skills in use, in load order; one that the catalog does not have counts as not read."""
+    turn = thread.turn
     found: list[LoadedSkill] = []
     for name in thread.standing.loaded:
         entry, record = catalog.by_name.get(name), thread.standing.records[name]
         if entry is None or entry.path != record["path"]:
-            continue
+            entry = _unread(name, record)
         found.append(
             LoadedSkill(
                 entry=entry,
@@ -169,6 +168,20 @@ def loaded_skills(thread: Thread, catalog: Catalog) -> list[LoadedSkill]:
             )
         )
     return found
+
+
+def _unread(name: str, record: LoadRecord) -> SkillEntry:
+    """Return what is known of a skill in use whose file is gone, broken or out of reach: nothing that could be used."""
+    skill = SkillMetadata(
+        path=record["path"],
+        name=name,
+        description="",
+        license=None,
+        compatibility=None,
+        metadata={},
+        allowed_tools=[],
+    )
+    return SkillEntry(skill, "", record["digest"], is_read=False)
 
 
 def is_user_only(entry: SkillEntry) -> bool:

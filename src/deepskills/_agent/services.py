@@ -70,7 +70,7 @@ class Services:
         return host.extension_run(run, extension)
 
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
-        """Return the skills in use, without I/O: only those whose files this process has read."""
+        """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
         return host.loaded_in(self._settings, state)
 
 

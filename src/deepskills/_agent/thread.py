@@ -97,6 +97,17 @@ class Thread:
         """The user's newest message."""
         return newest_user_message(self.messages)
 
+    @property
+    def turn(self) -> str:
+        """What the user's turn is known by: the id of the newest message; empty if there is none."""
+        user = self.user_message
+        return (user.id or "") if user is not None else ""
+
+    def permitted_arguments(self, name: str) -> str | None:
+        """Return the arguments of a start that the user asked for in this turn, or `None` where none was asked for."""
+        permit = self.section("permits").get(name)
+        return str(permit["arguments"]) if permit is not None and permit["turn"] == self.turn else None
+
 
 def newest_user_message(messages: Sequence[AnyMessage]) -> AnyMessage | None:
     """Return the newest message that a user wrote: not a summary, a pin or a message of this library."""

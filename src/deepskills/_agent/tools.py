@@ -13,8 +13,9 @@ from langgraph.types import Command
 from pydantic import BaseModel, BeforeValidator, Field
 
 from deepskills._agent.events import skill_event, tell
-from deepskills._agent.extending import before_load, tool_problems
+from deepskills._agent.extending import before_load
 from deepskills._agent.extension import Answer, Refuse, SkillLoad
+from deepskills._agent.extension_run import tool_problems, with_changes
 from deepskills._agent.preparing import Wanted, prepare_in_turn
 from deepskills._agent.run import Run, Shelf, is_user_only
 from deepskills._agent.settings import Settings
@@ -149,11 +150,9 @@ def _permit(entry: SkillEntry, turn: Turn, shelf: Shelf, run: Run) -> str | None
 
     It lasts until the user's next message, and of the calls of one turn it is the first one's.
     """
-    permit, message = run.thread.section("permits").get(entry.name), run.thread.user_message
-    if permit is None or permit["turn"] != ((message.id or "") if message is not None else ""):
-        return None
+    permitted = run.thread.permitted_arguments(entry.name)
     is_taken = any(call.kind == "load" and shelf.find(call.name) is entry for call in turn.earlier)
-    return None if is_taken else str(permit["arguments"])
+    return None if is_taken else permitted
 
 
 def _wanted(turn: Turn, shelf: Shelf) -> list[Wanted]:
@@ -213,7 +212,7 @@ def _refused(run: Run, tool: str, name: str, outcome: outcomes.Refusal) -> ToolR
     reply = reply_to(outcome, run.settings.budgets)
     event = skill_event("refused", name, "model", getattr(outcome, "entry", None), reason=reply.reason)
     tell(event, run.runtime, run.settings.extensions)
-    return _with_problems(run, _message(run, tool, reply))
+    return with_changes(_message(run, tool, reply), run)
 
 
 def _answered(run: Run, prepared: outcomes.Prepared, answer: Answer) -> ToolResult:
@@ -257,12 +256,7 @@ def _applied(run: Run, tool: str, outcome: outcomes.Outcome, known: LoadRecord |
             entry = known if isinstance(known, SkillEntry) else getattr(outcome, "entry", None)
             name = entry.name if entry is not None else getattr(outcome, "asked", "")
             tell(skill_event("refused", name, "model", known, reason=reply.reason), run.runtime, settings.extensions)
-    return _with_problems(run, message)
-
-
-def _with_problems(run: Run, message: ToolMessage) -> ToolResult:
-    update = merged(run.collected, tool_problems(run))
-    return Command(update=merged(update, {"messages": [message]})) if update else message
+    return with_changes(message, run)
 
 
 def _message(run: Run, tool: str, reply: Reply) -> ToolMessage:

@@ -51,13 +51,12 @@ def unload_mark(name: str) -> dict[str, Any]:
 def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: Trigger) -> dict[str, Any]:
     """Return the update of a load whose text `message` carries."""
     prepared, name = outcome.prepared, outcome.prepared.name
-    user = thread.user_message
     record: LoadRecord = {
         **record_of(prepared),
         "text": fingerprint(str(message.text)),
         "message": message.id or "",
         "trigger": trigger,
-        "turn": (user.id or "") if user is not None else "",
+        "turn": thread.turn,
     }
     step = current_step()
     if step:

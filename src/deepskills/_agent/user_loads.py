@@ -222,8 +222,7 @@ def _decision(wish: Wish, prepared: Prepared, run: Run) -> Plan[Refuse | Answer 
 
 def _answered(prepared: Prepared, answer: Answer, run: Run) -> dict[str, Any]:
     """Return what an extension's answer changes: a message for the model, and perhaps leave to call once."""
-    user = run.thread.user_message
-    permit = {"arguments": prepared.arguments, "turn": (user.id or "") if user is not None else ""}
+    permit = {"arguments": prepared.arguments, "turn": run.thread.turn}
     permits = {"skills_context": {"permits": {prepared.name: permit}}} if answer.permits_call else {}
     source = {"lc_source": "deepskills"}
     messages = [HumanMessage(answer.text, id=new_message_id(), additional_kwargs=source)] if answer.text else []

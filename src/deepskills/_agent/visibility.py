@@ -8,8 +8,9 @@ from typing import Any
 
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._agent.extending import ExtensionRun, ask, overrides
+from deepskills._agent.extending import ask, overrides
 from deepskills._agent.extension import SkillExtension
+from deepskills._agent.extension_run import ExtensionRun
 from deepskills._agent.run import Run, Shelf, is_user_only
 from deepskills._backend.calls import Consult, Consulted, Failed, Plan
 from deepskills._catalog.catalog import Catalog
