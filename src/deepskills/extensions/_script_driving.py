@@ -48,7 +48,7 @@ def _perform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each step has 
         case Execute(command, seconds):
             return run.execute(command, seconds)
         case WriteFiles(files):
-            return run.write_files(files)
+            return run.write_files(files, for_shell=True)
         case LocateScript(entry, script_name):
             return run.script_path(entry, script_name)
         case ReadFile(entry, path):
@@ -69,11 +69,11 @@ async def _aperform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each st
         case Execute(command, seconds):
             return await _or_stop(run.aexecute(command, seconds), step.stop, run)
         case WriteFiles(files):
-            return await _or_stop(run.awrite_files(files), step.stop, run, waits=True)
+            return await _or_stop(run.awrite_files(files, for_shell=True), step.stop, run, waits=True)
         case LocateScript(entry, script_name):
             return await run.ascript_path(entry, script_name)
-        case ReadFile(entry, path):
-            return await run.aread_file(entry, path)
+        case ReadFile(entry, path, stop):
+            return await _or_stop(run.aread_file(entry, path), stop, run)
         case AskForShell():
             return await acan_execute(run)
         case CallFunction(function, given, limit):
@@ -102,7 +102,8 @@ async def _or_stop(step: Coroutine[Any, Any, Any], stop: str, run: SkillRun, *, 
             await asyncio.wait({task}, timeout=GRACE_SECONDS)
         if not task.cancel() and not task.cancelled():
             task.exception()
-        await _end(stop, run)
+        if stop:
+            await _end(stop, run)
         raise
 
 
