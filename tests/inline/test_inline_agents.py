@@ -125,9 +125,9 @@ def test_a_thousand_are_discovered_as_fast_as_from_disk(tmp_path: Path) -> None:
         best = 1e9
         for _ in range(3):
             manager = SkillsManager(backend=backend, sources=["/"])
-            started = time.perf_counter()
+            started = time.process_time()
             assert len(manager.list_skills()) == 1000
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.process_time() - started)
         return best
 
     assert seconds(InlineBackend(skills)) < seconds(disk(tmp_path))
