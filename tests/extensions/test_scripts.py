@@ -150,6 +150,16 @@ def test_arguments_arrive_as_they_are(mode: Mode, tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
+def test_arguments_that_models_like_to_send_are_taken(tmp_path: Path) -> None:
+    """No list at all is an empty one, and numbers are text; anything else is told to be wrong."""
+    write_skill(tmp_path, run="import sys; print(sys.argv[1:])")
+    talk = talk_to("sync", tmp_path)
+    given = {"skill_name": "tool", "script_name": "run.py"}
+    taken = talk.call(*(("run_skill_script", {**given, "args": args}) for args in (None, [1, 2.5], "--all", [None])))
+    assert [answer.text.partition("output:\n")[2] for answer in taken[:2]] == ["[]\n", "['1', '2.5']\n"]
+    assert [answer.status for answer in taken[2:]] == ["error", "error"]
+
+
 def test_the_schema_names_its_parameters(tmp_path: Path) -> None:
     """The model sees `skill_name`, `script_name` and an optional list `args`."""
     write_skill(tmp_path)
@@ -220,8 +230,21 @@ def test_a_runner_that_fails_costs_its_call(mode: Mode, tmp_path: Path, monkeypa
         await asyncio.sleep(60)
         return ExecuteResponse("late")
 
+    def exits(*_given: Any) -> ExecuteResponse:
+        sys.exit("value-of-key")
+
+    async def aexits(*_given: Any) -> ExecuteResponse:
+        sys.exit("value-of-key")
+
     wrong: Any = lambda *_given: "text"  # noqa: E731 - one of a row of functions
-    told = {broken: "no machine left for [secret]", wrong: "returned str", late: "in time", alate: "in time"}
+    told = {
+        broken: "no machine left for [secret]",
+        exits: "it called exit('[secret]')",
+        aexits: "it called exit('[secret]')",
+        wrong: "returned str",
+        late: "in time",
+        alate: "in time",
+    }
     for function, reason in told.items():
         monkeypatch.setattr("deepskills._files.running.RUNNER_GRACE_SECONDS", -0.9 if reason == "in time" else 5)
         scripts = SkillScripts(function, env=lambda _runtime, _skill: {"KEY": "value-of-key"}, timeout=1)
@@ -257,6 +280,30 @@ def test_each_user_has_a_shell_of_their_own(mode: Mode, tmp_path: Path) -> None:
     model.requests.clear()
     assert "cannot be run here" in tool_messages(run(mode, agent, context=Context("eve")))[-1].text
     assert "run_skill_script" not in model.requests[0].tools
+
+
+def test_a_backend_that_is_made_for_a_run_is_made_where_it_can_be(tmp_path: Path) -> None:
+    """A factory that needs the event loop is called on it, any other never, with and without a shell."""
+    write_skill(tmp_path, run="print('ran')")
+    made_on_loop: list[bool] = []
+
+    def needing_the_loop(_runtime: Any) -> LocalShellBackend:
+        asyncio.get_running_loop()
+        return shell(tmp_path)
+
+    def blocking(_runtime: Any) -> FilesystemBackend:
+        try:
+            made_on_loop.append(bool(asyncio.get_running_loop()))
+        except RuntimeError:
+            made_on_loop.append(False)
+        return FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+
+    talk = talk_to("async", tmp_path, backend=needing_the_loop)
+    assert "ran" in talk.call(script())[0].text
+    assert talk.state["skills_problems"] == []
+    without = talk_to("async", tmp_path, backend=blocking)
+    assert "cannot be run here" in without.call(script())[0].text
+    assert set(made_on_loop) == {False}
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -57,7 +57,9 @@ class ScriptArguments(BaseModel):
 
     @field_validator("args", mode="before")
     @classmethod
-    def _numbers_as_text(cls, value: object) -> object:
+    def _as_texts(cls, value: object) -> object:
+        if value is None:
+            return []
         if not isinstance(value, list):
             return value
         return [str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item for item in value]
