@@ -193,8 +193,7 @@ def test_no_failure_gives_a_secret_away(mode: Mode, root: Path, caplog: pytest.L
     assert {name: forms for name, forms in found.items() if forms} == {}
     assert leaks(caplog.text) == []
     assert list(root.glob(".deepskills*")) == []
-    # What may yet start, for all that is known, finds a mark and does not.
-    assert [path.name for path in (root / "temporary").rglob("*") if path.is_file()] == ["stop"]
+    assert list((root / "temporary").iterdir()) == []
 
 
 class WatchedFiles(FilesystemBackend):
@@ -215,7 +214,7 @@ def test_only_the_shell_is_given_secrets(mode: Mode, root: Path) -> None:
     top = f"/{root.parts[1]}/"
     files = WatchedFiles(root_dir=top, virtual_mode=True)
     shell = LocalShellBackend(root_dir=root, env=environment(root), virtual_mode=False)
-    routes = dict.fromkeys({top, "/tmp/"}, files)
+    routes: dict[str, Any] = dict.fromkeys({top, "/tmp/"}, files)
     scripts = SkillScripts(env=lambda _runtime, _skill: {"KEY": VALUE})
     middleware = SkillsMiddleware(
         backend=CompositeBackend(default=shell, routes=routes), sources=[str(root / "skills")], extensions=[scripts]

@@ -196,7 +196,9 @@ def _executed(command: str, timeout: int | None) -> Plan[Any]:
     [reply] = yield (Execute(command, timeout),)
     if isinstance(reply, Executed):
         return reply.response
-    raise SkillsError(reply.reason if isinstance(reply, Failed) else "the backend gave no response")
+    if not isinstance(reply, Failed):
+        raise SkillsError("the backend gave no response")
+    raise SkillsError(reply.reason) from (TimeoutError(reply.reason) if reply.timed_out else None)
 
 
 def _written(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> Plan[None]:

@@ -143,7 +143,8 @@ class SkillRun(Protocol):
         """Run a shell command through the backend.
 
         Raises:
-            SkillsError: If the backend cannot execute, fails, or does not answer in time.
+            SkillsError: If the backend cannot execute, fails, or does not answer in time; `TimeoutError` is its cause
+                in the last case, and the command may still run or be about to start.
         """
 
     async def aexecute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401, ASYNC109

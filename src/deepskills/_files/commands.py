@@ -69,7 +69,7 @@ class Job:
 
     interpreters: Sequence[Sequence[str]]
     arguments: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     seconds: int = 60
     keep: int = 10_000
     """How many bytes of output are kept at each end."""

@@ -7,7 +7,7 @@ as `SkillsError`. Who drives the plan decides whether steps block.
 import hashlib
 import secrets as random
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from deepskills._catalog.entries import SkillEntry
@@ -74,7 +74,7 @@ class Execute:
 class WriteFiles:
     """Write files where the shell of the backend finds them, and nowhere else: they may hold secrets."""
 
-    files: tuple[tuple[str, bytes], ...]
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)
     stop: str = ""
     """The command that removes them, for when nobody waits any more."""
 
@@ -107,7 +107,7 @@ class CallFunction:
     """Call a function of the operator's, sync or async; gives what it returns."""
 
     function: Callable[..., Any]
-    given: tuple[Any, ...]
+    given: tuple[Any, ...] = field(repr=False)
     seconds: float | None = None
 
 
@@ -136,7 +136,7 @@ class ScriptCall:
     entry: SkillEntry
     script_name: str
     arguments: Sequence[str]
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     seconds: int
     max_output: int
     other_files: Sequence[str] = ()
@@ -243,8 +243,9 @@ def _report(job: Job, command: str) -> ScriptPlan[Report]:
     stop = stop_command(job.token)
     try:
         response = yield Execute(command, job.seconds + GRACE_SECONDS, stop)
-    except SkillsError:
-        yield from _quietly(stop)
+    except SkillsError as error:
+        is_late = isinstance(error.__cause__, TimeoutError)
+        yield from _quietly(stop_command(job.token, may_start=is_late))
         raise
     report = read_report(response.output, job.token)
     if report is None:
