@@ -117,13 +117,15 @@ _ds_n=0
 while [ "$_ds_n" -lt @SECONDS@ ]; do
   sleep 1 & _ds_nap=$!
   wait "$_ds_nap"
-  [ -d "$_ds_dir" ] || kill -0 "$_ds_pid" 2>/dev/null || exit 0
+  [ -d "$_ds_dir" ] || kill -0 "$$" 2>/dev/null || kill -0 "$_ds_pid" 2>/dev/null || exit 0
   _ds_n=$((_ds_n + 1))
 done
 trap '' TERM
 _ds_end
-for _ds_try in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$_ds_tee" 2>/dev/null || break; sleep 0.1 || sleep 1; done
-kill -KILL "$_ds_tee" 2>/dev/null
+for _ds_reader in "$_ds_tee" "$_ds_r1" "$_ds_r2" "$_ds_r3"; do
+  for _ds_try in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$_ds_reader" 2>/dev/null || break; sleep 0.1 || sleep 1; done
+  kill -KILL "$_ds_reader" 2>/dev/null
+done
 exit 9
 ) >/dev/null 2>&1 </dev/null & _ds_watch=$!
 wait "$_ds_pid" 2>/dev/null; _ds_code=$?
