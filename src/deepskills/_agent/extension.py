@@ -146,24 +146,25 @@ class SkillRun(Protocol):
         """Run a shell command through the backend.
 
         Raises:
-            SkillsError: If the backend cannot execute, fails, or does not answer in time.
+            SkillsError: If the backend cannot execute, fails, or does not answer in time; `TimeoutError` is its cause
+                in the last case, and the command may still run or be about to start.
         """
 
     async def aexecute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401, ASYNC109
         """Run a shell command through the backend, without blocking."""
 
-    def write_files(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Write files through the backend.
+    def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
+        """Write files through the backend; `for_shell` by the part of it that runs commands, wherever paths route to.
 
         Raises:
             SkillsError: If one cannot be written.
         """
 
-    async def awrite_files(self, files: Sequence[tuple[str, bytes]]) -> None:
+    async def awrite_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
         """Write files through the backend, without blocking."""
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
-        """Return the content of a skill's file, the path checked as by `load_skill_asset`.
+        """Return the content of a skill's file, the path checked as by `load_skill_asset` with all directories.
 
         Raises:
             SkillsError: If the path is refused, or the file is absent or cannot be read.

@@ -125,21 +125,21 @@ class ExtensionRun:
         """Run a shell command through the backend, without blocking."""
         return await self._aperform(_executed(command, timeout))
 
-    def write_files(self, files: Sequence[tuple[str, bytes]]) -> None:
+    def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
         """Write files through the backend."""
-        self._perform(_written(files))
+        self._perform(_written(files, for_shell=for_shell))
 
-    async def awrite_files(self, files: Sequence[tuple[str, bytes]]) -> None:
+    async def awrite_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
         """Write files through the backend, without blocking."""
         await self._aperform(_written(files))
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file."""
-        return self._perform(read_asset_bytes(_read(entry), relative_path, self._run.settings.asset_directories))
+        return self._perform(read_asset_bytes(_read(entry), relative_path, "all"))
 
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, without blocking."""
-        return await self._aperform(read_asset_bytes(_read(entry), relative_path, self._run.settings.asset_directories))
+        return await self._aperform(read_asset_bytes(_read(entry), relative_path, "all"))
 
     def directory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it."""
@@ -185,11 +185,13 @@ def _executed(command: str, timeout: int | None) -> Plan[Any]:
     [reply] = yield (Execute(command, timeout),)
     if isinstance(reply, Executed):
         return reply.response
-    raise SkillsError(reply.reason if isinstance(reply, Failed) else "the backend gave no response")
+    if not isinstance(reply, Failed):
+        raise SkillsError("the backend gave no response")
+    raise SkillsError(reply.reason) from (TimeoutError(reply.reason) if reply.timed_out else None)
 
 
-def _written(files: Sequence[tuple[str, bytes]]) -> Plan[None]:
-    [reply] = yield (WriteFiles(tuple(files)),)
+def _written(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> Plan[None]:
+    [reply] = yield (WriteFiles(tuple(files), for_shell),)
     errors = reply.errors if isinstance(reply, Written) else {"files": getattr(reply, "reason", "no answer")}
     if errors:
         raise SkillsError("; ".join(f"{path}: {error}" for path, error in errors.items()))

@@ -35,7 +35,9 @@ class ReadFiles:
 class WriteFiles:
     """Write files, each a path and its content, in one batch."""
 
-    files: tuple[tuple[str, bytes], ...]
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)
+    for_shell: bool = False
+    """Whether only the part of the backend that runs commands may get them, wherever their paths route to."""
 
 
 @dataclass(frozen=True)
