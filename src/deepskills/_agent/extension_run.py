@@ -131,7 +131,7 @@ class ExtensionRun:
 
     async def awrite_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
         """Write files through the backend, without blocking."""
-        await self._aperform(_written(files))
+        await self._aperform(_written(files, for_shell=for_shell))
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file."""
