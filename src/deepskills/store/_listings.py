@@ -88,9 +88,10 @@ class Position:
         """
         try:
             name, rank, since_, skill_id = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-            if not isinstance(name, str) or "\x00" in name or abs(int(since_)) >= 1 << 63:
+            are_numbers = isinstance(rank, int) and isinstance(since_, int) and abs(since_) < 1 << 63
+            if not isinstance(name, str) or "\x00" in name or not are_numbers:
                 raise SkillFormatError(_BAD_CURSOR)
-            return cls(name.encode("utf-8", "replace").decode(), int(rank), int(since_), UUID(hex=skill_id))
+            return cls(name.encode("utf-8", "replace").decode(), rank, since_, UUID(hex=skill_id))
         except (ValueError, TypeError, AttributeError, binascii.Error, RecursionError):
             raise SkillFormatError(_BAD_CURSOR) from None
 
