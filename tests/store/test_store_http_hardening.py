@@ -1,6 +1,7 @@
 """No request makes the server read, answer or wait more than it must, whoever sends it."""
 
 import asyncio
+import base64
 import io
 import json
 import stat
@@ -19,7 +20,7 @@ from fastapi import FastAPI, Header
 from store_support import Sessions, draft, draft_with_files, seed, with_service
 from test_store_http import Api, body, make_app, serving
 
-from deepskills.store import SkillService, StoreLimits, create_skills_router
+from deepskills.store import SkillSchema, SkillService, StoreLimits, create_skills_router
 
 MIB = 1024 * 1024
 SMALL = 20_000
@@ -69,6 +70,16 @@ def watched(address: str) -> Iterator[list[float]]:
         thread.join()
 
 
+def http_scope(method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return a request as a server tells an application of it."""
+    return {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "method": method,
+        "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+        "server": ("test", 80), "client": ("test", 1),
+        "headers": [(key.encode(), value.encode()) for key, value in headers.items()],
+    }  # fmt: skip
+
+
 def asgi_request(app: FastAPI, method: str, path: str, headers: dict[str, str]) -> tuple[int, dict[str, str], int]:
     """Send a request whose body never comes, and return the status, the headers, and how often it was waited for."""
     reads = 0
@@ -82,12 +93,7 @@ def asgi_request(app: FastAPI, method: str, path: str, headers: dict[str, str]) 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "server": ("test", 80),
-        "client": ("test", 1), "headers": [(key.encode(), value.encode()) for key, value in headers.items()],
-    }  # fmt: skip
-    asyncio.run(app(scope, receive, send))
+    asyncio.run(app(http_scope(method, path, headers), receive, send))
     shown = {key.decode().lower(): value.decode() for key, value in sent[0]["headers"]}
     return sent[0]["status"], shown, reads
 
@@ -209,12 +215,58 @@ def test_answers_to_writes_are_light(any_sessions: Sessions) -> None:
         api.close()
 
 
+def answered(app: FastAPI, path: str) -> tuple[dict[str, str], list[bytes]]:
+    """Return the headers and the pieces of the body that an application sends for a request of its owner."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(http_scope("GET", path, {"x-user": "alice"}), receive, send))
+    return dict(sent[0]["headers"]), [message.get("body", b"") for message in sent[1:]]
+
+
+def test_large_answers_come_in_pieces(any_sessions: Sessions) -> None:
+    """To write a large skill never takes one long step, however its text is escaped, and gives what was saved."""
+    texts = {"a.txt": "\x01\n" * MIB, "b.txt": '"\\周' * 200_000, "c.bin": b"\xff\x00" * 100_000, "d.txt": ""}
+    draft_ = draft_with_files("report", texts).model_copy(update={"content": "é\t" * 300_000})
+    (skill,) = seed(any_sessions, "alice", draft_)
+    app = open_app(any_sessions)
+    for address in (f"/api/v1/skills/{skill.id}", f"/api/v1/skills/{skill.id}/versions/{skill.revision}"):
+        headers, pieces = answered(app, address)
+        assert max(map(len, pieces)) < 2 * MIB
+        assert headers[b"content-type"] == b"application/json"
+        got = json.loads(b"".join(pieces))["data"]
+        assert SkillSchema.model_validate(got).content == draft_.content
+        contents = {file["path"]: file["content"] for file in got["files"]}
+        assert contents.pop("c.bin") == base64.b64encode(texts.pop("c.bin")).decode()  # type: ignore[arg-type]
+        assert contents == texts
+        texts["c.bin"] = b"\xff\x00" * 100_000
+
+
+def test_a_request_that_ends_early_is_not_a_failure(any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+    """A client that leaves in the middle of its body puts no error into the log."""
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(_message: Any) -> None:
+        pass
+
+    headers = {"x-user": "alice", "content-type": "application/json", "content-length": "100"}
+    asyncio.run(open_app(any_sessions)(http_scope("POST", "/api/v1/skills", headers), receive, send))
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_addresses_that_are_not_there(any_sessions: Sessions) -> None:
     """An unknown address below a skill is 404 in the envelope, a method that an address does not take 405."""
     with serving(make_app(any_sessions)) as address:
         api = Api(address)
         for path in ("nothing", "files/", "versions/1/2/3/4", "document/more", "versions/1/diff"):
-            for method in ("GET", "PUT", "POST", "PATCH"):
+            for method in ("GET", "PUT", "POST", "PATCH", "-"):
                 found = api(method, f"/skills/{uuid4()}/{path}")
                 assert (found.status_code, found.json()["success"]) in {(404, False), (405, False)}, (method, path)
         assert api.error("GET", f"/skills/{uuid4()}/nothing", code=404)["code"] == "not-found"
@@ -399,6 +451,16 @@ def test_a_listing_of_many_is_paged(any_sessions: Sessions) -> None:
                 break
             cursor = f"&cursor={answer['next_cursor']}"
         assert names == [f"skill-{number:03}" for number in range(120)]
-        for bad in ("limit=0", "limit=501", "cursor=x", "cursor=%00", "cursor=" + "a" * 3_000, "q=a&cursor=e30"):
+        hex_id = uuid4().hex
+        places = (
+            "[]",
+            "{}",
+            f'["a", 1e999, 1, "{hex_id}"]',
+            f'["a", 1, 1e999, "{hex_id}"]',
+            f'["a", "1", 1, "{hex_id}"]',
+        )
+        forged = [f"cursor={base64.urlsafe_b64encode(place.encode()).decode()}" for place in places]
+        malformed = ["limit=0", "limit=501", "cursor=x", "cursor=%00", "cursor=" + "a" * 3_000, "q=a&cursor=e30"]
+        for bad in (*malformed, *forged):
             assert api.error("GET", f"/skills?{bad}", code=422)["code"] == "invalid"
         api.close()

@@ -116,6 +116,9 @@ class SkillFile(Base):
 
     data: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
 
+    skill_revision = 0
+    """The revision of its skill, on a file that a call of the service has just written."""
+
     @property
     def has_content(self) -> bool:
         """Whether the content was read."""
