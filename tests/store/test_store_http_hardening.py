@@ -17,10 +17,12 @@ from uuid import uuid4
 import httpx
 import pytest
 from fastapi import FastAPI, Header
+from sqlalchemy import event
 from store_support import Sessions, draft, draft_with_files, seed, with_service
 from test_store_http import Api, body, make_app, serving
 
 from deepskills.store import SkillSchema, SkillService, StoreLimits, create_skills_router
+from deepskills.store._models import SkillShare, SkillTag
 
 MIB = 1024 * 1024
 SMALL = 20_000
@@ -464,3 +466,29 @@ def test_a_listing_of_many_is_paged(any_sessions: Sessions) -> None:
         for bad in (*malformed, *forged):
             assert api.error("GET", f"/skills?{bad}", code=422)["code"] == "invalid"
         api.close()
+
+
+def test_tags_and_groups_of_a_listing_are_read_as_values(any_sessions: Sessions) -> None:
+    """A page of skills with many tags and groups shows them all, and makes no object of each of their rows."""
+    groups: Any = {f"group-{number:03}": "write" if number % 2 else "read" for number in range(100)}
+    tags = [f"Tag {number}" for number in range(50)]
+    seed(any_sessions, "alice", *(draft(f"skill-{n}", tags=tags, shared_with=groups) for n in range(3)), draft("bare"))
+    made: list[object] = []
+
+    def note(target: object, _context: object) -> None:
+        made.append(target)
+
+    async def both(service: SkillService) -> list[list[Any]]:
+        return [await service.list_skills("alice", limit=10), await service.list_skills("alice", q="skill", limit=10)]
+
+    for table in (SkillTag, SkillShare):
+        event.listen(table, "load", note)
+    try:
+        listed, found = with_service(any_sessions, both)
+    finally:
+        for table in (SkillTag, SkillShare):
+            event.remove(table, "load", note)
+    assert made == []
+    assert [(skill.tags, skill.shared_with) for skill in listed] == [([], {}), *[(tags, groups)] * 3]
+    assert {skill.name: skill.tags for skill in found} == {f"skill-{n}": tags for n in range(3)}
+    assert list(SkillSchema.of(listed[1]).shared_with) == sorted(groups)

@@ -93,7 +93,7 @@ class SkillRepository:
             )
 
     async def deleted_before(self, moment: Any) -> Sequence[Skill]:  # noqa: ANN401 - a time
-        """Return the skills that were deleted before a moment, light."""
+        """Return the skills that were deleted before a moment, as rows alone."""
         return (await self._session.scalars(light().where(Skill.deleted_at < moment))).all()
 
     async def purge(self, skills: Sequence[Skill]) -> None:
@@ -159,13 +159,14 @@ class SkillFileRepository:
 
 
 def light() -> Select[Any]:
-    """Return a query for skills without their text and files."""
-    return select(Skill).options(selectinload(Skill.tag_rows), selectinload(Skill.share_rows))
+    """Return a query for skills without their text, files, tags and groups."""
+    return select(Skill)
 
 
 def whole(*, contents: bool = False, files: bool = True) -> Select[Any]:
     """Return a query for skills with their text, and with their files, contents included or not."""
-    query = light().options(undefer(Skill.body), undefer(Skill.head))
+    labels = selectinload(Skill.tag_rows), selectinload(Skill.share_rows)
+    query = light().options(undefer(Skill.body), undefer(Skill.head), *labels)
     if not files:
         return query
     listed = selectinload(Skill.file_rows)

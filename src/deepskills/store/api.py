@@ -192,7 +192,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/skills/{skill_id}/restore",
         response_model=Answer[SkillSchema],
-        responses=documented_errors(404, 409, 412, 413),
+        responses=documented_errors(403, 404, 409, 412, 413),
     )
     async def restore_skill(
         skill_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
