@@ -89,7 +89,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
         skill_id: UUID, old: Revision, new: Revision, service: service_type, user: writer_type
     ) -> Response:
         """Get what changed between two revisions of a skill, as a unified diff."""
-        diff = await service.diff_versions(skill_id, old, new, user)
+        diff = await service.diff_versions(skill_id, old, new, user, max_length=MAX_DIFF_LENGTH)
         shown = DiffSchema(old=old, new=new, diff=diff[:MAX_DIFF_LENGTH], is_cut=len(diff) > MAX_DIFF_LENGTH)
         return as_json(await beside_the_loop(len(shown.diff), lambda: written(shown)))
 

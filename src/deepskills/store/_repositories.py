@@ -130,11 +130,13 @@ class SkillFileRepository:
         found: bytes | None = await self._session.scalar(query)
         return found
 
-    async def at(self, skill_id: UUID, path: str) -> SkillFile:
-        """Return the file at a path of a skill, with its content."""
-        query = select(SkillFile).where(SkillFile.skill_id == skill_id, SkillFile.path == path)
+    async def at(self, skill: Skill, path: str) -> SkillFile:
+        """Return the file at a path of a skill, with its content and the skill's revision."""
+        query = select(SkillFile).where(SkillFile.skill_id == skill.id, SkillFile.path == path)
         query = query.options(undefer(SkillFile.data)).execution_options(populate_existing=True)
-        return (await self._session.scalars(query)).one()
+        found = (await self._session.scalars(query)).one()
+        found.skill_revision = skill.revision
+        return found
 
     async def listed(self, skill_id: UUID) -> dict[str, KeptFile]:
         """Return the files of a skill by path, without their contents."""
