@@ -217,7 +217,7 @@ def test_answers_to_writes_are_light(any_sessions: Sessions) -> None:
         api.close()
 
 
-def answered(app: FastAPI, path: str) -> tuple[dict[str, str], list[bytes]]:
+def answered(app: FastAPI, path: str) -> tuple[dict[bytes, bytes], list[bytes]]:
     """Return the headers and the pieces of the body that an application sends for a request of its owner."""
     sent: list[Any] = []
 
@@ -233,20 +233,20 @@ def answered(app: FastAPI, path: str) -> tuple[dict[str, str], list[bytes]]:
 
 def test_large_answers_come_in_pieces(any_sessions: Sessions) -> None:
     """To write a large skill never takes one long step, however its text is escaped, and gives what was saved."""
-    texts = {"a.txt": "\x01\n" * MIB, "b.txt": '"\\周' * 200_000, "c.bin": b"\xff\x00" * 100_000, "d.txt": ""}
-    draft_ = draft_with_files("report", texts).model_copy(update={"content": "é\t" * 300_000})
-    (skill,) = seed(any_sessions, "alice", draft_)
+    texts = {"a.txt": "\x01\n" * MIB, "b.txt": '"\\周' * 200_000, "d.txt": ""}
+    binary = b"\xff\x00" * 100_000
+    files: dict[str, str | bytes] = {**texts, "c.bin": binary}
+    shown = {**texts, "c.bin": base64.b64encode(binary).decode()}
+    large = draft_with_files("report", files).model_copy(update={"content": "é\t" * 300_000})
+    (skill,) = seed(any_sessions, "alice", large)
     app = open_app(any_sessions)
     for address in (f"/api/v1/skills/{skill.id}", f"/api/v1/skills/{skill.id}/versions/{skill.revision}"):
         headers, pieces = answered(app, address)
         assert max(map(len, pieces)) < 2 * MIB
         assert headers[b"content-type"] == b"application/json"
-        got = json.loads(b"".join(pieces))["data"]
-        assert SkillSchema.model_validate(got).content == draft_.content
-        contents = {file["path"]: file["content"] for file in got["files"]}
-        assert contents.pop("c.bin") == base64.b64encode(texts.pop("c.bin")).decode()  # type: ignore[arg-type]
-        assert contents == texts
-        texts["c.bin"] = b"\xff\x00" * 100_000
+        got = SkillSchema.model_validate(json.loads(b"".join(pieces))["data"])
+        assert got.content == large.content
+        assert {file.path: file.content for file in got.files or []} == shown
 
 
 def test_a_request_that_ends_early_is_not_a_failure(any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
