@@ -102,7 +102,7 @@ def test_a_summary_takes_lingering_texts_along(mode: Mode, tmp_path: Path) -> No
 
 @modes
 def test_a_summary_that_leaves_the_history_takes_lingering_texts_along(mode: Mode, tmp_path: Path) -> None:
-    """deepagents' summaries change the request alone and have no id: each is noticed, also one of the same words."""
+    """Summaries of deepagents change the request alone and have no id: each is noticed, also one of the same words."""
     backend = disk(tmp_path)
     summary = DeepAgentsSummarization(_summarizer(), backend=backend, trigger=("messages", 14), keep=("messages", 8))
     chat = talk(mode, tmp_path, summary)

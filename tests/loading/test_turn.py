@@ -130,7 +130,7 @@ def test_a_load_is_decided() -> None:
 
 
 def test_what_is_crowded_is_told() -> None:
-    """A standing says when texts that linger have no room beside what is loaded, a load when its text may be left out."""
+    """It is told when texts that linger have no room beside what is loaded, and when a loaded text may be left out."""
     full = Standing(("beta",), {"beta": record("beta")}, lingering=60)
 
     already = [decide_load(ready("beta", digest="old"), full, Budgets(9, tokens)) for tokens in (100, 99)]
