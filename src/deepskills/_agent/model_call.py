@@ -1,6 +1,6 @@
 """One model call with skills: the request that goes out, a second try, and what comes back into state."""
 
-import hashlib
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ from deepskills._agent.skill_tools import (
     skills_in_use,
 )
 from deepskills._agent.turn_calls import LOAD_TOOL
-from deepskills._agent.updates import merged
+from deepskills._agent.updates import fingerprint, merged
 from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Failed, Plan
 from deepskills._errors import SkillsError
@@ -71,10 +71,15 @@ def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | No
 
 
 def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
-    """Return what a request begins with: the section, and a summary if there is one."""
-    first = next((message for message in messages if not isinstance(message, SystemMessage)), None)
-    summary = (first.id or "") if first is not None and is_summary(first) else ""
-    return {"section": hashlib.blake2b(section.encode(), digest_size=8).hexdigest(), "summary": summary}
+    """Return what a request begins with: the section, and a summary if there is one.
+
+    deepagents' summaries have no id, and two may have the same text: the message that follows tells them apart.
+    """
+    begins = list(itertools.islice((item for item in messages if not isinstance(item, SystemMessage)), 2))
+    summary = ""
+    if begins and is_summary(begins[0]):
+        summary = " ".join(message.id or fingerprint(str(message.text)) for message in begins)
+    return {"section": fingerprint(section), "summary": summary}
 
 
 def section_text(section: Section | None, run: Run, state: Mapping[str, Any]) -> str:

@@ -63,14 +63,16 @@ def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: T
         record["step"] = step
     if outcome.relies_on:
         record["relies_on"] = list(outcome.relies_on)
-    texts: dict[str, Any] = {message.id or "": {"skill": name}}
-    if outcome.crowds_out:
-        texts.update(without_lingering(thread))
     return {
         "skills_loaded": [name],
         "skill_resources": {name: prepared.inventory.resources},
         "skills_load_records": {name: record},
-        "skills_context": {"texts": texts, "told": {name: None}, "loads": {name: None}, "permits": {name: None}},
+        "skills_context": {
+            "texts": {message.id or "": {"skill": name}},
+            "told": {name: None},
+            "loads": {name: None},
+            "permits": {name: None},
+        },
         "messages": [message],
     }
 

@@ -110,7 +110,7 @@ class WaitFor:
 # Replies.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A file or directory; the path has no slash at the end."""
 
@@ -137,7 +137,7 @@ Unfit: TypeAlias = Literal["not-a-file", "too-large"]
 """Why a file was not opened: it is a FIFO, socket, device or directory, or it is larger than the limit."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class File:
     """A file's content, or why it could not be read."""
 
