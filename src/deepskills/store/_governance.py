@@ -8,6 +8,7 @@ from deepskills.store._base import now
 from deepskills.store._checks import UserId, check_revision, check_right, known_id, no_skill, signed_in
 from deepskills.store._errors import SkillPermissionError
 from deepskills.store._models import Skill
+from deepskills.store._records import APPROVED
 from deepskills.store._versions import VersionsService
 
 
@@ -92,7 +93,7 @@ class GovernanceService(VersionsService):
             skill = await self._locked(known_id(skill_id), writer, "operate", revision)
             if not skill.is_approved:
                 skill.is_approved = True
-                await self._advance(skill, writer, "approved")
+                await self._advance(skill, writer, APPROVED)
             return await self._fresh(skill)
 
         return await self._write(work)

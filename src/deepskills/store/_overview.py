@@ -14,7 +14,7 @@ from deepskills.store._models import Skill
 from deepskills.store._rules import name_key
 from deepskills.store._service import SkillService
 from deepskills.store._versions import document_at
-from deepskills.store._visibility import Viewer
+from deepskills.store._visibility import TRUSTED, Viewer
 
 logger = logging.getLogger("deepskills")
 
@@ -46,7 +46,9 @@ class AgentReader(SkillService):
         """Return the visible skills; where nothing changed, those that are known, by one query."""
 
         async def work() -> Overview:
-            stamp, mark = await self._listings.state(viewer, chosen, known.stamp if known is not None else None)
+            # A pinned version may show where the skill itself does not.
+            reader = _reader_of(viewer, is_pinned=bool(pins))
+            stamp, mark = await self._listings.state(reader, chosen, known.stamp if known is not None else None)
             if known is not None and mark in (None, known.mark):
                 return known if stamp == known.stamp else replace(known, stamp=stamp)
             heads = await self._listings.heads(viewer, chosen, MAX_HEADS + 1)
@@ -65,7 +67,11 @@ class AgentReader(SkillService):
         async def work() -> dict[UUID, bytes]:
             found: dict[UUID, bytes] = {}
             by_id = {head.id: head for head in heads}
-            for skill in await self._listings.documents(by_id, viewer, chosen):
+            skills: list[Skill] = []
+            for is_pinned in {head.is_pinned for head in heads}:
+                ids = [head.id for head in heads if head.is_pinned is is_pinned]
+                skills += await self._listings.documents(ids, _reader_of(viewer, is_pinned=is_pinned), chosen)
+            for skill in skills:
                 try:
                     found[skill.id] = (await self._document(skill, by_id[skill.id])).render()
                 except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, costs no other
@@ -101,7 +107,7 @@ class AgentReader(SkillService):
 
     async def _is_there(self, head: Head, viewer: Viewer, chosen: Filter) -> bool:
         """Whether a skill can still be seen and, if it is pinned, that version of it is kept."""
-        skills = await self._listings.light([head.id], viewer, chosen)
+        skills = await self._listings.light([head.id], _reader_of(viewer, is_pinned=head.is_pinned), chosen)
         return bool(skills) and (not head.is_pinned or skills[0].kept_since <= head.revision)
 
     async def _document(self, skill: Skill, head: Head) -> Document:
@@ -124,13 +130,24 @@ class AgentReader(SkillService):
         found = []
         for name, revision in pins.items():
             change = await self._history.change_of(revision)
-            skills = [] if change is None else await self._listings.documents([change.skill_id], viewer, chosen)
-            head = await self._version_head(skills[0], revision) if skills else None
+            reader = _reader_of(viewer, is_pinned=True)
+            skills = [] if change is None else await self._listings.documents([change.skill_id], reader, chosen)
+            is_shown = bool(skills) and await self._is_approved(skills[0], revision, viewer, chosen)
+            head = await self._version_head(skills[0], revision) if is_shown else None
             if head is None or name_key(head.name) != name_key(name):
                 logger.warning("Skill %r is pinned to revision %d, which is not there for this user", name, revision)
             else:
                 found.append(head)
         return found
+
+    async def _is_approved(self, skill: Skill, revision: int, viewer: Viewer, chosen: Filter) -> bool:
+        """Whether a version needs no approval for the viewer, or has it, whatever became of the skill since."""
+        if not viewer.needs_approval:
+            return True
+        familiar = replace(chosen, reasons=chosen.reasons & TRUSTED)
+        return bool(await self._listings.light([skill.id], viewer, familiar)) or await self._history.was_approved(
+            skill, revision
+        )
 
     async def _version_head(self, skill: Skill, revision: int) -> Head | None:
         text = await self._text_at(skill, revision)
@@ -147,3 +164,8 @@ class AgentReader(SkillService):
             tags=tuple(text.tags),
             is_pinned=True,
         )
+
+
+def _reader_of(viewer: Viewer, *, is_pinned: bool) -> Viewer:
+    """Return who looks at a skill: a pinned version was approved by itself, not by what the skill is now."""
+    return replace(viewer, needs_approval=False) if is_pinned else viewer

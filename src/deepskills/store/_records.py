@@ -7,13 +7,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select, union, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import undefer
 
 from deepskills.store._history import Counter, FormerFile, FormerText, SkillChange, SkillUsage
 from deepskills.store._models import Skill, SkillFile
+
+APPROVED = "approved"
+"""What the log says of an operator's approval."""
 
 STAMP_BITS = 40
 """How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
@@ -97,6 +100,22 @@ class HistoryRepository:
             *(await self._session.scalars(former)),
         ]
         return sorted(found, key=lambda file: file.path)
+
+    async def was_approved(self, skill: Skill, revision: int) -> bool:
+        """Whether an operator approved the text and files that a skill had at a revision, then or at another one."""
+        approved = select(SkillChange.revision).where(
+            SkillChange.skill_id == skill.id, SkillChange.action == APPROVED, SkillChange.revision >= skill.kept_since
+        )
+        bounds = union(
+            select(FormerText.until).where(FormerText.skill_id == skill.id),
+            select(FormerFile.since).where(FormerFile.skill_id == skill.id),
+            select(FormerFile.until).where(FormerFile.skill_id == skill.id),
+            select(SkillFile.since).where(SkillFile.skill_id == skill.id),
+        )
+        changed = [skill.text_since, *await self._session.scalars(bounds)]
+        first = max((at for at in changed if at <= revision), default=0)
+        next_one = min((at for at in changed if at > revision), default=skill.revision + 1)
+        return any(first <= at < next_one for at in await self._session.scalars(approved))
 
     async def forget(self, moment: datetime) -> None:
         """Delete former texts and files that were replaced before a moment; the log of changes stays.
