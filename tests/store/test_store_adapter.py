@@ -334,7 +334,7 @@ def test_the_session_factory_sees_the_context(mode: Mode, any_sessions: Sessions
 
 
 SCRIPT = """
-import sys
+import os, sys
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
@@ -346,12 +346,16 @@ model = ScriptedChatModel(replies=[call_tools(("load_skill", {"skill_name": "min
 agent = create_agent(model, middleware=[DatabaseSkillAdapter(user_id="alice", db_session_factory=sessions)])
 for _ in range(3):
     agent.invoke({"messages": [HumanMessage("go")]})
-print("**mine**" in model.requests[-1].system, "# mine" in model.requests[1].text)
+print("**mine**" in model.requests[-1].system, "# mine" in model.requests[1].text, flush=True)
+child = os.fork()
+agent.invoke({"messages": [HumanMessage("go")]})
+found = "**mine**" in model.requests[-1].system
+os._exit(0 if found else 3) if child == 0 else sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or not found)
 """
 
 
 def test_a_pooled_engine_and_the_end_of_the_process(mode: Mode, any_sessions: Sessions, url: str) -> None:
-    """With a pool, sync runs one after the other share its connections, and the process ends by itself."""
+    """With a pool, sync runs share its connections, a forked process has its own, and both end by themselves."""
     if mode == "async":
         return
     seed(any_sessions, "alice", draft("mine"))

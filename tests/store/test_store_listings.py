@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import event, func, insert, select, text
 from store_support import Sessions, draft, draft_with_files, service_on
 
-from deepskills import SkillFormatError
+from deepskills import SkillFormatError, SkillNotFoundError
 from deepskills.store import Skill, SkillFileCreate, SkillService, SkillUpdate
 from deepskills.store import _reading as reading
-from deepskills.store._listings import Position
+from deepskills.store._listings import Position, TagMatch
 from deepskills.store._models import SkillFile
 from deepskills.store._words import indexed_words
 
@@ -269,3 +269,21 @@ async def test_queries_have_their_indexes(sessions: Sessions, kind: str) -> None
                     offenders.append((what, str(rows)))
         assert offenders == []
         await asyncio.sleep(0)
+
+
+async def test_numbers_and_filters_without_measure(sessions: Sessions) -> None:
+    """A number that no database counts to, or thousands of tags, are answered like any other."""
+    huge = 10**30
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft("report"), "alice")
+        assert len(await service.list_skills("alice", limit=huge)) == 1
+        assert len(await service.list_versions(made.id, "alice", before=huge)) == 1
+        assert await service.list_changes("alice", since=huge) == []
+        with pytest.raises(SkillNotFoundError):
+            await service.get_version(made.id, huge, "alice")
+        matches: tuple[TagMatch, ...] = ("any", "all")
+        for match in matches:
+            few = [f"t{number}" for number in range(200)]
+            assert await service.list_skills("alice", tags=few, tag_match=match) == []
+            with pytest.raises(SkillFormatError, match="200 tags at most"):
+                await service.list_skills("alice", tags=[*few, "more"], tag_match=match)

@@ -294,3 +294,21 @@ async def test_collisions_are_tried_again(sessions: Sessions, kind: str) -> None
             await Transactions(session).read(never)
         assert is_collision(error.value)
         assert attempts == MAX_ATTEMPTS
+
+
+async def test_a_connection_in_a_transaction(sessions: Sessions) -> None:
+    """A session on a connection whose transaction somebody else began is refused: what it wrote could be undone."""
+    async with sessions.kw["bind"].connect() as connection:
+        await connection.execute(text("SELECT 1"))
+        async with AsyncSession(connection) as session:
+            for call in (
+                SkillService(session).list_skills("alice"),
+                SkillService(session).create_skill(draft("report"), "alice"),
+            ):
+                with pytest.raises(SkillsError, match="in a transaction already"):
+                    await call
+        await connection.rollback()
+        async with AsyncSession(connection) as session:
+            await SkillService(session).create_skill(draft("report"), "alice")
+    async with service_on(sessions) as service:
+        assert [skill.name for skill in await service.list_skills("alice")] == ["report"]

@@ -111,6 +111,26 @@ async def test_groups(sessions: Sessions, given: Any) -> None:
         assert await names(service, "bob") == []
 
 
+async def test_sharing_with_groups_of_ones_own(sessions: Sessions) -> None:
+    """Where the store says so, users share only with groups that they are in; operators with any."""
+    async with sessions() as session:
+        service = SkillService(
+            session, groups_of=groups_of, is_operator=is_operator, limits=StoreLimits(own_groups_only=True)
+        )
+        made = await service.create_skill(draft("mine", shared_with={"team": "read"}), "bob")
+        for call in (
+            service.create_skill(draft("trap", shared_with={"staff": "read"}), "bob"),
+            service.update_skill(made.id, SkillUpdate(shared_with={"team": "read", "staff": "read"}), "bob"),
+            service.save_skill(made.id, draft("mine", shared_with={"staff": "write"}), {}, "bob"),
+        ):
+            with pytest.raises(SkillPermissionError, match="not in the group `staff`"):
+                await call
+        await service.update_skill(made.id, SkillUpdate(shared_with={"team": "write"}), "bob")
+        assert await names(service, "dave") == []
+        await service.create_skill(draft("ours", shared_with={"staff": "read"}), "root")
+        assert await names(service, "dave") == ["ours"]
+
+
 async def test_what_is_no_group(sessions: Sessions) -> None:
     """Groups that cannot be kept, or a function that gives none, are errors, not guesses."""
     async with sessions() as session:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from deepagents.backends import FilesystemBackend
-from deepagents.backends.protocol import DeleteResult, FileUploadResponse
+from deepagents.backends.protocol import DeleteResult, FileDownloadResponse, FileUploadResponse
 from store_support import Sessions, draft, draft_with_files, service_on
 from test_store_loader import MARKER, ROOT, in_graph, make_backend, tree
 
@@ -84,6 +84,78 @@ async def test_directories_of_others(sessions: Sessions, tmp_path: Path) -> None
         assert await loader.sync("alice", backend) == {"report": False, "other": True}
         assert sorted(path.name for path in place.iterdir()) == ["copy", "notes", "report"]
         assert disk(place / "notes") == {"a.md": "notes"}
+
+
+@pytest.mark.parametrize("virtual", [True, False])
+async def test_a_linked_root(sessions: Sessions, tmp_path: Path, virtual: bool) -> None:  # noqa: FBT001
+    """Nothing is written where the directory of all skills is a link itself."""
+    home = tmp_path / "box"
+    (home / "workspace").mkdir(parents=True)
+    (home / "elsewhere").mkdir()
+    (home / "workspace/skills").symlink_to(home / "elsewhere")
+    backend = FilesystemBackend(root_dir=home, virtual_mode=virtual)
+    async with service_on(sessions) as service:
+        await service.create_skill(draft("report"), "alice")
+        loader = SkillSandboxLoader(service, root=None if virtual else str(home / "workspace/skills"))
+        assert await loader.sync("alice", backend) == {"report": False}
+        assert list((home / "elsewhere").iterdir()) == []
+        if virtual:
+            (home / "workspace/skills").unlink()
+            (home / "workspace").rmdir()
+            (home / "workspace").symlink_to(home / "elsewhere")
+            assert await loader.sync("alice", backend) == {"report": False}
+            assert list((home / "elsewhere").iterdir()) == []
+
+
+class Deaf(FilesystemBackend):
+    """Fails to read any file."""
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        return [FileDownloadResponse(path=path, error="connection reset") for path in paths]
+
+
+async def test_what_is_in_doubt_stays(sessions: Sessions, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A directory whose marker cannot be read, or is not the loader's, is neither written to nor removed."""
+    place = tmp_path / "workspace/skills"
+    contents = {"words": "not a marker", "object": "{}", "list": "[]", "odd": '{"directory": 7}', "empty": ""}
+    for name, content in contents.items():
+        (place / name).mkdir(parents=True)
+        (place / name / MARKER).write_text(content)
+        (place / name / "precious.txt").write_text("precious")
+    (place / "directory" / MARKER).mkdir(parents=True)
+    (place / "plain").mkdir()
+    (place / "plain/precious.txt").write_text("precious")
+    before = disk(place)
+    async with service_on(sessions) as service:
+        await service.create_skill(draft("words"), "alice")
+        loader = SkillSandboxLoader(service)
+        backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+        assert await loader.sync("alice", backend) == {"words": False, "empty": False, "directory": False}
+        assert disk(place) == before
+        assert "was not written by the loader" in caplog.text
+        assert not any((await loader.sync("alice", Deaf(root_dir=tmp_path, virtual_mode=True))).values())
+        assert disk(place) == before
+        assert (place / "directory" / MARKER).is_dir()
+
+
+async def test_a_marker_that_is_half_written(sessions: Sessions, tmp_path: Path) -> None:
+    """A loader that stopped while it wrote a marker leaves a directory that the next one brings up to date."""
+    backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+    place = tmp_path / "workspace/skills"
+    async with service_on(sessions) as service:
+        skill = await service.create_skill(draft("report"), "alice")
+        loader = SkillSandboxLoader(service)
+        (place / "report").mkdir(parents=True)
+        (place / "report" / MARKER).write_bytes(b"")
+        assert await loader.load_skill_to_sandbox(skill.id, backend, "alice")
+        marker = (place / "report" / MARKER).read_bytes()
+        (place / "report" / MARKER).write_bytes(marker[:-20])
+        assert await loader.load_skill_to_sandbox(skill.id, backend, "alice")
+        assert (place / "report" / MARKER).read_bytes()[:-30] == marker[:-30]
+        (place / "report" / MARKER).write_bytes(marker[:-20])
+        await service.delete_skill(skill.id, "alice")
+        assert await loader.sync("alice", backend) == {"report": True}
+        assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind_of_backend", ["filesystem", "shell", "store", "state"])
@@ -187,9 +259,16 @@ async def test_whole_or_not_at_all(sessions: Sessions, tmp_path: Path) -> None:
 
 
 class Slow(FilesystemBackend):
-    """Takes its time for every file, so that two who write at once meet."""
+    """Takes its time for every file, so that two who write at once meet; the first writer waits for an edit."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root_dir=root, virtual_mode=True)
+        self.is_used = asyncio.Event()
+        self.is_edited = asyncio.Event()
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        self.is_used.set()
+        await self.is_edited.wait()
         answers = []
         for file in files:
             await asyncio.sleep(random.uniform(0, 0.01))
@@ -207,27 +286,25 @@ async def test_two_loaders_at_once(sessions: Sessions, tmp_path: Path) -> None:
         skill = await service.create_skill(draft("report"), "alice")
         wrong = []
         for turn in range(6):
-            backend = Slow(root_dir=tmp_path / str(turn), virtual_mode=True)
+            backend = Slow(tmp_path / str(turn))
             old: dict[str, bytes | str] = {f"old-{number}.md": f"old {turn}" for number in range(4)}
             new: dict[str, bytes | str] = {f"new-{number}.md": f"new {turn}" for number in range(4)}
             await editor.save_skill(skill.id, draft(), {**old, "same.md": "old"}, "alice")
 
-            edited = asyncio.Event()
-
-            async def edit(files: Any = new, edited: asyncio.Event = edited) -> None:
-                await asyncio.sleep(0.02)
+            async def edit(files: Any = new, backend: Slow = backend) -> None:
+                await backend.is_used.wait()
                 await editor.save_skill(skill.id, draft(), {**files, "same.md": "new"}, "alice")
-                edited.set()
+                backend.is_edited.set()
 
-            async def late(backend: Slow = backend, edited: asyncio.Event = edited) -> bool:
-                await edited.wait()
+            async def late(backend: Slow = backend) -> bool:
+                await backend.is_edited.wait()
                 return await SkillSandboxLoader(other).load_skill_to_sandbox(skill.id, backend, "alice")
 
             first = SkillSandboxLoader(service).load_skill_to_sandbox(skill.id, backend, "alice")
             done = await asyncio.gather(first, late(), edit())
             found = disk(tmp_path / str(turn) / "workspace/skills/report")
             found.pop("SKILL.md", None)
-            if list(done[:2]) != [True, True] or found != {**new, "same.md": "new"}:
+            if not (done[0] and done[1]) or found != {**new, "same.md": "new"}:
                 wrong.append((turn, done, found))
         assert wrong == []
 

@@ -15,6 +15,7 @@ from deepskills.store import (
     SkillCreate,
     SkillFileCreate,
     SkillPermissionError,
+    SkillService,
     SkillUpdate,
     UsageCount,
 )
@@ -187,6 +188,48 @@ async def test_old_versions_can_be_forgotten(sessions: Sessions) -> None:
         assert len(await service.list_versions(made.id, "alice")) == 2
 
 
+async def test_a_version_is_whole_or_not_there(sessions: Sessions) -> None:
+    """Of a version whose text is kept and whose files are not, nothing is shown, compared or restored."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft_with_files("report", {"a.md": "1"}), "alice")
+        other = await service.create_skill(draft_with_files("other", {"a.md": "1"}), "alice")
+        saved = await service.save_skill(made.id, SkillUpdate(), {"a.md": "2"}, "alice")
+        await service.purge(versions=0)
+        for call in (
+            service.get_version(made.id, made.revision, "alice"),
+            service.diff_versions(made.id, made.revision, saved.revision, "alice"),
+            service.restore_version(made.id, made.revision, "alice"),
+        ):
+            with pytest.raises(SkillNotFoundError, match="kept no more"):
+                await call
+        assert [file.content for file in (await service.get_version(made.id, saved.revision, "alice")).files] == ["2"]
+        assert [file.content for file in (await service.get_version(other.id, other.revision, "alice")).files] == ["1"]
+
+
+async def test_what_an_operator_removed(sessions: Sessions) -> None:
+    """The owner of a skill that an operator removed does not bring it back; the operator does."""
+    async with sessions() as session:
+        service = SkillService(session, is_operator=lambda user: user == "root")
+        made = await service.create_skill(draft("trap", is_public=True), "mallory")
+        for operator in ("root", None):
+            await service.delete_skill(made.id, operator, system=operator is None)
+            with pytest.raises(SkillPermissionError, match="operator removed"):
+                await service.restore_skill(made.id, "mallory")
+            await service.restore_skill(made.id, operator, system=operator is None)
+        await service.delete_skill(made.id, "mallory")
+        await service.restore_skill(made.id, "mallory")
+
+
+async def test_deleted_skills_are_listed_within_the_retention(sessions: Sessions) -> None:
+    """What can be restored no more is not listed as deleted, also before it is purged."""
+    async with sessions() as session:
+        service = SkillService(session)
+        made = await service.create_skill(draft("report"), "alice")
+        await service.delete_skill(made.id, "alice")
+        assert [skill.name for skill in await service.list_skills("alice", deleted=True)] == ["report"]
+        assert await SkillService(session, retention=0).list_skills("alice", deleted=True) == []
+
+
 async def test_the_log_of_changes(sessions: Sessions) -> None:
     """Each user sees what happened to their skills, an operator all, in the order in which it happened."""
     async with service_on(sessions) as service:
@@ -221,9 +264,11 @@ async def test_usage(sessions: Sessions) -> None:
         ]
         assert await service.record_usage(events, "alice") == 4
         assert await service.record_usage(events[:1], "alice") == 1
-        assert await service.record_usage(events[:1], "bob") == 0
+        assert await service.record_usage(events[:2], "bob") == 0
+        assert await service.record_usage(["skill.loaded", 7, None, events[0]], "alice") == 1  # type: ignore[list-item]
+        assert await service.record_usage(events[1:2]) == 1
         found = await service.usage(mine.id, None, "alice")
-        assert UsageCount(today, "skill.loaded", "model", 3) in found
+        assert UsageCount(today, "skill.loaded", "model", 5) in found
         assert UsageCount(today, "skill.loaded", "user", 1) in found
         assert await service.usage(mine.id, today, "alice") == found
         assert await service.usage(mine.id, today + dt.timedelta(days=1), "alice") == []

@@ -29,6 +29,7 @@ class PrivateLoop:
         self._process = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._engines: weakref.WeakKeyDictionary[Engine, AsyncEngine] = weakref.WeakKeyDictionary()
+        self._of_parents: list[object] = []
 
     @property
     def is_running(self) -> bool:
@@ -89,6 +90,9 @@ class PrivateLoop:
         with self._lock:
             if self._loop is None or self._process != os.getpid():
                 self._process = os.getpid()
+                # Connections of the process that forked this one are its own; closing them here would end them there.
+                self._of_parents.append(self._engines)
+                self._engines = weakref.WeakKeyDictionary()
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="deepskills-store", daemon=True).start()
             return self._loop

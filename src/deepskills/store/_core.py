@@ -2,7 +2,7 @@
 
 import inspect
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeAlias
@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from deepskills._format.problems import quoted
 from deepskills.store._base import now
 from deepskills.store._checks import (
     Need,
@@ -24,7 +25,7 @@ from deepskills.store._checks import (
     taken,
 )
 from deepskills.store._document import Document
-from deepskills.store._errors import SkillConflictError
+from deepskills.store._errors import SkillConflictError, SkillPermissionError
 from deepskills.store._history import FormerText, SkillChange
 from deepskills.store._listings import ListingRepository
 from deepskills.store._models import FileContent, KeptFile, Skill, SkillFile, with_tags_and_groups
@@ -160,6 +161,7 @@ class ServiceCore:
             return False
         if has_new_readers:
             check_right(skill, writer, "own")
+            self._check_groups(shared_with.keys() - skill.shared_with.keys(), writer)
         if name_key(document.name) != skill.name_key:
             await self._check_name_free(document.name, skill.owner_id, other_than=skill.id)
         kept_size = sum(file.size for path, file in kept.items() if path not in gone)
@@ -250,6 +252,12 @@ class ServiceCore:
         check_text("name", name)
         if await self._skills.is_taken(name_key(name), owner_id, other_than=other_than):
             raise taken(name)
+
+    def _check_groups(self, groups: Collection[str], writer: Viewer) -> None:
+        """Check that a writer may share skills with groups."""
+        strange = sorted(set(groups) - writer.groups)
+        if strange and self._limits.own_groups_only and not writer.is_operator:
+            raise SkillPermissionError(f"You are not in the group {quoted(strange[0])}. Share with groups of your own.")
 
     async def _check_quota(self, owner_id: str | None, size: int, *, other_than: UUID | None = None) -> None:
         """Check what an owner would keep with a skill of that size."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from sqlalchemy import URL, AsyncAdaptedQueuePool, Engine, NullPool, StaticPool, event, make_url
+from sqlalchemy import URL, AsyncAdaptedQueuePool, Engine, NullPool, Pool, StaticPool, event, make_url
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
@@ -64,6 +64,29 @@ class OneLoopPool(AsyncAdaptedQueuePool):
         if self._loop() is not running:
             raise SkillsError(OTHER_LOOP)
         return super().connect()
+
+
+_loops: "weakref.WeakKeyDictionary[Pool, weakref.ref[asyncio.AbstractEventLoop]]" = weakref.WeakKeyDictionary()
+"""Which event loop used an application's own pool first."""
+
+_loops_lock = threading.Lock()
+
+
+def check_loop(engine: Engine) -> None:
+    """Check that an engine which the application made serves the running event loop alone.
+
+    SQLite's driver works on any event loop; a disposed engine has a new pool, and may serve another one.
+
+    Raises:
+        SkillsError: If another event loop uses it.
+    """
+    if engine.dialect.name == "sqlite" or may_be_shared(engine):
+        return
+    running = asyncio.get_running_loop()
+    with _loops_lock:
+        first = _loops.setdefault(engine.pool, weakref.ref(running))
+    if first() is not running:
+        raise SkillsError(OTHER_LOOP)
 
 
 class OneConnectionPool(AsyncAdaptedQueuePool):

@@ -3,9 +3,12 @@
 from datetime import timedelta
 from uuid import UUID
 
+from deepskills._format.problems import quoted
 from deepskills.store._base import now
 from deepskills.store._checks import UserId, check_revision, check_right, known_id, no_skill, signed_in
+from deepskills.store._errors import SkillPermissionError
 from deepskills.store._models import Skill
+from deepskills.store._records import APPROVED
 from deepskills.store._versions import VersionsService
 
 
@@ -46,7 +49,13 @@ class GovernanceService(VersionsService):
         return await self._write(work)
 
     async def hide_skill(
-        self, skill_id: UUID, user_id: UserId | None = None, *, hidden: bool = True, system: bool = False
+        self,
+        skill_id: UUID,
+        user_id: UserId | None = None,
+        *,
+        hidden: bool = True,
+        expected_revision: int | None = None,
+        system: bool = False,
     ) -> Skill:
         """Hide a skill from all but its owner, or show it again. For operators.
 
@@ -54,11 +63,12 @@ class GovernanceService(VersionsService):
             SkillAuthenticationError: If nobody is signed in.
             SkillNotFoundError: If there is no such skill that this user may see.
             SkillPermissionError: If the user is not an operator.
+            SkillStaleError: If its revision is not the expected one.
         """
         writer = await self._writer(user_id, system=system)
 
         async def work() -> Skill:
-            skill = await self._locked(known_id(skill_id), writer, "operate", None)
+            skill = await self._locked(known_id(skill_id), writer, "operate", expected_revision)
             if skill.is_hidden != hidden:
                 skill.is_hidden = hidden
                 await self._advance(skill, writer, "hidden" if hidden else "shown")
@@ -83,7 +93,7 @@ class GovernanceService(VersionsService):
             skill = await self._locked(known_id(skill_id), writer, "operate", revision)
             if not skill.is_approved:
                 skill.is_approved = True
-                await self._advance(skill, writer, "approved")
+                await self._advance(skill, writer, APPROVED)
             return await self._fresh(skill)
 
         return await self._write(work)
@@ -96,6 +106,7 @@ class GovernanceService(VersionsService):
         Raises:
             SkillAuthenticationError: If nobody is signed in.
             SkillNotFoundError: If this user deleted no such skill, or too long ago.
+            SkillPermissionError: If an operator removed it, and this user is none.
             SkillConflictError: If the owner has another skill of that name by now.
             SkillQuotaError: If the owner would keep too much.
         """
@@ -109,6 +120,11 @@ class GovernanceService(VersionsService):
                 raise no_skill(str(known))
             check_right(skill, writer, "remove")
             check_revision(skill, expected_revision)
+            deleted = await self._history.change(skill.id, skill.revision)
+            if not writer.is_operator and deleted is not None and deleted.user_id != skill.owner_id:
+                raise SkillPermissionError(
+                    f"An operator removed the skill {quoted(skill.name)}. Ask them to restore it."
+                )
             await self._check_name_free(skill.name, skill.owner_id)
             await self._check_quota(skill.owner_id, skill.size)
             revision = await self._advance(skill, writer, "restored")

@@ -5,6 +5,7 @@ import binascii
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -37,7 +38,7 @@ from deepskills.store._history import SEARCH_TABLE, Counter
 from deepskills.store._models import Skill, SkillShare, SkillTag
 from deepskills.store._repositories import light, whole
 from deepskills.store._rules import Labels
-from deepskills.store._visibility import EVERYTHING, Reason, Viewer, one_of_ids, seen_for, since, visible
+from deepskills.store._visibility import EVERYTHING, Reason, Viewer, one_of_ids, readable, seen_for, since, visible
 from deepskills.store._words import postgres_query, query_words, sqlite_query
 
 TagMatch: TypeAlias = Literal["any", "all"]
@@ -64,8 +65,8 @@ class Filter:
     is_everything: bool = False
     """Whether it shows any skill of any owner, as to an operator."""
 
-    is_deleted: bool = False
-    """Whether it shows deleted skills in place of others."""
+    deleted_since: datetime | None = None
+    """Since when deleted skills are shown, in place of others."""
 
 
 @dataclass(frozen=True)
@@ -173,17 +174,20 @@ class ListingRepository:
         return query
 
     def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
+        moment = chosen.deleted_since
         found: list[ColumnElement[bool]] = [
-            Skill.deleted_at.is_not(None) if chosen.is_deleted else Skill.deleted_at.is_(None)
+            Skill.deleted_at.is_(None) if moment is None else Skill.deleted_at >= moment
         ]
         if chosen.name_key is not None:
             found.append(Skill.name_key == chosen.name_key)
         if chosen.skill_ids is not None:
             found.append(one_of_ids(Skill.id, chosen.skill_ids, self._dialect))
-        if chosen.tag_keys and chosen.tag_match == "any":
-            found.append(Skill.id.in_(select(SkillTag.skill_id).where(SkillTag.tag_key.in_(chosen.tag_keys))))
-        elif chosen.tag_keys:
-            found += [Skill.id.in_(select(SkillTag.skill_id).where(SkillTag.tag_key == key)) for key in chosen.tag_keys]
+        if chosen.tag_keys:
+            tagged = select(SkillTag.skill_id).where(SkillTag.tag_key.in_(chosen.tag_keys))
+            if chosen.tag_match == "all":
+                matches = func.count(SkillTag.tag_key.distinct())
+                tagged = tagged.group_by(SkillTag.skill_id).having(matches == len(chosen.tag_keys))
+            found.append(Skill.id.in_(tagged))
         return found
 
     def _visible(self, viewer: Viewer, chosen: Filter) -> ColumnElement[bool]:
@@ -302,9 +306,12 @@ class ListingRepository:
         condition = and_(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
         return list(await self._session.scalars(whole(files=False).where(condition)))
 
-    async def existing(self, ids: Collection[UUID]) -> set[UUID]:
-        """Return those ids that skills have."""
-        return set(await self._session.scalars(select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect))))
+    async def existing(self, ids: Collection[UUID], viewer: Viewer | None) -> set[UUID]:
+        """Return those ids that skills have, or that skills which `viewer` may read have; none is purged meanwhile."""
+        query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect))
+        if viewer is not None:
+            query = query.where(readable(viewer))
+        return set(await self._session.scalars(query.with_for_update(read=True, key_share=True)))
 
 
 def _behind(rank: int, first: ColumnElement[int], after: Position) -> ColumnElement[bool]:

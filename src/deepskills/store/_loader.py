@@ -14,7 +14,7 @@ from deepskills.store._checks import UserId, as_id, no_skill
 from deepskills.store._models import Skill
 from deepskills.store._reading import exported
 from deepskills.store._rules import check_kept_path, check_name, name_key, path_key
-from deepskills.store._sandbox import MARKER, Mark, SkillDirectory, check_links, listed, marks
+from deepskills.store._sandbox import MARKER, Doubt, Mark, SkillDirectory, check_links, listed, marks
 from deepskills.store._service import SkillService
 
 logger = logging.getLogger("deepskills")
@@ -119,9 +119,13 @@ class SkillSandboxLoader:
         result: dict[str, bool] = {}
         for directory in stale:
             mark = made.get(directory.path)
+            name = directory.path.rpartition("/")[2]
             # A copy of a directory that the loader made is not the loader's.
-            if mark is not None and mark.directory in (None, directory.path):
-                result[directory.path.rpartition("/")[2]] = await _removed(directory)
+            if isinstance(mark, Mark) and mark.directory == directory.path:
+                result[name] = await _removed(directory)
+            elif isinstance(mark, Doubt) and not mark.is_foreign:
+                logger.error("Cannot tell whether %s is the loader's: its marker %s", directory.path, mark.reason)
+                result[name] = False
         done = await self._load(list(wanted.values()), backend, user_id)
         return result | {skill.name: done[skill.id] for skill in wanted.values()}
 
@@ -151,7 +155,7 @@ class SkillSandboxLoader:
         self,
         skill: Skill,
         directory: SkillDirectory,
-        mark: Mark | None,
+        mark: Mark | Doubt | None,
         backend: BackendProtocol,
         user_id: UserId | None,
     ) -> None:
@@ -159,7 +163,8 @@ class SkillSandboxLoader:
         # Rows may have been written outside the service.
         check_name(skill.name)
         await check_links(backend, self._root, [directory.path])
-        if mark is not None and mark.holds(skill) and not self._verify:
+        is_there = isinstance(mark, Mark) and mark.directory == directory.path and mark.holds(skill)
+        if is_there and not self._verify:
             return
         for path, is_directory in await listed(self._root, backend):
             if path == directory.path and not is_directory:
@@ -173,10 +178,12 @@ class SkillSandboxLoader:
                 return
             await asyncio.sleep(_PAUSE * random.uniform(1, 2 + attempt))  # noqa: S311 - not a secret
             now = await directory.read_mark()
-            if now is not None and now.holds(whole) and await self._is_current(whole, directory, user_id):
+            if isinstance(now, Mark) and now.holds(whole) and await self._is_current(whole, directory, user_id):
                 # Whoever wrote that mark looks after it.
                 return
-        raise SkillsError(f"others keep writing to {directory.path}; load it again when they are done")
+        raise SkillsError(
+            f"others keep writing to {directory.path}; load it again when they are done, or remove it if nobody does"
+        )
 
     async def _is_current(self, skill: Skill, directory: SkillDirectory, user_id: UserId | None) -> bool:
         """Whether a skill is still what was written; what the user may not see any more is removed."""

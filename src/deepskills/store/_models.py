@@ -221,6 +221,9 @@ class Skill(Base):
     text_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
     """The revision that brought the present `SKILL.md`."""
 
+    kept_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    """The first revision whose version is whole; of earlier ones a purge took texts or files."""
+
     size: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
     """Bytes of the text and of all files."""
 

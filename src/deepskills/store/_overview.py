@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
+from deepskills._errors import SkillNotFoundError
 from deepskills._types import MAX_DIRECTORIES
 from deepskills.store._checks import document_of
 from deepskills.store._document import Document
@@ -13,7 +14,7 @@ from deepskills.store._models import Skill
 from deepskills.store._rules import name_key
 from deepskills.store._service import SkillService
 from deepskills.store._versions import document_at
-from deepskills.store._visibility import Viewer
+from deepskills.store._visibility import TRUSTED, Viewer
 
 logger = logging.getLogger("deepskills")
 
@@ -28,6 +29,8 @@ class Overview:
     stamp: int
     mark: str
     heads: tuple[Head, ...]
+    is_cut: bool = False
+    """Whether there are more."""
 
 
 class AgentReader(SkillService):
@@ -43,16 +46,18 @@ class AgentReader(SkillService):
         """Return the visible skills; where nothing changed, those that are known, by one query."""
 
         async def work() -> Overview:
-            stamp, mark = await self._listings.state(viewer, chosen, known.stamp if known is not None else None)
+            # A pinned version may show where the skill itself does not.
+            reader = _reader_of(viewer, is_pinned=bool(pins))
+            stamp, mark = await self._listings.state(reader, chosen, known.stamp if known is not None else None)
             if known is not None and mark in (None, known.mark):
-                return known if stamp == known.stamp else Overview(stamp, known.mark, known.heads)
-            heads = await self._listings.heads(viewer, chosen, MAX_HEADS)
+                return known if stamp == known.stamp else replace(known, stamp=stamp)
+            heads = await self._listings.heads(viewer, chosen, MAX_HEADS + 1)
             if pins:
                 pinned = await self._pinned(viewer, chosen, pins)
                 names = {name_key(name) for name in pins}
                 ids = {head.id for head in pinned}
                 heads = pinned + [h for h in heads if h.id not in ids and name_key(h.name) not in names]
-            return Overview(stamp, mark or "", tuple(heads))
+            return Overview(stamp, mark or "", tuple(heads[:MAX_HEADS]), is_cut=len(heads) > MAX_HEADS)
 
         return await self._transactions.read(work)
 
@@ -62,7 +67,11 @@ class AgentReader(SkillService):
         async def work() -> dict[UUID, bytes]:
             found: dict[UUID, bytes] = {}
             by_id = {head.id: head for head in heads}
-            for skill in await self._listings.documents(by_id, viewer, chosen):
+            skills: list[Skill] = []
+            for is_pinned in {head.is_pinned for head in heads}:
+                ids = [head.id for head in heads if head.is_pinned is is_pinned]
+                skills += await self._listings.documents(ids, _reader_of(viewer, is_pinned=is_pinned), chosen)
+            for skill in skills:
                 try:
                     found[skill.id] = (await self._document(skill, by_id[skill.id])).render()
                 except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, costs no other
@@ -75,7 +84,7 @@ class AgentReader(SkillService):
         """Return the paths of a skill's files; none if it can no longer be seen."""
 
         async def work() -> list[str]:
-            if not await self._listings.light([head.id], viewer, chosen):
+            if not await self._is_there(head, viewer, chosen):
                 return []
             if head.is_pinned:
                 return [file.path for file in await self._history.files_at(head.id, head.revision)]
@@ -87,7 +96,7 @@ class AgentReader(SkillService):
         """Return one file of a skill, as far as it can still be seen."""
 
         async def work() -> bytes | None:
-            if not await self._listings.light([head.id], viewer, chosen):
+            if not await self._is_there(head, viewer, chosen):
                 return None
             if head.is_pinned:
                 files = await self._history.files_at(head.id, head.revision)
@@ -96,31 +105,52 @@ class AgentReader(SkillService):
 
         return await self._transactions.read(work)
 
+    async def _is_there(self, head: Head, viewer: Viewer, chosen: Filter) -> bool:
+        """Whether a skill can still be seen and, if it is pinned, that version of it is kept."""
+        skills = await self._listings.light([head.id], _reader_of(viewer, is_pinned=head.is_pinned), chosen)
+        return bool(skills) and (not head.is_pinned or skills[0].kept_since <= head.revision)
+
     async def _document(self, skill: Skill, head: Head) -> Document:
-        if head.is_pinned and head.revision < skill.text_since:
-            former = await self._history.text_at(skill.id, head.revision)
-            if former is not None:
-                return document_at(former)
-        return document_of(skill)
+        text = await self._text_at(skill, head.revision) if head.is_pinned else document_of(skill)
+        if text is None:
+            raise SkillNotFoundError(f"revision {head.revision}, to which it is pinned, is kept no more")
+        return text
+
+    async def _text_at(self, skill: Skill, revision: int) -> Document | None:
+        """Return the text that a skill had at a revision; `None` if that is kept no more."""
+        if revision < skill.kept_since:
+            return None
+        if revision >= skill.text_since:
+            return document_of(skill)
+        former = await self._history.text_at(skill.id, revision)
+        return None if former is None else document_at(former)
 
     async def _pinned(self, viewer: Viewer, chosen: Filter, pins: Mapping[str, int]) -> list[Head]:
         """Return the pinned versions of skills that can still be seen; what cannot be served is logged."""
         found = []
         for name, revision in pins.items():
             change = await self._history.change_of(revision)
-            skills = [] if change is None else await self._listings.documents([change.skill_id], viewer, chosen)
-            head = await self._version_head(skills[0], revision) if skills else None
+            reader = _reader_of(viewer, is_pinned=True)
+            skills = [] if change is None else await self._listings.documents([change.skill_id], reader, chosen)
+            is_shown = bool(skills) and await self._is_approved(skills[0], revision, viewer, chosen)
+            head = await self._version_head(skills[0], revision) if is_shown else None
             if head is None or name_key(head.name) != name_key(name):
                 logger.warning("Skill %r is pinned to revision %d, which is not there for this user", name, revision)
             else:
                 found.append(head)
         return found
 
+    async def _is_approved(self, skill: Skill, revision: int, viewer: Viewer, chosen: Filter) -> bool:
+        """Whether a version needs no approval for the viewer, or has it, whatever became of the skill since."""
+        if not viewer.needs_approval:
+            return True
+        familiar = replace(chosen, reasons=chosen.reasons & TRUSTED)
+        return bool(await self._listings.light([skill.id], viewer, familiar)) or await self._history.was_approved(
+            skill, revision
+        )
+
     async def _version_head(self, skill: Skill, revision: int) -> Head | None:
-        text: Document | None = document_of(skill)
-        if revision < skill.text_since:
-            former = await self._history.text_at(skill.id, revision)
-            text = None if former is None else document_at(former)
+        text = await self._text_at(skill, revision)
         if text is None:
             return None
         return Head(
@@ -134,3 +164,8 @@ class AgentReader(SkillService):
             tags=tuple(text.tags),
             is_pinned=True,
         )
+
+
+def _reader_of(viewer: Viewer, *, is_pinned: bool) -> Viewer:
+    """Return who looks at a skill: a pinned version was approved by itself, not by what the skill is now."""
+    return replace(viewer, needs_approval=False) if is_pinned else viewer

@@ -12,6 +12,7 @@ from deepskills._catalog.search import SearchIndex
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError
 from deepskills._format.problems import quoted
 from deepskills._types import SKILL_FILE
+from deepskills.store._base import now
 from deepskills.store._checks import UserId, as_id, document_of, known_id
 from deepskills.store._core import ServiceCore
 from deepskills.store._errors import SkillPermissionError
@@ -23,6 +24,12 @@ from deepskills.store._visibility import EVERYTHING, PERSONAL, Reason, Viewer
 
 MAX_RANKED = 3_000
 """Up to how many skills the ranker that agents use looks at; beyond, the database searches."""
+
+MAX_TAGS_ASKED = 200
+"""How many tags a listing filters by at most."""
+
+MAX_PAGE = 1_000_000
+"""From how many skills on a page is all there are."""
 
 MAX_SEARCH_LENGTH = 1_000
 """Longest query; what follows is left out."""
@@ -84,22 +91,26 @@ class ReadingService(ServiceCore):
             raise SkillPermissionError("Only operators list the skills of everybody. List your own instead.")
         if limit is not None and limit < 1:
             raise SkillFormatError(f"A page has 1 skill or more, not {limit}.")
+        tag_keys = tuple(sorted({storable(tag).strip().casefold() for tag in tags or ()}))
+        if len(tag_keys) > MAX_TAGS_ASKED:
+            raise SkillFormatError(f"A listing filters by {MAX_TAGS_ASKED} tags at most, got {len(tag_keys)}.")
         reasons = frozenset({Reason.OWN}) if deleted else EVERYTHING if include_public else PERSONAL
         chosen = Filter(
             reasons,
-            tuple(sorted({storable(tag).strip().casefold() for tag in tags or ()})),
+            tag_keys,
             tag_match,
             None if name is None else name_key(storable(name[:MAX_SEARCH_LENGTH])),
             None if skill_ids is None else tuple(key for given in skill_ids if (key := as_id(given)) is not None),
             is_everything=everything,
-            is_deleted=deleted,
+            deleted_since=now() - self._retention if deleted else None,
         )
         if q is not None:
             return await self._search(viewer, chosen, storable(q[:MAX_SEARCH_LENGTH]), limit, cursor)
         after = None if cursor is None else Position.of(cursor)
 
         async def work() -> SkillPage:
-            skills, last = await self._listings.page(viewer, chosen, limit, after)
+            size = None if limit is None or limit >= MAX_PAGE else limit
+            skills, last = await self._listings.page(viewer, chosen, size, after)
             return SkillPage(skills, None if last is None else last.cursor())
 
         return await self._transactions.read(work)

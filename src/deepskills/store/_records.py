@@ -7,13 +7,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select, union, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import undefer
 
 from deepskills.store._history import Counter, FormerFile, FormerText, SkillChange, SkillUsage
 from deepskills.store._models import Skill, SkillFile
+
+APPROVED = "approved"
+"""What the log says of an operator's approval."""
 
 STAMP_BITS = 40
 """How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
@@ -55,13 +58,13 @@ class HistoryRepository:
         newest_first: bool = False,
     ) -> Sequence[SkillChange]:
         """Return changes after one revision and before another: those of a skill, of an owner's skills, or all."""
-        query = select(SkillChange).where(SkillChange.revision > since)
+        query = select(SkillChange).where(SkillChange.revision > _bounded(since))
         if skill_id is not None:
             query = query.where(SkillChange.skill_id == skill_id)
         if owner_id is not None:
             query = query.where(SkillChange.owner_id == owner_id)
         if before is not None:
-            query = query.where(SkillChange.revision < before)
+            query = query.where(SkillChange.revision < _bounded(before))
         order = SkillChange.revision.desc() if newest_first else SkillChange.revision.asc()
         return (await self._session.scalars(query.order_by(order).limit(limit))).all()
 
@@ -74,7 +77,7 @@ class HistoryRepository:
     async def change_of(self, revision: int) -> SkillChange | None:
         """Return the change that brought a revision."""
         found: SkillChange | None = await self._session.scalar(
-            select(SkillChange).where(SkillChange.revision == revision)
+            select(SkillChange).where(SkillChange.revision == _bounded(revision))
         )
         return found
 
@@ -98,11 +101,37 @@ class HistoryRepository:
         ]
         return sorted(found, key=lambda file: file.path)
 
+    async def was_approved(self, skill: Skill, revision: int) -> bool:
+        """Whether an operator approved the text and files that a skill had at a revision, then or at another one."""
+        approved = select(SkillChange.revision).where(
+            SkillChange.skill_id == skill.id, SkillChange.action == APPROVED, SkillChange.revision >= skill.kept_since
+        )
+        bounds = union(
+            select(FormerText.until).where(FormerText.skill_id == skill.id),
+            select(FormerFile.since).where(FormerFile.skill_id == skill.id),
+            select(FormerFile.until).where(FormerFile.skill_id == skill.id),
+            select(SkillFile.since).where(SkillFile.skill_id == skill.id),
+        )
+        changed = [skill.text_since, *await self._session.scalars(bounds)]
+        first = max((at for at in changed if at <= revision), default=0)
+        next_one = min((at for at in changed if at > revision), default=skill.revision + 1)
+        return any(first <= at < next_one for at in await self._session.scalars(approved))
+
     async def forget(self, moment: datetime) -> None:
-        """Delete former texts and files that were replaced before a moment; the log of changes stays."""
+        """Delete former texts and files that were replaced before a moment; the log of changes stays.
+
+        Each skill that loses any notes since when its versions are whole.
+        """
         last = await self._session.scalar(select(func.max(SkillChange.revision)).where(SkillChange.at < moment))
         for table in (FormerText, FormerFile):
-            await self._session.execute(delete(table).where(table.until <= (last or 0)))
+            old = table.until <= (last or 0)
+            until = select(func.max(table.until)).where(table.skill_id == Skill.id, old).scalar_subquery()
+            losing = Skill.id.in_(select(table.skill_id).where(old))
+            await self._session.execute(
+                update(Skill).where(losing, Skill.kept_since < until).values(kept_since=until),
+                execution_options={"synchronize_session": False},
+            )
+            await self._session.execute(delete(table).where(old))
 
     async def count_usage(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add to the counts of use, each row with `skill_id`, `day`, `type`, `trigger` and `count`."""
@@ -122,3 +151,8 @@ class HistoryRepository:
             query = query.where(SkillUsage.day >= since)
         order = (SkillUsage.day, SkillUsage.type, SkillUsage.trigger)
         return (await self._session.scalars(query.order_by(*order))).all()
+
+
+def _bounded(revision: int) -> int:
+    """Return a revision that a caller gave, as far as databases count."""
+    return max(0, min(revision, (1 << 63) - 1))

@@ -52,7 +52,7 @@ _DOTS_IN_A_NAME = re.compile(r"\.\.+(?=[^/.])")
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """How large skills may be, which files they may hold, and how much each owner may keep.
+    """How large skills may be, which files they may hold, how much each owner may keep, and with whom they share.
 
     Args:
         file_bytes: Largest file of a skill, except its `SKILL.md`, which may have 10 MiB.
@@ -61,6 +61,8 @@ class StoreLimits:
         extensions: The allowed ends of file names, such as `.md` and `.py`; `None` allows all.
         owner_skills: How many skills a user may own; `None` for any number. System skills do not count.
         owner_bytes: How many bytes a user's skills may take together, files included; `None` for any number.
+        own_groups_only: Whether users share skills only with groups that they are in. Agents trust what is shared with
+            their user's groups: without this, whoever knows the name of a group can put a skill before its members.
     """
 
     file_bytes: int = 10 * 1024 * 1024
@@ -69,6 +71,7 @@ class StoreLimits:
     extensions: frozenset[str] | None = None
     owner_skills: int | None = None
     owner_bytes: int | None = None
+    own_groups_only: bool = False
 
     def check_files(self, new: Mapping[str, int], kept: Mapping[str, int] | None = None) -> None:
         """Check files that a skill gets, given by path and size, and all of them together with those it has.

@@ -30,10 +30,22 @@ _MAX_MARKER_BYTES = 4_096
 
 
 @dataclass(frozen=True)
-class Mark:
-    """What a marker says; one that cannot be read says that somebody is writing."""
+class Doubt:
+    """Why a marker does not say whose its directory is; what is in doubt is neither written to nor removed."""
 
-    directory: str | None = None
+    reason: str
+    is_half_written: bool = False
+    """Whether a loader may be writing it at this moment."""
+
+    is_foreign: bool = False
+    """Whether no loader can have written it."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a marker says."""
+
+    directory: str
     skill_id: str = ""
     revision: int = 0
     stamp: int = 0
@@ -41,13 +53,14 @@ class Mark:
     token: str = ""
 
     @classmethod
-    def read(cls, content: bytes) -> "Mark":
-        """Return what a marker says."""
+    def read(cls, content: bytes, directory: str) -> "Mark | Doubt":
+        """Return what the marker in a directory says."""
         try:
-            values = json.loads(content[:_MAX_MARKER_BYTES])
-            return cls(**values)
+            mark = cls(**json.loads(content[:_MAX_MARKER_BYTES]))
         except (ValueError, TypeError, RecursionError):
-            return cls()
+            return _half_written(content, directory)
+        is_known = all(isinstance(vars(mark)[name], kind) for name, kind in cls.__annotations__.items())
+        return mark if is_known else _FOREIGN
 
     def write(self) -> bytes:
         """Return the marker."""
@@ -62,6 +75,19 @@ class Mark:
         )
 
 
+_FOREIGN = Doubt("was not written by the loader", is_foreign=True)
+
+
+def _half_written(content: bytes, directory: str) -> Mark | Doubt:
+    """Return what the beginning of a marker says: the directory comes first."""
+    beginning = json.dumps({"directory": directory})[:-1].encode()
+    if content.startswith(beginning):
+        return Mark(directory)
+    if beginning.startswith(content):
+        return Doubt("is not whole", is_half_written=True)
+    return _FOREIGN
+
+
 class SkillDirectory:
     """The directory of one skill on a backend."""
 
@@ -71,7 +97,7 @@ class SkillDirectory:
         self.path = f"{root}/{name}"
         self.marker = f"{self.path}/{MARKER}"
 
-    async def read_mark(self) -> Mark | None:
+    async def read_mark(self) -> Mark | Doubt | None:
         """Return what the marker says; `None` without one."""
         return (await marks(self._backend, [self])).get(self.path)
 
@@ -91,11 +117,16 @@ class SkillDirectory:
         there = await self._contents(present)
         mark = await self.read_mark()
         changed = {path: content for path, content in wanted.items() if there.get(path) != content}
-        if mark is None and there and (changed or stale):
+        if isinstance(mark, Doubt):
+            if not mark.is_half_written:
+                raise SkillsError(f"{self.marker} {mark.reason}; remove {self.path} if it may go")
+            if there or stale:
+                return False
+        elif mark is None and there and (changed or stale):
             raise SkillsError(f"{self.path} was not made by the loader; remove it, or rename the skill")
-        if mark is not None and mark.directory not in (None, self.path):
+        elif mark is not None and mark.directory != self.path:
             raise SkillsError(f"{self.path} is a copy of, or a link to, {mark.directory}; remove it")
-        if mark is None and stale:
+        elif mark is None and stale:
             raise SkillsError(f"{self.path} holds files that are not the loader's; remove them, or rename the skill")
         token = secrets.token_hex(8)
         new = Mark(self.path, skill.id.hex, skill.revision, skill.stamp, is_complete=True, token=token)
@@ -186,16 +217,16 @@ class SkillDirectory:
             raise SkillsError(f"{len(failed)} of {len(files)} files could not be written: {'; '.join(failed[:5])}")
 
 
-async def marks(backend: BackendProtocol, directories: Iterable[SkillDirectory]) -> dict[str, Mark]:
+async def marks(backend: BackendProtocol, directories: Iterable[SkillDirectory]) -> dict[str, Mark | Doubt]:
     """Return what the markers of directories say, by directory; those without one are left out. One call."""
     paths = {directory.marker: directory.path for directory in directories}
     replies = await backend.adownload_files(list(paths)) if paths else []
-    found: dict[str, Mark] = {}
+    found: dict[str, Mark | Doubt] = {}
     for path, reply in zip(paths, replies, strict=True):
         if reply.error is None and reply.content is not None:
-            found[paths[path]] = Mark.read(reply.content)
-        elif reply.error is not None and not is_missing_error(reply.error):
-            found[paths[path]] = Mark()
+            found[paths[path]] = Mark.read(reply.content, paths[path])
+        elif not is_missing_error(reply.error):
+            found[paths[path]] = Doubt(f"cannot be read: {reply.error or 'no content'}")
     return found
 
 
@@ -215,17 +246,20 @@ async def listed(path: str, backend: BackendProtocol) -> list[tuple[str, bool]]:
 
 
 async def check_links(backend: BackendProtocol, root: str, paths: Iterable[str]) -> None:
-    """Check that no link lies on the way from `root` to any of `paths`, on backends that are local file systems.
+    """Check that no link lies on the way to any of `paths`, on backends that are local file systems.
+
+    The way begins with `root` itself. What lies above it is the operator's where paths are those of the machine, and
+    part of the way where the backend has a root of its own.
 
     Raises:
         SkillsError: If one does.
     """
-    steps = {
-        step for path in paths for step in (path, *map(str, PurePosixPath(path).parents)) if step.startswith(f"{root}/")
-    }
-    real = await asyncio.to_thread(real_paths, backend, [root, *steps])
+    ways = {step for path in (root, *paths) for step in (path, *map(str, PurePosixPath(path).parents))}
+    real = await asyncio.to_thread(real_paths, backend, ways)
+    is_virtual = real.get("/", "/") != "/"
+    steps = {step for step in ways if step != "/" and (is_virtual or f"{step}/".startswith(f"{root}/"))}
     for step in sorted(steps & real.keys()):
-        parent, _, name = step.rpartition("/")
+        parent, name = str(PurePosixPath(step).parent), PurePosixPath(step).name
         if parent in real and PurePosixPath(real[step]) != PurePosixPath(real[parent]) / name:
             raise SkillsError(f"{step} is a link to {real[step]}, and nothing is written through links; remove it")
 

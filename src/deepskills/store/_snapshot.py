@@ -23,6 +23,10 @@ MAX_GENERATED = 16_384
 """How many generated frontmatters are remembered."""
 
 
+MORE = "~more"
+"""What stands at the end of a listing for the skills that do not fit into it; no skill has such a name."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Skills laid out as directories, given in order: of several with one name the first takes that name."""
@@ -33,14 +37,17 @@ class Layout:
     fronts: dict[str, bytes] = field(default_factory=dict)
     """Each directory's name, and its `SKILL.md` up to the end of the frontmatter."""
 
+    is_cut: bool = False
+    """Whether there are more skills than are laid out."""
 
-def layout_of(heads: Iterable[Head]) -> Layout:
+
+def layout_of(heads: Iterable[Head], *, is_cut: bool = False) -> Layout:
     """Lay skills out.
 
     Those whose name is taken lie in a directory that sorts behind it: discovery passes them over and says so. A row
     that was corrupted outside the service is left out, and logged.
     """
-    layout = Layout()
+    layout = Layout(is_cut=is_cut)
     for head in heads:
         try:
             check_name(head.name)
@@ -95,8 +102,9 @@ class StoreBackend(BackendProtocol):
         layout = await self._read_layout()
         path = path.rstrip("/") or "/"
         if path == self._root:
-            inside = [FileInfo(path=f"{self._root}/{name}", is_dir=True) for name in sorted(layout.directories)]
-            return LsResult(entries=inside)
+            # One directory more than discovery takes makes it say that the listing was cut.
+            names = [*sorted(layout.directories), *([MORE] if layout.is_cut else [])]
+            return LsResult(entries=[FileInfo(path=f"{self._root}/{name}", is_dir=True) for name in names])
         head, directory, below = self._locate(path, layout)
         if head is None:
             return LsResult(error=f"'{path}' not found", entries=None)

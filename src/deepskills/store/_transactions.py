@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._errors import SkillsError
+from deepskills.store._engine import check_loop
 
 ResultT = TypeVar("ResultT")
 Work = Callable[[], Awaitable[ResultT]]
@@ -61,8 +62,11 @@ class Transactions:
         return await self._run(work, writes=True)
 
     async def _run(self, work: Work[ResultT], *, writes: bool, isolation: str = "REPEATABLE READ") -> ResultT:
-        if self._session.in_transaction():
+        bind = self._session.get_bind()
+        # A session may stand on a connection whose transaction somebody else began, and will end.
+        if self._session.in_transaction() or (isinstance(bind, Connection) and bind.in_transaction()):
             raise SkillsError(_IN_TRANSACTION)
+        check_loop(bind.engine)
         pause = FIRST_PAUSE_SECONDS
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
@@ -87,11 +91,7 @@ class Transactions:
             connection = await self._session.connection()
             await connection.run_sync(_begin_sqlite, writes)
             return
-        try:
-            connection = await self._session.connection(execution_options={"isolation_level": isolation})
-        except InvalidRequestError as error:
-            # The session stands on a connection whose transaction somebody else began.
-            raise SkillsError(_IN_TRANSACTION) from error
+        connection = await self._session.connection(execution_options={"isolation_level": isolation})
         if writes:
             # Locking takes no snapshot, so that the one of this transaction has what earlier writers committed.
             await connection.exec_driver_sql("LOCK TABLE deepskills_counter IN EXCLUSIVE MODE")
@@ -101,6 +101,7 @@ def _begin_sqlite(connection: Connection, writes: bool) -> None:  # noqa: FBT001
     """Begin by hand: the driver would begin at the first write only, and each earlier read see its own moment."""
     adapted: Any = connection.connection.dbapi_connection
     if adapted.driver_connection.in_transaction:
+        # Only where the application's own pool gives one connection to several sessions at once.
         return
     cursor = adapted.cursor()
     cursor.execute("BEGIN IMMEDIATE" if writes else "BEGIN")

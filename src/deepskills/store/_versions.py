@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -195,13 +196,14 @@ class VersionsService(WritingService):
         """Count skill events, such as `skill.loaded`, by day and trigger.
 
         An event names its skill by `skill_id`, or by `skill`, which is the name as `user_id` sees it. Events about
-        skills that do not exist are left out.
+        skills that do not exist are left out, and those about skills that `user_id` may not see; without a user, the
+        operator's code counts for any skill that it names by id.
 
         Returns:
             How many events were counted.
         """
         viewer = await self._viewer(user_id)
-        given = list(events)[:MAX_EVENTS]
+        given = [event for event in itertools.islice(events, MAX_EVENTS) if isinstance(event, Mapping)]
 
         async def work() -> int:
             named = {str(event.get("skill", "")) for event in given if as_id(event.get("skill_id")) is None}
@@ -214,7 +216,8 @@ class VersionsService(WritingService):
                 skill_id = as_id(event.get("skill_id")) or ids.get(str(event.get("skill", "")))
                 if skill_id is not None:
                     counts[skill_id, _word(event.get("type")), _word(event.get("trigger"))] += 1
-            known = await self._listings.existing({key[0] for key in counts}) if counts else set()
+            seen_by = None if viewer.user is None else viewer
+            known = await self._listings.existing({key[0] for key in counts}, seen_by) if counts else set()
             rows = [
                 {"skill_id": key[0], "day": today, "type": key[1], "trigger": key[2], "count": count}
                 for key, count in sorted(counts.items(), key=str)
@@ -258,7 +261,8 @@ class VersionsService(WritingService):
 
     async def _version(self, skill: Skill, revision: int) -> Skill:
         """Return a skill as it was at a revision, as a value that no session knows."""
-        change = await self._history.change(skill.id, revision) if abs(revision) < 1 << 63 else None
+        is_kept = skill.kept_since <= revision < 1 << 63
+        change = await self._history.change(skill.id, revision) if is_kept else None
         text = document_of(skill)
         if change is not None and revision < skill.text_since:
             former = await self._history.text_at(skill.id, revision)

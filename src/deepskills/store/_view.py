@@ -115,7 +115,8 @@ class View:
                 return known[1]
             self._tell_missing({head.id for head in overview.heads})
             # Not on the event loop: there may be thousands.
-            return self.memory.put(who, overview, await asyncio.to_thread(layout_of, overview.heads))
+            laid_out = await asyncio.to_thread(layout_of, overview.heads, is_cut=overview.is_cut)
+            return self.memory.put(who, overview, laid_out)
 
         async def documents(heads: Collection[Head]) -> dict[UUID, bytes]:
             async with self.reader() as reader:

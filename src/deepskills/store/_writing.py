@@ -45,6 +45,7 @@ class WritingService(ReadingService):
         """
         writer = await self._writer(user_id, system=system)
         shared_with = checked_groups(data.shared_with)
+        self._check_groups(shared_with, writer)
 
         def prepare() -> tuple[Document, list[FileContent]]:
             document = data.document().checked()

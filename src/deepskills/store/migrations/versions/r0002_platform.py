@@ -28,7 +28,7 @@ NAME_INDEXES: dict[str, tuple[list[str], str | None]] = {
     f"uq_{SKILLS}_owner_id_name_key": (["owner_id", "name_key"], None),
     f"uq_{SKILLS}_system_name_key": (["name_key"], "owner_id IS NULL"),
 }
-NUMBERS = ("revision", "stamp", "number", "name_since", "text_since", "size")
+NUMBERS = ("revision", "stamp", "number", "name_since", "text_since", "kept_since", "size")
 STAMP_BITS = 40
 BATCH = 500
 
