@@ -38,7 +38,7 @@ def test_code_on_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
     """The Python on a page runs from top to bottom, in a directory that holds the example skills."""
     shutil.copytree(ROOT / "examples" / "skills", tmp_path / "skills")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"scripted_model": ScriptedChatModel(replies=[])}
+    names: dict[str, Any] = {"scripted_model": ScriptedChatModel(replies=[]), "__file__": str(tmp_path / "agent.py")}
     for block in blocks(page, "python"):
         exec(compile(block.replace(MODEL, "scripted_model"), named(page), "exec"), names)
 
