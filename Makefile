@@ -35,7 +35,7 @@ $(OLDEST)/.installed: pyproject.toml tests/oldest.txt
 $(SERVER)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(SERVER)
 	$(SERVER)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
-	$(SERVER)/bin/python $(PIP_INSTALL) --editable '.[store,postgres]' --group server
+	$(SERVER)/bin/python $(PIP_INSTALL) --editable '.[store,postgres,api]' --group server
 	touch $@
 
 demo: $(VENV)/.installed

@@ -2,46 +2,32 @@
 
 import asyncio
 import json
-import os
-import re
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
 import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 from langgraph_sdk.errors import APIStatusError
+from server_support import ROOT, blocks_of, free_port, serving
 
 from deepskills import generate_skill_md
 
 pytest.importorskip("langgraph_api", reason="`make test-server` runs this")
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "how-to" / "deploy-langgraph.md").read_text(encoding="utf-8")
+PAGE = "deploy-langgraph.md"
 MODEL = '"anthropic:claude-sonnet-4-5"'
+SCRIPTED = "from server_graphs import model as scripted_model\n"
 SKILLS = ["api-design-review", "csv-report", "incident-review", "release-notes", "周报"]
 RUNS = 30
-START_SECONDS = 180
 ResultT = TypeVar("ResultT")
-SCRIPTED = "from server_graphs import model as scripted_model\n"
 
-
-def blocks(language: str) -> list[str]:
-    """Return what stands between fences of that language on the page."""
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
-
-
-AGENT, CLIENT, AUTH, OWN, PUBLISH = blocks("python")
-PLAIN, WITH_AUTH = (json.loads(block) for block in blocks("json"))
+AGENT, CLIENT, AUTH, OWN, PUBLISH = blocks_of(PAGE, "python")
+PLAIN, WITH_AUTH = (json.loads(block) for block in blocks_of(PAGE, "json"))
 
 
 @dataclass
@@ -69,7 +55,8 @@ class Server:
         return [line for line in lines if "blocking call" in line.lower()]
 
 
-def start(project: Path, agent: str, config: Mapping[str, Any]) -> Iterator[Server]:
+@contextmanager
+def started(project: Path, agent: str, config: Mapping[str, Any]) -> Iterator[Server]:
     """Give a server on a project: the page's agent with a scripted model, and the graphs of this test."""
     project.mkdir()
     shutil.copytree(ROOT / "examples" / "skills", project / "skills")
@@ -79,50 +66,25 @@ def start(project: Path, agent: str, config: Mapping[str, Any]) -> Iterator[Serv
     (project / ".env").touch()
     more = {name: f"./server_graphs.py:{name}" for name in ("reviewed", "asking", "meeting", "blocking")}
     (project / "langgraph.json").write_text(json.dumps({**config, "graphs": config["graphs"] | more}))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Server(f"http://127.0.0.1:{port}", project / "log.txt")
-    options = ["--no-browser", "--no-reload", "--port", str(port), "--n-jobs-per-worker", str(RUNS)]
-    quiet = {"LANGGRAPH_CLI_NO_ANALYTICS": "1", "LANGSMITH_TRACING": "false", "NO_COLOR": "1"}
-    with server.log.open("wb") as log:
-        process = subprocess.Popen(
-            [Path(sys.executable).parent / "langgraph", "dev", *options],
-            cwd=project,
-            env={**os.environ, **quiet},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        wait_for(server, process)
-        yield server
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
-
-
-def wait_for(server: Server, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if httpx.get(f"{server.url}/ok").is_success:
-                return
-        except httpx.TransportError:
-            time.sleep(0.2)
-    pytest.fail(f"The server did not start:\n{server.log.read_text(encoding='utf-8', errors='replace')[-5000:]}")
+    port = free_port()
+    command = ["langgraph", "dev", "--no-browser", "--no-reload", "--port", str(port), "--n-jobs-per-worker", str(RUNS)]
+    url = f"http://127.0.0.1:{port}"
+    with serving(command, project, f"{url}/ok") as log:
+        yield Server(url, log)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server on the page's first project."""
-    yield from start(tmp_path_factory.mktemp("server") / "project", AGENT, PLAIN)
+    with started(tmp_path_factory.mktemp("server") / "project", AGENT, PLAIN) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def server_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server on the page's project with authentication and skills per user."""
-    yield from start(tmp_path_factory.mktemp("users") / "project", AGENT + OWN, WITH_AUTH)
+    with started(tmp_path_factory.mktemp("users") / "project", AGENT + OWN, WITH_AUTH) as running:
+        yield running
 
 
 def says(text: str) -> dict[str, Any]:
@@ -147,7 +109,7 @@ async def state_of(client: LangGraphClient, thread: str) -> dict[str, Any]:
 def test_the_client_of_the_page_hears_of_skills(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """Skill events arrive on the custom stream while a run goes on, and the thread's state says what is loaded."""
     names: dict[str, Any] = {}
-    exec(compile(CLIENT, "deploy-langgraph.md", "exec"), names)
+    exec(compile(CLIENT, PAGE, "exec"), names)
     assert asyncio.run(names["ask"](server.url, "load csv-report")) == ["csv-report"]
     assert capsys.readouterr().out == "skill.loaded csv-report\n"
 
@@ -242,7 +204,7 @@ def test_users_see_their_own_skills_and_nobody_elses(server_with_users: Server) 
     """The page's authentication and store: what a user publishes is in their next run, and in no other user's."""
     server = server_with_users
     names: dict[str, Any] = {"get_client": get_client}
-    exec(compile(PUBLISH, "deploy-langgraph.md", "exec"), names)
+    exec(compile(PUBLISH, PAGE, "exec"), names)
     text = generate_skill_md("letters", "How Ada writes letters.", "Warmly.\n")
 
     async def talk() -> None:
