@@ -6,6 +6,7 @@ from typing import Any
 
 from deepagents.backends import LocalShellBackend, StateBackend
 from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
 
 import deepskills
 from deepskills import SkillsMiddleware, SkillsState, extensions, store
@@ -83,7 +84,7 @@ def test_events_have_the_fields_of_their_rows(tmp_path: Path) -> None:
         extensions=[SkillScripts()],
     )
     agent = create_agent(ScriptedChatModel(replies=turns), middleware=[skills])
-    events: list[Any] = list(agent.stream({"messages": [("user", "go")]}, stream_mode="custom"))
+    events: list[Any] = list(agent.stream({"messages": [HumanMessage("go")]}, stream_mode="custom"))
     assert [event["type"] for event in events] == ["skill.loaded", "skill.script", "skill.unloaded", "skill.refused"]
     common = set(re.findall(r"^\| `([a-z]+)` \| (?!.*\|.*\|)", NAMES.partition("## Events")[2], flags=re.MULTILINE))
     rows = dict(re.findall(r"^\| `(skill\.\w+)` \| [^|]* \| ([^|]*) \|", NAMES, flags=re.MULTILINE))
