@@ -82,9 +82,10 @@ class Look:
         return self.found
 
     def catalog(self, record: object) -> Plan[Catalog]:
-        """Return the catalog in state if it can be believed, else what there is now."""
+        """Return the catalog in state if it can be believed and is of this run's sources, else what there is now."""
         believed = self._library.catalogs.believed(record)
-        if believed is not None:
+        sources, failure = yield from self.sources()
+        if believed is not None and (failure is not None or believed.is_of(sources)):
             return believed
         found = yield from self.discover(self._library.catalogs.claimed(record))
         self._library.catalogs.believe(record, found.catalog)

@@ -202,6 +202,10 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "error",
         "The extension {name} failed in `{method}`: {reason}. Check the extension.",
     ),
+    "token-counter-failed": (
+        "warning",
+        "The token counter gave no number of tokens: {reason}. The default counts instead; check `token_counter`.",
+    ),
     "state-malformed": (
         "warning",
         "The private state {key} had the wrong shape and was set aside. Do not write private keys.",
