@@ -20,9 +20,14 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-part test-oldest test-server soak bench pictures docs format clean
 
-$(VENV)/.installed: pyproject.toml
+# The demo and the examples need no tools of development: a newcomer does not wait for them.
+$(VENV)/.package: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
+	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api]' uvicorn
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.package
 	$(VENV)/bin/python $(PIP_INSTALL) --editable . --group dev --group types
 	touch $@
 
@@ -38,7 +43,7 @@ $(SERVER)/.installed: pyproject.toml
 	$(SERVER)/bin/python $(PIP_INSTALL) --editable '.[store,postgres,api]' --group server
 	touch $@
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.package
 	$(VENV)/bin/python examples/demo.py $(ARGS)
 
 test: $(VENV)/.installed
