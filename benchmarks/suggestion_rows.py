@@ -12,7 +12,7 @@ from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMid
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from library import write_library
-from measure import Row, seconds
+from measure import Row, compare, seconds
 from minilm import load_minilm
 from suggesting import HALVES, SIZES, Quality, libraries, quality, requests
 
@@ -116,7 +116,13 @@ def manager_rows() -> Iterator[Row]:
         path = "/skills/skill-04242/SKILL.md"
         bare = _median(partial(backend.download_files, [path]))
         content = _median(partial(manager.get_skill_content, "skill-04242"))
-        search = _median(partial(manager.search_skills, "contracts of kind 77"))
+        query = "contracts of kind 77"
+        search = _median(partial(manager.search_skills, query))
+        looking = SkillsManager(backend=backend, sources=["/skills"])
+        looking.search_skills(query)
+        ratio, looked, floor = compare(
+            partial(looking.search_skills, query), partial(_list_and_read, backend, "/skills"), 5
+        )
     yield Row(
         "manager of 10,000 skills, `get_skill_content`",
         f"a bare read {bare * 1e6:.0f} us",
@@ -133,6 +139,19 @@ def manager_rows() -> Iterator[Row]:
         search < 0.01,
         {"seconds": search},
     )
+    yield Row(
+        "manager of 10,000 skills, `search_skills` that looks every time",
+        f"the backend's own ls + download {floor * 1000:.0f} ms",
+        f"{looked * 1000:.0f} ms, {ratio} the floor",
+        "at most 1.3x",
+        ratio.median <= 1.3,
+        {"ratio": ratio.median},
+    )
+
+
+def _list_and_read(backend: FilesystemBackend, source: str) -> object:
+    entries = backend.ls(source).entries or []
+    return backend.download_files([f"{entry['path']}SKILL.md" for entry in entries])
 
 
 def _median(action: Callable[[], object]) -> float:

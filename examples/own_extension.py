@@ -8,12 +8,9 @@ from typing import Any
 
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
-from langchain_core.messages import HumanMessage
 
 from deepskills import Refuse, SkillExtension, SkillLoad, SkillRun, SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-
-OPEN, CLOSED = 8, 18
 
 
 class WorkingHours(SkillExtension):
@@ -24,7 +21,7 @@ class WorkingHours(SkillExtension):
         self.loads: Counter[str] = Counter()
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:  # noqa: ARG002 - the seam's signature
-        return None if OPEN <= self.hour() < CLOSED else Refuse(f"skills rest until {OPEN} o'clock; try again then")
+        return None if self.hour() in range(8, 18) else Refuse("skills rest until 8 o'clock; try again then")
 
     def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ARG002 - the seam's signature
         self.loads[f"{event['type']}: {event['skill']}"] += 1
@@ -36,5 +33,5 @@ if __name__ == "__main__":
         backend = FilesystemBackend(root_dir=Path(__file__).parent)
         skills = SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[extension])
         model = ScriptedChatModel(replies=[call_tools(("load_skill", {"skill_name": "release-notes"}))])
-        create_agent(model, middleware=[skills]).invoke({"messages": [HumanMessage("Write the release notes.")]})
+        create_agent(model, middleware=[skills]).invoke({"messages": [{"role": "user", "content": "Release notes!"}]})
         print(f"{hour} o'clock:", dict(extension.loads))

@@ -121,12 +121,12 @@ class InlineSkill:
             return function()
         except GraphBubbleUp:
             raise
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it is told as a problem
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is told as a problem
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            logger.warning("The function for %s of skill %r failed: %s", path, self.name, reason)
             text = f"The function for {path} failed: {reason}"
             if is_missing_error(text):
                 # The file is there, whatever its function did not find; nobody may take it for absent.
+                logger.warning("The function for %s of skill %r failed: %s", path, self.name, reason)
                 text = f"The function for {path} failed: something that it reads is absent; the log has more"
             raise SkillsError(text) from None
 

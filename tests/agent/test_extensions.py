@@ -221,6 +221,60 @@ def test_protective_extensions_fail_closed(mode: Mode, tmp_path: Path) -> None:
 
 
 @both_modes
+def test_what_protects_withholds_lists_and_finds_and_lets_a_run_end(mode: Mode, tmp_path: Path) -> None:
+    """A protecting extension that fails keeps the list and the search's results back; an ended run stays ended."""
+    library(tmp_path)
+    for protects in (True, False):
+        talk = Conversation(mode, skills(tmp_path, failing("catalog_list", protects=protects)))
+        talk.say()
+        assert ("**alpha**" in talk.model.requests[0].system) is not protects
+        searching = skills(tmp_path, failing("search", protects=protects), extra_tools=["search_skills"])
+        [found] = Conversation(mode, searching).call(("search_skills", {"query": "alpha"}))
+        assert ("First." in found.text, found.status) == (not protects, "error" if protects else "success")
+        talk = Conversation(mode, skills(tmp_path, failing("at_end", protects=protects)))
+        talk.call(load("alpha"))
+        assert talk.loaded == ["alpha"]
+
+
+@both_modes
+def test_a_result_that_means_nothing_is_a_failure(mode: Mode, tmp_path: Path) -> None:
+    """A judgement that is none of those there are refuses, any other keeps what was there, and no run ends by it."""
+    library(tmp_path)
+
+    async def forgotten(*_args: Any) -> Any:
+        return None
+
+    def giving(value: Any) -> Any:
+        return lambda *_args: value
+
+    offenders: list[Any] = []
+    for method in (*METHODS, "change_request", "after_tool", "search", "catalog_list"):
+        for given in (giving(7), forgotten):
+            extension: SkillExtension = type("Odd", (SkillExtension,), {method: given})()
+            talk = Conversation(mode, skills(tmp_path, extension, extra_tools=["search_skills"]), tools=[other])
+            talk.call(load("alpha"), ("other", {}), ("search_skills", {"query": "alpha"}))
+            talk.say()
+            if (talk.loaded == []) is not (method in METHODS):
+                offenders.append((method, given, talk.loaded))
+            if "extension-failed" not in [found["code"] for found in talk.state["skills_problems"]]:
+                offenders.append((method, given, "no problem"))
+    assert offenders == []
+
+
+@both_modes
+def test_a_judgement_that_only_async_runs_can_make_is_not_skipped(mode: Mode, tmp_path: Path) -> None:
+    """An extension with the async twin alone judges async runs; a sync run, which it cannot judge, is refused."""
+    library(tmp_path)
+
+    class OnlyAsync(SkillExtension):
+        async def abefore_tool(self, request: Any, run: Any) -> Any:  # noqa: ARG002
+            return None
+
+    [answer] = Conversation(mode, skills(tmp_path, OnlyAsync()), tools=[other]).call(("other", {}))
+    assert (answer.status, "ainvoke" in answer.text) == (("error", True) if mode == "sync" else ("success", False))
+
+
+@both_modes
 def test_the_async_twin_is_asked_in_async_runs(mode: Mode, tmp_path: Path) -> None:
     """An extension with I/O overrides both; each kind of run asks its own."""
     library(tmp_path)

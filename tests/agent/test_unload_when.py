@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deepagents.middleware.summarization import SummarizationMiddleware as DeepAgentsSummarization
 from langchain.agents.middleware import SummarizationMiddleware
+from langchain_core.messages import HumanMessage
 
 from deepskills import SkillsMiddleware
 from support import MODES, Conversation, Mode, disk, load, skill_md, unload, write_files
@@ -14,10 +16,10 @@ LONG = 2_000
 
 
 def talk(mode: Mode, root: Path, *others: Any, **options: Any) -> Conversation:
-    """Return a conversation with three skills of some 500 tokens and cheap unloading."""
+    """Return a conversation with three skills of some 500 tokens and cheap unloading; `others` stand before ours."""
     write_files(root, {f"skills/{n}/SKILL.md": skill_md(n, body=f"{n} rule. " * (LONG // 8)) for n in ("a", "b", "c")})
     settings = {"loaded_status": "conversation", "unload_when": "cheap", **options}
-    return Conversation(mode, SkillsMiddleware(backend=disk(root), sources=["/skills"], **settings), *others)
+    return Conversation(mode, *others, SkillsMiddleware(backend=disk(root), sources=["/skills"], **settings))
 
 
 def shown(conversation: Conversation) -> list[str]:
@@ -56,6 +58,22 @@ def test_the_text_leaves_when_a_load_needs_its_tokens(mode: Mode, tmp_path: Path
 
 
 @modes
+def test_budgets_hold_however_a_text_comes_in(mode: Mode, tmp_path: Path) -> None:
+    """What lingers leaves for a load in the turn of its unload, and for a pin, as for a load that comes later."""
+    chat = talk(mode, tmp_path, max_loaded_tokens=1_500)
+    chat.call(load("a"), load("b"))
+    answers = chat.call(unload("a"), load("c"))
+    assert [answer.status for answer in answers] == ["success", "success"]
+    assert shown(chat) == ["b", "c"]
+
+    chat = talk(mode, tmp_path, max_loaded_tokens=1_500)
+    chat.call(load("a"), load("b"))
+    chat.call(unload("a"))
+    chat.say(given={"messages": [HumanMessage("go")], "pinned_skills": ["c"]})
+    assert shown(chat) == ["b", "c"]
+
+
+@modes
 def test_the_text_leaves_with_a_changed_section(mode: Mode, tmp_path: Path) -> None:
     """A catalog that changes breaks the prefix anyway, so what lingers goes with it and does not return."""
     chat = talk(mode, tmp_path, refresh="run")
@@ -80,6 +98,28 @@ def test_a_summary_takes_lingering_texts_along(mode: Mode, tmp_path: Path) -> No
     for _ in range(6):
         chat.say("Fine.")
     assert shown(chat) == ["b"]
+
+
+@modes
+def test_a_summary_that_leaves_the_history_takes_lingering_texts_along(mode: Mode, tmp_path: Path) -> None:
+    """Summaries of deepagents change the request alone and have no id: each is noticed, also one of the same words."""
+    backend = disk(tmp_path)
+    summary = DeepAgentsSummarization(_summarizer(), backend=backend, trigger=("messages", 14), keep=("messages", 8))
+    chat = talk(mode, tmp_path, summary)
+    for name in ("a", "b"):
+        chat.call(load(name))
+        chat.call(unload(name))
+        assert name in shown(chat)
+        before = _first_kept(chat)
+        while _first_kept(chat) == before:
+            chat.say("Fine.")
+        assert shown(chat) == []
+
+
+def _first_kept(chat: Conversation) -> Any:
+    """Return where the latest request begins behind a summary."""
+    messages = [message for message in chat.model.requests[-1].messages if message.type != "system"]
+    return messages[1].id if messages[0].additional_kwargs.get("lc_source") == "summarization" else None
 
 
 @modes

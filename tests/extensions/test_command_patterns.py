@@ -150,11 +150,20 @@ def test_a_refused_pattern_refuses_in_doubt() -> None:
         "$X",
         "ls | x",
         "r\\m x",
+        "/bin/r? x",
+        "/bin/r[m] x",
+        "/bin/r[^x] x",
+        "{r,}m x",
         "",
     ]
-    passed = ["ls -l", "git add .", "rmdir x", "charm x"]
+    passed = ["ls -l", "git add .", "rmdir x", "charm x", "ls *.py", "ls src/?.md"]
     assert [command for command in refused if command and not pattern.could_match(command)] == []
     assert [command for command in passed if pattern.could_match(command)] == []
+    push = CommandPattern.parse("git push:*")
+    refused = ["git push", "git -C x push origin", "env git push", "git -c alias.p=push p", "/usr/bin/git push", "git;"]
+    assert [command for command in refused if not push.could_match(command)] == []
+    assert [command for command in ("git status", "git add push.md", "push git") if push.could_match(command)] == []
+    assert CommandPattern.parse("git status").could_match("git status -s")
     assert CommandPattern.parse("r*m").could_match("ls")
     assert pattern.could_match(None)
 

@@ -253,6 +253,38 @@ def test_a_users_command_asks_the_model_to_call_it(mode: Mode, tmp_path: Path) -
     assert refused.status == "error"
 
 
+def test_what_a_user_permits_is_one_call_with_the_users_arguments(mode: Mode, tmp_path: Path) -> None:
+    """Of two calls in one turn one runs; other arguments do not count; the user's next message ends it."""
+    helper = ScriptedChatModel(replies=[])
+    skills = library(tmp_path, SkillForks({"general-purpose": create_agent(helper)}), slash_commands=True)
+    talk = Conversation(mode, skills)
+    calls = [fork_of("deploy", "everything"), fork_of("Deploy", "prod"), fork_of("deploy")]
+    answers = talk.say(call_tools(*calls), given="/deploy prod")
+    assert [answer.status for answer in answers] == ["success", "error", "error"]
+    assert ["Deploy prod now." in request.text for request in helper.requests] == [True]
+    talk.say("Later.", given="/deploy test")
+    (late,) = talk.say(call_tools(fork_of("deploy", "test")), given="something else")
+    assert late.status == "error"
+    (own,) = talk.say(call_tools(fork_of("deploy", "the model's")), given="/deploy")
+    assert own.status == "success"
+    assert "Deploy the model's now." in helper.requests[-1].text
+    assert len(helper.requests) == 2
+
+
+def test_a_permit_is_for_one_call_in_the_users_turn(mode: Mode, tmp_path: Path) -> None:
+    """Of several calls in one turn the first runs, and what was not used ends with the user's next message."""
+    helper = ScriptedChatModel(replies=["Deployed."] * 5)
+    skills = library(tmp_path, SkillForks({"general-purpose": create_agent(helper)}), slash_commands=True)
+    talk = Conversation(mode, skills)
+    turn = call_tools(fork_of("deploy", "prod"), fork_of("deploy", "test"), fork_of("DEPLOY", "all"))
+    answers = talk.say(turn, given="/deploy prod")
+    assert [answer.status for answer in answers] == ["success", "error", "error"]
+    talk.say(given="/deploy prod")
+    (late,) = talk.say(call_tools(fork_of("deploy", "prod")), given="Forget it.")
+    assert late.status == "error"
+    assert len(helper.requests) == 1
+
+
 def test_a_pin_asks_the_model_too(mode: Mode, tmp_path: Path) -> None:
     """A pinned fork is not put into the conversation."""
     helper = ScriptedChatModel(replies=["Found."])
@@ -293,12 +325,14 @@ def test_cancelling_the_run_cancels_the_sub_agent(mode: Mode, tmp_path: Path) ->
     if mode == "sync":
         return
     ended: list[str] = []
+    has_started = asyncio.Event()
 
     @tool
     async def wait() -> str:
         """Wait."""
+        has_started.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             ended.append("cancelled")
             raise
@@ -309,8 +343,11 @@ def test_cancelling_the_run_cancels_the_sub_agent(mode: Mode, tmp_path: Path) ->
     agent: Any = create_agent(model, middleware=[library(tmp_path, SkillForks({"general-purpose": helper}))])
 
     async def cancelled() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(agent.ainvoke({"messages": [HumanMessage("go")]}), 0.5)
+        running = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("go")]}))
+        await has_started.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
     asyncio.run(cancelled())
     assert ended == ["cancelled"]

@@ -1,6 +1,7 @@
 """Hooks of skills: what runs before and after tool calls, what refuses one, and what never runs."""
 
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 from deepagents.backends import LocalShellBackend
 from deepagents.backends.filesystem import FilesystemBackend
 from deepagents.backends.protocol import ExecuteResponse, SandboxBackendProtocol
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.tools import tool
+from langgraph.types import Command
 
 from deepskills import Refuse, SkillsMiddleware
 from deepskills.extensions import SkillHooks
@@ -59,6 +63,7 @@ class World:
             self.sent.append(text)
             return f"sent {text}"
 
+        self.tool = send
         skills: Any = SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[extension])
         self.talk = Conversation(mode, skills, tools=[send])
         self.talk.call(*(load(name) for name in hooks))
@@ -177,7 +182,7 @@ def test_prompts_cannot_fill_a_request(mode: Mode, tmp_path: Path) -> None:
 def test_commands_run_in_a_real_shell(mode: Mode, tmp_path: Path) -> None:
     """Exit 0 passes, 2 refuses with the output as reason, 1 is logged; the call comes on standard input."""
     script = (
-        "cat > seen.json; case $(cat seen.json) in *bad*) echo forbidden word; exit 2;; *odd*) exit 1;; esac; exit 0"
+        "cat > seen.json; case $(cat seen.json) in *wrong*) echo forbidden word; exit 2;; *odd*) exit 1;; esac; exit 0"
     )
     tree = one("PreToolUse", type="command", command=script)
     world = World(mode, shell(tmp_path), commands(), tmp_path, guard=tree)
@@ -186,7 +191,7 @@ def test_commands_run_in_a_real_shell(mode: Mode, tmp_path: Path) -> None:
     assert told["tool_input"] == {"text": 'it\'s $(good) "x"\n'}
     assert (told["tool_name"], told["hook_event_name"]) == ("send", "PreToolUse")
     assert world.send("odd") == []
-    (error,) = world.send("bad")
+    (error,) = world.send("wrong")
     assert "forbidden word" in error
     assert len(world.sent) == 2
 
@@ -203,7 +208,7 @@ def test_a_script_of_the_skill_runs_by_its_relative_path(mode: Mode, tmp_path: P
 @both_modes
 def test_a_command_that_cannot_start_or_hangs_refuses(mode: Mode, tmp_path: Path) -> None:
     """A check that did not happen is not a check that passed."""
-    hooks: list[dict[str, Any]] = [{"command": "no-such-program-x"}, {"command": "sleep 30", "timeout": 1}]
+    hooks: list[dict[str, Any]] = [{"command": "no-such-program-x"}, {"command": "sleep 600", "timeout": 1}]
     for number, hook in enumerate(hooks):
         root = tmp_path / str(number)
         started = time.monotonic()
@@ -211,7 +216,7 @@ def test_a_command_that_cannot_start_or_hangs_refuses(mode: Mode, tmp_path: Path
         (error,) = world.send("x")
         assert "did not run" in error
         assert world.sent == []
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 300
         assert world.talk.call(unload("guard"))[0].status == "success"
 
 
@@ -237,6 +242,9 @@ def test_a_scripted_sandbox_is_asked_with_everything_quoted(mode: Mode, tmp_path
         (ExecuteResponse(output="never", exit_code=2, truncated=False), False),
         (ExecuteResponse(output="?", exit_code=None, truncated=False), False),
         (ExecuteResponse(output="?", exit_code=127, truncated=False), False),
+        (ExecuteResponse(output="killed", exit_code=137, truncated=False), False),
+        (ExecuteResponse(output="killed", exit_code=-9, truncated=False), False),
+        (ExecuteResponse(output="odd", exit_code=255, truncated=False), True),
         (RuntimeError("down"), False),
     ]
     wrong = []
@@ -280,6 +288,27 @@ def test_once_is_once_in_a_thread(mode: Mode, tmp_path: Path) -> None:
     world.send("c")
     assert seen == ["a"]
     assert sorted(world.sent) == ["a", "b", "c"]
+
+
+@both_modes
+def test_once_does_not_count_a_call_that_a_human_rejected(mode: Mode, tmp_path: Path) -> None:
+    """A hook that runs once runs for the first call that is made, not for one before it that never was."""
+    seen: list[str] = []
+    tree = one("PreToolUse", type="python", handler="note", once=True)
+    extension = SkillHooks({"note": lambda request: seen.append(request.tool_call["args"]["text"])})
+    world = World(mode, shell(tmp_path), extension, tmp_path, guard=tree)
+    skills: Any = SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[extension])
+    asked: Any = {
+        "allowed_decisions": ["approve", "reject"],
+        "when": lambda call: call.tool_call["args"]["text"] == "a",
+    }
+    review: Any = HumanInTheLoopMiddleware({"send": asked})
+    world.talk.agent = create_agent(
+        world.talk.model, tools=[world.tool], middleware=[review, skills], checkpointer=world.talk.agent.checkpointer
+    )
+    world.send("a", "b")
+    world.talk.say(given=Command(resume={"decisions": [{"type": "reject"}]}))
+    assert (seen, world.sent) == (["b"], ["b"])
 
 
 @both_modes
@@ -380,6 +409,24 @@ def test_any_tree_is_read() -> None:
     assert counts == [0] * 10 + [1, 50]
 
 
+def left_behind(command: str) -> list[str]:
+    """Return the files for its input that are still there."""
+    return [path for path in re.findall(r"/tmp/deepskills-hook-\w+", command) if Path(path).exists()]
+
+
+def test_a_shell_that_does_not_know_the_skills_directory_cannot_start_the_command(tmp_path: Path) -> None:
+    """Where the skill lies elsewhere, or nowhere, for the shell, the check did not happen, in every shell."""
+    hook = Hook("PreToolUse", 0, "command", "exit 0")
+    for program in ("/bin/sh", "/bin/bash"):
+        for size in (10, CHUNK_CHARACTERS + 1):
+            *before, last = command_lines(hook, str(tmp_path / "nowhere"), '"' * size)
+            for command in before:
+                subprocess.run([program, "-c", command], check=True)
+            done = subprocess.run([program, "-c", last], check=False, capture_output=True)
+            assert done.returncode == 126
+            assert left_behind(last) == []
+
+
 def test_a_call_of_any_size_reaches_the_command(tmp_path: Path) -> None:
     """What no command line holds goes through a file, which is removed; the exit code is the command's."""
     hook = Hook("PreToolUse", 0, "command", "wc -c > size; exit 2")
@@ -390,4 +437,4 @@ def test_a_call_of_any_size_reaches_the_command(tmp_path: Path) -> None:
             assert len(command) < 100_000
             code = subprocess.run(["/bin/sh", "-c", command], check=False).returncode
         assert (code, int((tmp_path / "size").read_text())) == (2, size)
-    assert list(Path("/tmp").glob("deepskills-hook-*")) == []
+        assert left_behind(command) == []

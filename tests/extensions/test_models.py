@@ -94,6 +94,25 @@ def test_a_function_may_know_the_models(mode: Mode, tmp_path: Path) -> None:
     assert set(asked) == {"opus-9", "deep"}
 
 
+def test_a_function_that_fails_does_not_know_the_model(mode: Mode, tmp_path: Path) -> None:
+    """The skill is loaded, the conversation keeps its model, and the problem says so."""
+
+    def fails(name: str) -> BaseChatModel | None:
+        raise KeyError(name)
+
+    functions: list[Any] = [fails, lambda name: f"provider:{name}"]
+    for find in functions:
+        players = Cast(tmp_path, call_tools(load("deep")))
+        agent: Any = create_agent(
+            players.model("main"), middleware=[players.skills(SkillModels(find))], checkpointer=InMemorySaver()
+        )
+        config: Any = {"configurable": {"thread_id": "1"}}
+        run(mode, agent, "go", config)
+        state = agent.get_state(config).values
+        assert (players.called, state["skills_loaded"]) == (["main", "main"], ["deep"])
+        assert [problem["code"] for problem in state["skills_problems"]] == ["model-unknown"]
+
+
 def test_a_fallback_around_it_has_the_last_word(mode: Mode, tmp_path: Path) -> None:
     """When the skill's model fails, the fallback's is called, in either order of middleware."""
     for ahead in (True, False):

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -149,6 +150,16 @@ def test_arguments_arrive_as_they_are(mode: Mode, tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
+def test_arguments_that_models_like_to_send_are_taken(tmp_path: Path) -> None:
+    """No list at all is an empty one, and numbers are text; anything else is told to be wrong."""
+    write_skill(tmp_path, run="import sys; print(sys.argv[1:])")
+    talk = talk_to("sync", tmp_path)
+    given = {"skill_name": "tool", "script_name": "run.py"}
+    taken = talk.call(*(("run_skill_script", {**given, "args": args}) for args in (None, [1, 2.5], "--all", [None])))
+    assert [answer.text.partition("output:\n")[2] for answer in taken[:2]] == ["[]\n", "['1', '2.5']\n"]
+    assert [answer.status for answer in taken[2:]] == ["error", "error"]
+
+
 def test_the_schema_names_its_parameters(tmp_path: Path) -> None:
     """The model sees `skill_name`, `script_name` and an optional list `args`."""
     write_skill(tmp_path)
@@ -206,23 +217,36 @@ def test_a_runner_runs_where_the_backend_cannot(mode: Mode, tmp_path: Path) -> N
 @pytest.mark.parametrize("mode", MODES)
 def test_a_runner_that_fails_costs_its_call(mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that raises, answers nonsense or does not answer is told; the run goes on."""
-    monkeypatch.setattr("deepskills._files.running.GRACE_SECONDS", -0.7)
     write_skill(tmp_path, run="print(1)")
 
     def broken(*_given: Any) -> ExecuteResponse:
         raise RuntimeError("no machine left for value-of-key")
 
     def late(*_given: Any) -> ExecuteResponse:
-        time.sleep(1)
+        time.sleep(2)
         return ExecuteResponse("late")
 
     async def alate(*_given: Any) -> ExecuteResponse:
-        await asyncio.sleep(1)
+        await asyncio.sleep(60)
         return ExecuteResponse("late")
 
+    def exits(*_given: Any) -> ExecuteResponse:
+        sys.exit("value-of-key")
+
+    async def aexits(*_given: Any) -> ExecuteResponse:
+        sys.exit("value-of-key")
+
     wrong: Any = lambda *_given: "text"  # noqa: E731 - one of a row of functions
-    told = {broken: "no machine left for [secret]", wrong: "returned str", late: "in time", alate: "in time"}
+    told = {
+        broken: "no machine left for [secret]",
+        exits: "it called exit('[secret]')",
+        aexits: "it called exit('[secret]')",
+        wrong: "returned str",
+        late: "in time",
+        alate: "in time",
+    }
     for function, reason in told.items():
+        monkeypatch.setattr("deepskills._files.running.RUNNER_GRACE_SECONDS", -0.9 if reason == "in time" else 5)
         scripts = SkillScripts(function, env=lambda _runtime, _skill: {"KEY": "value-of-key"}, timeout=1)
         files = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
         talk = talk_to(mode, tmp_path, scripts, backend=files)
@@ -258,6 +282,30 @@ def test_each_user_has_a_shell_of_their_own(mode: Mode, tmp_path: Path) -> None:
     assert "run_skill_script" not in model.requests[0].tools
 
 
+def test_a_backend_that_is_made_for_a_run_is_made_where_it_can_be(tmp_path: Path) -> None:
+    """A factory that needs the event loop is called on it, any other never, with and without a shell."""
+    write_skill(tmp_path, run="print('ran')")
+    made_on_loop: list[bool] = []
+
+    def needing_the_loop(_runtime: Any) -> LocalShellBackend:
+        asyncio.get_running_loop()
+        return shell(tmp_path)
+
+    def blocking(_runtime: Any) -> FilesystemBackend:
+        try:
+            made_on_loop.append(bool(asyncio.get_running_loop()))
+        except RuntimeError:
+            made_on_loop.append(False)
+        return FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+
+    talk = talk_to("async", tmp_path, backend=needing_the_loop)
+    assert "ran" in talk.call(script())[0].text
+    assert talk.state["skills_problems"] == []
+    without = talk_to("async", tmp_path, backend=blocking)
+    assert "cannot be run here" in without.call(script())[0].text
+    assert set(made_on_loop) == {False}
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_inline_skills_bring_scripts_along(mode: Mode, tmp_path: Path) -> None:
     """A script written in Python code runs in the shell of the backend that its own is mounted in."""
@@ -283,6 +331,26 @@ def test_inline_skills_bring_scripts_along(mode: Mode, tmp_path: Path) -> None:
         [answer] = talk_to(mode, tmp_path, scripts, backend=backend).call(script(args=["a b"]))
         assert answer.text.endswith(f"Its output:\nhello a b {size}\n")
     assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_another_file_at_the_path_of_a_script_does_not_run(mode: Mode, tmp_path: Path) -> None:
+    """Where a route shows a skill at a path that the shell's machine has too, the skill's own script runs."""
+    write_skill(tmp_path / "machine", run="print('of the machine')")
+    skill = InlineSkill("tool", "Runs.", "Run it.", files={"scripts/run.py": "print('of the skill')"})
+    place = f"{tmp_path}/machine/skills"
+    backend = CompositeBackend(default=shell(tmp_path), routes={f"{place}/": InlineBackend([skill])})
+    talk = Conversation(mode, SkillsMiddleware(backend=backend, sources=[place], extensions=[SkillScripts()]))
+    talk.call(load("tool"))
+    assert talk.call(script())[0].text.endswith("Its output:\nof the skill\n")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_scripts_run_whatever_the_model_may_read(mode: Mode, tmp_path: Path) -> None:
+    """`asset_directories` is about files that the model reads, not about scripts that run."""
+    write_skill(tmp_path, run="print('ran')")
+    [answer] = talk_to(mode, tmp_path, asset_directories=["references"]).call(script())
+    assert answer.text.endswith("Its output:\nran\n")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -316,11 +384,12 @@ def test_failures_of_a_script_are_told(mode: Mode, tmp_path: Path) -> None:
 def test_a_script_that_takes_too_long_is_ended(mode: Mode, tmp_path: Path) -> None:
     """The model reads that it was ended and what it wrote until then; nothing of it runs on."""
     mark = f"4{os.getpid()}"
-    write_skill(tmp_path, run=f"import os; print('begun', flush=True); os.system('sleep {mark} & sleep {mark}')")
-    [answer] = talk_to(mode, tmp_path, SkillScripts(timeout=1)).call(script())
+    write_skill(tmp_path)
+    write_files(tmp_path, {"skills/tool/scripts/run.sh": f"echo begun; sleep {mark} & sleep {mark}"})
+    [answer] = talk_to(mode, tmp_path, SkillScripts(timeout=2)).call(script("run.sh"))
     assert answer.status == "error"
     assert answer.text == (
-        "The script was not done after 1 s: it was ended, with everything that it had started. Its output:\nbegun\n"
+        "The script was not done after 2 s: it was ended, with everything that it had started. Its output:\nbegun\n"
     )
     assert running(mark) == []
     assert left_behind(tmp_path) == []
@@ -339,7 +408,7 @@ def running(mark: str) -> list[str]:
     return found
 
 
-def wait_until(is_true: Callable[[], bool], seconds: float = 5) -> bool:
+def wait_until(is_true: Callable[[], bool], seconds: float = 30) -> bool:
     """Return whether something becomes true in time."""
     deadline = time.monotonic() + seconds
     while not is_true() and time.monotonic() < deadline:
@@ -366,9 +435,39 @@ def test_a_cancelled_run_ends_its_scripts(env: dict[str, str] | None, tmp_path: 
             await task
         return time.monotonic() - started
 
-    assert asyncio.run(cancel()) < 10
+    assert asyncio.run(cancel()) < 30
     assert wait_until(lambda: running(mark) == [])
     assert wait_until(lambda: left_behind(tmp_path) == [])
+
+
+def test_a_run_that_is_cancelled_while_files_are_copied_leaves_none(tmp_path: Path) -> None:
+    """The directories that were made for a copy go with the run."""
+    reading, may_end = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        reading.set()
+        may_end.wait(30)
+        return "text"
+
+    files: dict[str, Any] = {"scripts/run.py": "print(1)", "assets/slow.txt": slow}
+    inline = InlineBackend([InlineSkill("tool", "Runs.", "Run it.", files=files)])
+    backend = CompositeBackend(default=shell(tmp_path), routes={"/skills/": inline})
+    model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(script())])
+    middleware = SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[SkillScripts()])
+    agent = create_agent(model, middleware=[middleware])
+
+    async def cancel() -> list[str]:
+        task = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("go")]}))
+        await asyncio.to_thread(reading.wait, 30)
+        before = left_behind(tmp_path)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_end.set()
+        return before
+
+    assert asyncio.run(cancel()) != []
+    assert left_behind(tmp_path) == []
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -386,14 +485,15 @@ def test_twenty_calls_in_one_turn_do_not_meet(mode: Mode, tmp_path: Path) -> Non
 @pytest.mark.parametrize("mode", MODES)
 def test_each_script_is_an_event(mode: Mode, tmp_path: Path) -> None:
     """The custom stream tells script, exit code and seconds, and where the skill came from; refusals are not events."""
-    write_skill(tmp_path, run="import sys; sys.exit(int(sys.argv[1]))", slow="import time; time.sleep(9)")
+    write_skill(tmp_path, slow="import time; time.sleep(99)")
+    write_files(tmp_path, {"skills/tool/scripts/run.sh": "exit $1"})
     model = ScriptedChatModel(
         replies=[
             call_tools(load("tool")),
-            call_tools(script(args=["4"]), script("slow.py"), script("missing.py")),
+            call_tools(script("run.sh", ["4"]), script("slow.py"), script("missing.py")),
         ]
     )
-    scripts = SkillScripts(timeout=1)
+    scripts = SkillScripts(timeout=2)
     middleware = SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[scripts])
     agent = create_agent(model, middleware=[middleware])
     given: Any = {"messages": [HumanMessage("go")]}
@@ -406,13 +506,13 @@ def test_each_script_is_an_event(mode: Mode, tmp_path: Path) -> None:
         (event for event in streamed if event["type"] == "skill.script"), key=lambda event: str(event["script"])
     )
     assert [(event["skill"], event["script"], event["exit_code"]) for event in events] == [
-        ("tool", "scripts/run.py", 4),
+        ("tool", "scripts/run.sh", 4),
         ("tool", "scripts/slow.py", None),
     ]
     assert [set(event) for event in events] == [
         {"type", "skill", "script", "exit_code", "seconds", "source", "digest", "trigger"}
     ] * 2
-    assert 0 < events[0]["seconds"] < events[1]["seconds"] < 10
+    assert 0 < events[0]["seconds"] < events[1]["seconds"] < 30
     assert (events[0]["source"].rstrip("/"), events[0]["trigger"]) == ("/skills", "model")
 
 

@@ -5,13 +5,14 @@ import base64
 import logging
 import os
 import sys
+import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deepagents.backends import FilesystemBackend, LocalShellBackend
+from deepagents.backends import CompositeBackend, FilesystemBackend, LocalShellBackend
 from deepagents.backends.protocol import ExecuteResponse
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
@@ -116,7 +117,7 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def skills(backend: Any, **options: Any) -> SkillsMiddleware:
-    scripts = SkillScripts(**{"env": lambda _runtime, _skill: {"KEY": VALUE}, "timeout": 1, **options})
+    scripts = SkillScripts(**{"env": lambda _runtime, _skill: {"KEY": VALUE}, **options})
     return SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[scripts])
 
 
@@ -132,15 +133,16 @@ def root(tmp_path: Path) -> Path:
 def test_no_script_gives_its_secret_away(mode: Mode, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a script prints and however it ends, the value is in its process alone."""
     caplog.set_level(logging.DEBUG)
-    middleware = skills(LocalShellBackend(root_dir=root, env=environment(root)))
+    backend = LocalShellBackend(root_dir=root, env=environment(root))
     answers, found = {}, {}
     for name in (*SCRIPTS, "missing.py", "../x.py"):
-        answers[name], seen = converse(mode, middleware, name)
+        answers[name], seen = converse(mode, skills(backend, timeout=1 if name == "hangs.py" else 60), name)
         found[name] = leaks(seen)
     assert {name: forms for name, forms in found.items() if forms} == {}
     assert leaks(caplog.text) == []
-    used = f"used {len(VALUE)}"
-    assert {name for name, text in answers.items() if used in text} == {"prints.py", "exits.py", "hangs.py", "much.py"}
+    used = {name for name, text in answers.items() if f"used {len(VALUE)}" in text}
+    # A busy machine may not have got as far before the limit.
+    assert used - {"hangs.py"} == {"prints.py", "exits.py", "much.py"}
     assert "RuntimeError: cannot use [secret]" in answers["raises.py"]
     assert "KEY=[secret]" in answers["traces.sh"]
     assert "not done after 1 s" in answers["hangs.py"]
@@ -191,8 +193,50 @@ def test_no_failure_gives_a_secret_away(mode: Mode, root: Path, caplog: pytest.L
     assert {name: forms for name, forms in found.items() if forms} == {}
     assert leaks(caplog.text) == []
     assert list(root.glob(".deepskills*")) == []
-    # What may yet start, for all that is known, finds a mark and does not.
-    assert [path.name for path in (root / "temporary").rglob("*") if path.is_file()] == ["stop"]
+    assert list((root / "temporary").iterdir()) == []
+
+
+class WatchedFiles(FilesystemBackend):
+    """Remembers what was written."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.written: list[str] = []
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> Any:
+        self.written += [path for path, _content in files]
+        return super().upload_files(files)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_only_the_shell_is_given_secrets(mode: Mode, root: Path) -> None:
+    """A backend to which the temporary directory is routed, such as the thread's own state, gets nothing to keep."""
+    top = f"/{root.parts[1]}/"
+    files = WatchedFiles(root_dir=top, virtual_mode=True)
+    shell = LocalShellBackend(root_dir=root, env=environment(root), virtual_mode=False)
+    routes: dict[str, Any] = dict.fromkeys({top, "/tmp/"}, files)
+    scripts = SkillScripts(env=lambda _runtime, _skill: {"KEY": VALUE})
+    middleware = SkillsMiddleware(
+        backend=CompositeBackend(default=shell, routes=routes), sources=[str(root / "skills")], extensions=[scripts]
+    )
+    answer, seen = converse(mode, middleware, "prints.py")
+    assert f"used {len(VALUE)}" in answer
+    assert leaks(seen) == []
+    assert files.written == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_secrets_that_do_not_arrive_in_time_cost_the_call(mode: Mode, root: Path) -> None:
+    """A function that hangs does not hold up the run."""
+    slow: Any = lambda *_: time.sleep(2)  # noqa: E731 - one of a row of functions
+
+    async def aslow(*_: Any) -> Any:
+        await asyncio.sleep(60)
+
+    backend = LocalShellBackend(root_dir=root, env=environment(root))
+    for env in (slow, aslow):
+        answer, _seen = converse(mode, skills(backend, env=env, timeout=1), "prints.py")
+        assert "could not be prepared (TimeoutError)" in answer
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -206,7 +250,7 @@ def test_each_skill_and_user_has_secrets_of_its_own(mode: Mode, root: Path) -> N
         return given[len(asked) - 1]
 
     write_files(root, {"skills/tool/scripts/len.py": "import os; print('length', len(os.environ.get('KEY', '')))"})
-    middleware = skills(LocalShellBackend(root_dir=root, env=environment(root)), env=env, timeout=30)
+    middleware = skills(LocalShellBackend(root_dir=root, env=environment(root)), env=env)
     lengths = [converse(mode, middleware, "len.py")[0].strip().rpartition("\n")[2] for _ in given]
     assert lengths == ["length 9", "length 0", "length 0"]
     assert asked == [("1", "tool")] * 3

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from deepagents import create_deep_agent
+from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
@@ -228,6 +229,7 @@ def test_tools_of_a_provider_are_judged_by_name_or_type(mode: Mode, tmp_path: Pa
         {"type": "code_execution_20260101", "name": "code"},
         {"type": "function"},
         {"one": {}, "two": {}},
+        {"type": ["web_search"], "name": {}},
         {"type": "image_generation"},
     ]
     policy = ToolPolicy("enforce", aliases={"Fetch": "fetch"}, always=["fetch_all", "image_generation"])
@@ -237,6 +239,24 @@ def test_tools_of_a_provider_are_judged_by_name_or_type(mode: Mode, tmp_path: Pa
     first, second = (bound for bound, _ in model.bound_tools)
     assert [item for item in first if isinstance(item, dict)] == [*web, *other]
     assert [item for item in second if isinstance(item, dict)] == [*web, other[-1]]
+
+
+@both_modes
+def test_forbidden_tools_of_a_provider_are_not_offered(mode: Mode, tmp_path: Path) -> None:
+    """A dict goes by its name, its type, or any part of one that is several tools without a name."""
+    text = skill_md("offline", disallowed_tools="web_search google_search code_execution_1")
+    write_files(tmp_path, {"/skills/offline/SKILL.md": text})
+    forbidden: list[Any] = [
+        {"type": "web_search"},
+        {"google_search": {}},
+        {"google_search": {}, "url_context": {}},
+        {"type": "code_execution_1", "name": "code"},
+    ]
+    others: list[Any] = [{"url_context": {}}, {"type": "mcp", "server_label": "a"}, {"name": "fetch", "web_search": 1}]
+    model = RecordingModel(replies=[call_tools(load("offline")), "Done."], bound_tools=[])
+    skills = library(tmp_path, ToolPolicy("approve", trusted_sources=[]))
+    run(mode, create_agent(model, tools=[*forbidden, *others], middleware=[skills]))
+    assert [item for item in model.bound_tools[1][0] if isinstance(item, dict)] == others
 
 
 @both_modes
@@ -292,7 +312,22 @@ def test_a_skill_that_runs_in_a_sub_agent_is_judged_as_task(mode: Mode, tmp_path
         talk = Conversation(mode, library(tmp_path, *extensions))
         assert talk.call(load("forked"))[0].status == "success"
         talk.call(load("reader"))
-        assert talk.call(load("FORKED"))[0].status == (expected if len(extensions) > 1 else "success")
+        for spelling in ("FORKED", " forked ", "`forked`", '"Forked"', "**forked**"):
+            assert talk.call(load(spelling))[0].status == expected, spelling
+
+
+@both_modes
+def test_a_skill_that_becomes_a_fork_is_judged_as_one(mode: Mode, tmp_path: Path) -> None:
+    """A file that was changed after the skills were listed starts no sub-agent that the policy does not allow."""
+    helper = ScriptedChatModel(replies=[], fallback="Forked.")
+    extensions = (ToolPolicy("enforce"), SkillForks({"general-purpose": create_agent(helper)}))
+    talk = Conversation(mode, library(tmp_path, *extensions))
+    talk.call(load("reader"))
+    write_files(tmp_path, {"/skills/plain/SKILL.md": skill_md("plain", context="fork")})
+    assert talk.call(load("plain"))[0].status == "error"
+    assert helper.requests == []
+    talk.call(unload("reader"))
+    assert talk.call(load("plain"))[0].text == "Forked."
 
 
 class BrokenPolicy(ToolPolicy):
@@ -387,9 +422,10 @@ def test_a_grant_ends_with_an_unload_also_in_the_same_turn(mode: Mode, tmp_path:
     talk = Reviewed(mode, tmp_path / "a")
     talk.within(call_tools(load("adder")), call_tools(unload("adder")), call_tools(ADD))
     assert talk.asked == ["execute git add ."]
-    beside = Reviewed(mode, tmp_path / "b")
-    beside.within(call_tools(load("adder")), call_tools(ADD, unload("ADDER ")))
-    assert beside.asked == ["execute git add ."]
+    for number, spelling in enumerate(("ADDER ", "`adder`")):
+        beside = Reviewed(mode, tmp_path / str(number))
+        beside.within(call_tools(load("adder")), call_tools(ADD, unload(spelling)))
+        assert beside.asked == ["execute git add ."]
 
 
 @both_modes
@@ -524,3 +560,35 @@ def test_a_thread_resumed_elsewhere_keeps_its_policy(tmp_path: Path) -> None:
         run("sync", agent, "go", config)
         assert tools.ran == []
         assert ("write_file" in model.requests[0].tools) is (number == 0)
+
+
+@both_modes
+def test_a_skill_that_cannot_be_read_allows_nothing(mode: Mode, tmp_path: Path) -> None:
+    """A process that resumes a thread and cannot read a skill in use refuses what that may limit, until an unload."""
+
+    class Down(FilesystemBackend):
+        def ls(self, path: str) -> Any:
+            raise OSError(f"{path} is out of reach")
+
+    def broken(root: Path) -> Any:
+        write_files(root, {"/skills/reader/SKILL.md": "half saved"})
+        return disk(root)
+
+    for number, made in enumerate((lambda root: Down(root_dir=root, virtual_mode=True), broken)):
+        root = tmp_path / str(number)
+        first = Conversation(mode, library(root, ToolPolicy("enforce")))
+        first.call(load("reader"))
+        tools = Tools()
+        again: Any = SkillsMiddleware(
+            backend=made(root), sources=["/skills"], extensions=[ToolPolicy("enforce", always=["execute"])]
+        )
+        talk = Conversation(mode, tools=tools.tools)
+        talk.agent = create_agent(
+            talk.model, tools=tools.tools, middleware=[again], checkpointer=first.agent.checkpointer
+        )
+        talk.call(READ, WRITE, ADD)
+        assert tools.ran == ["execute git add ."], number
+        assert set(newest(talk.model).tools) == {*OWN, "execute"}
+        assert "cannot be read" in tool_messages(talk.result)[1].text
+        talk.call(unload("reader"))
+        assert talk.call(WRITE)[0].status == "success"

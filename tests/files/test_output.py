@@ -37,6 +37,19 @@ def test_a_cut_shows_no_part_of_a_secret() -> None:
         assert not set(seen.rpartition("...]\n")[2]) - {".", *MASK}
 
 
+def test_a_cut_shows_no_part_of_a_secret_that_was_wrapped() -> None:
+    """Line breaks inside a value do not carry the rest of it over the cut."""
+    value = "".join(f"{n:04}" for n in range(200))
+    secrets = Secrets([value])
+    digits = value.encode().hex()
+    wrapped = "\n".join(digits[start : start + 3] for start in range(0, len(digits), 3))
+    data = f"{wrapped}\n" * 20
+    for keep in range(3_000 + secrets.longest, 3_000 + 3 * secrets.longest, 97):
+        text = shown_output(data[:keep].encode(), data[-keep:].encode(), len(data), secrets, 6_000)
+        ends = text.partition("\n[...")[0], text.rpartition("...]\n")[2]
+        assert [end.replace(MASK, "").strip("\n") for end in ends] == ["", ""]
+
+
 def test_a_secret_that_escapes_hide_is_masked() -> None:
     """Colours, NUL bytes and carriage returns inside a value do not carry it past the mask."""
     secrets = Secrets(["hunter2-secret"])

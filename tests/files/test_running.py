@@ -4,17 +4,20 @@ import hashlib
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deepagents.backends import LocalShellBackend
+from deepagents.backends.protocol import ExecuteResponse
 
 from deepskills import SkillEntry, SkillsError
 from deepskills._files.commands import MAX_ARGUMENT_BYTES, stop_command
@@ -135,25 +138,30 @@ class Shell:
 def litter(shell: Shell) -> list[str]:
     """Return what commands left in the places that they write to."""
     tokens = {token for command in shell.commands for token in re.findall("deepskills-([0-9a-f]{32})", command)}
-    shared = [path for token in tokens for path in Path("/").glob(f"*/.deepskills-{token}")]
+    shared = [path for token in tokens for top in ("", "tmp/") for path in Path("/").glob(f"{top}.deepskills-{token}")]
     own = [*shell.temporary.iterdir(), *shell.root.glob(".deepskills-*"), *shell.root.glob("tmp")]
     return [str(path) for path in [*shared, *own]]
 
 
 def processes(mark: str) -> list[str]:
     """Return the command lines of live processes that hold a mark."""
-    found = []
+    return list(found_processes(mark).values())
+
+
+def found_processes(mark: str) -> dict[int, str]:
+    """Return the processes whose command lines hold a mark."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             line = (path / "cmdline").read_bytes().replace(b"\x00", b" ").decode(errors="replace")
         except OSError:
             continue
         if mark in line and str(os.getpid()) != path.name:
-            found.append(line)
+            found[int(path.name)] = line
     return found
 
 
-def wait_until(is_true: Callable[[], bool], seconds: float = 5) -> bool:
+def wait_until(is_true: Callable[[], bool], seconds: float = 30) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if is_true():
@@ -210,12 +218,13 @@ def test_scripts_of_each_kind_run(shell: Shell) -> None:
         "f.py": "#!/no/such/place/python3\nprint('hello')",
         "with space 'n' $(quote).py": "print('hello')",
         "周报.py": "print('hello')",
+        "@ARGUMENTS@ @TOKEN@.py": "print('hello')",
         "-dash.py": "print('hello')",
         "deep/er/g.py": "import h; print(h.hello)",
     }
     (shell.directory / "scripts/deep/er").mkdir(parents=True)
     (shell.directory / "scripts/deep/er/h.py").write_text("hello = 'hello'")
-    outcomes = {name: shell.run(content, name) for name, content in scripts.items()}
+    outcomes = {name: shell.run(content, name, ["$(echo pwned >&2)"]) for name, content in scripts.items()}
     assert {name: o for name, o in outcomes.items() if (o.output, o.exit_code) != ("hello\n", 0)} == {}
     runnable = shell.call("#!/usr/bin/env python3\nprint('hello')", "x.py")
     (shell.directory / "scripts/x.py").chmod(0o755)
@@ -250,6 +259,31 @@ def test_output_is_bounded_where_it_is_made(shell: Shell) -> None:
     assert len(endless.output) <= 2_000
 
 
+def test_both_ends_arrive_through_a_shell_that_returns_less_than_was_asked_for(shell: Shell) -> None:
+    """With a limit beyond what the backend returns, head and tail are shown all the same."""
+    output = shell.run("print('head' + 'x' * 190_000 + 'tail')", max_output=400_000).output
+    assert output.startswith("headxxx")
+    assert output.endswith("xxxtail\n")
+    assert "of 190,009 bytes of output are left out here" in output
+    report = shell.drive(_cut(run_in_shell(shell.call("print('head' + 'x' * 9_000)")), 3_000)).output
+    assert report.startswith("headxxx")
+    assert "left out here" in report
+
+
+def _cut(plan: ScriptPlan[Outcome], length: int) -> ScriptPlan[Outcome]:
+    """Cut each answer of the shell, and say so in words, as backends do."""
+    step = next(plan)
+    while True:
+        reply = yield step
+        if isinstance(step, Execute):
+            reply = ExecuteResponse(f"{reply.output[:length]}\n\n... Output truncated.", reply.exit_code)
+        try:
+            step = plan.send(reply)
+        except StopIteration as stop:
+            outcome: Outcome = stop.value
+            return outcome
+
+
 def test_output_that_is_not_text_arrives(shell: Shell) -> None:
     """Bytes that no shell backend could decode are shown as far as they are text, or described."""
     assert shell.run(b"import os; os.write(1, b'caf\\xe9 au lait')").output == "caf\ufffd au lait"
@@ -265,9 +299,10 @@ def test_a_report_cannot_be_forged(shell: Shell) -> None:
 
 
 def test_a_time_limit_ends_everything_that_was_started(shell: Shell) -> None:
-    """Children that ignore signals, leave the session or fork twice are gone when the call returns."""
+    """Children that ignore signals, leave the session, fork twice or drop their environment are gone."""
     mark = f"7{os.getpid()}"
     script = f"""
+echo started
 (trap '' TERM; sleep {mark}1) &
 setsid sleep {mark}2 &
 (setsid sh -c 'sleep {mark}3 & sleep {mark}4' &)
@@ -277,17 +312,51 @@ if os.fork() == 0:
     os.setsid()
     if os.fork() == 0: time.sleep({mark}5)
     os._exit(0)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for stream in range(3): os.close(stream)
+        os.execve('/bin/sleep', ['sleep', '{mark}8'], {{}})
+    os._exit(0)
 "
-echo started
+env -i setsid sleep {mark}9 &
 trap '' TERM INT HUP
 sleep {mark}6
 sleep {mark}7
 """
-    started = time.monotonic()
-    outcome = shell.run(script, "x.sh", seconds=1)
+    outcome = shell.run(script, "x.sh", seconds=2)
     assert (outcome.timed_out, outcome.exit_code, outcome.output) == (True, None, "started\n")
-    assert time.monotonic() - started < 8
     assert processes(mark) == []
+
+
+def test_a_script_cannot_outlive_its_limit_by_removing_our_files(shell: Shell) -> None:
+    """Without the directory that the command works in, the time limit still holds."""
+    mark = f"6{os.getpid()}"
+    endings = (f"sleep {mark}\nsleep {mark}", "exit 0")
+    outcomes = [shell.run(f"rm -rf $TMPDIR/deepskills-*\n{ending}", "x.sh", seconds=1) for ending in endings]
+    assert outcomes[0].timed_out
+    assert processes(mark) == []
+
+
+def test_a_process_that_escapes_does_not_hold_the_answer_up(shell: Shell) -> None:
+    """The answer comes at the limit, even if a process that lost every mark holds the script's output open."""
+    mark = f"3{os.getpid()}"
+    script = f"""echo begun
+python3 -c "
+import os, resource
+if os.fork() == 0:
+    os.setsid()
+    locks = 10
+    resource.setrlimit(locks, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    if os.fork() == 0: os.execve('/bin/sleep', ['sleep', '{mark}'], {{}})
+"
+sleep 60"""
+    try:
+        outcome = shell.run(script, "x.sh", seconds=2)
+    finally:
+        for pid in found_processes(f"sleep {mark}"):
+            os.kill(pid, signal.SIGKILL)
+    assert (outcome.timed_out, outcome.output) == (True, "begun\n")
 
 
 def test_a_script_that_is_done_leaves_no_process_of_ours(shell: Shell) -> None:
@@ -309,14 +378,14 @@ def test_a_script_can_be_stopped_from_outside(shell: Shell) -> None:
     [command] = shell.commands
     token = command.partition("deepskills-")[2][:32]
     shell.backend.execute(stop_command(token))
-    thread.join(10)
+    thread.join(30)
     assert processes(mark) == []
     assert outcomes[0].exit_code == 143
 
     early = run_in_shell(call)
     next(early)
     early.send(str(shell.directory / "scripts/x.sh"))
-    step = early.send(b"sleep 9")
+    step = early.send(f"sleep {mark}".encode())
     assert isinstance(step, Execute)
     shell.backend.execute(step.stop)
     with pytest.raises(SkillsError, match="stopped before it started"):
@@ -367,27 +436,71 @@ def test_a_script_that_the_shell_does_not_have_is_copied(shell: Shell) -> None:
     assert shell.run("import os; print(len(os.environ['K']))", env={"K": "secret"}).output == "6\n"
 
 
+def test_only_what_was_read_and_checked_runs(shell: Shell, tmp_path: Path) -> None:
+    """Another file at the script's path, or one put there after it was read, does not run; what was read does."""
+    other = tmp_path / "other.py"
+    other.write_text("print('another file')")
+    shell.script_path = str(other)
+    assert shell.run("print('checked')").output == "checked\n"
+    assert shell.run("print('checked')", env={"KEY": "value-of-key"}).output == "checked\n"
+    shell.script_path = None
+    perform = shell.perform
+    for moment, env in ((ReadFile, {}), (ReadFile, {"KEY": "value-of-key"}), (WriteFiles, {"KEY": "value-of-key"})):
+
+        def swap(step: Step, moment: type = moment) -> Any:
+            reply = perform(step)
+            script = shell.directory / "scripts/run.py"
+            if isinstance(step, moment) and not script.is_symlink():
+                script.unlink()
+                script.symlink_to(other)
+            return reply
+
+        shell.perform = swap  # type: ignore[method-assign]
+        (shell.directory / "scripts/run.py").unlink(missing_ok=True)
+        assert shell.run("print('checked')", env=env).output == "checked\n"
+
+
 def test_paths_of_the_machine_work_too(tmp_path: Path) -> None:
     """A backend that is not virtual passes secrets by the machine's temporary directory."""
     shell = Shell(tmp_path, virtual=False)
-    assert shell.run("import os; print(len(os.environ['K']))", env={"K": "secret"}).output == "6\n"
+    script = "import os; print(len(os.environ['K']))"
+    assert shell.run(script, env={"K": "secret"}).output == "6\n"
     assert [path for path, _content in shell.written if path.startswith("/tmp/.deepskills-")] != []
+    # A skill that was installed by a link lies elsewhere than the backend says.
+    (tmp_path / "installed").symlink_to(shell.directory)
+    call = shell.call(script, env={"K": "secret"})
+    linked: Any = {**call.entry.skill, "path": f"{tmp_path}/installed/SKILL.md"}
+    modes: list[int] = []
+    perform = shell.perform
+
+    def watch(step: Step) -> Any:
+        reply = perform(step)
+        if isinstance(step, WriteFiles):
+            modes.extend(stat.S_IMODE(Path(path).parent.stat().st_mode) for path, _content in step.files)
+        return reply
+
+    shell.perform = watch  # type: ignore[method-assign]
+    assert shell.drive(run_in_shell(replace(call, entry=SkillEntry(linked, "/", "digest")))).output == "6\n"
+    assert modes == [0o700]
     assert litter(shell) == []
 
 
 def test_a_backend_that_fails_costs_the_call_and_leaves_nothing(shell: Shell) -> None:
     """Failures of a backend are told, masked, and what was written is removed."""
     perform = shell.perform
+    causes = iter([None, TimeoutError()])
 
     def fail_to_start(step: Step) -> Any:
         if isinstance(step, Execute) and step.seconds > 20:
-            raise SkillsError("the sandbox is gone")
+            raise SkillsError("the sandbox is gone") from next(causes)
         return perform(step)
 
     shell.perform = fail_to_start  # type: ignore[method-assign]
-    with pytest.raises(SkillsError, match="the sandbox is gone"):
-        shell.run("print(1)", env={"KEY": "value-of-key"})
-    assert len(shell.written) == 1
+    for _ in range(2):
+        assert litter(shell) == []
+        with pytest.raises(SkillsError, match="the sandbox is gone"):
+            shell.run("print(1)", env={"KEY": "value-of-key"})
+    assert len(shell.written) == 2
     # What the backend may still start finds this, and ends.
     [mark] = shell.temporary.glob("*/stop")
     mark.unlink()
@@ -428,7 +541,7 @@ def test_other_shells_run_the_same_command(shell: Shell) -> None:
         plan = run_in_shell(call)
         next(plan)
         plan.send(str(shell.directory / "scripts/x.sh"))
-        step = plan.send(b"")
+        step = plan.send(b"echo out; exit 3")
         assert isinstance(step, Execute)
         done = subprocess.run([program, "-c", step.command], capture_output=True, encoding="utf-8", check=False)
         assert done.stderr == ""

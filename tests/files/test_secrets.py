@@ -1,6 +1,7 @@
 """Secret values are masked in every form in which programs usually print them, and nothing else is."""
 
 import base64
+import html
 import json
 import re
 import time
@@ -21,6 +22,10 @@ FORMS: dict[str, Callable[[str], str]] = {
     "quoted for a path": urllib.parse.quote,
     "quoted for a form": urllib.parse.quote_plus,
     "quoted in lower case": lambda v: re.sub("%..", lambda m: m[0].lower(), urllib.parse.quote(v, safe="")),
+    "quoted by JavaScript": lambda v: urllib.parse.quote(v, safe="!'()*"),
+    "quoted by JavaScript for an address": lambda v: urllib.parse.quote(v, safe="!'()*;,/?:@&=+$#"),
+    "quoted for a page": html.escape,
+    "quoted by printf": lambda v: re.sub(r"([ '\"&])", r"\\\1", v),
     "base64": lambda v: base64.b64encode(v.encode()).decode(),
     "base64 for URLs": lambda v: base64.urlsafe_b64encode(v.encode()).decode(),
     "base64 without padding": lambda v: base64.b64encode(v.encode()).decode().rstrip("="),

@@ -2,9 +2,13 @@
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deepskills import read_skill, validate_skill
+from deepskills._format import reading
+from deepskills._format.fences import split_plain
 from deepskills._format.frontmatter import FrontmatterError, read_full_yaml, read_yaml
 from deepskills._format.text import clean
 from deepskills._format.yaml_plain import read_plain
@@ -169,3 +173,37 @@ def test_the_fast_way_is_the_one_that_is_taken() -> None:
     """`read_yaml` gives what the fast way gives, and says if characters were removed."""
     assert read_yaml("a: b\n") == ({"a": "b"}, Notes())
     assert read_yaml("a: b\x00\n") == ({"a": "b"}, Notes(cleaned=True))
+
+
+def test_plain_fences_are_found_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are split into frontmatter and body alike, the fast way and by looking for every odd fence."""
+    chance = random.Random(21)
+    ends = (
+        "---\n",
+        "---",
+        "--- \n",
+        "---\r\n",
+        "----\n",
+        "---# T\n",
+        "\n---\n",
+        "---\t\n",
+        "---\u200b\n",
+        "a---\n",
+        "",
+    )
+    inside = [
+        *("\n".join(chance.choices(LINES, k=chance.randint(0, 4))) for _ in range(600)),
+        "",
+        "a: b---c",
+        "a: b\rc",
+    ]
+    texts = [
+        f"{chance.choice(ends)}{text}{chance.choice(('', chr(10)))}{chance.choice(ends)}{chance.choice(ends)}Body.\n"
+        for text in inside
+    ]
+    texts += [f"---\n{text}\n---\nBody.\n" for text in (*inside, "a: " + "é" * 40_000, "a: " + "x" * 70_000)]
+    fast = [(read_skill(text, path="/s/a/SKILL.md"), validate_skill(text, path="/s/a/SKILL.md")) for text in texts]
+    assert sum(split_plain(text) is not None for text in texts) > 100, "the fast way is hardly tried"
+    monkeypatch.setattr(reading, "split_plain", lambda _text: None)
+    slow = [(read_skill(text, path="/s/a/SKILL.md"), validate_skill(text, path="/s/a/SKILL.md")) for text in texts]
+    assert [text for text, one, other in zip(texts, fast, slow, strict=True) if one != other] == []

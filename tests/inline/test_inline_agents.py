@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from deepagents import create_deep_agent
 from deepagents.backends import CompositeBackend
+from langchain.agents import create_agent
 
 from deepskills import InlineBackend, InlineSkill, SkillsManager, SkillsMiddleware
+from deepskills.extensions import SkillForks, SkillHooks, SkillModels, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, write_files
 
@@ -112,6 +114,55 @@ def test_a_function_that_raises_is_a_problem_of_its_skill_alone(mode: Mode, erro
     assert "failed" in problems[0]["message"]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_the_whole_frontmatter_works(mode: Mode) -> None:
+    """Arguments, visibility, tools, model, hooks and forks of a skill written in Python act as those of a file do."""
+    hook = {"matcher": "search_skills", "hooks": [{"type": "prompt", "prompt": "Mind the limits."}]}
+    skills = [
+        greeting(
+            name="rich",
+            body="Convert $file.",
+            arguments=["file"],
+            argument_hint="[file]",
+            when_to_use="Whenever a file is mentioned.",
+            allowed_tools=["search_skills"],
+            disallowed_tools=["list_skill_assets"],
+            model="small",
+            hooks={"PreToolUse": [hook]},
+        ),
+        greeting(name="users-own", disable_model_invocation=True),
+        greeting(name="models-own", user_invocable=False),
+        greeting(name="forked", body="Review it.", context="fork", agent="reviewer"),
+    ]
+    small = ScriptedChatModel(replies=[call_tools(("search_skills", {"query": "convert"})), "Done."])
+    reviewer = create_agent(ScriptedChatModel(replies=["Reviewed."]))
+    middleware = SkillsMiddleware(
+        backend=InlineBackend(skills),
+        sources=["/"],
+        slash_commands=True,
+        extra_tools=["search_skills", "list_skill_assets"],
+        extensions=[
+            ToolPolicy(mode="enforce"),
+            SkillModels({"small": small}),
+            SkillHooks(),
+            SkillForks(agents={"reviewer": reviewer}),
+        ],
+    )
+    talk = Conversation(mode, middleware)
+    forked, hidden = talk.call(load("forked"), load("users-own"))
+    assert forked.text == "Reviewed."
+    assert "only the user" in hidden.text.lower()
+    first = talk.model.requests[0]
+    assert "Whenever a file is mentioned." in first.system
+    assert "[file]" in first.system
+    assert "users-own" not in first.system
+    assert [skill["name"] for skill in middleware.slash_commands_for(talk.state)] == ["forked", "rich", "users-own"]
+    talk.say(call_tools(("load_skill", {"skill_name": "rich", "arguments": "a.csv"})))
+    assert "Convert a.csv." in small.requests[0].text
+    assert "list_skill_assets" not in small.requests[0].tools
+    assert "Mind the limits." in small.requests[1].text
+
+
 def test_a_thousand_are_discovered_as_fast_as_from_disk(tmp_path: Path) -> None:
     """The library's size costs no more in Python than on disk, functions included."""
     text = "word " * 400
@@ -125,9 +176,9 @@ def test_a_thousand_are_discovered_as_fast_as_from_disk(tmp_path: Path) -> None:
         best = 1e9
         for _ in range(3):
             manager = SkillsManager(backend=backend, sources=["/"])
-            started = time.perf_counter()
+            started = time.process_time()
             assert len(manager.list_skills()) == 1000
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.process_time() - started)
         return best
 
     assert seconds(InlineBackend(skills)) < seconds(disk(tmp_path))

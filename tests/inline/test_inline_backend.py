@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -185,16 +186,21 @@ def test_a_function_that_fails_is_an_error_of_its_file_alone(caplog: pytest.LogC
     def broken() -> str:
         raise ValueError("the notes are closed")
 
+    def exits() -> str:
+        sys.exit(1)
+
     wrong: Any = lambda: 42  # noqa: E731 - one of a row of functions
     skill = InlineSkill(
         "notes",
         "Takes notes.",
         absent,
-        files={"a.md": broken, "b.md": wrong, "c.md": lambda: "\ud800", "d.md": lambda: "fine"},
+        files={"a.md": broken, "b.md": wrong, "c.md": lambda: "\ud800", "d.md": lambda: "fine", "e.md": exits},
     )
     backend = CompositeBackend(default=InlineBackend([skill]), routes={})
     with caplog.at_level(logging.WARNING, "deepskills"):
-        answers = backend.download_files([f"/notes/{name}" for name in ("SKILL.md", "a.md", "b.md", "c.md", "d.md")])
+        answers = backend.download_files(
+            [f"/notes/{name}" for name in ("SKILL.md", "a.md", "b.md", "c.md", "d.md", "e.md")]
+        )
     errors = [answer.error or "" for answer in answers]
     assert "SKILL.md failed" in errors[0]
     assert "not_found" not in errors[0]
@@ -202,6 +208,7 @@ def test_a_function_that_fails_is_an_error_of_its_file_alone(caplog: pytest.LogC
     assert "returned int" in errors[2]
     assert "UTF-8" in errors[3]
     assert answers[4].content == b"fine"
+    assert "SystemExit: 1" in errors[5]
     assert "No such file or directory" in caplog.text
     assert "closed" in (backend.read("/notes/a.md").error or "")
     assert [match["path"] for match in backend.grep("fine").matches or ()] == ["/notes/d.md"]

@@ -67,12 +67,19 @@ def test_names_and_values_that_break_the_format_are_refused_when_the_skill_is_ma
         "file and directory, deep": lambda: make(files={"a/b/c/d": "x", "a/b": "x"}),
         "same path composed twice": lambda: make(files={"caf\u00e9.md": "x", "cafe\u0301.md": "x"}),
         "frontmatter value is an object": lambda: make(license=object()),
+        "frontmatter holds itself": lambda: make(hooks=_circle()),
         "frontmatter key twice": lambda: make(**{"allowed_tools": "a", "allowed-tools": "b"}),
         "two skills of one name": lambda: InlineBackend([make(), make()]),
         "one name in two spellings": lambda: InlineBackend([make(name="caf\u00e9"), make(name="cafe\u0301")]),
         "not a skill": lambda: InlineBackend(["a-skill"]),  # type: ignore[list-item]
     }
     assert [what for what, make_it in hostile.items() if not is_refused(make_it)] == []
+
+
+def _circle() -> list[object]:
+    circle: list[object] = []
+    circle.append(circle)
+    return circle
 
 
 async def _async_text() -> str:

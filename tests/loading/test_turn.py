@@ -130,15 +130,12 @@ def test_a_load_is_decided() -> None:
 
 
 def test_what_is_crowded_is_told() -> None:
-    """A load that needs the room of texts that linger says so, and so does one whose text may be left out."""
+    """It is told when texts that linger have no room beside what is loaded, and when a loaded text may be left out."""
     full = Standing(("beta",), {"beta": record("beta")}, lingering=60)
 
-    roomy, tight = (decide_load(ready("alpha"), full, Budgets(9, tokens)) for tokens in (260, 259))
     already = [decide_load(ready("beta", digest="old"), full, Budgets(9, tokens)) for tokens in (100, 99)]
 
-    assert isinstance(roomy, Loaded)
-    assert isinstance(tight, Loaded)
-    assert (roomy.crowds_out, tight.crowds_out) == (False, True)
+    assert [full.is_crowded(Budgets(9, tokens)) for tokens in (160, 159, None)] == [False, True, False]
     assert already == [AlreadyLoaded("beta"), AlreadyLoaded("beta", crowded=True)]
 
 

@@ -228,6 +228,8 @@ async def test_the_service_formats(sessions: Sessions) -> None:
         assert "```\na\n```" in whole
         assert "```" not in await service.format_skill_content(made.id, "alice", include_file_contents=False)
         assert await service.format_skill_content(got) == SkillFormatter.format_skill_content(got) == whole
+        (of_a_listing,) = await service.list_skills("alice")
+        assert await service.format_skill_content(of_a_listing, "alice") == whole
         light = await service.get_skill(made.id, "alice", contents=False)
         (listed,) = await service.list_skills("alice")
     assert "### `scripts/a.py`\n\n(1 bytes)" in SkillFormatter().format_skill_content(light)

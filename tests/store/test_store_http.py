@@ -451,7 +451,8 @@ def test_fifty_clients_at_once(url: str) -> None:
 
 def test_two_editors(api: Api) -> None:
     """Whoever sends the `ETag` that they know never overwrites what they do not: 412, with the present one."""
-    first = api("POST", "/skills", json=body())
+    first = api("POST", "/skills", json=body(files=[{"path": "old.md", "content": "old"}]))
+    file_id = first.json()["data"]["files"][0]["id"]
     path, known = f"/skills/{first.json()['data']['id']}", first.headers["etag"]
     assert api("GET", path).headers["etag"] == known
     second = api("PUT", path, json={"content": "# One\n"}, headers={"if-match": known})
@@ -465,6 +466,7 @@ def test_two_editors(api: Api) -> None:
         ("POST", f"{path}/files", {"json": {"path": "a.md", "content": "x"}}),
         ("POST", f"{path}/versions/{known.strip(chr(34))}/restore", {}),
         ("DELETE", path, {}),
+        ("DELETE", f"/skills/files/{file_id}", {}),
     ]
     for stale in (known, '"0"', f"W/{new}", "nonsense", f'{known}, "7777777"', '"' + "9" * 30 + '"'):
         for method, address, options in writes:
@@ -479,7 +481,13 @@ def test_two_editors(api: Api) -> None:
         assert answer.headers["etag"] == api("GET", path).headers["etag"]
     same = api("PUT", f"{path}/files/a.md", content=b"x", headers={"if-match": api("GET", path).headers["etag"]})
     assert same.headers["etag"] == api("GET", path).headers["etag"]
+    unchanged = api("PUT", f"{path}/files/old.md", content=b"old")
+    assert unchanged.headers["etag"] == api("GET", path).headers["etag"]
+    api.data("DELETE", f"/skills/files/{file_id}", headers={"if-match": f'"1", {unchanged.headers["etag"]}'})
     api.data("DELETE", path, headers={"if-match": "*"})
+    (deleted,) = api.data("GET", "/skills?deleted=true")
+    assert api.error("POST", f"{path}/restore", headers={"if-match": new}, code=412)["code"] == "stale"
+    api.data("POST", f"{path}/restore", headers={"if-match": f'{new}, "{deleted["revision"]}"'})
 
 
 def test_an_update_of_nothing(api: Api) -> None:

@@ -1,6 +1,7 @@
 """No request makes the server read, answer or wait more than it must, whoever sends it."""
 
 import asyncio
+import base64
 import io
 import json
 import stat
@@ -16,10 +17,12 @@ from uuid import uuid4
 import httpx
 import pytest
 from fastapi import FastAPI, Header
+from sqlalchemy import event
 from store_support import Sessions, draft, draft_with_files, seed, with_service
 from test_store_http import Api, body, make_app, serving
 
-from deepskills.store import SkillService, StoreLimits, create_skills_router
+from deepskills.store import SkillSchema, SkillService, StoreLimits, create_skills_router
+from deepskills.store._models import SkillShare, SkillTag
 
 MIB = 1024 * 1024
 SMALL = 20_000
@@ -69,6 +72,16 @@ def watched(address: str) -> Iterator[list[float]]:
         thread.join()
 
 
+def http_scope(method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return a request as a server tells an application of it."""
+    return {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "method": method,
+        "scheme": "http", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+        "server": ("test", 80), "client": ("test", 1),
+        "headers": [(key.encode(), value.encode()) for key, value in headers.items()],
+    }  # fmt: skip
+
+
 def asgi_request(app: FastAPI, method: str, path: str, headers: dict[str, str]) -> tuple[int, dict[str, str], int]:
     """Send a request whose body never comes, and return the status, the headers, and how often it was waited for."""
     reads = 0
@@ -82,12 +95,7 @@ def asgi_request(app: FastAPI, method: str, path: str, headers: dict[str, str]) 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "server": ("test", 80),
-        "client": ("test", 1), "headers": [(key.encode(), value.encode()) for key, value in headers.items()],
-    }  # fmt: skip
-    asyncio.run(app(scope, receive, send))
+    asyncio.run(app(http_scope(method, path, headers), receive, send))
     shown = {key.decode().lower(): value.decode() for key, value in sent[0]["headers"]}
     return sent[0]["status"], shown, reads
 
@@ -209,12 +217,58 @@ def test_answers_to_writes_are_light(any_sessions: Sessions) -> None:
         api.close()
 
 
+def answered(app: FastAPI, path: str) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """Return the headers and the pieces of the body that an application sends for a request of its owner."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(http_scope("GET", path, {"x-user": "alice"}), receive, send))
+    return dict(sent[0]["headers"]), [message.get("body", b"") for message in sent[1:]]
+
+
+def test_large_answers_come_in_pieces(any_sessions: Sessions) -> None:
+    """To write a large skill never takes one long step, however its text is escaped, and gives what was saved."""
+    texts = {"a.txt": "\x01\n" * MIB, "b.txt": '"\\周' * 200_000, "d.txt": ""}
+    binary = b"\xff\x00" * 100_000
+    files: dict[str, str | bytes] = {**texts, "c.bin": binary}
+    shown = {**texts, "c.bin": base64.b64encode(binary).decode()}
+    large = draft_with_files("report", files).model_copy(update={"content": "é\t" * 300_000})
+    (skill,) = seed(any_sessions, "alice", large)
+    app = open_app(any_sessions)
+    for address in (f"/api/v1/skills/{skill.id}", f"/api/v1/skills/{skill.id}/versions/{skill.revision}"):
+        headers, pieces = answered(app, address)
+        assert max(map(len, pieces)) < 2 * MIB
+        assert headers[b"content-type"] == b"application/json"
+        got = SkillSchema.model_validate(json.loads(b"".join(pieces))["data"])
+        assert got.content == large.content
+        assert {file.path: file.content for file in got.files or []} == shown
+
+
+def test_a_request_that_ends_early_is_not_a_failure(any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+    """A client that leaves in the middle of its body puts no error into the log."""
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(_message: Any) -> None:
+        pass
+
+    headers = {"x-user": "alice", "content-type": "application/json", "content-length": "100"}
+    asyncio.run(open_app(any_sessions)(http_scope("POST", "/api/v1/skills", headers), receive, send))
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_addresses_that_are_not_there(any_sessions: Sessions) -> None:
     """An unknown address below a skill is 404 in the envelope, a method that an address does not take 405."""
     with serving(make_app(any_sessions)) as address:
         api = Api(address)
         for path in ("nothing", "files/", "versions/1/2/3/4", "document/more", "versions/1/diff"):
-            for method in ("GET", "PUT", "POST", "PATCH"):
+            for method in ("GET", "PUT", "POST", "PATCH", "-"):
                 found = api(method, f"/skills/{uuid4()}/{path}")
                 assert (found.status_code, found.json()["success"]) in {(404, False), (405, False)}, (method, path)
         assert api.error("GET", f"/skills/{uuid4()}/nothing", code=404)["code"] == "not-found"
@@ -399,6 +453,42 @@ def test_a_listing_of_many_is_paged(any_sessions: Sessions) -> None:
                 break
             cursor = f"&cursor={answer['next_cursor']}"
         assert names == [f"skill-{number:03}" for number in range(120)]
-        for bad in ("limit=0", "limit=501", "cursor=x", "cursor=%00", "cursor=" + "a" * 3_000, "q=a&cursor=e30"):
+        hex_id = uuid4().hex
+        places = (
+            "[]",
+            "{}",
+            f'["a", 1e999, 1, "{hex_id}"]',
+            f'["a", 1, 1e999, "{hex_id}"]',
+            f'["a", "1", 1, "{hex_id}"]',
+        )
+        forged = [f"cursor={base64.urlsafe_b64encode(place.encode()).decode()}" for place in places]
+        malformed = ["limit=0", "limit=501", "cursor=x", "cursor=%00", "cursor=" + "a" * 3_000, "q=a&cursor=e30"]
+        for bad in (*malformed, *forged):
             assert api.error("GET", f"/skills?{bad}", code=422)["code"] == "invalid"
         api.close()
+
+
+def test_tags_and_groups_of_a_listing_are_read_as_values(any_sessions: Sessions) -> None:
+    """A page of skills with many tags and groups shows them all, and makes no object of each of their rows."""
+    groups: Any = {f"group-{number:03}": "write" if number % 2 else "read" for number in range(100)}
+    tags = [f"Tag {number}" for number in range(50)]
+    seed(any_sessions, "alice", *(draft(f"skill-{n}", tags=tags, shared_with=groups) for n in range(3)), draft("bare"))
+    made: list[object] = []
+
+    def note(target: object, _context: object) -> None:
+        made.append(target)
+
+    async def both(service: SkillService) -> list[list[Any]]:
+        return [await service.list_skills("alice", limit=10), await service.list_skills("alice", q="skill", limit=10)]
+
+    for table in (SkillTag, SkillShare):
+        event.listen(table, "load", note)
+    try:
+        listed, found = with_service(any_sessions, both)
+    finally:
+        for table in (SkillTag, SkillShare):
+            event.remove(table, "load", note)
+    assert made == []
+    assert [(skill.tags, skill.shared_with) for skill in listed] == [([], {}), *[(tags, groups)] * 3]
+    assert {skill.name: skill.tags for skill in found} == {f"skill-{n}": tags for n in range(3)}
+    assert list(SkillSchema.of(listed[1]).shared_with) == sorted(groups)

@@ -18,8 +18,8 @@ from deepskills.store import (
     SkillUpdate,
     UsageCount,
 )
+from deepskills.store._differences import MAX_LINES, difference
 from deepskills.store._history import FormerFile, FormerText
-from deepskills.store._versions import difference
 
 pytestmark = pytest.mark.anyio
 
@@ -114,6 +114,19 @@ async def test_differences_of_hostile_texts_are_quick() -> None:
     small = "".join(f"{n}\n" for n in range(20_000))
     changed = small.replace("10000\n", "changed\n")
     assert "@@ -9998,7 +9998,7 @@\n 9997\n" in difference({"f": small.encode()}, {"f": changed.encode()})
+
+
+async def test_no_more_is_compared_than_is_shown() -> None:
+    """A difference ends soon after the length that is asked for, and a file of too many lines is named alone."""
+    many = {f"{number:03}.md": b"a line\n" * 1_000 for number in range(50)}
+    cut = difference({}, many, 10_000)
+    assert 10_000 < len(cut) < 20_000
+    assert difference({}, many).startswith(cut)
+    endless = {"a.txt": b"x\n" * (MAX_LINES + 1), "b.txt": b"y\r\x0cz"}
+    assert difference({}, endless) == (
+        "Files /dev/null and b/a.txt differ, and have too many lines to be shown\n"
+        "--- /dev/null\n+++ b/b.txt\n@@ -0,0 +1 @@\n+y\r\x0cz\n\\ No newline at end of file\n"
+    )
 
 
 async def test_deleted_skills_come_back(sessions: Sessions) -> None:

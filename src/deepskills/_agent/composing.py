@@ -84,7 +84,7 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     standing = _seen(standing, [name for name in standing.loaded if name in shown or name in put_back])
     newly = [name for name in put_back if thread.section("told").get(name) != standing.records[name]["digest"]]
     update = _update(thread, put_back, newly, standing, [*lost, *off])
-    if newly or lost or prefix_changes:
+    if newly or lost or prefix_changes or standing.is_crowded(run.settings.budgets):
         gone = without_lingering(thread)
         if gone:
             update = merged(update, {"skills_context": {"texts": gone}})

@@ -5,7 +5,7 @@ twin `ax`, which calls `x` unless it is overridden; an extension with I/O overri
 
 Exceptions never end a run. `visibility`, `before_load`, `change_text` and `before_tool` judge, so they fail closed: the
 skill is hidden, the load, the text or the call refused. All other methods fail open, unless the extension sets
-`protective`. LangGraph's own exceptions (interrupts) pass through.
+`protective`. A result that means nothing is a failure too. LangGraph's own exceptions (interrupts) pass through.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,7 +76,10 @@ class Answer:
     """Changes of graph state that come with the answer, `messages` left out."""
 
     permits_call: bool = False
-    """Lets the model call `load_skill` for this skill once, even if only the user may start it."""
+    """Lets the model call `load_skill` for this skill once, even if only the user may start it.
+
+    That holds until the user's next message, and arguments that the user gave replace the model's.
+    """
 
 
 class SkillRun(Protocol):
@@ -102,7 +105,7 @@ class SkillRun(Protocol):
 
     @property
     def loaded(self) -> Sequence[LoadedSkill]:
-        """The skills in use, in load order."""
+        """The skills in use, in load order; one whose file is out of reach has `entry.is_read` unset."""
 
     @property
     def own_tools(self) -> frozenset[str]:
@@ -143,24 +146,25 @@ class SkillRun(Protocol):
         """Run a shell command through the backend.
 
         Raises:
-            SkillsError: If the backend cannot execute, fails, or does not answer in time.
+            SkillsError: If the backend cannot execute, fails, or does not answer in time; `TimeoutError` is its cause
+                in the last case, and the command may still run or be about to start.
         """
 
     async def aexecute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401, ASYNC109
         """Run a shell command through the backend, without blocking."""
 
-    def write_files(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Write files through the backend.
+    def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
+        """Write files through the backend; `for_shell` by the part of it that runs commands, wherever paths route to.
 
         Raises:
             SkillsError: If one cannot be written.
         """
 
-    async def awrite_files(self, files: Sequence[tuple[str, bytes]]) -> None:
+    async def awrite_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
         """Write files through the backend, without blocking."""
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
-        """Return the content of a skill's file, the path checked as by `load_skill_asset`.
+        """Return the content of a skill's file, the path checked as by `load_skill_asset` with all directories.
 
         Raises:
             SkillsError: If the path is refused, or the file is absent or cannot be read.
@@ -196,7 +200,7 @@ class SkillsHost(Protocol):
         """Return the run that a tool call or another hook belongs to, without blocking."""
 
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
-        """Return the skills in use, without I/O: only those whose files this process has read are returned."""
+        """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
 
 
 class SkillExtension:

@@ -11,6 +11,8 @@ from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel, Field
 
 from deepskills._agent.extending import searched_by_extensions
+from deepskills._agent.extension import ToolResult
+from deepskills._agent.extension_run import with_changes
 from deepskills._agent.run import Run
 from deepskills._agent.settings import Settings
 from deepskills._agent.visibility import shelf_of
@@ -94,11 +96,11 @@ class ExtraTools:
         """Return one tool; its sync and async calls perform the same plan."""
         settings, plan = self._settings, self._plans[name]
 
-        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
             return settings.perform(_answered(name, plan(run, **arguments), run), runtime)
 
-        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
             return await settings.aperform(_answered(name, plan(run, **arguments), run), runtime)
 
@@ -131,43 +133,43 @@ class ExtraTools:
         return words.found_skills(found, frozenset(shelf.hidden))
 
     def _list_assets(self, run: Run, skill_name: str) -> Plan[str]:
-        entry = yield from self._entry(run, skill_name)
-        assets = yield from list_assets(entry.skill, self._settings.asset_directories)
+        entry, closed = yield from self._entry(run, skill_name)
+        assets = yield from list_assets(entry.skill, self._settings.asset_directories, closed)
         if not assets.paths and not assets.notes:
             return words.no_files(entry.name)
         return "\n".join([*(f"- {path}" for path in assets.paths), *assets.notes])
 
     def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Plan[str]:
-        entry = yield from self._entry(run, skill_name)
-        return (yield from read_asset(entry.skill, relative_path, self._settings.asset_directories))
+        entry, closed = yield from self._entry(run, skill_name)
+        return (yield from read_asset(entry.skill, relative_path, self._settings.asset_directories, closed))
 
     def _script_path(self, run: Run, skill_name: str, script_name: str) -> Plan[str]:
-        entry = yield from self._entry(run, skill_name)
-        return (yield from script_path(entry.skill, script_name))
+        entry, closed = yield from self._entry(run, skill_name)
+        return (yield from script_path(entry.skill, script_name, closed=closed))
 
-    def _entry(self, run: Run, skill_name: str) -> Plan[SkillEntry]:
-        """Return a skill that the model may read: one it can see, or that is loaded."""
+    def _entry(self, run: Run, skill_name: str) -> Plan[tuple[SkillEntry, list[str]]]:
+        """Return a skill that the model may read, seen or loaded, and what below it belongs to one it may not."""
         shelf = yield from shelf_of(run)
-        entry = shelf.find(skill_name)
-        is_shown = shelf.find_visible(skill_name) is not None
-        if entry is None or not (is_shown or entry.name in run.thread.standing.loaded):
+        entry, loaded = shelf.find(skill_name), run.thread.standing.loaded
+        if entry is None or not (shelf.is_shown(entry) or entry.name in loaded):
             raise not_found_error(shelf.not_found(skill_name), list(shelf.problems), words.TRIED_AGAIN)
         refusals = yield from run.look.refusals([entry])
         if refusals:
             raise SkillsError(words.unreadable(skill_name, refusals[entry.name]))
-        return entry
+        return entry, shelf.closed_below(entry, loaded)
 
 
-def _answered(name: str, plan: Plan[str], run: Run) -> Plan[ToolMessage]:
+def _answered(name: str, plan: Plan[str], run: Run) -> Plan[ToolResult]:
     """Turn a plan's text, or what it raised, into the tool's answer."""
-    call_id = run.runtime.tool_call_id or ""
+    message = ToolMessage("", name=name, tool_call_id=run.runtime.tool_call_id or "", status="error")
     try:
-        text = yield from plan
+        message.content = yield from plan
+        message.status = "success"
     except GraphBubbleUp:
         raise
     except SkillsError as error:
-        return ToolMessage(f"Error: {error}", name=name, tool_call_id=call_id, status="error")
+        message.content = f"Error: {error}"
     except Exception as error:
         logger.exception("%s failed", name)
-        return ToolMessage(words.failed(name, error), name=name, tool_call_id=call_id, status="error")
-    return ToolMessage(text, name=name, tool_call_id=call_id)
+        message.content = words.failed(name, error)
+    return with_changes(message, run)

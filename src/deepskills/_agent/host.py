@@ -5,8 +5,8 @@ from typing import Any, cast
 
 from langgraph.runtime import get_runtime
 
-from deepskills._agent.extending import ExtensionRun, name_of
 from deepskills._agent.extension import LoadedSkill, SkillExtension, SkillRun
+from deepskills._agent.extension_run import ExtensionRun, name_of
 from deepskills._agent.run import Run, Shelf, is_user_invocable, loaded_skills
 from deepskills._agent.settings import Settings
 from deepskills._agent.thread import Thread
@@ -37,7 +37,7 @@ def extension_run(run: Run, extension: SkillExtension) -> SkillRun:
 
 
 def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]:
-    """Return the skills in use, as far as this process has read their files; no I/O."""
+    """Return the skills in use, if this process has looked at the sources of the thread; no I/O."""
     thread = Thread.of(state)
     catalog = settings.memory.catalogs.believed(thread.catalog)
     return loaded_skills(thread, catalog) if catalog is not None else []
@@ -52,7 +52,7 @@ def slash_menu(shelf: Shelf) -> list[dict[str, str]]:
             "argument_hint": as_text(entry.frontmatter.get("argument-hint")),
         }
         for entry in shelf.existing
-        if is_user_invocable(entry)
+        if is_user_invocable(entry) and "/" not in entry.name
     ]
 
 

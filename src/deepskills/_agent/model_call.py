@@ -1,6 +1,6 @@
 """One model call with skills: the request that goes out, a second try, and what comes back into state."""
 
-import hashlib
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from langgraph.types import Command
 from deepskills._agent.composing import Composition, compose, is_summary
 from deepskills._agent.discovery import log_problems
 from deepskills._agent.events import skill_event, tell
-from deepskills._agent.extending import change_request
+from deepskills._agent.extending import change_request, unusable
 from deepskills._agent.run import Run, usable
 from deepskills._agent.skill_tools import (
     DISCLOSED,
@@ -31,12 +31,13 @@ from deepskills._agent.skill_tools import (
     skills_in_use,
 )
 from deepskills._agent.turn_calls import LOAD_TOOL
-from deepskills._agent.updates import merged
+from deepskills._agent.updates import fingerprint, merged
 from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Failed, Plan
 from deepskills._errors import SkillsError
 from deepskills._format.problems import problem
 from deepskills._format.text import one_line
+from deepskills._prompt.catalog_list import LIST_WITHHELD
 from deepskills._prompt.section import Section, SectionInput
 from deepskills._types import ResourceMetadata
 
@@ -70,10 +71,15 @@ def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | No
 
 
 def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
-    """Return what a request begins with: the section, and a summary if there is one."""
-    first = next((message for message in messages if not isinstance(message, SystemMessage)), None)
-    summary = (first.id or "") if first is not None and is_summary(first) else ""
-    return {"section": hashlib.blake2b(section.encode(), digest_size=8).hexdigest(), "summary": summary}
+    """Return what a request begins with: the section, and a summary if there is one.
+
+    deepagents' summaries have no id, and two may have the same text: the message that follows tells them apart.
+    """
+    begins = list(itertools.islice((item for item in messages if not isinstance(item, SystemMessage)), 2))
+    summary = ""
+    if begins and is_summary(begins[0]):
+        summary = " ".join(message.id or fingerprint(str(message.text)) for message in begins)
+    return {"section": fingerprint(section), "summary": summary}
 
 
 def section_text(section: Section | None, run: Run, state: Mapping[str, Any]) -> str:
@@ -84,10 +90,11 @@ def section_text(section: Section | None, run: Run, state: Mapping[str, Any]) ->
     loaded = [name for name in state.get("skills_loaded") or () if isinstance(name, str)]
     resources: Mapping[str, list[ResourceMetadata]] = run.thread.resources
     errors = state.get("skills_load_errors")
+    sources = settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources
     return section.render(
         SectionInput(
             catalog=shelf.catalog,
-            sources=settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources,
+            sources=shelf.sources_to_show(sources),
             errors=[error for error in errors if isinstance(error, str)] if isinstance(errors, list) else [],
             loaded={name: resources.get(name, []) for name in loaded},
             hidden=shelf.hidden,
@@ -101,13 +108,15 @@ def _replaced_list(run: Run) -> str | None:
     for extension in run.settings.extensions:
         try:
             text = extension.catalog_list(run.known_shelf.visible)
+            if text is not None and not isinstance(text, str):
+                raise TypeError(unusable(text))  # noqa: TRY301 - a failure like any other
         except Exception as error:
             logger.exception("%s failed to replace the list of skills", type(extension).__name__)
             name, reason = type(extension).__name__, f"{type(error).__name__}: {error}"
             run.problems.append(
                 problem("extensions", "extension-failed", name=name, method="catalog_list", reason=reason)
             )
-            continue
+            text = LIST_WITHHELD if extension.protective else None
         if text is not None:
             return text
     return None

@@ -9,8 +9,9 @@ from langchain_core.messages import ToolMessage
 from langgraph.runtime import get_runtime
 from langgraph.types import Command
 
-from deepskills._agent.extending import after_tool, before_tool, overrides, tool_problems
+from deepskills._agent.extending import after_tool, before_tool, overrides
 from deepskills._agent.extension import LoadedSkill, Refuse, ToolResult
+from deepskills._agent.extension_run import tool_problems, with_changes
 from deepskills._agent.run import Run, usable
 from deepskills._agent.settings import Settings
 from deepskills._agent.skill_tools import Resolution, ToolSource, disclosed, include_names, resolved, skills_in_use
@@ -95,9 +96,7 @@ def _with_update(result: ToolResult, update: Mapping[str, Any]) -> ToolResult:
 
 
 def _refusal(request: ToolCallRequest, refused: Refuse, run: Run) -> ToolResult:
-    message = _error(request, call_refused(refused.reason))
-    update = merged(run.collected, tool_problems(run))
-    return Command(update=merged(update, {"messages": [message]})) if update else message
+    return with_changes(_error(request, call_refused(refused.reason)), run)
 
 
 def hidden_tool(request: ToolCallRequest, settings: Settings) -> Plan[str | None]:

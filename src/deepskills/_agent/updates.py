@@ -51,27 +51,28 @@ def unload_mark(name: str) -> dict[str, Any]:
 def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: Trigger) -> dict[str, Any]:
     """Return the update of a load whose text `message` carries."""
     prepared, name = outcome.prepared, outcome.prepared.name
-    user = thread.user_message
     record: LoadRecord = {
         **record_of(prepared),
         "text": fingerprint(str(message.text)),
         "message": message.id or "",
         "trigger": trigger,
-        "turn": (user.id or "") if user is not None else "",
+        "turn": thread.turn,
     }
     step = current_step()
     if step:
         record["step"] = step
     if outcome.relies_on:
         record["relies_on"] = list(outcome.relies_on)
-    texts: dict[str, Any] = {message.id or "": {"skill": name}}
-    if outcome.crowds_out:
-        texts.update(without_lingering(thread))
     return {
         "skills_loaded": [name],
         "skill_resources": {name: prepared.inventory.resources},
         "skills_load_records": {name: record},
-        "skills_context": {"texts": texts, "told": {name: None}, "loads": {name: None}, "permits": {name: None}},
+        "skills_context": {
+            "texts": {message.id or "": {"skill": name}},
+            "told": {name: None},
+            "loads": {name: None},
+            "permits": {name: None},
+        },
         "messages": [message],
     }
 

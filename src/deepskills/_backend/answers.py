@@ -8,6 +8,7 @@ from deepskills._backend.routes import has_own, routed_parts
 
 _NO_CONTENT = "file_not_found: the backend gave no content and no error"
 _NO_ANSWER = "the backend gave no answer for this file"
+_BYTES = (bytes, bytearray, memoryview)
 
 
 def listing(answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
@@ -63,7 +64,7 @@ def _file(path: str, item: object) -> File:
     content, error = item.content, getattr(item, "error", None)
     if error:
         return File(path, error=str(error))
-    if isinstance(content, bytes | bytearray | memoryview):
+    if isinstance(content, _BYTES):
         return File(path, bytes(content))
     return File(path, error=_NO_CONTENT if content is None else f"the backend gave {type(content).__name__}, not bytes")
 

@@ -35,7 +35,9 @@ class ReadFiles:
 class WriteFiles:
     """Write files, each a path and its content, in one batch."""
 
-    files: tuple[tuple[str, bytes], ...]
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)
+    for_shell: bool = False
+    """Whether only the part of the backend that runs commands may get them, wherever their paths route to."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class WaitFor:
 # Replies.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A file or directory; the path has no slash at the end."""
 
@@ -135,7 +137,7 @@ Unfit: TypeAlias = Literal["not-a-file", "too-large"]
 """Why a file was not opened: it is a FIFO, socket, device or directory, or it is larger than the limit."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class File:
     """A file's content, or why it could not be read."""
 

@@ -2,7 +2,8 @@
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
 
 from deepskills._backend.calls import File, Nature
@@ -38,28 +39,31 @@ def real_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
 
 def natures(backend: object, paths: Iterable[str]) -> dict[str, Nature]:
     """Return what lies at each path, links followed; other backends' paths, and what cannot be seen, are left out."""
-    found: dict[str, Nature] = {}
+    return {path: Nature(stat.S_ISREG(seen.st_mode), seen.st_size) for path, seen in _seen(backend, paths)}
+
+
+def _seen(backend: object, paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+    local_path = partial(_path_below, backend) if _is_filesystem(backend) else partial(_local_path, backend)
     for path in paths:
-        local = _local_path(backend, path)
+        local = local_path(path)
         if local is None:
             continue
         try:
-            seen = os.stat(local)  # noqa: PTH116 - a Path for each of 10,000 files costs more than the call
+            yield path, os.stat(local)  # noqa: PTH116 - a Path for each of 10,000 files costs more than the call
         except (OSError, ValueError):
             # The backend has its own words for what is missing or denied.
             continue
-        found[path] = Nature(stat.S_ISREG(seen.st_mode), seen.st_size)
-    return found
 
 
 def unfit_files(backend: object, paths: Iterable[str], max_bytes: int) -> dict[str, File]:
     """Return the files that must not be opened: FIFOs, sockets and devices, which may hang, and what is too large."""
     found: dict[str, File] = {}
-    for path, nature in natures(backend, paths).items():
-        if not nature.is_regular and not _is_directory(backend, path):
+    for path, seen in _seen(backend, paths):
+        if stat.S_ISREG(seen.st_mode):
+            if seen.st_size > max_bytes:
+                found[path] = too_large(path, seen.st_size, max_bytes)
+        elif not stat.S_ISDIR(seen.st_mode):  # for a directory backends have an error of their own
             found[path] = File(path, error="it is not a regular file", unfit="not-a-file")
-        elif nature.is_regular and nature.size > max_bytes:
-            found[path] = too_large(path, nature.size, max_bytes)
     return found
 
 
@@ -69,19 +73,17 @@ def too_large(path: str, size: int, max_bytes: int) -> File:
     return File(path, error=error, unfit="too-large", size=size)
 
 
-def _is_directory(backend: object, path: str) -> bool:
-    """Whether a directory lies there, for which backends have an error of their own."""
-    local = _local_path(backend, path)
-    return local is not None and os.path.isdir(local)  # noqa: PTH112 - as above
-
-
 def _local_path(backend: object, path: str) -> str | None:
     part, own_path = routed(backend, path)
     if isinstance(part, PathsOfThisMachine):
         return own_path
     if not _is_filesystem(part):
         return None
-    return os.path.join(part.cwd, own_path.lstrip("/") if part.virtual_mode else own_path)  # noqa: PTH118 - as above
+    return _path_below(part, own_path)
+
+
+def _path_below(backend: "FilesystemBackend", path: str) -> str:
+    return os.path.join(backend.cwd, path.lstrip("/") if backend.virtual_mode else path)  # noqa: PTH118 - as above
 
 
 def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:

@@ -105,7 +105,7 @@ async def answer(call: Call, backend: Backend, limit: float | None) -> Reply:
 def _is_awaited(call: Call, backend: Backend, limit: float | None) -> bool:
     """Whether the backend's async method is used: always if there is no other, and where it needs no thread."""
     plain, native = _METHODS[type(call)]
-    if isinstance(call, Execute):
+    if isinstance(call, Execute) or (isinstance(call, WriteFiles) and call.for_shell):
         parts: list[object] = [shell_of(backend)]
     elif not hasattr(backend, native):
         return False
@@ -127,8 +127,16 @@ def _list(call: ListDirectory, backend: Backend) -> Reply:
 
 
 def _write(call: WriteFiles, backend: Backend) -> Reply:
-    refusal = only_async(backend, _paths(call), "upload_files")
-    return to_written(call, backend.upload_files(list(call.files))) if refusal is None else Failed(refusal)
+    target = _target(call, backend)
+    if target is None:
+        return Failed(NO_SHELL)
+    refusal = only_async(target, _paths(call), "upload_files")
+    return to_written(call, target.upload_files(list(call.files))) if refusal is None else Failed(refusal)
+
+
+def _target(call: WriteFiles, backend: Backend) -> Backend:
+    """Return what writes files: the whole backend, or the shell in it; `None` if that is wanted and there is none."""
+    return shell_of(backend) if call.for_shell else backend
 
 
 def _read(call: ReadFiles, backend: Backend) -> Reply:
@@ -196,7 +204,10 @@ async def _alist(call: ListDirectory, backend: Backend) -> Reply:
 
 
 async def _awrite(call: WriteFiles, backend: Backend) -> Reply:
-    return to_written(call, await backend.aupload_files(list(call.files)))
+    target = _target(call, backend)
+    if target is None:
+        return Failed(NO_SHELL)
+    return to_written(call, await target.aupload_files(list(call.files)))
 
 
 async def _aread(call: ReadFiles, backend: Backend) -> Reply:

@@ -134,7 +134,8 @@ class Catalogs:
         if catalog is None:
             catalog = Catalog(entries, sources)
             self._by_entries.put(key, catalog)
-            self._made.put(self._digest(catalog.record), value=True)
+            if all(entry.is_read for entry in entries):
+                self._made.put(self._digest(catalog.record), value=True)
             self.believe(catalog.record, catalog)
         return catalog
 
@@ -211,7 +212,7 @@ class Catalogs:
         kept = {key: frontmatter[key] for key in _RESTRICTING if key in frontmatter}
         harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
         bare: SkillMetadata = {**skill, "allowed_tools": [], "metadata": harmless}  # type: ignore[typeddict-item]
-        return SkillEntry(bare, source, digest, kept), False
+        return SkillEntry(bare, source, digest, kept, is_read=False), False
 
 
 def _key(record: object) -> tuple[object, ...] | None:

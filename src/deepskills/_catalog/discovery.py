@@ -62,11 +62,12 @@ class _Search:
             return []
         if reply.error:
             self._note_incomplete(path, reply.error)
-        own = next((e for e in reply.entries if e.name == SKILL_FILE and not e.is_directory), None)
+        files = [entry for entry in reply.entries if not entry.is_directory]
+        own = next((entry for entry in files if entry.name == SKILL_FILE), None)
         if own is not None:
             self.files[own.path] = True
             return []
-        self.misnamed += [e.path for e in reply.entries if e.name.lower() == SKILL_FILE.lower() and not e.is_directory]
+        self.misnamed += [entry.path for entry in files if entry.name.lower() == SKILL_FILE.lower()]
         below = [entry for entry in reply.entries if entry.is_directory and entry.name not in PASSED_OVER]
         kept = self._bounded(below)
         if deepest:

@@ -29,6 +29,9 @@ class SkillEntry:
     frontmatter: Mapping[str, Any] = field(default_factory=dict)
     """Frontmatter that the library or an extension acts on: text, lists and mappings, bounded in size."""
 
+    is_read: bool = True
+    """Whether this process has read the file; if not, nobody can tell what the skill allows, forbids or asks for."""
+
     @property
     def name(self) -> str:
         """The skill's name."""

@@ -36,7 +36,7 @@ KEPT_KEYS = frozenset(
 _OVERHEAD = 600
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What one file says. Shared by whoever asks; nobody may change it."""
 
@@ -91,12 +91,12 @@ class Readings:
     def _made(self, path: str, content: bytes, digest: str) -> Reading:
         reading = read_skill(content, path=path)
         kept = {key: value for key, value in reading.frontmatter.items() if key in self.keys and value is not None}
-        problems = list(reading.problems)
+        problems = tuple(reading.problems)
         while kept and _size(kept) > MAX_KEPT_CHARACTERS:
             largest = max(kept, key=lambda key: _size(kept[key]))
             del kept[largest]
-            problems.append(problem(path, "frontmatter-key-too-large", key=largest))
-        return Reading(reading.metadata, tuple(problems), digest, kept)
+            problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
+        return Reading(reading.metadata, problems, digest, kept)
 
 
 def _moved(reading: Reading, path: str) -> Reading:

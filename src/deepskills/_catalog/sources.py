@@ -73,7 +73,9 @@ def lies_under(path: str, directory: str) -> bool:
     """Whether `path` is inside `directory`, going by the text of both."""
     root = tidy(directory).rstrip("/") + "/"
     path = path.replace("\\", "/")
-    return path.startswith(root) and path != root and ".." not in path[len(root) :].split("/")
+    if not path.startswith(root) or path == root:
+        return False
+    return ".." not in path or ".." not in path[len(root) :].split("/")
 
 
 def parent(path: str) -> str:

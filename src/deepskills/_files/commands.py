@@ -8,12 +8,14 @@ for a command line travels as the same text in a file, which the command reads a
 
 import base64
 import binascii
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from deepskills._errors import SkillsError
+from deepskills._files.shell_text import END, RUN, START, STOP, filled
 
 MAX_COMMAND_BYTES = 16_000
 """Longest command line; what is longer travels in a file."""
@@ -23,6 +25,9 @@ MAX_ARGUMENT_BYTES = 131_000
 
 MAX_ARGUMENTS_BYTES = 1_000_000
 """Most that all arguments and variables may hold together."""
+
+MAX_KEPT_BYTES = 36_000
+"""Most that is kept of each end of the output: both in base64 fit into the 100,000 bytes that shells usually return."""
 
 GRACE_SECONDS = 15
 """How long after its time limit a command may take to end the script and to report."""
@@ -59,9 +64,12 @@ class Job:
 
     token: str
     script: str
+    digest: str
+    """SHA-256 of the script's content, as it was read and checked."""
+
     interpreters: Sequence[Sequence[str]]
     arguments: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     seconds: int = 60
     keep: int = 10_000
     """How many bytes of output are kept at each end."""
@@ -75,23 +83,41 @@ class Job:
 
     def text(self) -> str:
         """Return the shell text that runs the script and reports, for a command line or a job file."""
-        replaced = {
-            "@TOKEN@": self.token,
-            "@DIRECTORY@": _work_directory(self.token),
-            "@SECONDS@": str(self.seconds),
-            "@KEEP@": str(self.keep),
-            "@SCRIPT@": '"$_ds_job"/' + shlex.quote(self.copied_as) if self.copied_as else shlex.quote(self.script),
-        }
-        text = _RUN
-        for mark, value in replaced.items():
-            text = text.replace(mark, value)
-        # Last, for they hold text of others.
-        arguments = " ".join(shlex.quote(argument) for argument in self.arguments)
-        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items())
-        before, _, rest = text.partition("@ARGUMENTS@")
-        between, _, rest = rest.partition("@INTERPRETERS@")
-        then, _, rest = rest.partition("@EXPORTS@")
-        return f"{before}{arguments}{between}{_choice(self.interpreters)}{then}{exports}{rest}"
+        script = '"$_ds_job"/' + shlex.quote(self.copied_as) if self.copied_as else shlex.quote(self.script)
+        return filled(
+            RUN,
+            **_marks_of(self.token),
+            SECONDS=str(self.seconds),
+            KEEP=str(self.keep),
+            SCRIPT=script,
+            PRESENT='[ -f "$_ds_script" ]' if self.copied_as else _is_present('"$_ds_script"', self.digest),
+            ARGUMENTS=" ".join(shlex.quote(argument) for argument in self.arguments),
+            INTERPRETERS=_choice(self.interpreters),
+            EXPORTS="".join(f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items()),
+        )
+
+
+def _marks_of(token: str) -> dict[str, str]:
+    """Return what stands in every command of a job."""
+    return {
+        "TOKEN": token,
+        "LIMIT": str(int(token[:12], 16) | 1 << 48),
+        "DIRECTORY": f'"${{TMPDIR:-/tmp}}/deepskills-{token}"',
+        "PLACES": _job_places(token),
+    }
+
+
+def _is_present(quoted_path: str, digest: str) -> str:
+    """Return a condition: the file that a shell has at a path is the one that was read and checked.
+
+    Another backend may serve that path, or somebody may have put another file or a link there since.
+    """
+    sums = " || ".join(f"{program} <{quoted_path}" for program in _DIGEST_PROGRAMS)
+    return f"[ -f {quoted_path} ] && case $({sums}) in *{digest}*) ;; *) false ;; esac"
+
+
+_DIGEST_PROGRAMS = ("sha256sum", "shasum -a 256", "openssl dgst -sha256")
+"""Programs that print the SHA-256 of their input; a shell with none of them runs a copy of the script."""
 
 
 def _choice(programs: Sequence[Sequence[str]]) -> str:
@@ -101,10 +127,6 @@ def _choice(programs: Sequence[Sequence[str]]) -> str:
         for words in programs
     ]
     return "el".join(branches) + "else _ds_fail no-interpreter\nfi\n"
-
-
-def _work_directory(token: str) -> str:
-    return f'"${{TMPDIR:-/tmp}}/deepskills-{token}"'
 
 
 def job_directories(token: str, *, is_virtual: bool) -> tuple[str, ...]:
@@ -121,13 +143,14 @@ def _job_places(token: str) -> str:
     return f"./.deepskills-{token} ./tmp/.deepskills-{token} /.deepskills-{token} /tmp/.deepskills-{token}"
 
 
-def prepare_command(token: str, script: str) -> str:
+def prepare_command(token: str, script: str, digest: str) -> str:
     """Return the command that makes directories which only their owner can read, before secrets are written there.
 
     It says whether the shell has the script; `is_absent` reads that.
     """
-    absent = f"[ -f {shlex.quote(script)} ] || printf 'deepskills-%s absent\\n' {token}"
-    return f"mkdir -m 700 ./.deepskills-{token} /tmp/.deepskills-{token} 2>/dev/null; {absent}"
+    present = f"{{ {_is_present(shlex.quote(script), digest)}; }} 2>/dev/null"
+    absent = f"{present} || printf 'deepskills-%s absent\\n' {token}"
+    return f"for _ds_job in {_job_places(token)}; do mkdir -m 700 $_ds_job; done 2>/dev/null; {absent}"
 
 
 def is_absent(output: str, token: str) -> bool:
@@ -137,7 +160,7 @@ def is_absent(output: str, token: str) -> bool:
 
 def start_command(token: str) -> str:
     """Return the command that reads the job file, removes it, and runs what it says."""
-    return _START.replace("@PLACES@", _job_places(token)).replace("@TOKEN@", token)
+    return filled(START, **_marks_of(token))
 
 
 def stop_command(token: str, *, may_start: bool = True) -> str:
@@ -145,16 +168,8 @@ def stop_command(token: str, *, may_start: bool = True) -> str:
 
     A job that may yet start is left a mark, so that it does not.
     """
-    marks = {
-        "@PLACES@": _job_places(token),
-        "@TOKEN@": token,
-        "@DIRECTORY@": _work_directory(token),
-        "@MARK@": ': >"$_ds_dir/stop"' if may_start else 'rmdir "$_ds_dir"',
-    }
-    text = _END + _STOP
-    for mark, value in marks.items():
-        text = text.replace(mark, value)
-    return text
+    mark = ': >"$_ds_dir/stop"' if may_start else 'rmdir "$_ds_dir"'
+    return filled(END + STOP, **_marks_of(token), MARK=mark)
 
 
 def remove_command(token: str) -> str:
@@ -213,121 +228,12 @@ _FAILURES: dict[str, Failure] = {name: name for name in ("no-script", "no-interp
 
 
 def _decoded(text: str) -> bytes:
-    letters = "".join(text.split())
+    """Return what base64 says, as far as it goes: a backend may have cut it, and said so in words."""
+    letters = "".join(_BASE64.match(text)[0].split())  # type: ignore[index]  # it matches anything
     try:
         return base64.b64decode(letters[: len(letters) // 4 * 4], validate=True)
     except (binascii.Error, ValueError):
         return b""
 
 
-_START = r"""for _ds_job in @PLACES@; do [ -r "$_ds_job/job" ] && break; done
-_ds_text=$(cat "$_ds_job/job" 2>/dev/null)
-rm -f ./.deepskills-@TOKEN@/job "$_ds_job/job"
-if [ -z "$_ds_text" ]; then
-  rm -rf @PLACES@ 2>/dev/null
-  printf '\ndeepskills-%s report failure no-job\n' @TOKEN@
-else
-  _ds_places='@PLACES@'
-  eval "$_ds_text"
-fi
-"""
-"""Reads the job file and removes it before anything else happens."""
-
-_END = r"""_ds_each() {
-  kill -"$1" -- "-$_ds_pid" 2>/dev/null || kill -"$1" "$_ds_pid" 2>/dev/null
-  for _ds_proc in $(grep -l 'DEEPSKILLS_RUN=@TOKEN@' /proc/[0-9]*/environ 2>/dev/null); do
-    _ds_proc=${_ds_proc#/proc/}
-    kill -"$1" "${_ds_proc%/environ}" 2>/dev/null
-  done
-  for _ds_proc in /proc/[0-9]*; do
-    { read -r _ds_line <"$_ds_proc/stat"; } 2>/dev/null || continue
-    _ds_line=${_ds_line##*) }
-    _ds_line=${_ds_line#* * * }
-    [ "${_ds_line%% *}" = "$_ds_pid" ] && kill -"$1" "${_ds_proc#/proc/}" 2>/dev/null
-  done
-}
-_ds_end() {
-  _ds_each TERM
-  for _ds_try in 1 2 3 4 5 6 7 8 9 10; do kill -0 -- "-$_ds_pid" 2>/dev/null || break; sleep 0.1 || sleep 1; done
-  for _ds_try in 1 2 3; do _ds_each KILL; done
-}
-"""
-"""Ends the script's process group, its session, and whatever carries its mark in the environment."""
-
-_STOP = r"""_ds_dir=@DIRECTORY@
-rm -rf @PLACES@ 2>/dev/null
-if mkdir -m 700 "$_ds_dir" 2>/dev/null; then
-  @MARK@
-else
-  for _ds_try in 1 2 3 4 5 6 7 8 9 10; do [ -s "$_ds_dir/pid" ] && break; [ -d "$_ds_dir" ] || exit 0; sleep 0.1; done
-  read -r _ds_pid <"$_ds_dir/pid" && _ds_end
-  for _ds_try in 1 2 3 4 5 6 7 8 9 10; do [ -d "$_ds_dir" ] || exit 0; sleep 0.1; done
-  rm -rf "$_ds_dir"
-fi 2>/dev/null
-:
-"""
-"""A job that starts later finds its directory taken, and ends; one whose shell was killed is cleaned up after."""
-
-_RUN = (
-    r"""unset _ds_pid
-_ds_dir=@DIRECTORY@
-_ds_fail() {
-  [ "$1" = no-room ] || rm -rf "$_ds_dir"
-  [ -z "$_ds_places" ] || rm -rf $_ds_places 2>/dev/null
-  printf '\ndeepskills-%s report failure %s\n' @TOKEN@ "$1"
-  exit 0
-}
-"""
-    + _END
-    + r"""_ds_mask=$(umask)
-umask 077
-if ! mkdir "$_ds_dir" 2>/dev/null; then
-  [ -e "$_ds_dir/stop" ] && _ds_fail stopped
-  _ds_fail no-room
-fi
-trap '[ -z "$_ds_pid" ] || _ds_end; rm -rf "$_ds_dir" $_ds_places; exit 143' HUP INT TERM
-mkfifo "$_ds_dir/pipe" "$_ds_dir/a" "$_ds_dir/b" || _ds_fail no-room
-umask "$_ds_mask"
-export PATH
-_ds_script=@SCRIPT@
-[ -f "$_ds_script" ] || _ds_fail no-script
-set -- "$_ds_script" @ARGUMENTS@
-@INTERPRETERS@_ds_group=$(command -v setsid)
-_ds_perl=$(command -v perl)
-head -c @KEEP@ <"$_ds_dir/a" >"$_ds_dir/head" 2>/dev/null & _ds_r1=$!
-tail -c @KEEP@ <"$_ds_dir/b" >"$_ds_dir/tail" 2>/dev/null & _ds_r2=$!
-(trap '' PIPE; tee "$_ds_dir/a" "$_ds_dir/b" <"$_ds_dir/pipe" 2>/dev/null | wc -c >"$_ds_dir/total") & _ds_r3=$!
-(
-trap - HUP INT TERM
-@EXPORTS@export DEEPSKILLS_RUN=@TOKEN@
-if [ -n "$_ds_group" ]; then exec "$_ds_group" "$@"
-elif [ -n "$_ds_perl" ]; then exec "$_ds_perl" -e 'setpgrp(0,0); exec @ARGV; exit 127' "$@"
-else exec "$@"; fi
-) >"$_ds_dir/pipe" 2>&1 </dev/null & _ds_pid=$!
-echo "$_ds_pid" >"$_ds_dir/pid"
-(
-trap 'kill "$_ds_nap" 2>/dev/null; exit 0' TERM
-_ds_n=0
-while [ "$_ds_n" -lt @SECONDS@ ]; do
-  sleep 1 & _ds_nap=$!
-  wait "$_ds_nap"
-  [ -d "$_ds_dir" ] || exit 0
-  _ds_n=$((_ds_n + 1))
-done
-: >"$_ds_dir/late"
-_ds_end
-) >/dev/null 2>&1 </dev/null & _ds_watch=$!
-wait "$_ds_pid" 2>/dev/null; _ds_code=$?
-wait "$_ds_r1" "$_ds_r2" "$_ds_r3" 2>/dev/null
-_ds_late=0
-if [ -e "$_ds_dir/late" ]; then _ds_late=1; else kill "$_ds_watch" 2>/dev/null; fi
-wait "$_ds_watch" 2>/dev/null
-printf '\ndeepskills-%s report %d %d %d\n' @TOKEN@ "$_ds_code" "$_ds_late" "$(cat "$_ds_dir/total")"
-base64 <"$_ds_dir/head"
-printf 'deepskills-%s tail\n' @TOKEN@
-base64 <"$_ds_dir/tail"
-printf 'deepskills-%s end\n' @TOKEN@
-rm -rf "$_ds_dir" $_ds_places
-"""
-)
-"""Runs the script, keeps both ends of its output, and reports."""
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*=*")

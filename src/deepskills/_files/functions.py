@@ -18,12 +18,27 @@ def call_function(function: Callable[..., Any], given: Sequence[object], seconds
 
 
 def _finished(function: Callable[..., Any], given: Sequence[object]) -> Any:  # noqa: ANN401 - whatever it returns
-    value = function(*given)
+    value = _called(function, given)
     return asyncio.run(_waited(value)) if inspect.isawaitable(value) else value
 
 
+def _called(function: Callable[..., Any], given: Sequence[object]) -> Any:  # noqa: ANN401 - whatever it returns
+    """Return what a function returns; one that wants to end the process, as scripts do, has only failed."""
+    try:
+        return function(*given)
+    except SystemExit as error:
+        raise _exited(error) from error
+
+
+def _exited(error: SystemExit) -> RuntimeError:
+    return RuntimeError(f"it called exit({error.code!r})")
+
+
 async def _waited(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it returns
-    return await value
+    try:
+        return await value
+    except SystemExit as error:
+        raise _exited(error) from error
 
 
 async def acall_function(function: Callable[..., Any], given: Sequence[object], seconds: float | None) -> Any:  # noqa: ANN401
@@ -34,6 +49,6 @@ async def acall_function(function: Callable[..., Any], given: Sequence[object], 
     """
     async with asyncio.timeout(seconds):
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-            return await function(*given)
-        value = await asyncio.wrap_future(in_thread(function, *given))
-        return await value if inspect.isawaitable(value) else value
+            return await _waited(function(*given))
+        value = await asyncio.wrap_future(in_thread(_called, function, given))
+        return await _waited(value) if inspect.isawaitable(value) else value

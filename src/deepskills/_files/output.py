@@ -1,5 +1,6 @@
 """A script's output as a model reads it: text, without secrets, its head and tail within a limit. Pure."""
 
+import itertools
 import signal
 
 from deepskills._files.secrets import Secrets
@@ -11,6 +12,9 @@ MIN_OUTPUT = 200
 _REPLACEMENT = "\ufffd"
 _BINARY_SHARE = 5
 """Output is binary if more than one character in this many is not text."""
+
+_BYTES_PER_CHARACTER = 4
+"""The longest character in UTF-8."""
 
 _NOTE = "\n[... about {cut:,} of {total:,} bytes of output are left out here ...]\n"
 
@@ -35,7 +39,8 @@ def shown_output(head: bytes, tail: bytes, total: int, secrets: Secrets, limit: 
             return start
     else:
         start, end = secrets.mask(_readable(head)), secrets.mask(_readable(tail))
-        start, end = start[: max(0, len(start) - secrets.longest)], end[secrets.longest :]
+        start = start[: len(start) - _length_with_breaks(start[::-1], secrets.longest)]
+        end = end[_length_with_breaks(end, secrets.longest) :]
         start, end = start.rstrip(_REPLACEMENT), end.lstrip(_REPLACEMENT)
     half = (limit - len(_NOTE.format(cut=total, total=total))) // 2
     start, end = start[:half], end[-half:]
@@ -46,7 +51,15 @@ def shown_output(head: bytes, tail: bytes, total: int, secrets: Secrets, limit: 
 def masked_text(text: str, secrets: Secrets, limit: int) -> str:
     """Return a text that a user's code or a backend gave, cleaned, masked and bounded as output is."""
     data = text.encode(errors="replace")
-    return shown_output(data, b"", len(data), secrets, limit)
+    keep = _BYTES_PER_CHARACTER * (limit + secrets.longest)
+    head, tail = (data[:keep], data[-keep:]) if len(data) > 2 * keep else (data, b"")
+    return shown_output(head, tail, len(data), secrets, limit)
+
+
+def _length_with_breaks(text: str, count: int) -> int:
+    """Return how far the first `count` characters reach if line breaks, which masking looks across, do not count."""
+    places = (place for place, character in enumerate(text, 1) if character not in "\r\n")
+    return next(itertools.islice(places, count - 1, None), len(text)) if count else 0
 
 
 def is_binary(data: bytes) -> bool:

@@ -4,9 +4,10 @@ A plan yields one step at a time, is sent what came of it, and returns an outcom
 as `SkillsError`. Who drives the plan decides whether steps block.
 """
 
+import hashlib
 import secrets as random
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from deepskills._catalog.entries import SkillEntry
@@ -16,6 +17,7 @@ from deepskills._files.commands import (
     GRACE_SECONDS,
     JOB_FILE,
     MAX_COMMAND_BYTES,
+    MAX_KEPT_BYTES,
     Failure,
     Job,
     Report,
@@ -43,6 +45,9 @@ MAX_COPIED_FILES = 50
 MAX_COPIED_BYTES = 4_000_000
 """How large all of them may be together; what would be more stays behind."""
 
+RUNNER_GRACE_SECONDS = 5
+"""How long after its time limit a runner may take to end a script and to answer."""
+
 _FAILURES: dict[Failure, str] = {
     "no-script": "The shell of the backend does not have the script {script}, and a copy did not arrive there.",
     "no-interpreter": "The shell of the backend has none of the programs that run {script}: {programs}.",
@@ -67,9 +72,9 @@ class Execute:
 
 @dataclass(frozen=True)
 class WriteFiles:
-    """Write files through the backend."""
+    """Write files where the shell of the backend finds them, and nowhere else: they may hold secrets."""
 
-    files: tuple[tuple[str, bytes], ...]
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)
     stop: str = ""
     """The command that removes them, for when nobody waits any more."""
 
@@ -88,6 +93,8 @@ class ReadFile:
 
     entry: SkillEntry
     relative_path: str
+    stop: str = ""
+    """The command that removes what was prepared before, for when nobody waits any more."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class CallFunction:
     """Call a function of the operator's, sync or async; gives what it returns."""
 
     function: Callable[..., Any]
-    given: tuple[Any, ...]
+    given: tuple[Any, ...] = field(repr=False)
     seconds: float | None = None
 
 
@@ -129,7 +136,7 @@ class ScriptCall:
     entry: SkillEntry
     script_name: str
     arguments: Sequence[str]
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     seconds: int
     max_output: int
     other_files: Sequence[str] = ()
@@ -159,11 +166,12 @@ def run_in_shell(call: ScriptCall) -> ScriptPlan[Outcome]:
     job = Job(
         token=_token(),
         script=path,
+        digest=hashlib.sha256(content).hexdigest(),
         interpreters=interpreters(call.relative_path, content),
         arguments=call.arguments,
         env=call.env,
         seconds=call.seconds,
-        keep=call.max_output // 2 + secrets.longest,
+        keep=min(call.max_output // 2 + secrets.longest, MAX_KEPT_BYTES),
     )
     is_virtual = path != f"{parent(call.entry.path).rstrip('/')}/{call.relative_path}"
     command = job.command()
@@ -184,15 +192,17 @@ def _token() -> str:
     return random.token_hex(16)
 
 
-def _run_from_files(job: Job, call: ScriptCall, content: bytes, *, is_virtual: bool) -> ScriptPlan[Report]:
+def _run_from_files(
+    job: Job, call: ScriptCall, content: bytes, *, is_virtual: bool, must_copy: bool = False
+) -> ScriptPlan[Report]:
     """Run a job whose text, and whose script if the shell does not have it, the backend writes to files."""
     remove = remove_command(job.token)
-    prepared = yield Execute(prepare_command(job.token, job.script), GRACE_SECONDS, remove)
-    absent = is_absent(prepared.output, job.token)
+    prepared = yield Execute(prepare_command(job.token, job.script, job.digest), GRACE_SECONDS, remove)
+    absent = must_copy or is_absent(prepared.output, job.token)
     copies: list[tuple[str, bytes]] = []
     if absent:
         job = replace(job, copied_as=f"copy/{call.relative_path}")
-        copies = yield from _copies(call, content)
+        copies = yield from _copies(call, content, remove)
     failure: SkillsError | None = None
     for directory in job_directories(job.token, is_virtual=is_virtual or absent):
         files = [(f"{directory}/{path}", data) for path, data in [*copies, (JOB_FILE, job.text().encode())]]
@@ -201,12 +211,17 @@ def _run_from_files(job: Job, call: ScriptCall, content: bytes, *, is_virtual: b
         except SkillsError as error:
             failure = failure or error
         else:
-            return (yield from _report(job, start_command(job.token)))
+            report = yield from _report(job, start_command(job.token))
+            if report.failure == "no-script" and not absent:
+                # It was changed since the shell was asked.
+                again = replace(job, token=_token())
+                return (yield from _run_from_files(again, call, content, is_virtual=is_virtual, must_copy=True))
+            return report
     yield from _quietly(remove)
     raise SkillsError(f"The files that the script needs could not be written: {failure}")
 
 
-def _copies(call: ScriptCall, content: bytes) -> ScriptPlan[list[tuple[str, bytes]]]:
+def _copies(call: ScriptCall, content: bytes, stop: str) -> ScriptPlan[list[tuple[str, bytes]]]:
     """Return the script and as many of the skill's other files as are read and fit, for it may use them."""
     copies = [(f"copy/{call.relative_path}", content)]
     room = MAX_COPIED_BYTES
@@ -214,7 +229,7 @@ def _copies(call: ScriptCall, content: bytes) -> ScriptPlan[list[tuple[str, byte
         if path == call.relative_path:
             continue
         try:
-            data: bytes = yield ReadFile(call.entry, path)
+            data: bytes = yield ReadFile(call.entry, path, stop)
         except SkillsError:
             # The script may do without; if not, it says so.
             continue
@@ -228,8 +243,9 @@ def _report(job: Job, command: str) -> ScriptPlan[Report]:
     stop = stop_command(job.token)
     try:
         response = yield Execute(command, job.seconds + GRACE_SECONDS, stop)
-    except SkillsError:
-        yield from _quietly(stop)
+    except SkillsError as error:
+        is_late = isinstance(error.__cause__, TimeoutError)
+        yield from _quietly(stop_command(job.token, may_start=is_late))
         raise
     report = read_report(response.output, job.token)
     if report is None:
@@ -258,7 +274,7 @@ def run_by_function(call: ScriptCall, runner: Callable[..., Any]) -> ScriptPlan[
     check_arguments(call.arguments, call.env)
     path: str = yield LocateScript(call.entry, call.script_name)
     given = (call.entry.name, path, list(call.arguments), dict(call.env), call.seconds)
-    response = yield CallFunction(runner, given, call.seconds + GRACE_SECONDS)
+    response = yield CallFunction(runner, given, call.seconds + RUNNER_GRACE_SECONDS)
     output, code = getattr(response, "output", None), getattr(response, "exit_code", None)
     if not isinstance(output, str) or not (code is None or isinstance(code, int)):
         raise SkillsError(f"The runner returned {type(response).__name__}, not an ExecuteResponse.")

@@ -1,6 +1,7 @@
 """Masking of secret values in a script's output, in every form in which programs usually print them. Pure."""
 
 import base64
+import html
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,9 @@ _TELLING_HEX = 8
 
 _BASE64_BITS = 6
 _BYTE_BITS = 8
+_SHELL_SPECIAL = re.compile(r"[^\w%+./:=@-]")
+"""What shells write with a backslash where they quote no other way, as `printf %q` does."""
+
 _LINE_BREAKS = re.compile(r"[\r\n]")
 
 
@@ -96,16 +100,22 @@ def _pieces(value: str) -> Iterator[str]:
 
 
 def _escaped(piece: str) -> Iterator[str]:
-    """Yield a value as addresses, JSON, Python and shells write it."""
+    """Yield a value as addresses, pages, JSON, Python and shells write it."""
     for quoted in (quote(piece, safe=""), quote(piece), quote_plus(piece), quote_plus(piece, safe="/")):
         yield quoted
         yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), quoted)
+    # JavaScript's encodeURIComponent and encodeURI.
+    yield quote(piece, safe="!'()*")
+    yield quote(piece, safe="!'()*;,/?:@&=+$#")
+    yield html.escape(piece)
+    yield html.escape(piece, quote=False)
     yield json.dumps(piece)[1:-1]
     yield json.dumps(piece, ensure_ascii=False)[1:-1]
     yield repr(piece)[1:-1]
     yield ascii(piece)[1:-1]
     yield piece.replace("'", "'\\''")
     yield piece.replace("'", "'\"'\"'")
+    yield _SHELL_SPECIAL.sub(r"\\\g<0>", piece)
 
 
 def _base64_inside(data: bytes) -> Iterator[str]:

@@ -8,6 +8,9 @@ from deepskills._types import MAX_FRONTMATTER_BYTES
 MAX_GLUED_CHECKED = 16 * 1024
 """How many characters are tried as YAML to tell a fence with a heading glued to it from text in quotes."""
 
+MAX_PLAIN_LENGTH = MAX_FRONTMATTER_BYTES // 4
+"""How many characters are frontmatter of an allowed size, whatever they are."""
+
 _STRAY = (
     "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0"  # control characters and the no-break space
     "\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f"  # what has no width
@@ -38,6 +41,19 @@ def closing_fence(text: str, start: int, furthest: int) -> tuple[re.Match[str] |
         if not is_whole_yaml(before) and is_whole_yaml(after):
             return whole, False
     return glued, True
+
+
+def split_plain(text: str) -> tuple[str, str] | None:
+    """Return what is between the fences and what comes after them, for a file without anything odd about either."""
+    if not text.startswith("---\n"):
+        return None
+    end = text.find("\n---", 3, MAX_PLAIN_LENGTH)
+    if end < 0 or not text.startswith("\n---\n", end):
+        return None
+    raw = text[4 : end + 1]
+    if "\r" in raw or "\t" in raw or "---" in raw or "\u2028" in raw or "\u2029" in raw:
+        return None
+    return raw, text[end + 5 :]
 
 
 def to_lf(text: str) -> str:

@@ -7,6 +7,9 @@ from deepskills._format.yaml_tree import MAX_DEPTH, MAX_EVENTS, FrontmatterError
 
 __all__ = ["MAX_DEPTH", "FrontmatterError", "Notes", "Tree", "as_text", "is_whole_yaml", "read_yaml"]
 
+NOTHING_UNUSUAL = Notes()
+"""The notes of most files, shared by them."""
+
 
 def read_yaml(text: str) -> tuple[Tree, Notes]:
     """Return what `text` says and what was unusual about it.
@@ -18,7 +21,7 @@ def read_yaml(text: str) -> tuple[Tree, Notes]:
     is_cleaned = cleaned != text
     plain = read_plain(cleaned)
     if plain is not None:
-        return plain, Notes(cleaned=is_cleaned)
+        return plain, Notes(cleaned=True) if is_cleaned else NOTHING_UNUSUAL
     return read_full_yaml(cleaned, is_cleaned=is_cleaned)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from deepskills._errors import SkillFormatError
 from deepskills._format import names as _naming
-from deepskills._format.fences import FENCE, STRAY_CHARACTER, closing_fence, end_of_preamble, to_lf
-from deepskills._format.frontmatter import FrontmatterError, Notes, Tree, as_text, read_yaml
+from deepskills._format.fences import FENCE, STRAY_CHARACTER, closing_fence, end_of_preamble, split_plain, to_lf
+from deepskills._format.frontmatter import NOTHING_UNUSUAL, FrontmatterError, Notes, Tree, as_text, read_yaml
 from deepskills._format.problems import listed, problem, quoted
 from deepskills._format.text import one_line
 from deepskills._types import (
@@ -25,11 +25,15 @@ from deepskills._types import (
 SPECIFIED_FIELDS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
 """The frontmatter keys that the Agent Skills specification knows."""
 
+_TEXT_FIELDS = ("name", "description", "license", "compatibility")
+_NESTED = (list, dict)
+_BYTES = (bytes, bytearray, memoryview)
+
 FALLBACK_NAME = "unnamed-skill"
 """The name of a skill that has none and is in no directory."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SkillReading:
     """What a `SKILL.md` says, and what is wrong with it."""
 
@@ -110,6 +114,8 @@ class _Listed:
 class _Reader:
     """One reading of one file: collects problems on the way."""
 
+    __slots__ = ("_has_odd_fence", "_path", "_problems", "_strict")
+
     def __init__(self, path: str) -> None:
         self._path = str(path)
         self._problems: list[SkillProblem] = []
@@ -145,7 +151,7 @@ class _Reader:
         if isinstance(content, str):
             _check_size(_utf8_length(content))
             text = content
-        elif isinstance(content, bytes | bytearray | memoryview):
+        elif isinstance(content, _BYTES):
             raw = bytes(content)
             _check_size(len(raw))
             text = self._decode_bytes(raw)
@@ -170,6 +176,9 @@ class _Reader:
 
     def _split(self, text: str) -> tuple[str, str]:
         """Return what is between the fences, its line ends made LF, and what comes after them."""
+        plain = split_plain(text)
+        if plain is not None:
+            return plain
         start = end_of_preamble(text)
         opening = FENCE.match(text, start)
         if opening is None:
@@ -210,13 +219,13 @@ class _Reader:
             return {}
         if not isinstance(tree, dict):
             raise _Refusal("frontmatter-not-mapping", found="a list" if isinstance(tree, list) else "plain text")
-        unknown = [key for key in tree if key not in SPECIFIED_FIELDS]
-        if unknown:
+        if not tree.keys() <= SPECIFIED_FIELDS:
+            unknown = [key for key in tree if key not in SPECIFIED_FIELDS]
             self._report_strict("unknown-field", keys=_Listed(unknown))
         return tree
 
     def _report_notes(self, notes: Notes) -> None:
-        if not self._has_odd_fence and not any(vars(notes).values()):
+        if not self._has_odd_fence and (notes is NOTHING_UNUSUAL or not any(vars(notes).values())):
             return
         for code, names in (
             ("yaml-repaired", notes.repaired),
@@ -239,21 +248,20 @@ class _Reader:
             self._report_strict("comment-misplaced")
 
     def _metadata(self, frontmatter: dict[str, Tree]) -> SkillMetadata:
-        fields = {key: frontmatter.get(key) for key in ("name", "description", "license", "compatibility")}
-        not_text = [key for key, value in fields.items() if isinstance(value, list | dict)]
+        fields = {key: frontmatter.get(key) for key in _TEXT_FIELDS}
+        not_text = [key for key, value in fields.items() if isinstance(value, _NESTED)]
         if not_text:
             self._report("field-not-text", keys=listed(not_text))
-        texts = {key: as_text(value).strip() for key, value in fields.items()}
-        name = self._name(texts["name"])
-        if not texts["description"]:
+        given, description, license_text, compatibility = map(as_text, fields.values())
+        name = self._name(given.strip())
+        if not description.strip():
             raise _Refusal("description-missing")
         return SkillMetadata(
             path=self._path,
             name=name,
-            description=self._bounded("description", texts["description"], fields, MAX_DESCRIPTION_LENGTH),
-            license=texts["license"] or None,
-            compatibility=self._bounded("compatibility", texts["compatibility"], fields, MAX_COMPATIBILITY_LENGTH)
-            or None,
+            description=self._bounded("description", description, MAX_DESCRIPTION_LENGTH),
+            license=license_text.strip() or None,
+            compatibility=self._bounded("compatibility", compatibility, MAX_COMPATIBILITY_LENGTH) or None,
             metadata=self._properties(frontmatter.get("metadata")),
             allowed_tools=self._allowed_tools(frontmatter.get("allowed-tools")),
         )
@@ -274,12 +282,13 @@ class _Reader:
             self._report("name-directory-mismatch", name=quoted(name), directory=quoted(one_line(directory)))
         return name
 
-    def _bounded(self, key: str, text: str, fields: dict[str, Tree], limit: int) -> str:
+    def _bounded(self, key: str, given: str, limit: int) -> str:
+        text = given.strip()
         if len(text) > limit:
             self._report(f"{key}-too-long", length=len(text))
-        elif len(as_text(fields[key])) > limit:
+        elif len(given) > limit:
             # Only white space is beyond the limit; other readers count it.
-            self._report_strict(f"{key}-too-long", length=len(as_text(fields[key])))
+            self._report_strict(f"{key}-too-long", length=len(given))
         return text[:limit]
 
     def _properties(self, tree: Tree) -> dict[str, str]:
@@ -288,7 +297,7 @@ class _Reader:
         if not isinstance(tree, dict):
             self._report("metadata-not-mapping")
             return {}
-        not_text = [key for key, value in tree.items() if isinstance(value, list | dict)]
+        not_text = [key for key, value in tree.items() if isinstance(value, _NESTED)]
         if not_text:
             self._report("metadata-value-not-text", keys=listed(not_text))
         return {key: as_text(value) for key, value in tree.items() if value is not None}

@@ -34,10 +34,13 @@ def generate_skill_md(
     given = [key for key in ("name", "description") if key in extra]
     if given:
         raise SkillFormatError(f"Pass {' and '.join(given)} as arguments, not in additional_fields.")
-    frontmatter = _as_tree({"name": name, "description": description, **extra}, "frontmatter")
-    if not isinstance(frontmatter, dict):
-        raise SkillFormatError("There is no name and no description.")
-    text = "---\n" + "".join(f"{line}\n" for line in _mapping_lines(frontmatter, "")) + "---\n" + body
+    try:
+        frontmatter = _as_tree({"name": name, "description": description, **extra}, "frontmatter")
+        if not isinstance(frontmatter, dict):
+            raise SkillFormatError("There is no name and no description.")
+        text = "---\n" + "".join(f"{line}\n" for line in _mapping_lines(frontmatter, "")) + "---\n" + body
+    except RecursionError:
+        raise SkillFormatError("The frontmatter is nested too deep, or holds itself. Keep it flat.") from None
     _check(text, frontmatter, body)
     return text
 

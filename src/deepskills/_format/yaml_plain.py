@@ -17,7 +17,7 @@ _LINE = re.compile(
     rf"|'(?P<single>[^'{_NOT_TEXT}]*+)'"
     # A plain scalar starts with a character that means nothing to YAML, and holds neither `: ` nor ` #`.
     r"|(?P<bare>[A-Za-z0-9_(/$+\u00a1-\u2027\u202f-\ud7ff]"
-    rf"(?:[^:#{_NOT_TEXT}]|:(?![ \n]|\Z)|(?<! )#)*+)"
+    rf"[^:#{_NOT_TEXT}]*+(?:(?::(?![ \n]|\Z)|(?<! )#)[^:#{_NOT_TEXT}]*+)*+)"
     r") *+| *+)(?:\n|\Z)"
 )
 

@@ -59,6 +59,10 @@ class Standing:
         records = {key: record for key, record in self.records.items() if key not in gone}
         return Standing(tuple(name for name in self.loaded if name not in gone), records, self.lingering)
 
+    def is_crowded(self, budgets: Budgets) -> bool:
+        """Whether there is no room beside what is loaded for the texts of unloaded skills."""
+        return budgets.tokens is not None and self.tokens + self.lingering > budgets.tokens
+
     def is_over(self, budgets: Budgets) -> bool:
         """Whether more is loaded than there is room for."""
         return len(self.loaded) > budgets.skills or (budgets.tokens is not None and self.tokens > budgets.tokens)

@@ -43,9 +43,6 @@ class Loaded:
     relies_on: tuple[str, ...] = ()
     """Skills whose unload earlier in the turn made room for it."""
 
-    crowds_out: bool = False
-    """Whether texts of unloaded skills have to leave the request for it."""
-
 
 @dataclass(frozen=True)
 class AlreadyLoaded:

@@ -51,14 +51,13 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
     others = standing.tokens - (standing.size(name) if is_loaded else 0)
     if budgets.tokens is not None and others + prepared.tokens > budgets.tokens:
         return OverBudget(prepared.entry, prepared.tokens, standing, "tokens")
-    crowds_out = budgets.tokens is not None and others + prepared.tokens + standing.lingering > budgets.tokens
     after = standing.with_load(name, record_of(prepared))
-    return Loaded(prepared, after, updated=is_loaded and is_changed, crowds_out=crowds_out)
+    return Loaded(prepared, after, updated=is_loaded and is_changed)
 
 
 def is_other(arguments: str, record: LoadRecord | None) -> bool:
     """Whether a load asks for other arguments than those of the load before; none means the same again."""
-    return bool(arguments) and record is not None and record.get("arguments", "") != arguments
+    return bool(arguments.strip()) and record is not None and record.get("arguments", "") != arguments
 
 
 def record_of(prepared: Prepared) -> LoadRecord:
@@ -137,7 +136,7 @@ def decide_in_turn(prepared: Prepared, so_far: TurnSoFar, before: Standing, budg
             kept = kept.with_load(name, before.records[name])
     if not kept.is_over(budgets):
         return outcome
-    return Loaded(outcome.prepared, outcome.standing, outcome.updated, so_far.unloaded, outcome.crowds_out)
+    return Loaded(outcome.prepared, outcome.standing, outcome.updated, so_far.unloaded)
 
 
 def loads_to_undo(standing: Standing, budgets: Budgets) -> list[str]:

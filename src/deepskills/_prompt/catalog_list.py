@@ -16,6 +16,9 @@ from deepskills._types import ResourceMetadata
 LOADED_STATUS = " [Loaded]"
 """Marks a loaded skill in the list."""
 
+LIST_WITHHELD = "(The list of skills cannot be shown at the moment.)"
+"""Stands in place of the list where what decides about it has failed."""
+
 MIN_CAP = 12
 """Shortest common length of descriptions; with less they say nothing, and names stand alone."""
 

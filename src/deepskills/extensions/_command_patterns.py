@@ -8,6 +8,7 @@ or a code page could take for one is covered by no pattern, whether it is quoted
 import re
 import unicodedata
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 _OPERATORS = frozenset(";&|<>`")
 _UNJUDGED = re.compile(
@@ -22,6 +23,9 @@ _TOKEN = re.compile(
     r"|\$(?![\"'])"  # neither $'...' nor $"..."
     r"|#"
 )
+_MAX_EXPANDED = 256
+"""Longest word with a wildcard that is compared; a longer one could be anything."""
+
 _QUOTES_OF_SOME_SHELL = frozenset("‘’‚‛“”„")
 
 
@@ -56,13 +60,13 @@ class CommandPattern:
         return command == self.start or (self.is_open and command.startswith(f"{self.start} "))
 
     def could_match(self, command: object) -> bool:
-        """Whether a command could run what the pattern names; in doubt it could."""
+        """Whether a command could run what the pattern names: its words occur, in their order; in doubt it could."""
         if not self.is_known or not isinstance(command, str) or not is_plain(command) or not self.start:
             return True
         if set("'\"\\$") & set(command):
             return True
-        program = _base_name(self.start.split(" ")[0])
-        return any(_base_name(word) == program for word in command.replace("=", " ").split(" "))
+        words = iter(command.replace("=", " ").split(" "))
+        return all(any(_could_be(word, wanted) for word in words) for wanted in self.start.split(" ") if wanted)
 
 
 def is_plain(command: str) -> bool:
@@ -86,6 +90,15 @@ def _is_harmless(command: str) -> bool:
     ):
         return False
     return not any(set(unicodedata.normalize("NFKC", c)) & (_OPERATORS | set("$'\"\\")) for c in characters)
+
+
+def _could_be(word: str, wanted: str) -> bool:
+    """Whether a shell could make a wanted word of this one, by its path or by what it expands to."""
+    expands = set("*?[{") & set(word)
+    if expands & set("[{") or (expands and len(word) > _MAX_EXPANDED):
+        return True
+    is_same = fnmatchcase if expands else str.__eq__
+    return is_same(_base_name(wanted), _base_name(word))
 
 
 def _base_name(word: str) -> str:

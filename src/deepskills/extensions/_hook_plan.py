@@ -28,6 +28,9 @@ CHUNK_CHARACTERS = 60_000
 MAX_RESPONSE_CHARACTERS = 100_000
 """How much of a tool's answer a command is given."""
 
+CANNOT_START = 126
+"""Exit code of a shell for what it cannot run, such as a command in a directory that it does not know."""
+
 ASYNC_HANDLER = "its handler is async; run the agent with ainvoke or astream"
 TOO_LARGE = f"the call is over {MAX_INPUT_CHARACTERS:,} characters"
 
@@ -115,13 +118,14 @@ def command_lines(hook: Hook, directory: str, given: str) -> Sequence[str]:
     """
     place = shlex.quote(directory)
     limited = _LIMITED.format(seconds=hook.timeout, command=shlex.quote(hook.value))
-    prepared = f"cd {place} && export SKILL_DIR={place} CLAUDE_SKILL_DIR={place}"
+    prepared = f"cd {place} || exit {CANNOT_START}; export SKILL_DIR={place} CLAUDE_SKILL_DIR={place}"
     if len(given) <= CHUNK_CHARACTERS:
-        return [f"{prepared} && printf %s {shlex.quote(given)} | {{ {limited}; }}"]
+        return [f"({prepared}; printf %s {shlex.quote(given)} | {{ {limited}; }})"]
     file = f"/tmp/deepskills-hook-{uuid4().hex}"  # noqa: S108 - random, and for its owner alone
     pieces = [given[start : start + CHUNK_CHARACTERS] for start in range(0, len(given), CHUNK_CHARACTERS)]
-    last = f"({prepared} && {{ {limited}; }} < {file}); code=$?; rm -f {file}; exit $code"
-    return [*(f"umask 077; printf %s {shlex.quote(piece)} >> {file}" for piece in pieces), last]
+    failed = f"{{ rm -f {file}; exit {CANNOT_START}; }}"
+    last = f"(({prepared}; {{ {limited}; }} < {file}); code=$?; rm -f {file}; exit $code)"
+    return [*(f"(umask 077; printf %s {shlex.quote(piece)} >> {file} || {failed})" for piece in pieces), last]
 
 
 def _finished(reply: object) -> object:

@@ -8,6 +8,7 @@ from typing import Any
 from langgraph.errors import GraphBubbleUp
 
 from deepskills import SkillRun, SkillsError
+from deepskills._backend.making import needs_loop
 from deepskills._backend.steps import aperform, perform
 from deepskills._backend.threads import in_thread
 from deepskills._files.commands import GRACE_SECONDS
@@ -29,8 +30,12 @@ logger = logging.getLogger("deepskills")
 
 async def acan_execute(run: SkillRun) -> bool:
     """Whether the backend runs commands, asked in a thread: a user's function may have to make the backend first."""
-    # A function that needs the event loop is called on it then.
-    return await asyncio.wrap_future(in_thread(lambda: run.can_execute)) or run.can_execute
+    try:
+        return await asyncio.wrap_future(in_thread(lambda: run.can_execute))
+    except RuntimeError as error:
+        if not needs_loop(error):
+            raise
+        return run.can_execute
 
 
 def drive(plan: ScriptPlan[Outcome], run: SkillRun) -> Outcome:
@@ -48,7 +53,7 @@ def _perform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each step has 
         case Execute(command, seconds):
             return run.execute(command, seconds)
         case WriteFiles(files):
-            return run.write_files(files)
+            return run.write_files(files, for_shell=True)
         case LocateScript(entry, script_name):
             return run.script_path(entry, script_name)
         case ReadFile(entry, path):
@@ -69,11 +74,11 @@ async def _aperform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each st
         case Execute(command, seconds):
             return await _or_stop(run.aexecute(command, seconds), step.stop, run)
         case WriteFiles(files):
-            return await _or_stop(run.awrite_files(files), step.stop, run, waits=True)
+            return await _or_stop(run.awrite_files(files, for_shell=True), step.stop, run, waits=True)
         case LocateScript(entry, script_name):
             return await run.ascript_path(entry, script_name)
-        case ReadFile(entry, path):
-            return await run.aread_file(entry, path)
+        case ReadFile(entry, path, stop):
+            return await _or_stop(run.aread_file(entry, path), stop, run)
         case AskForShell():
             return await acan_execute(run)
         case CallFunction(function, given, limit):
@@ -102,13 +107,14 @@ async def _or_stop(step: Coroutine[Any, Any, Any], stop: str, run: SkillRun, *, 
             await asyncio.wait({task}, timeout=GRACE_SECONDS)
         if not task.cancel() and not task.cancelled():
             task.exception()
-        await _end(stop, run)
+        if stop:
+            await _end(stop, run)
         raise
 
 
 async def _end(stop: str, run: SkillRun) -> None:
-    """Run a command that ends a script, in a thread of its own: the usual ones may all wait for scripts."""
+    """Run a command that ends a script."""
     try:
-        await asyncio.wait_for(asyncio.wrap_future(in_thread(run.execute, stop, GRACE_SECONDS)), GRACE_SECONDS)
+        await asyncio.wait_for(run.aexecute(stop, GRACE_SECONDS), GRACE_SECONDS)
     except (SkillsError, TimeoutError) as error:
         logger.warning("A script of a cancelled run could not be ended: %s", type(error).__name__)

@@ -52,8 +52,8 @@ UNLOAD_TOOL = "unload_skill"
 REFUSES = 2
 """Exit code by which a command refuses a call."""
 
-CANNOT_TELL = frozenset({None, 124, 125, 126, 127})
-"""Exit codes of a command that timed out or did not start, and none at all."""
+CANNOT_TELL = frozenset({124, 125, 126, 127, 137, 143})
+"""Exit codes of a command that timed out, did not start or was killed."""
 
 MAX_REASON_CHARACTERS = 2_000
 MAX_SAID_CHARACTERS = 8_000
@@ -177,10 +177,12 @@ class SkillHooks(SkillExtension):
         directory = yield Directory(entry)
         for command in command_lines(hook, directory, as_json(entry, hook, request, result)):
             response = yield Execute(command, hook.timeout + _BACKSTOP_SECONDS)
+            if _cannot_tell(response.exit_code):
+                break
         output = clean(str(response.output)).strip()[:MAX_REASON_CHARACTERS]
         if response.exit_code == REFUSES:
             return output or "it gave no reason"
-        if response.exit_code in CANNOT_TELL:
+        if _cannot_tell(response.exit_code):
             raise SkillsError(f"its command did not start or did not end within {hook.timeout} seconds: {output[:200]}")
         if response.exit_code != 0:
             logger.warning("A hook of skill %r ended with exit code %s: %s", entry.name, response.exit_code, output)
@@ -231,14 +233,20 @@ def _newest_calls(state: Mapping[str, Any]) -> list[str]:
 
 
 def _has_earlier(hook: Hook, request: ToolCallRequest) -> bool:
-    """Whether an earlier call of the same turn is the one that the hook runs for."""
-    newest = next((item for item in reversed(request.state["messages"]) if isinstance(item, AIMessage)), None)
-    for call in newest.tool_calls if newest is not None else ():
-        if call["id"] == request.tool_call["id"]:
-            return False
-        if hook.matches(_names_of(call["name"])):
-            return True
+    """Whether an earlier call of the same turn is the one that the hook runs for; one that a human rejected is not."""
+    answered: set[str] = set()
+    for message in reversed(request.state["messages"]):
+        if isinstance(message, ToolMessage):
+            answered.add(message.tool_call_id)
+        elif isinstance(message, AIMessage):
+            ids = [call["id"] for call in message.tool_calls]
+            before = message.tool_calls[: ids.index(request.tool_call["id"])] if request.tool_call["id"] in ids else []
+            return any(hook.matches(_names_of(call["name"])) for call in before if call["id"] not in answered)
     return False
+
+
+def _cannot_tell(exit_code: int | None) -> bool:
+    return exit_code is None or exit_code < 0 or exit_code in CANNOT_TELL
 
 
 def _once_key(entry: SkillEntry, hook: Hook) -> str:

@@ -1,5 +1,6 @@
 """Skills with `model:`: the model that serves the rest of the user's turn."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, TypeAlias
@@ -7,10 +8,13 @@ from typing import Any, TypeAlias
 from langchain.agents.middleware.types import ModelRequest
 from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
+from langgraph.errors import GraphBubbleUp
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun
 from deepskills._format.text import one_line
 from deepskills.extensions.forks import running_fork
+
+logger = logging.getLogger("deepskills")
 
 Models: TypeAlias = Mapping[str, BaseChatModel | str] | Callable[[str], BaseChatModel | None]
 """Models by the name that skills give, or a function that returns one, or `None` for a name it does not know."""
@@ -41,12 +45,12 @@ class SkillModels(SkillExtension):
 
     def __init__(self, models: Models) -> None:
         self._first_tries = _FirstTries()
-        self._find: Callable[[str], BaseChatModel | None]
+        self._models: Callable[[str], BaseChatModel | None]
         if isinstance(models, Mapping):
             made = {name: init_chat_model(item) if isinstance(item, str) else item for name, item in models.items()}
-            self._find = made.get
+            self._models = made.get
         else:
-            self._find = models
+            self._models = models
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
         """Report a name that stands for no model; the load itself passes."""
@@ -61,6 +65,17 @@ class SkillModels(SkillExtension):
         if model is None or self._first_tries.was_replaced(request):
             return request
         return request.override(model=model)
+
+    def _find(self, name: str) -> BaseChatModel | None:
+        """Return the model of a name; a function that fails, or gives something else, does not know it."""
+        try:
+            model = self._models(name)
+        except GraphBubbleUp:
+            raise
+        except Exception:
+            logger.exception("The function of SkillModels failed for the model %r", one_line(name)[:100])
+            return None
+        return model if hasattr(model, "bind_tools") else None
 
     def _picked(self, run: SkillRun) -> BaseChatModel | None:
         recent = [skill.entry for skill in reversed(run.loaded) if skill.is_recent]

@@ -57,7 +57,9 @@ class ScriptArguments(BaseModel):
 
     @field_validator("args", mode="before")
     @classmethod
-    def _numbers_as_text(cls, value: object) -> object:
+    def _as_texts(cls, value: object) -> object:
+        if value is None:
+            return []
         if not isinstance(value, list):
             return value
         return [str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item for item in value]
@@ -74,7 +76,7 @@ class SkillScripts(SkillExtension):
             async, returns deepagents' `ExecuteResponse`.
         env: Called as `env(runtime, skill)`; returns environment variables for the script's process, such as keys. No
             value appears in messages, logs, events or state, and output that repeats one is masked.
-        timeout: After how many seconds a script is ended.
+        timeout: After how many seconds a script is ended. `env` must answer in that time, too.
         max_output: How many characters of output the model reads: head and tail of a longer one.
 
     Raises:
@@ -176,7 +178,7 @@ class SkillScripts(SkillExtension):
         if self._env is None:
             return {}
         try:
-            given = yield CallFunction(self._env, (run.runtime, entry))
+            given = yield CallFunction(self._env, (run.runtime, entry), self._timeout)
         except SkillsError as error:
             cause = type(error.__cause__).__name__ if error.__cause__ is not None else "no answer"
             logger.error("The environment for scripts of skill %r failed: %s", entry.name, cause)  # noqa: TRY400
@@ -206,11 +208,14 @@ def _loaded(run: SkillRun, name: str) -> SkillEntry:
     """Return the loaded skill of that name, in any case.
 
     Raises:
-        SkillsError: If it is not loaded; a skill that the model cannot see is not told from one that does not exist.
+        SkillsError: If it is not loaded, or its file is out of reach; a skill that the model cannot see is not told
+            from one that does not exist.
     """
     loaded = [skill.entry for skill in run.loaded]
     entry = next((e for e in loaded if e.name == name), None)
     entry = entry or next((e for e in loaded if e.name.casefold() == name.casefold()), None)
+    if entry is not None and not entry.is_read:
+        raise SkillsError(f"The skill {quoted(name)} cannot be read at the moment. Try again later.")
     if entry is not None:
         return entry
     if any(e.name.casefold() == name.casefold() for e in run.visible):

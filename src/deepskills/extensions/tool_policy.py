@@ -14,7 +14,8 @@ from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
 
-from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillRun, SkillsHost
+from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
+from deepskills._catalog.catalog import meant_name
 from deepskills._format.reading import split_tools
 from deepskills._format.text import one_line
 from deepskills.extensions._edits import as_edited
@@ -60,6 +61,10 @@ NOT_ALLOWED = (
     "Tool {tool} was not run: it is not among the tools that the skills in use ({skills}) allow{detail}. "
     "Allowed: {allowed}. Use one of these, or unload_skill first if the skill is no longer needed. A load or unload "
     "counts from the next turn on."
+)
+UNREADABLE = (
+    "Tool {tool} was not run: the file of the skill {skills} in use cannot be read at the moment, so nobody can tell "
+    "what it allows{detail}. Try again later, or unload_skill first if the skill is no longer needed."
 )
 FORBIDDEN = (
     "Tool {tool} was not run: the skill {skills} in use forbids it{detail}. Do the task in another way, or "
@@ -132,6 +137,12 @@ class ToolPolicy(SkillExtension):
             changed = changed.override(tool_choice=None)
         return changed
 
+    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
+        """Refuse a skill that has come to run in a sub-agent since it was listed, where none may be started."""
+        if load.trigger != "model" or not is_fork(load.entry) or not self._runs_forks():
+            return None
+        return self._judged(_Call("task"), run.loaded, frozenset())
+
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
         # A tool that the agent has itself is never one that a skill brought, whatever the state says.
@@ -163,13 +174,13 @@ class ToolPolicy(SkillExtension):
             return False
         call = _Call(request.tool_call["name"], request.tool_call["args"])
         calls = [call, _Call("task")] if call.tool == "load_skill" and self._runs_forks() else [call]
-        ending = _unloaded_beside(request)
+        ended = _unloaded_beside(request)
         granting = [
             skill.entry
             for skill in self._in_use(request)
             if skill.is_recent
             and tidy_source(skill.entry.source) in self._trusted
-            and skill.entry.name.casefold() not in ending
+            and not any(meant_name([skill.entry.name], name) for name in ended)
         ]
         return all(any(self._covers(entry, made) for entry in granting) for made in calls)
 
@@ -188,6 +199,9 @@ class ToolPolicy(SkillExtension):
         declaring = self._declaring(skills)
         if not declaring or call.tool in own | self._always or any(self._covers(entry, call) for entry in declaring):
             return None
+        unread = [entry for entry in declaring if not entry.is_read]
+        if unread:
+            return _refusal(UNREADABLE, call, unread)
         allowed = dict.fromkeys(rule.shown() for entry in declaring for rule in self._allowed(entry))
         return _refusal(NOT_ALLOWED, call, declaring, allowed=_listed([*allowed, *sorted(self._always)]))
 
@@ -201,7 +215,7 @@ class ToolPolicy(SkillExtension):
 
         def is_offered(item: BaseTool | dict[str, Any]) -> bool:
             names = _identities(item)
-            if names & withheld:
+            if (names or _parts(item)) & withheld:
                 return False
             return not declaring or bool(names & self._always) or _name_of(item) in allowed
 
@@ -211,10 +225,10 @@ class ToolPolicy(SkillExtension):
         """Return what a call amounts to: as a person edited it, and the sub-agent that a skill in it would start."""
         given = as_edited(request).tool_call
         call = _Call(given["name"], given["args"])
-        wanted = str(call.arguments.get("skill_name", "")).strip().casefold()
         if call.tool != "load_skill" or not self._runs_forks():
             return [call]
-        starts_agent = any(is_fork(entry) and entry.name.casefold() == wanted for entry in skills)
+        forks = [entry.name for entry in skills if is_fork(entry)]
+        starts_agent = meant_name(forks, str(call.arguments.get("skill_name", ""))) is not None
         return [call, _Call("task")] if starts_agent else [call]
 
     def _runs_forks(self) -> bool:
@@ -255,16 +269,19 @@ def _apart(step: Callable[[], ResultT]) -> ResultT:
 
 
 def _declares(entry: SkillEntry) -> bool:
+    """Whether a skill limits tools; one that nobody could read may, and allows nothing."""
+    if not entry.is_read:
+        return True
     given = entry.frontmatter.get("allowed-tools")
     return bool(entry.skill["allowed_tools"]) or not (given is None or (isinstance(given, str) and not given.strip()))
 
 
 def _unloaded_beside(request: ToolCallRequest) -> set[str]:
-    """Return the skills that calls of the same turn unload."""
+    """Return the skills that calls of the same turn unload, as the model spells them."""
     messages = request.state["messages"]
     newest = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     calls = newest.tool_calls if newest is not None else []
-    return {str(call["args"].get("skill_name")).strip().casefold() for call in calls if call["name"] == "unload_skill"}
+    return {str(call["args"].get("skill_name")) for call in calls if call["name"] == "unload_skill"}
 
 
 def _name_of(item: BaseTool | dict[str, Any]) -> str | None:
@@ -280,8 +297,13 @@ def _name_of(item: BaseTool | dict[str, Any]) -> str | None:
 
 def _identities(item: BaseTool | dict[str, Any]) -> frozenset[str]:
     kind = item.get("type") if isinstance(item, dict) else None
-    names = {_name_of(item), kind if kind != "function" else None}
+    names = (_name_of(item), kind if kind != "function" else None)
     return frozenset(name for name in names if isinstance(name, str))
+
+
+def _parts(item: BaseTool | dict[str, Any]) -> frozenset[str]:
+    """Return what a provider's tool without a name is made of: several in one, by key."""
+    return frozenset(item) if isinstance(item, dict) else frozenset()
 
 
 def _chosen(tool_choice: object) -> str | None:

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError
 from deepskills.store._errors import (
@@ -148,6 +149,9 @@ def failed(error: Exception, challenge: str) -> JSONResponse:
         refusal = answer(error.status_code, "refused", str(error.detail))
         refusal.headers.update(error.headers or {})
         return _with_challenge(refusal, challenge)
+    if isinstance(error, ClientDisconnect):
+        # Nobody reads it; all the same it is not a failure of the server.
+        return answer(400, "refused", "The request ended before its body was complete.")
     for kind, (code, name) in _STATUS.items():
         if isinstance(error, kind):
             refusal = _with_challenge(answer(code, name, str(error)), challenge)

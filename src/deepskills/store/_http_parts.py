@@ -1,14 +1,13 @@
-"""What the operations of the store over HTTP share: who asks, what they sent, which revision they know, the answer."""
+"""What the operations of the store over HTTP share: who asks, what they sent, which revision they know."""
 
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
-from uuid import UUID
 
-from fastapi import Depends, Header, Request, Response
+from fastapi import Depends, Header, Request
 from fastapi.security import HTTPBearer
 from fastapi.security.base import SecurityBase
 from pydantic import BaseModel
@@ -16,6 +15,7 @@ from pydantic import BaseModel
 from deepskills._errors import SkillFormatError
 from deepskills.store._checks import signed_in
 from deepskills.store._core import GroupsOf, IsOperator
+from deepskills.store._errors import SkillStaleError
 from deepskills.store._http_answers import CurrentUserError
 from deepskills.store._http_bodies import (
     MAX_REQUEST_BYTES,
@@ -27,13 +27,12 @@ from deepskills.store._http_bodies import (
     content_type,
     parsed,
 )
-from deepskills.store._models import Skill, SkillFile
 from deepskills.store._rules import StoreLimits
-from deepskills.store._schemas import SkillFileSchema, SkillSchema
 from deepskills.store._service import SkillService
 from deepskills.store._view import SessionFactory
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+ResultT = TypeVar("ResultT")
 CurrentUser = Callable[..., Any]
 """A FastAPI dependency, sync or async, that gives a user id or `None`."""
 
@@ -140,24 +139,22 @@ def checked_user(given: object) -> str | None:
     return given or None
 
 
-async def known_revision(
-    skill_id: UUID,
-    service: SkillService,
-    user: str | None,
-    if_match: str | None,
-) -> int | None:
-    """Return the revision that a client's `If-Match` asks for; `None` for any.
+async def matching(if_match: str | None, write: Callable[[int | None], Awaitable[ResultT]]) -> ResultT:
+    """Return what `write` does with the revision that a client's `If-Match` asks for; `None` stands for any.
 
     Raises:
-        SkillNotFoundError: If it names several and there is no such skill that this user may see.
+        SkillStaleError: If the skill has a revision that the client does not name.
     """
     if if_match is None or if_match.strip() == "*":
-        return None
+        return await write(None)
     known = [_revision_of(tag) for tag in if_match.split(",", _MAX_MATCHES)[:_MAX_MATCHES]]
-    if len(known) == 1:
-        return known[0]
-    present = (await service.get_skill(skill_id, user, contents=False)).revision
-    return present if present in known else NO_REVISION
+    try:
+        return await write(known[0])
+    except SkillStaleError as error:
+        # One of several may be the present one, which only the write itself can tell.
+        if error.revision not in known[1:]:
+            raise
+        return await write(error.revision)
 
 
 def _revision_of(tag: str) -> int:
@@ -171,42 +168,6 @@ IfMatch = Annotated[
     str | None,
     Header(description='Change it only if it still has this `ETag`, such as `"42"`; else 412.', max_length=1_000),
 ]
-
-
-def etag(revision: int) -> dict[str, str]:
-    """Return the header that names a revision of a skill."""
-    return {"ETag": f'"{revision}"'}
-
-
-async def shown_skill(skill: Skill, *, contents: bool = False, code: int = 200, tagged: bool = True) -> Response:
-    """Return the answer with a skill, written where nobody waits for it; the contents of its files only where asked."""
-
-    def write() -> bytes:
-        schema = SkillSchema.of(skill)
-        if not contents:
-            for file in schema.files or ():
-                file.content = None
-        return written(schema)
-
-    body = await beside_the_loop(skill.size, write)
-    return as_json(body, code, etag(skill.revision) if tagged else {})
-
-
-def shown_file(file: SkillFile, known: int | None, code: int = 200) -> Response:
-    """Return the answer with a file that was written, without its content, and the skill's new revision."""
-    schema = SkillFileSchema.of(file).model_copy(update={"content": None})
-    # A file that was the same already keeps the revision that brought it, which is not newer than the known one.
-    return as_json(written(schema), code, etag(max(file.since, known or 0)))
-
-
-def written(data: BaseModel) -> bytes:
-    """Return data in the envelope."""
-    return b'{"success":true,"data":' + data.model_dump_json().encode() + b"}"
-
-
-def as_json(body: bytes, code: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return JSON as a response."""
-    return Response(body, code, headers, "application/json")
 
 
 def cursor_of(number: int) -> str:

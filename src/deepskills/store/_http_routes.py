@@ -7,6 +7,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from deepskills._errors import SkillsError
@@ -17,7 +18,10 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 NO_METHOD = "-"
 """A method that no request has: a route that has it alone never fits wholly, so that others come first."""
 
-_OWN = (SkillsError, RequestValidationError, HTTPException, CurrentUserError)
+NOTHING_HERE = "There is nothing at this address. See the documentation for what is."
+"""What an address is told that no operation has."""
+
+_OWN = (SkillsError, RequestValidationError, HTTPException, CurrentUserError, ClientDisconnect)
 """What the router answers itself; some are `ValueError` or `LookupError` too, and no handler for those takes them."""
 
 
@@ -38,9 +42,7 @@ def route_class(www_authenticate: str) -> type[APIRoute]:
                 return
             allowed = methods[self.path] - {NO_METHOD}
             if not allowed:
-                refusal = answer(
-                    404, "not-found", "There is nothing at this address. See the documentation for what is."
-                )
+                refusal = answer(404, "not-found", NOTHING_HERE)
             else:
                 refusal = answer(405, "method-not-allowed", f"This address does not take {scope['method']}.")
                 refusal.headers["Allow"] = ", ".join(sorted(allowed))

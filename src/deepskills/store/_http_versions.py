@@ -7,16 +7,8 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from deepskills.store._http_answers import Answer, DiffSchema, Page, VersionSchema, documented_errors
 from deepskills.store._http_bodies import beside_the_loop
-from deepskills.store._http_parts import (
-    IfMatch,
-    Parts,
-    as_json,
-    cursor_of,
-    known_revision,
-    number_of,
-    shown_skill,
-    written,
-)
+from deepskills.store._http_parts import IfMatch, Parts, cursor_of, matching, number_of
+from deepskills.store._http_shown import as_json, shown_skill, written
 from deepskills.store._schemas import SkillSchema
 from deepskills.store._service import SkillService
 
@@ -82,8 +74,11 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
         if_match: IfMatch = None,
     ) -> Response:
         """Give a skill the text and files of one of its revisions, as a new revision."""
-        known = await known_revision(skill_id, service, user, if_match)
-        return await shown_skill(await service.restore_version(skill_id, revision, user, expected_revision=known))
+        return await shown_skill(
+            await matching(
+                if_match, lambda known: service.restore_version(skill_id, revision, user, expected_revision=known)
+            )
+        )
 
     @router.get(
         "/skills/{skill_id}/versions/{old}/diff/{new}",
@@ -94,7 +89,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
         skill_id: UUID, old: Revision, new: Revision, service: service_type, user: writer_type
     ) -> Response:
         """Get what changed between two revisions of a skill, as a unified diff."""
-        diff = await service.diff_versions(skill_id, old, new, user)
+        diff = await service.diff_versions(skill_id, old, new, user, max_length=MAX_DIFF_LENGTH)
         shown = DiffSchema(old=old, new=new, diff=diff[:MAX_DIFF_LENGTH], is_cut=len(diff) > MAX_DIFF_LENGTH)
         return as_json(await beside_the_loop(len(shown.diff), lambda: written(shown)))
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     ColumnElement,
     Select,
@@ -29,11 +30,13 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from deepskills._errors import SkillFormatError
 from deepskills.store._history import SEARCH_TABLE, Counter
-from deepskills.store._models import Skill, SkillTag
+from deepskills.store._models import Skill, SkillShare, SkillTag
 from deepskills.store._repositories import light, whole
+from deepskills.store._rules import Labels
 from deepskills.store._visibility import EVERYTHING, Reason, Viewer, one_of_ids, seen_for, since, visible
 from deepskills.store._words import postgres_query, query_words, sqlite_query
 
@@ -88,9 +91,10 @@ class Position:
         """
         try:
             name, rank, since_, skill_id = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-            if not isinstance(name, str) or "\x00" in name or abs(int(since_)) >= 1 << 63:
+            are_numbers = isinstance(rank, int) and isinstance(since_, int) and abs(since_) < 1 << 63
+            if not isinstance(name, str) or "\x00" in name or not are_numbers:
                 raise SkillFormatError(_BAD_CURSOR)
-            return cls(name.encode("utf-8", "replace").decode(), int(rank), int(since_), UUID(hex=skill_id))
+            return cls(name.encode("utf-8", "replace").decode(), rank, since_, UUID(hex=skill_id))
         except (ValueError, TypeError, AttributeError, binascii.Error, RecursionError):
             raise SkillFormatError(_BAD_CURSOR) from None
 
@@ -149,7 +153,7 @@ class ListingRepository:
         rows = (await self._session.execute(query)).all()
         shown = rows if limit is None else rows[:limit]
         last = Position(*shown[-1][1:]) if shown and len(rows) > len(shown) else None
-        return [row[0] for row in shown], last
+        return await self._labelled([row[0] for row in shown]), last
 
     def _branch(
         self, reason: Reason | None, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
@@ -223,7 +227,36 @@ class ListingRepository:
         """Return skills by id, light, in the order of their ids."""
         query = light().where(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
         found = {skill.id: skill for skill in await self._session.scalars(query)}
-        return [found[given] for given in ids if given in found]
+        return await self._labelled([found[given] for given in ids if given in found])
+
+    async def _labelled(self, skills: list[Skill]) -> list[Skill]:
+        """Return skills with their tags and groups, which are read as one value per skill."""
+        ids = [skill.id for skill in skills]
+        tags = await self._lists_of(SkillTag.skill_id, SkillTag.position, SkillTag.tag, ids)
+        groups = await self._lists_of(SkillShare.skill_id, SkillShare.group_id, SkillShare.can_write, ids)
+        for skill in skills:
+            shares = sorted(groups.get(skill.id, []))
+            skill.labels = Labels(
+                [tag for _position, tag in sorted(tags.get(skill.id, []))],
+                {group: "write" if can_write else "read" for group, can_write in shares},
+            )
+        return skills
+
+    async def _lists_of(
+        self,
+        skill_id: InstrumentedAttribute[UUID],
+        first: InstrumentedAttribute[Any],
+        second: InstrumentedAttribute[Any],
+        ids: Sequence[UUID],
+    ) -> dict[UUID, list[Any]]:
+        """Return the rows that belong to skills, of each skill a list of pairs."""
+        if not ids:
+            return {}
+        is_postgres = self._dialect == "postgresql"
+        pair = (func.json_build_array if is_postgres else func.json_array)(first, second)
+        pairs = (func.json_agg if is_postgres else func.json_group_array)(pair, type_=JSON)
+        query = select(skill_id, pairs).where(one_of_ids(skill_id, ids, self._dialect)).group_by(skill_id)
+        return {row[0]: row[1] for row in await self._session.execute(query)}
 
     async def state(self, viewer: Viewer, chosen: Filter, known: int | None) -> tuple[int, str | None]:
         """Return the stamp of the store's last change and, if it is not the known one, a mark of the visible skills.

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 from sqlalchemy import (
@@ -28,7 +28,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 from deepskills._errors import SkillsError
 from deepskills._types import MAX_NAME_LENGTH
 from deepskills.store._base import FOLDED, Base, UtcDateTime, now
-from deepskills.store._rules import MAX_OWNER_LENGTH, MAX_PATH_LENGTH, MAX_TAG_LENGTH, Right, name_key
+from deepskills.store._rules import MAX_OWNER_LENGTH, MAX_PATH_LENGTH, MAX_TAG_LENGTH, Labels, Right, name_key
 
 LIVE = "deleted_at IS NULL"
 """What holds for skills that were not deleted."""
@@ -115,6 +115,9 @@ class SkillFile(Base):
     """The revision of the skill that brought this content."""
 
     data: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
+
+    skill_revision = 0
+    """The revision of its skill, on a file that a call of the service has just written."""
 
     @property
     def has_content(self) -> bool:
@@ -234,6 +237,9 @@ class Skill(Base):
         cascade="all, delete-orphan", passive_deletes=True, order_by=SkillShare.group_id
     )
 
+    labels = cast("Labels | None", None)
+    """Its tags and groups where they were read without their rows."""
+
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - SQLAlchemy's constructor
         # A skill without files, tags and groups has none, also before it was written.
         super().__init__(**{"files": [], "tags": [], "share_rows": [], "frontmatter": None, **values})
@@ -291,7 +297,7 @@ class Skill(Base):
     @property
     def tags(self) -> list[str]:
         """The tags, in order."""
-        return [row.tag for row in self.tag_rows]
+        return [row.tag for row in self.tag_rows] if self.labels is None else self.labels.tags
 
     @tags.setter
     def tags(self, tags: list[str]) -> None:
@@ -300,6 +306,8 @@ class Skill(Base):
     @property
     def shared_with(self) -> dict[str, Right]:
         """The groups that the skill is shared with, and what their members may do."""
+        if self.labels is not None:
+            return self.labels.shared_with
         return {row.group_id: "write" if row.can_write else "read" for row in self.share_rows}
 
     @validates("name")

@@ -169,12 +169,16 @@ class ReadingService(ServiceCore):
     ) -> str:
         """Return a skill, given itself or by its id, as Markdown, as `SkillFormatter` writes it.
 
+        One of a listing, which came without its text, is read first.
+
         Raises:
             SkillNotFoundError: If there is none that this user may see.
         """
-        if not isinstance(skill, Skill):
-            skill = await self.get_skill(skill, user_id, contents=include_file_contents)
-        return SkillFormatter.format_skill_content(skill, include_file_contents)
+        known = skill if isinstance(skill, Skill) and skill.has_text else None
+        if known is None:
+            skill_id = skill.id if isinstance(skill, Skill) else skill
+            known = await self.get_skill(skill_id, user_id, contents=include_file_contents)
+        return SkillFormatter.format_skill_content(known, include_file_contents)
 
     async def _search(
         self, viewer: Viewer, chosen: Filter, query: str, limit: int | None, cursor: str | None

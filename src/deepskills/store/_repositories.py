@@ -93,7 +93,7 @@ class SkillRepository:
             )
 
     async def deleted_before(self, moment: Any) -> Sequence[Skill]:  # noqa: ANN401 - a time
-        """Return the skills that were deleted before a moment, light."""
+        """Return the skills that were deleted before a moment, as rows alone."""
         return (await self._session.scalars(light().where(Skill.deleted_at < moment))).all()
 
     async def purge(self, skills: Sequence[Skill]) -> None:
@@ -130,11 +130,13 @@ class SkillFileRepository:
         found: bytes | None = await self._session.scalar(query)
         return found
 
-    async def at(self, skill_id: UUID, path: str) -> SkillFile:
-        """Return the file at a path of a skill, with its content."""
-        query = select(SkillFile).where(SkillFile.skill_id == skill_id, SkillFile.path == path)
+    async def at(self, skill: Skill, path: str) -> SkillFile:
+        """Return the file at a path of a skill, with its content and the skill's revision."""
+        query = select(SkillFile).where(SkillFile.skill_id == skill.id, SkillFile.path == path)
         query = query.options(undefer(SkillFile.data)).execution_options(populate_existing=True)
-        return (await self._session.scalars(query)).one()
+        found = (await self._session.scalars(query)).one()
+        found.skill_revision = skill.revision
+        return found
 
     async def listed(self, skill_id: UUID) -> dict[str, KeptFile]:
         """Return the files of a skill by path, without their contents."""
@@ -159,13 +161,14 @@ class SkillFileRepository:
 
 
 def light() -> Select[Any]:
-    """Return a query for skills without their text and files."""
-    return select(Skill).options(selectinload(Skill.tag_rows), selectinload(Skill.share_rows))
+    """Return a query for skills without their text, files, tags and groups."""
+    return select(Skill)
 
 
 def whole(*, contents: bool = False, files: bool = True) -> Select[Any]:
     """Return a query for skills with their text, and with their files, contents included or not."""
-    query = light().options(undefer(Skill.body), undefer(Skill.head))
+    labels = selectinload(Skill.tag_rows), selectinload(Skill.share_rows)
+    query = light().options(undefer(Skill.body), undefer(Skill.head), *labels)
     if not files:
         return query
     listed = selectinload(Skill.file_rows)

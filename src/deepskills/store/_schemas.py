@@ -194,19 +194,23 @@ class SkillFileSchema(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, given: Any) -> Any:  # noqa: ANN401 - whatever is to be shown
-        if not isinstance(given, SkillFile):
-            return given
-        content = None
-        if given.has_content:
-            data = given.content
-            content = data if isinstance(data, str) else base64.b64encode(data).decode()
-        encoding = "utf-8" if given.is_text else "base64"
-        return {"id": given.id, "path": given.path, "size": given.size, "encoding": encoding, "content": content}
+        return _file_values(given, content=given.has_content) if isinstance(given, SkillFile) else given
 
     @classmethod
-    def of(cls, file: SkillFile) -> "SkillFileSchema":
-        """Return a file as it is shown."""
-        return cls.model_validate(file)
+    def of(cls, file: SkillFile, *, content: bool = True) -> "SkillFileSchema":
+        """Return a file as it is shown, with its content if that was read and is wanted."""
+        return cls.model_validate(_file_values(file, content=content and file.has_content))
+
+
+def _file_values(file: SkillFile, *, content: bool) -> dict[str, Any]:
+    data = file.content if content else None
+    return {
+        "id": file.id,
+        "path": file.path,
+        "size": file.size,
+        "encoding": "utf-8" if file.is_text else "base64",
+        "content": base64.b64encode(data).decode() if isinstance(data, bytes) else data,
+    }
 
 
 class SkillSchema(BaseModel):
@@ -235,23 +239,25 @@ class SkillSchema(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, given: Any) -> Any:  # noqa: ANN401 - whatever is to be shown
-        if not isinstance(given, Skill):
-            return given
-        whole = given.has_text
-        return {
-            **{name: getattr(given, name) for name in cls.model_fields if name not in _HEAVY},
-            # A former version was never written as a row, and has no defaults of the database.
-            "is_hidden": given.is_hidden or False,
-            "is_approved": given.is_approved or False,
-            "content": given.content if whole else None,
-            "frontmatter": given.frontmatter if whole else None,
-            "files": sorted(given.files, key=lambda file: file.path) if given.has_files else None,
-        }
+        return _values(given, files=given.has_files) if isinstance(given, Skill) else given
 
     @classmethod
-    def of(cls, skill: Skill) -> "SkillSchema":
-        """Return a skill as it is shown."""
-        return cls.model_validate(skill)
+    def of(cls, skill: Skill, *, files: bool = True) -> "SkillSchema":
+        """Return a skill as it is shown, with its files if those were listed and are wanted."""
+        return cls.model_validate(_values(skill, files=files and skill.has_files))
+
+
+def _values(skill: Skill, *, files: bool) -> dict[str, Any]:
+    whole = skill.has_text
+    return {
+        **{name: getattr(skill, name) for name in SkillSchema.model_fields if name not in _HEAVY},
+        # A former version was never written as a row, and has no defaults of the database.
+        "is_hidden": skill.is_hidden or False,
+        "is_approved": skill.is_approved or False,
+        "content": skill.content if whole else None,
+        "frontmatter": skill.frontmatter if whole else None,
+        "files": sorted(skill.files, key=lambda file: file.path) if files else None,
+    }
 
 
 _HEAVY = frozenset({"content", "frontmatter", "files"})

@@ -2,9 +2,8 @@
 
 import asyncio
 import datetime as dt
-import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,6 +13,7 @@ from deepskills._errors import SkillNotFoundError
 from deepskills.store._base import now
 from deepskills.store._checks import UserId, as_id, check_right, document_of, known_id
 from deepskills.store._core import Values
+from deepskills.store._differences import difference
 from deepskills.store._document import Document
 from deepskills.store._history import FormerText, SkillChange
 from deepskills.store._models import FileContent, Skill, SkillFile
@@ -24,9 +24,6 @@ from deepskills.store._writing import WritingService
 
 MAX_CHANGES = 1_000
 """How many changes one call gives at most."""
-
-MAX_COMPARED_LINES = 2_000
-"""Up to how many lines that differ are matched with each other; comparing more would take too long."""
 
 MAX_EVENTS = 10_000
 """How many events of use one call takes at most."""
@@ -97,9 +94,24 @@ class VersionsService(WritingService):
         return await self._transactions.read(work)
 
     async def diff_versions(
-        self, skill_id: UUID, old: int, new: int, user_id: UserId | None = None, *, system: bool = False
+        self,
+        skill_id: UUID,
+        old: int,
+        new: int,
+        user_id: UserId | None = None,
+        *,
+        max_length: int | None = None,
+        system: bool = False,
     ) -> str:
         """Return what changed between two revisions of a skill, as a unified diff of all its files.
+
+        Args:
+            skill_id: Which skill.
+            old: The earlier revision.
+            new: The later one.
+            user_id: Who asks.
+            max_length: Stop after about so many characters; `None` for the whole.
+            system: The operator's code asks.
 
         Raises:
             SkillNotFoundError: If there is no such skill that this user may see, or it had no such revision.
@@ -112,7 +124,7 @@ class VersionsService(WritingService):
             return [await self._version(skill, revision) for revision in (old, new)]
 
         before, after = await self._transactions.read(work)
-        return await asyncio.to_thread(lambda: difference(exported(before), exported(after)))
+        return await asyncio.to_thread(lambda: difference(exported(before), exported(after), max_length))
 
     async def restore_version(
         self,
@@ -292,54 +304,3 @@ def _bounded(limit: int) -> int:
 
 def _word(given: object) -> str:
     return storable(str(given or "unknown"))[:_MAX_WORD]
-
-
-def difference(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """Return the differences of two sets of files as one unified diff."""
-    lines: list[str] = []
-    for path in sorted({*before, *after}):
-        old, new = before.get(path), after.get(path)
-        if old == new:
-            continue
-        names = ("/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}")
-        texts = _lines(old), _lines(new)
-        if texts[0] is None or texts[1] is None:
-            lines.append(f"Binary files {names[0]} and {names[1]} differ\n")
-        else:
-            lines += _unified(texts[0], texts[1], *names)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _lines(content: bytes | None) -> list[str] | None:
-    try:
-        return (content or b"").decode().splitlines(keepends=True)
-    except UnicodeDecodeError:
-        return None
-
-
-def _unified(old: Sequence[str], new: Sequence[str], old_name: str, new_name: str) -> Iterator[str]:
-    """Yield a unified diff; where too much differs to be matched line by line, one hunk replaces it all."""
-    start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    longest = min(len(old), len(new)) - start
-    pairs = zip(reversed(old), reversed(new), strict=False)
-    end = min(longest, next((i for i, (a, b) in enumerate(pairs) if a != b), longest))
-    if len(old) + len(new) - 2 * (start + end) <= MAX_COMPARED_LINES:
-        first, last = max(0, start - 3), max(0, end - 3)
-        matched = difflib.unified_diff(old[first : len(old) - last], new[first : len(new) - last], old_name, new_name)
-        yield from (_shifted(line, first) if line.startswith("@@") else line for line in matched)
-        return
-    yield from (f"--- {old_name}\n", f"+++ {new_name}\n")
-    yield f"@@ -{start + 1},{len(old) - start - end} +{start + 1},{len(new) - start - end} @@\n"
-    yield from (f"-{line}" for line in old[start : len(old) - end])
-    yield from (f"+{line}" for line in new[start : len(new) - end])
-
-
-def _shifted(hunk: str, by: int) -> str:
-    """Return a hunk's heading for lines that were compared without the first `by`."""
-
-    def moved(part: str) -> str:
-        place, comma, count = part[1:].partition(",")
-        return f"{part[0]}{int(place) + by}{comma}{count}"
-
-    _, old, new, _ = hunk.split(" ", 3)
-    return f"@@ {moved(old)} {moved(new)} @@\n"

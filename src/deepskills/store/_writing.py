@@ -274,7 +274,7 @@ class WritingService(ReadingService):
             await asyncio.to_thread(self._limits.check_files, {file.path: file.size}, sizes)
             action = "file-saved" if file.path in kept else "file-added"
             await self._change(skill, writer, action, Values(put=file), kept)
-            return await self._files.at(skill.id, file.path)
+            return await self._files.at(skill, file.path)
 
         return await self._write(work)
 

@@ -9,21 +9,14 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response, Security
 from fastapi.security.base import SecurityBase
 from pydantic import BaseModel
 
+from deepskills._errors import SkillNotFoundError
 from deepskills.store._core import RETENTION_DAYS, GroupsOf, IsOperator
 from deepskills.store._http_answers import Answer, Deleted, Page, documented_errors
 from deepskills.store._http_archives import unpacked
 from deepskills.store._http_bodies import MAX_REQUEST_BYTES, ZIP_TYPES, beside_the_loop, content_type, is_json
-from deepskills.store._http_parts import (
-    BEARER,
-    CurrentUser,
-    IfMatch,
-    Parts,
-    Settings,
-    known_revision,
-    shown_file,
-    shown_skill,
-)
-from deepskills.store._http_routes import NO_METHOD, route_class
+from deepskills.store._http_parts import BEARER, CurrentUser, IfMatch, Parts, Settings, matching
+from deepskills.store._http_routes import NO_METHOD, NOTHING_HERE, route_class
+from deepskills.store._http_shown import shown_file, shown_skill
 from deepskills.store._http_versions import DEFAULT_PAGE, Cursor, Limit, add_versions, page_of
 from deepskills.store._models import Skill
 from deepskills.store._rules import MAX_TAGS, StoreLimits
@@ -103,7 +96,12 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
 
     @router.api_route("/skills/{skill_id}/{rest:path}", methods=[NO_METHOD], include_in_schema=False)
     async def nothing() -> None:
-        """Stand for every address below a skill that no operation has."""
+        """Stand for every address below a skill that no operation has, for the one method too that it is said to take.
+
+        Raises:
+            SkillNotFoundError: Always.
+        """
+        raise SkillNotFoundError(NOTHING_HERE)
 
     return router
 
@@ -179,16 +177,16 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         skill_id: UUID, data: changes, service: service_type, user: writer_type, if_match: IfMatch = None
     ) -> Response:
         """Change a skill; what is left out stays. The answer leaves the contents of files out."""
-        known = await known_revision(skill_id, service, user, if_match)
-        return await shown_skill(await service.update_skill(skill_id, data, user, expected_revision=known))
+        return await shown_skill(
+            await matching(if_match, lambda known: service.update_skill(skill_id, data, user, expected_revision=known))
+        )
 
     @router.delete("/skills/{skill_id}", responses=documented_errors(403, 404, 412))
     async def delete_skill(
         skill_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
     ) -> Answer[Deleted]:
         """Delete a skill with its files. It can be restored for a while."""
-        known = await known_revision(skill_id, service, user, if_match)
-        await service.delete_skill(skill_id, user, expected_revision=known)
+        await matching(if_match, lambda known: service.delete_skill(skill_id, user, expected_revision=known))
         return Answer(data=Deleted(id=skill_id))
 
     @router.post(
@@ -196,9 +194,13 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         response_model=Answer[SkillSchema],
         responses=documented_errors(403, 404, 409, 412, 413),
     )
-    async def restore_skill(skill_id: UUID, service: service_type, user: writer_type) -> Response:
+    async def restore_skill(
+        skill_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
         """Bring a deleted skill back."""
-        return await shown_skill(await service.restore_skill(skill_id, user))
+        return await shown_skill(
+            await matching(if_match, lambda known: service.restore_skill(skill_id, user, expected_revision=known))
+        )
 
 
 def _add_saving(router: APIRouter, parts: Parts) -> None:
@@ -232,8 +234,11 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         else:
             document = await parts.parse(SkillDocument, request, raw)
             text, files = document.skill_md, document.files
-        known = await known_revision(skill_id, service, user, if_match)
-        return await shown_skill(await service.save_skill(skill_id, text, files, user, expected_revision=known))
+        return await shown_skill(
+            await matching(
+                if_match, lambda known: service.save_skill(skill_id, text, files, user, expected_revision=known)
+            )
+        )
 
     @router.post(
         "/skills/{skill_id}/files",
@@ -246,8 +251,10 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         skill_id: UUID, data: new_file, service: service_type, user: writer_type, if_match: IfMatch = None
     ) -> Response:
         """Add a file to a skill. The `ETag` names the skill's new revision."""
-        known = await known_revision(skill_id, service, user, if_match)
-        return shown_file(await service.add_file(skill_id, data, user, expected_revision=known), known, 201)
+        return shown_file(
+            await matching(if_match, lambda known: service.add_file(skill_id, data, user, expected_revision=known)),
+            201,
+        )
 
     @router.put(
         "/skills/{skill_id}/files/{path:path}",
@@ -268,14 +275,17 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         content: bytes | str = raw
         if is_json(content_type(request)):
             content = (await parts.parse(SkillFileContent, request, raw)).content
-        known = await known_revision(skill_id, service, user, if_match)
         data = SkillFileCreate.model_construct(path=path, content=content)
-        return shown_file(await service.save_file(skill_id, data, user, expected_revision=known), known)
+        return shown_file(
+            await matching(if_match, lambda known: service.save_file(skill_id, data, user, expected_revision=known))
+        )
 
-    @router.delete("/skills/files/{file_id}", responses=documented_errors(403, 404))
-    async def delete_file(file_id: UUID, service: service_type, user: writer_type) -> Answer[Deleted]:
-        """Delete a file of a skill."""
-        await service.delete_file(file_id, user)
+    @router.delete("/skills/files/{file_id}", responses=documented_errors(403, 404, 412))
+    async def delete_file(
+        file_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Answer[Deleted]:
+        """Delete a file of a skill. `If-Match` is about the skill."""
+        await matching(if_match, lambda known: service.delete_file(file_id, user, expected_revision=known))
         return Answer(data=Deleted(id=file_id))
 
 
