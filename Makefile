@@ -2,6 +2,7 @@
 # make test   sets up, then lints, type-checks and tests; PYTHON=python3.13 does so on that Python, in a .venv of its own
 # make test-part   a quick part of the tests, for a second Python
 # make test-oldest   the tests on the oldest supported releases
+# make test-server   a LangGraph server and PostgreSQL with the projects of the documentation, in a .venv of its own
 # make soak   the long form of the tests of a hostile world
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
@@ -14,13 +15,19 @@ else
 VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 endif
 OLDEST := .venv-oldest
+SERVER := .venv-server
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-part test-oldest soak bench pictures docs format clean
+.PHONY: demo test test-part test-oldest test-server soak bench pictures docs format clean
 
-$(VENV)/.installed: pyproject.toml
+# The demo and the examples need no tools of development: a newcomer does not wait for them.
+$(VENV)/.package: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
+	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api]' uvicorn
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.package
 	$(VENV)/bin/python $(PIP_INSTALL) --editable . --group dev --group types
 	touch $@
 
@@ -30,7 +37,13 @@ $(OLDEST)/.installed: pyproject.toml tests/oldest.txt
 	$(OLDEST)/bin/python $(PIP_INSTALL) --editable . --group dev --constraint tests/oldest.txt
 	touch $@
 
-demo: $(VENV)/.installed
+$(SERVER)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(SERVER)
+	$(SERVER)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
+	$(SERVER)/bin/python $(PIP_INSTALL) --editable '.[store,postgres,api]' --group server
+	touch $@
+
+demo: $(VENV)/.package
 	$(VENV)/bin/python examples/demo.py $(ARGS)
 
 test: $(VENV)/.installed
@@ -46,6 +59,9 @@ test-part: $(VENV)/.installed
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/pytest -n auto --dist worksteal
 
+test-server: $(SERVER)/.installed
+	$(SERVER)/bin/pytest tests/server tests/store/test_postgres_pages.py
+
 soak: $(VENV)/.installed
 	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto tests/world
 
@@ -60,11 +76,11 @@ pictures: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python $(PIP_INSTALL) --group docs
-	$(VENV)/bin/mkdocs build --strict
+	$(VENV)/bin/zensical build --strict --clean
 
 format: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf .venv .venv-* site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .cache site .mypy_cache .pytest_cache .ruff_cache .hypothesis

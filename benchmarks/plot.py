@@ -17,6 +17,8 @@ from suggestion_rows import tokens
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 SIZES = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 720, 420, 80, 50, 30, 180
+LABEL = 18
+"""How far apart the names of two lines stand at least."""
 COLOURS = {"deepagents": "#c2410c", "deepskills, first time": "#1d4ed8", "deepskills, second thread": "#0f766e"}
 TOKEN_COLOURS = {"deepskills, full list": "#1d4ed8", "deepskills, suggestions": "#0f766e"}
 
@@ -65,19 +67,28 @@ def draw(series: Series, sizes: Sequence[int] = SIZES, title: str = "millisecond
     for power in range(low, high + 1):
         height = y(10.0**power)
         parts.append(f'<path d="M{LEFT} {height:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{10.0**power:g}</text>')
+        parts.append(f'<text x="{LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{10**power:,}</text>')
     parts += [
         f'<text x="{x(size):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{size:,}</text>'
         for size in sizes
         if math.log10(size).is_integer()
     ]
+    labels = spaced({name: y(line[-1]) + 4 for name, line in series.items()})
     for name, line in series.items():
         points = [f"{x(size):.1f},{y(value):.1f}" for size, value in zip(sizes, line, strict=True)]
         colour = {**COLOURS, **TOKEN_COLOURS}[name]
         parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{p.split(",")[0]}" cy="{p.split(",")[1]}" r="3" fill="{colour}"/>' for p in points]
-        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{y(line[-1]) + 4:.1f}" fill="{colour}">{name}</text>')
+        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{labels[name]:.1f}" fill="{colour}">{name}</text>')
     return "\n".join([*parts, "</svg>\n"])
+
+
+def spaced(heights: Mapping[str, float]) -> dict[str, float]:
+    """Return heights of labels, from the top, moved down where two would stand on each other."""
+    placed: dict[str, float] = {}
+    for name in sorted(heights, key=lambda name: heights[name]):
+        placed[name] = max(heights[name], max(placed.values(), default=0.0) + LABEL)
+    return placed
 
 
 if __name__ == "__main__":

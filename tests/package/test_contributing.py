@@ -26,7 +26,7 @@ def test_every_command_of_the_guide_exists() -> None:
         for line in re.findall(r"\bmake ((?:[a-z]+(?:-[a-z]+)* ?)+)(?=[`\n#]|PYTHON)", CONTRIBUTING)
         for name in line.split()
     }
-    assert {"test", "test-oldest", "soak", "bench"} <= targets
+    assert {"test", "test-oldest", "test-server", "soak", "bench"} <= targets
     assert [name for name in sorted(targets) if not re.search(rf"^{name}:", makefile, flags=re.MULTILINE)] == []
     paths = re.findall(r"`((?:src|tests|docs|\.ci)/[\w./-]+)`", CONTRIBUTING)
     assert [path for path in paths if not (ROOT / path).exists()] == []

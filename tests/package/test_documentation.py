@@ -1,16 +1,20 @@
-"""What the documentation says is true: its code runs, its links lead somewhere, its tables are complete."""
+"""What the documentation says is true: its code and commands run, its links lead somewhere, its tables are complete."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from deepskills import validate_skill
 from deepskills._format.problems import PROBLEMS
 from deepskills.testing import ScriptedChatModel
 
@@ -18,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODEL = '"anthropic:claude-sonnet-4-5"'
 """How the documentation names a model; here a scripted one takes its place."""
+WIDEST = 96
+"""How many columns of code the site shows without wrapping, in a window of 1280 pixels."""
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def named(page: Path) -> str:
@@ -38,7 +45,7 @@ def test_code_on_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
     """The Python on a page runs from top to bottom, in a directory that holds the example skills."""
     shutil.copytree(ROOT / "examples" / "skills", tmp_path / "skills")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"scripted_model": ScriptedChatModel(replies=[])}
+    names: dict[str, Any] = {"scripted_model": ScriptedChatModel(replies=[]), "__file__": str(tmp_path / "agent.py")}
     for block in blocks(page, "python"):
         exec(compile(block.replace(MODEL, "scripted_model"), named(page), "exec"), names)
 
@@ -46,9 +53,7 @@ def test_code_on_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
 def commands(page: Path) -> list[tuple[str, str]]:
     """Return each command behind a `$` on a page, with what it is said to print."""
     found = []
-    for block in re.findall(
-        r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
-    ):
+    for block in blocks(page, "console"):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, printed = part.partition("\n")
             found.append((command, printed))
@@ -62,25 +67,85 @@ COMMANDS = [(named(page), *command) for page in PAGES for command in commands(pa
 def test_commands_print_what_the_page_says(page: str, command: str, printed: str, tmp_path: Path) -> None:
     """A command with its output on a page prints that; numbers of tokens may differ, as paths do."""
     shutil.copytree(ROOT / "examples" / "skills", tmp_path / "examples" / "skills")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command],
-        cwd=tmp_path,
-        env={"PATH": path, "HOME": str(tmp_path), "LANG": "C.UTF-8"},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    done = in_shell(command, tmp_path)
     assert done.returncode == 0, (page, done.stderr)
     expected = printed.replace("/home/me/project", str(tmp_path))
     assert re.sub(r"\d+ tokens", "N tokens", done.stdout) == re.sub(r"\d+ tokens", "N tokens", expected)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_yaml_on_the_page_is_yaml(page: Path) -> None:
-    """Configuration on a page can be read."""
-    for block in blocks(page, "yaml"):
-        assert isinstance(yaml.safe_load(block), dict)
+def in_shell(command: str, place: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command as a reader does, with the tools of this environment."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=place,
+        env={"PATH": path, "HOME": str(place), "LANG": "C.UTF-8"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def typed(page: Path) -> list[str]:
+    """Return each command that a page tells its reader to type, or puts into a configuration, without its output."""
+    lines = [
+        line
+        for language in ("console", "sh")
+        for block in blocks(page, language)
+        if not block.startswith("$ ")
+        for line in block.splitlines()
+    ]
+    lines += re.findall(r"^RUN (.+)", "".join(blocks(page, "dockerfile")), flags=re.MULTILINE)
+    lines += re.findall(r"(?:- run|entry): (.+)", "".join(blocks(page, "yaml")))
+    return [part.strip() for line in lines for part in re.sub(r"\s+#.*", "", line).split("&&")]
+
+
+ALL_TYPED = sorted({(named(page), command) for page in PAGES for command in typed(page)})
+
+
+def test_commands_to_type_work(tmp_path: Path) -> None:
+    """Ours end well in a project with skills; what is installed or made exists; a server has a test of its own."""
+    shutil.copytree(ROOT / "examples" / "skills", tmp_path / "skills")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    extras = {*PROJECT["project"]["optional-dependencies"], "inmem", ""}
+    wrong = []
+    for page, command in ALL_TYPED:
+        tool, _, rest = command.partition(" ")
+        if tool == "deepskills":
+            runs = command if shutil.which("jq") else command.partition(" | jq")[0]
+            is_right = in_shell(runs, tmp_path).returncode == 0
+        elif tool == "make":
+            is_right = re.search(rf"^{rest}:", makefile, flags=re.MULTILINE) is not None
+        elif command.startswith("pip install "):
+            named_extras = re.findall(r"\[([\w,]+)\]", rest)
+            is_right = {extra for part in named_extras for extra in part.split(",")} <= extras
+        else:
+            is_right = command in {"langgraph dev --no-browser", "useradd --create-home app"}
+        if not is_right:
+            wrong.append((page, command))
+    assert wrong == []
+    assert {command.partition(" ")[0] for _, command in ALL_TYPED} >= {"deepskills", "make", "pip", "langgraph"}
+
+
+READERS: dict[str, Callable[[str], bool]] = {
+    "yaml": lambda block: isinstance(yaml.safe_load(block), dict),
+    "json": lambda block: isinstance(json.loads(block), dict),
+    "markdown": lambda block: validate_skill(block, path=f"/{block.split()[2]}/SKILL.md") == [],
+    **dict.fromkeys(("python", "console", "sh", "dockerfile", "text"), lambda _: True),
+}
+"""What holds for a block of each kind; code and commands have tests of their own, and trees of files are only text."""
+
+
+def test_every_block_is_what_it_says() -> None:
+    """Configuration can be read, a whole `SKILL.md` is valid, code fits its column, no block is of another kind."""
+    fence = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+    wrong = []
+    for page in PAGES:
+        for kind, block in fence.findall(page.read_text(encoding="utf-8")):
+            is_right = kind in READERS and READERS[kind](block)
+            if not is_right or max(map(len, block.splitlines())) > WIDEST:
+                wrong.append((named(page), kind, block))
+    assert wrong == []
 
 
 def test_the_agent_of_the_readme_has_skills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,13 +167,28 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_problem_code_is_explained() -> None:
-    """Troubleshooting has a row for each code, with the right severity, and none for a code that is not there."""
+    """Troubleshooting has a row for each code, with the right severity, and none for a code that does not exist."""
     text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([a-z0-9-]+)` \| (\w+) \|", text, flags=re.MULTILINE))
     assert rows.keys() == PROBLEMS.keys()
     assert {code: severity for code, severity in rows.items() if severity != "strict"} == {
         code: PROBLEMS[code][0] for code, severity in rows.items() if severity != "strict"
     }
+    extensions = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/deepskills/extensions").glob("*.py"))
+    pattern = r'(?:HookProblem\(\s*|^TROUBLE = |^UNKNOWN_CODE = )"([a-z-]+)"'
+    reported = set(re.findall(pattern, extensions, flags=re.MULTILINE))
+    told = set(re.findall(r"^\| `([a-z-]+)` \| `[A-Z]", text, flags=re.MULTILINE))
+    assert told == reported != set()
+
+
+def test_the_home_page_says_what_the_readme_says() -> None:
+    """What both pages tell, from the first line to the comparison, is the same, so that neither falls behind."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    home = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert home.partition("\n[![")[0] == readme.partition("\n![")[0]
+    for heading in ("## What a skill looks like", "## Beside deepagents", "## What else it can do"):
+        told = [page.partition(heading)[2].partition("\n## ")[0].strip() for page in (home, readme)]
+        assert told[0] == told[1] != ""
 
 
 def test_readme_names_the_two_commands() -> None:

@@ -64,6 +64,7 @@ print(json.dumps(done))
         ["info", "a", "--source", source],
         ["search", "a", "--source", source],
         ["validate", source],
+        ["doctor", "--source", source],
         ["create", "b", "--source", source, "--description", "Does."],
     ]
     codes = json.loads(run(program, json.dumps(commands)))

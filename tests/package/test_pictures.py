@@ -1,6 +1,7 @@
 """The pictures in the documentation show what is there now."""
 
 import html
+import itertools
 import re
 import runpy
 import subprocess
@@ -67,6 +68,17 @@ def test_the_plot_can_be_drawn() -> None:
     heights = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', drawn)]
     assert heights[0] > heights[3] > heights[6]
     assert heights[0] > heights[1] > heights[2]
+
+
+def test_names_of_lines_that_meet_stay_readable() -> None:
+    """Lines that end at the same height have their names below each other."""
+    plot: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "plot.py"))
+    drawn = plot["draw"]({name: [1.0, 10.0, 100.0] for name in plot["COLOURS"]}, (10, 100, 1_000))
+    names = [float(y) for y in re.findall(r'y="([\d.]+)" fill="#', drawn)]
+    assert [round(after - before) for before, after in itertools.pairwise(names)] == [plot["LABEL"]] * 2
+    for picture in PICTURES.glob("*.svg"):
+        shown = [float(y) for y in re.findall(r'y="([\d.]+)" fill="#', picture.read_text(encoding="utf-8"))]
+        assert all(after - before > 15 for before, after in itertools.pairwise(sorted(shown))), picture.name
 
 
 def test_no_picture_fetches_anything() -> None:

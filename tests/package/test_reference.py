@@ -2,17 +2,23 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
-from deepagents.backends import StateBackend
+from deepagents.backends import LocalShellBackend, StateBackend
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
 
 import deepskills
 from deepskills import SkillsMiddleware, SkillsState, extensions, store
 from deepskills.extensions import SkillScripts
+from deepskills.testing import ScriptedChatModel, call_tools
+from support import load, skill_md, unload, write_files
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
 NAMES = (ROOT / "docs" / "reference" / "events.md").read_text(encoding="utf-8")
 EXTRA_TOOLS = ["search_skills", "list_skill_assets", "load_skill_asset", "get_skill_script_path"]
+EVERY_EVENT = {"type", "skill", "source", "digest", "trigger"}
 IN_WORDS = {
     "SKILLS_SYSTEM_PROMPT",
     "SkillSource",
@@ -65,3 +71,35 @@ def test_every_event_has_a_row() -> None:
     emitted = {f"skill.{kind}" for kind in re.findall(r'skill_event\(\s*"(\w+)"', source)}
     emitted |= set(re.findall(r'"type": "(skill\.\w+)"', source))
     assert set(re.findall(r"^\| `(skill\.\w+)` \|", NAMES, flags=re.MULTILINE)) == emitted
+
+
+def test_events_have_the_fields_of_their_rows(tmp_path: Path) -> None:
+    """What a run streams has the fields that every event has, and those of its own row, and no other."""
+    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha"), "skills/alpha/scripts/run.sh": "exit 3\n"})
+    script = ("run_skill_script", {"skill_name": "alpha", "script_name": "run.sh"})
+    turns = [call_tools(call) for call in (load("alpha"), script, unload("alpha"), unload("alpha"))]
+    skills = SkillsMiddleware(
+        backend=LocalShellBackend(root_dir=tmp_path, virtual_mode=True),
+        sources=["/skills"],
+        extensions=[SkillScripts()],
+    )
+    agent = create_agent(ScriptedChatModel(replies=turns), middleware=[skills])
+    events: list[Any] = list(agent.stream({"messages": [HumanMessage("go")]}, stream_mode="custom"))
+    assert [event["type"] for event in events] == ["skill.loaded", "skill.script", "skill.unloaded", "skill.refused"]
+    common = set(re.findall(r"^\| `([a-z]+)` \| (?!.*\|.*\|)", NAMES.partition("## Events")[2], flags=re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(skill\.\w+)` \| [^|]* \| ([^|]*) \|", NAMES, flags=re.MULTILINE))
+    for event in events:
+        further = set(re.findall(r"`(\w+)`", rows[event["type"]]))
+        optional = {"reason"} if event["type"] == "skill.unloaded" else set()
+        assert event.keys() - EVERY_EVENT == further - optional
+    assert common >= EVERY_EVENT
+
+
+def test_every_reason_is_explained() -> None:
+    """The tables of reasons have each that a refused load or an unload gives."""
+    answers = (ROOT / "src/deepskills/_prompt/answers.py").read_text(encoding="utf-8")
+    given = set(re.findall(r'return "(\w+)",', answers)) | {"max_loaded_skills", "max_loaded_tokens"}
+    explained = set(re.findall(r"`(\w+)`(?=[^|\n]* \|)", NAMES.partition("`reason` of `skill.refused`")[2]))
+    assert given <= explained
+    agent = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/deepskills/_agent").glob("*.py"))
+    assert set(re.findall(r'skill_event\([^)]*reason="(\w+)"', agent)) <= explained

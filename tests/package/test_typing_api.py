@@ -8,6 +8,8 @@ import typing_api
 import deepskills
 from deepskills import SkillsManager
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_every_public_name_is_used() -> None:
     """A name that is exported without being shown to the type checkers is missing here."""
@@ -16,6 +18,18 @@ def test_every_public_name_is_used() -> None:
     imported = {alias.name for node in imports for alias in node.names}
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert imported & used == set(deepskills.__all__)
+
+
+def test_the_code_of_the_readme_is_among_it() -> None:
+    """Type checkers see the README's agent as a reader copies it, and the list that the page on migrating shows."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = readme.partition("```python\n")[2].partition("```")[0]
+    checked = Path(typing_api.__file__).read_text(encoding="utf-8")
+    lines = [line for line in shown.splitlines() if line and not line.startswith("from ")]
+    assert len(lines) > 3
+    lines.append("middleware: list[AgentMiddleware[Any, Any, Any]] = [TodoListMiddleware(), skills]")
+    assert lines[-1] in (ROOT / "docs" / "how-to" / "migrate.md").read_text(encoding="utf-8")
+    assert [line for line in lines if line not in checked] == []
 
 
 def test_what_the_type_checkers_accept_also_runs(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""Graphs that the test puts on a LangGraph server, beside the one of the documentation page."""
+
+import asyncio
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from deepagents.backends import FilesystemBackend
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage, BaseMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+from deepskills import Refuse, SkillExtension, SkillLoad, SkillRun, SkillsMiddleware
+from deepskills.testing import ScriptedChatModel, call_tools
+
+LISTED = re.compile(r"^- \*\*(.+?)\*\*", re.MULTILINE)
+PRESENT = re.compile(r'<skill_content name="(.+?)"')
+
+
+def reply(messages: list[BaseMessage]) -> AIMessage | str:
+    """Do what the newest message says, `load NAME` or `unload NAME`; else say what the request shows of skills."""
+    verb, _, name = messages[-1].text.partition(" ")
+    if messages[-1].type == "human" and verb in {"load", "unload"}:
+        return call_tools((f"{verb}_skill", {"skill_name": name}))
+    system = "\n".join(message.text for message in messages if message.type == "system")
+    text = "\n".join(message.text for message in messages if message.type != "system")
+    return f"listed: {' '.join(LISTED.findall(system))}; present: {' '.join(PRESENT.findall(text))}"
+
+
+model = ScriptedChatModel(replies=reply)
+"""One model for all graphs and runs: it answers by what it is sent."""
+
+
+class AskFirst(SkillExtension):
+    """Asks a human before every load."""
+
+    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:  # noqa: ARG002 - the seam's signature
+        answer = interrupt({"skill": load.entry.name})
+        return None if answer == "yes" else Refuse("a human said no")
+
+
+class Meet(SkillExtension):
+    """Lets no load pass before thirty wait: they are under way at the same time, or fail together."""
+
+    def __init__(self) -> None:
+        self.barrier = asyncio.Barrier(30)
+
+    async def abefore_load(self, load: SkillLoad, run: SkillRun) -> None:  # noqa: ARG002 - the seam's signature
+        async with asyncio.timeout(60):
+            await self.barrier.wait()
+
+
+def skills(**options: Any) -> SkillsMiddleware:
+    backend = FilesystemBackend(root_dir=Path(__file__).parent, virtual_mode=True)
+    return SkillsMiddleware(backend=backend, sources=["/skills"], **options)
+
+
+_review: list[AgentMiddleware[Any, Any, Any]] = [HumanInTheLoopMiddleware(interrupt_on={"load_skill": True}), skills()]
+reviewed = create_agent(model, middleware=_review)
+asking = create_agent(model, middleware=[skills(extensions=[AskFirst()])])
+meeting = create_agent(model, middleware=[skills(extensions=[Meet()])])
+
+
+async def block(state: MessagesState) -> dict[str, Any]:  # noqa: ARG001 - a node takes the state
+    time.sleep(0.01)  # noqa: ASYNC251 - what the server is to report
+    return {}
+
+
+_builder = StateGraph(MessagesState)
+_builder.add_node("block", block)
+_builder.add_edge(START, "block")
+blocking = _builder.compile()
+"""Shows that the server would have reported a blocking call."""
