@@ -297,8 +297,18 @@ def test_what_state_keeps_is_plain_data(mode: Mode, tmp_path: Path) -> None:
 
 
 RECORD: dict[str, Any] = {
-    **{"path": "/skills/a/SKILL.md", "digest": "d", "tokens": 3, "text": "f", "message": "m", "source": "/skills"},
-    **{"arguments": "", "turn": "", "step": 1, "relies_on": ["b"], "trigger": "model", "edited": True},
+    "path": "/skills/a/SKILL.md",
+    "digest": "d",
+    "tokens": 3,
+    "text": "f",
+    "message": "m",
+    "source": "/skills",
+    "arguments": "",
+    "turn": "",
+    "step": 1,
+    "relies_on": ["b"],
+    "trigger": "model",
+    "edited": True,
 }
 WELL_FORMED: dict[str, Any] = {
     "skills_loaded": ["a"],

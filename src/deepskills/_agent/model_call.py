@@ -34,6 +34,7 @@ from deepskills._agent.turn_calls import LOAD_TOOL
 from deepskills._agent.updates import merged
 from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Failed, Plan
+from deepskills._backend.work import apart
 from deepskills._errors import SkillsError
 from deepskills._format.problems import problem
 from deepskills._format.text import one_line
@@ -59,14 +60,20 @@ def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | No
     prefix: dict[str, str] = {}
     changes = False
     if run.settings.unload_when == "cheap":
-        prefix = _prefix(messages, section_text(section, run, run.state))
+        prefix = _prefix(messages, (yield from _section(section, run, run.state)))
         before = run.thread.section("prefix")
         changes = bool(before) and before != prefix
     composed = yield from compose(messages, run, prefix_changes=changes)
     if prefix and run.thread.section("prefix") != prefix:
         composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
     use = skills_in_use(composed.messages, usable(run), run.thread.standing.without(composed.lost).loaded)
-    return PreparedCall(composed, use, section_text(section, run, composed.seen_in(run.state)), bool(shelf.visible))
+    text = yield from _section(section, run, composed.seen_in(run.state))
+    return PreparedCall(composed, use, text, bool(shelf.visible))
+
+
+def _section(section: Section | None, run: Run, state: Mapping[str, Any]) -> Plan[str]:
+    """Return the skills section; a large one is rendered apart from the event loop."""
+    return (yield from apart(lambda: section_text(section, run, state), len(run.known_shelf.catalog.entries)))
 
 
 def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:

@@ -4,11 +4,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langgraph.config import get_config
-
 from deepskills._agent.extending import change_text
 from deepskills._agent.extension import SkillLoad
 from deepskills._agent.run import Run
+from deepskills._agent.updates import session_id
 from deepskills._backend.calls import Consulted, Failed, Plan, WaitFor
 from deepskills._backend.missing import is_missing_error
 from deepskills._catalog.entries import SkillEntry
@@ -109,14 +108,3 @@ def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) ->
     block = skill_block(entry, changed, inventory, shell)
     tokens = run.settings.token_counter(block)
     return Prepared(present, arguments, block, inventory, reading.digest, tokens, text=changed)
-
-
-def session_id(runtime: object) -> str:
-    """Return the id of the thread that a run belongs to; empty if it has none."""
-    config = getattr(runtime, "config", None)
-    if config is None:
-        try:
-            config = get_config()
-        except RuntimeError:
-            return ""
-    return str((config.get("configurable") or {}).get("thread_id") or "")

@@ -7,10 +7,12 @@ from typing import Any
 from deepskills._agent.extension import LoadedSkill
 from deepskills._agent.settings import Settings
 from deepskills._agent.thread import Thread
-from deepskills._agent.updates import merged
+from deepskills._agent.updates import merged, session_id
+from deepskills._backend.calls import Plan
+from deepskills._backend.work import apart
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.entries import SkillEntry, Visibility
-from deepskills._catalog.lookup import Broken, Unknown, not_found
+from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._format.frontmatter import as_text
 from deepskills._prompt.section import visible
 from deepskills._types import SkillProblem
@@ -61,9 +63,14 @@ class Shelf:
         """The skills that the model may see and load."""
         return visible(self.catalog, self.hidden)
 
-    def not_found(self, asked: str) -> Broken | Unknown:
+    def not_found(self, asked: str) -> Plan[Broken | Unknown]:
         """Return what to answer to a name that the model cannot use; hidden names are not given."""
-        return not_found([entry.name for entry in self.visible], self.problems, asked)
+        size = len(self.catalog.entries)
+        return (yield from apart(lambda: not_found([e.name for e in self.visible], self.problems, asked), size))
+
+    def broken(self, asked: str) -> Broken | None:
+        """Return what is wrong with the skill of that name, if its file cannot be used."""
+        return broken(self.problems, asked)
 
 
 class Run:
@@ -74,7 +81,7 @@ class Run:
         self.state = state
         self.runtime = runtime
         self.thread = Thread.of(state)
-        self.look = settings.look(runtime)
+        self.look = settings.look(runtime, session_id(runtime))
         self.problems: list[SkillProblem] = []
         """Problems that were found on the way."""
         self.collected: dict[str, Any] = {}

@@ -95,7 +95,7 @@ class SkillTools:
         shelf = yield from shelf_of(run)
         entry = shelf.find(skill_name)
         if entry is None:
-            return _refused(run, LOAD_TOOL, skill_name, shelf.not_found(skill_name))
+            return _refused(run, LOAD_TOOL, skill_name, (yield from shelf.not_found(skill_name)))
         permitted = entry.name in run.thread.section("permits")
         if shelf.visibility(entry) == "user-only" and not permitted:
             return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))

@@ -22,7 +22,6 @@ from deepskills._agent.updates import MARK, load_mark, load_update, merged, new_
 from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Plan
 from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.lookup import Broken
 from deepskills._format.problems import problem, quoted
 from deepskills._format.text import one_line
 from deepskills._loading.budgets import NO_LIMIT, Standing
@@ -117,7 +116,7 @@ def _commanded(message_id: str, shelf: Shelf, run: Run) -> list[Wish]:
     for place, name in enumerate(names):
         entry = shelf.find(name)
         if entry is None or not is_user_invocable(entry):
-            if entry is None and isinstance(missing := shelf.not_found(name), Broken):
+            if entry is None and (missing := shelf.broken(name)) is not None:
                 run.problems.append(missing.problem)
                 _report_broken(name, missing.problem, run)
             if place == 0:

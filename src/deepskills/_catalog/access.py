@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from deepskills._backend.cache import BoundedCache
 from deepskills._backend.calls import Plan
-from deepskills._catalog.catalog import Catalog, Catalogs
+from deepskills._backend.work import apart
+from deepskills._catalog.catalog import Catalog, Catalogs, row_count
 from deepskills._catalog.discovery import Discovery, discover
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.readings import Readings
@@ -42,6 +43,8 @@ class Library:
     readings: Readings
     catalogs: Catalogs
     led: Led
+    thread_id: str = ""
+    """The thread of the run; empty if it has none."""
 
 
 class Look:
@@ -83,11 +86,15 @@ class Look:
 
     def catalog(self, record: object) -> Plan[Catalog]:
         """Return the catalog in state if it can be believed, else what there is now."""
-        believed = self._library.catalogs.believed(record)
+        catalogs, thread_id = self._library.catalogs, self._library.thread_id
+        believed = catalogs.recalled(record) or catalogs.found_for(thread_id, record)
+        if believed is None:
+            believed = yield from apart(lambda: catalogs.believed(record), row_count(record))
         if believed is not None:
             return believed
-        found = yield from self.discover(self._library.catalogs.claimed(record))
-        self._library.catalogs.believe(record, found.catalog)
+        known = yield from apart(lambda: catalogs.claimed(record), row_count(record))
+        found = yield from self.discover(known)
+        catalogs.put_found(thread_id, record, found.catalog)
         return found.catalog
 
     def refusals(self, entries: Sequence[SkillEntry]) -> Plan[dict[str, str]]:

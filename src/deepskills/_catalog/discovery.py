@@ -7,6 +7,7 @@ from deepskills._backend.batches import read_files
 from deepskills._backend.calls import Entry, Failed, File, Listing, Plan, Reply, Summarize, Summarized
 from deepskills._backend.missing import is_missing_error
 from deepskills._backend.walk import Visit, Visitor, walk
+from deepskills._backend.work import apart
 from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.readings import Reading, Readings
@@ -62,11 +63,11 @@ class _Search:
             return []
         if reply.error:
             self._note_incomplete(path, reply.error)
-        own = next((e for e in reply.entries if e.name == SKILL_FILE and not e.is_directory), None)
-        if own is not None:
-            self.files[own.path] = True
+        files = {entry.name: entry.path for entry in reply.entries if not entry.is_directory}
+        if SKILL_FILE in files:
+            self.files[files[SKILL_FILE]] = True
             return []
-        self.misnamed += [e.path for e in reply.entries if e.name.lower() == SKILL_FILE.lower() and not e.is_directory]
+        self.misnamed += [path for name, path in files.items() if name.lower() == SKILL_FILE.lower()]
         below = [entry for entry in reply.entries if entry.is_directory and entry.name not in PASSED_OVER]
         kept = self._bounded(below)
         if deepest:
@@ -146,8 +147,12 @@ def discover(
     for entry in known.entries if known is not None else ():
         before.setdefault(entry.source, []).append(entry)
     read = _Files(readings, files, summaries)
-    harvests = [_Harvest(search, read, before.get(search.source.path, [])) for search in searches]
-    return _merge(sources, harvests, catalogs)
+
+    def merged() -> Discovery:
+        harvests = [_Harvest(search, read, before.get(search.source.path, [])) for search in searches]
+        return _merge(sources, harvests, catalogs)
+
+    return (yield from apart(merged, len(paths)))
 
 
 def _summaries(paths: Sequence[str]) -> Plan[dict[str, SkillSummary]]:

@@ -18,7 +18,7 @@ from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE, SkillProblem
 CLOSEST_NAMES = 3
 """How many similar names an unknown name is answered with."""
 
-MAX_COMPARED_NAMES = 1_000
+MAX_COMPARED_NAMES = 300
 """How many names an unknown name is compared with letter by letter: those that share the most pairs of letters."""
 
 MAX_DESCRIPTION = 1_536
@@ -49,15 +49,20 @@ class Broken:
 
 def not_found(names: Sequence[str], problems: Iterable[SkillProblem], asked: str) -> Broken | Unknown:
     """Return what to answer to a name that no skill has; a broken file in a directory of that name is the reason."""
+    noted = list(problems)
+    incomplete = any(found["code"] in SOURCE_ERRORS for found in noted)
+    return broken(noted, asked) or Unknown(asked, closest_names(names, asked), list(names), incomplete)
+
+
+def broken(problems: Iterable[SkillProblem], asked: str) -> Broken | None:
+    """Return what is wrong with the file in a directory of that name; `None` if there is no such problem."""
     wanted = asked.casefold()
-    incomplete = False
     for found in problems:
-        incomplete |= found["code"] in SOURCE_ERRORS
         directory, _, file = found["path"].rpartition("/")
         is_error = found["severity"] == "error" and file == SKILL_FILE
         if is_error and directory.rpartition("/")[2].casefold() == wanted:
             return Broken(asked, found)
-    return Unknown(asked, closest_names(names, asked), list(names), incomplete)
+    return None
 
 
 def closest_names(names: Sequence[str], asked: str) -> list[str]:
@@ -67,16 +72,12 @@ def closest_names(names: Sequence[str], asked: str) -> list[str]:
     within = [name for name in by_folded if wanted and wanted in name]
     comparable = [name for name in by_folded if abs(len(name) - len(wanted)) <= len(wanted)]
     if len(comparable) > MAX_COMPARED_NAMES:
-        pairs = _pairs(wanted)
-        comparable.sort(key=lambda name: -len(pairs & _pairs(name)))
+        pairs = {wanted[start : start + 2] for start in range(max(1, len(wanted) - 1))}
+        comparable.sort(key=lambda name: -sum(map(name.__contains__, pairs)))
         comparable = comparable[:MAX_COMPARED_NAMES]
     similar = difflib.get_close_matches(wanted, comparable, n=CLOSEST_NAMES, cutoff=0.5)
     closest = list(dict.fromkeys([*within[:CLOSEST_NAMES], *similar]))[:CLOSEST_NAMES]
     return [by_folded[name] for name in closest]
-
-
-def _pairs(word: str) -> set[str]:
-    return {word[start : start + 2] for start in range(len(word) - 1)} or {word}
 
 
 def find_or_raise(
