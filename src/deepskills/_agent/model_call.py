@@ -48,6 +48,9 @@ _OVERFLOW_SIGNS = (
     "prompt is too long",
     "tokens exceed",
 )
+_SUMMARIZED = "_summarization_event"
+"""State key of deepagents' summarization: what it has summed up, in requests alone."""
+
 _OVERFLOW_STATUS = frozenset({400, 413, 422})
 
 section_in_use: ContextVar[str | None] = ContextVar("deepskills_section", default=None)
@@ -134,6 +137,8 @@ def open_call(
     request: ModelRequest[ContextT], run: Run, section: Section | None, source: ToolSource
 ) -> Plan["ModelCall[ContextT]"]:
     """Prepare one model call: its messages, its section, and the tools of the skills in use."""
+    if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
+        run.problems.append(problem("middleware", "middleware-order"))
     prepared = yield from prepare_call(request.messages, run, section)
     names = needed_names(prepared.use, request.tools)
     return ModelCall(request, run, prepared, (yield from resolved(source, names, request.runtime)))
