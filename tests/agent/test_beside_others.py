@@ -427,7 +427,7 @@ EDITED = {
 
 @pytest.mark.parametrize("case", EDITED.values(), ids=EDITED)
 def test_an_edited_call_counts_as_the_human_wrote_it(mode: Mode, tmp_path: Path, case: Edited) -> None:
-    """A human may change a call; the calls beside it reckon with the call as changed, and the slot is taken once."""
+    """A human may change a call; the calls beside it assume the call as changed, and the slot is taken once."""
     interrupt_on: dict[str, Any] = dict.fromkeys(("load_skill", "unload_skill"), True)
     middleware = on_disk(tmp_path, max_loaded_skills=1)
     conversation = Conversation(mode, HumanInTheLoopMiddleware(interrupt_on=interrupt_on), middleware)

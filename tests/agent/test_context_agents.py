@@ -523,7 +523,7 @@ def test_a_call_that_is_retried_tells_a_loss_once(mode: Mode, tmp_path: Path) ->
 
 
 def resumed(mode: Mode, talk: Talk, loss: Loss, root: Path, **options: Any) -> tuple[Talk, CountingBackend]:
-    """Return the same thread under an agent that is made anew: its middleware remembers nothing."""
+    """Return the same thread under a new agent: its middleware remembers nothing."""
     skills, backend = middleware(root, **options)
     model = loss.model()
     agent = loss.build(Parts(root, model, skills, talk.agent.checkpointer))

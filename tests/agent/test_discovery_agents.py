@@ -661,7 +661,7 @@ def test_a_new_thread_starts_with_nothing_loaded(mode: Mode, tmp_path: Path) -> 
 @both_modes
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_a_thread_is_searched_once(mode: Mode, kind: str, tmp_path: Path) -> None:
-    """A second run on a checkpointed thread asks the backend nothing and shows the same; another thread looks anew."""
+    """A second run on a checkpointed thread asks the backend nothing and shows the same; another thread looks again."""
     write_files(tmp_path, LAYERS)
     backend = Counting(tmp_path)
     model = ScriptedChatModel(replies=[])

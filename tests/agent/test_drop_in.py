@@ -132,7 +132,7 @@ def test_the_name_is_that_of_the_slot() -> None:
 
 @pytest.mark.parametrize("build", [create_agent, create_deep_agent], ids=["create_agent", "create_deep_agent"])
 def test_schemas_and_drawings_can_be_made(build: Callable[..., Any]) -> None:
-    """An agent with skills can tell its schemas and be drawn; private keys are no part of input and output."""
+    """An agent with skills can tell its schemas and be drawn; private keys are not part of input and output."""
     agent = build(ScriptedChatModel(replies=[]), middleware=[make()])
 
     taken = agent.get_input_jsonschema()["properties"]
@@ -263,7 +263,7 @@ def test_no_hook_of_deepagents_class_is_unknown() -> None:
 
 @pytest.mark.parametrize("hook", sorted(KNOWN_HOOKS))
 def test_every_hook_of_deepagents_class_is_ours(hook: str) -> None:
-    """Each public function of deepagents' class is written anew in ours and can be called in the same way."""
+    """Each public function of deepagents' class has its counterpart in ours and can be called in the same way."""
     assert hook in vars(SkillsMiddleware)
     theirs = parameters(getattr(DeepAgentsSkillsMiddleware, hook))
     ours = parameters(getattr(SkillsMiddleware, hook))

@@ -119,7 +119,7 @@ def test_those_asked_for_are_there(root: Path, chosen: Sequence[str]) -> None:
     ],
 )
 def test_unknown_tools_fail_at_once(root: Path, chosen: Any, reason: str) -> None:
-    """A name that is no extra tool, or a text in place of a list, fails when the middleware is made."""
+    """A name that is not an extra tool, or a text in place of a list, fails when the middleware is made."""
     with pytest.raises(ValueError, match=re.escape(reason)) as caught:
         make(disk(root), extra_tools=chosen)
     assert "search_skills" in str(caught.value) or "sequence" in str(caught.value)

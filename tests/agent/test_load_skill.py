@@ -489,7 +489,7 @@ def test_the_default_limit_is_ten_skills(mode: Mode, tmp_path: Path) -> None:
     assert conversation.loaded == names[:10]
 
 
-# --- files that cannot be had ------------------------------------------------------------------------------------
+# --- files that cannot be read -----------------------------------------------------------------------------------
 
 
 class Faulty(FilesystemBackend):

@@ -391,7 +391,7 @@ def test_room_that_nobody_knows_is_not_told_as_taken(mode: Mode, tmp_path: Path)
 
 
 @both_modes
-def test_sources_that_cannot_be_had_are_the_reason(mode: Mode, tmp_path: Path) -> None:
+def test_sources_that_cannot_be_resolved_are_the_reason(mode: Mode, tmp_path: Path) -> None:
     """Where the function for the sources fails in the middle of a run, the answer says so and blames no file."""
     library(tmp_path, "alpha")
     asked: list[int] = []

@@ -196,6 +196,26 @@ def test_the_source_of_a_skill_is_not_taken_from_state(mode: Mode, tmp_path: Pat
     assert seen[-1] == {"alpha": "/skills"}
 
 
+@both_modes
+@pytest.mark.parametrize("is_function", [False, True], ids=["fixed", "function"])
+def test_a_true_catalog_of_other_sources_shows_nothing(mode: Mode, is_function: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """What this process found for an agent with more sources, or under other labels, is not shown in this one."""
+    library(tmp_path)
+    backend = disk(tmp_path)
+    wide = SkillsMiddleware(backend=backend, sources=["/skills", ("/secret", "OTHER-LABEL")])
+    other = Conversation(mode, wide)
+    other.say()
+    given: list[Any] = ["/skills"]
+    sources: Any = (lambda _: given) if is_function else given
+    paused = Paused(mode, SkillsMiddleware(backend=backend, sources=sources))
+    paused.start()
+    paused.resume({"skills_catalog": other.state["skills_catalog"]}, "Command")
+    shown = paused.model.requests[-1].system
+    assert "**beta**" in shown
+    assert "**evil**" not in shown
+    assert "OTHER-LABEL" not in shown
+
+
 NONSENSE: dict[str, Any] = {
     "number": 5,
     "text": "catalog",

@@ -223,7 +223,7 @@ def test_a_pin_lasts_for_the_thread_and_is_asked_for_once(mode: Mode, tmp_path: 
     assert conversation.loaded == ["alpha"]
 
 
-# --- files that cannot be had ------------------------------------------------------------------------------------
+# --- files that cannot be read -----------------------------------------------------------------------------------
 
 
 def _delete(file: Path) -> None:

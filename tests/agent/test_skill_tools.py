@@ -603,7 +603,7 @@ def test_a_resolver_that_fails_costs_its_tools_and_not_the_run(
 def test_a_resolver_that_fails_at_the_call_answers_with_an_error(
     mode: Mode, tmp_path: Path, fault: Fault, way: str
 ) -> None:
-    """A tool that was shown and can no longer be had is an error that says why; the run goes on."""
+    """A tool that was shown and can no longer be resolved is an error that says why; the run goes on."""
     broken = False
 
     def resolver(name: str, runtime: object) -> Any:

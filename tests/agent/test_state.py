@@ -229,7 +229,7 @@ def agents(root: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["create_agent", "create_deep_agent"])
 def test_servers_and_studios_can_describe_an_agent(kind: str, tmp_path: Path) -> None:
-    """Input and output schemas and the drawing of the graph are to be had; private keys are in none of them."""
+    """Input and output schemas and the drawing of the graph can be made; private keys are in none of them."""
     agent = agents(tmp_path)[kind]
     given = agent.get_input_jsonschema()
     assert {"messages", "skills_metadata", "pinned_skills"} <= given["properties"].keys()

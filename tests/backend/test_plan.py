@@ -645,7 +645,7 @@ class Broken:
     ],
 )
 def test_listings_are_in_order_whatever_a_backend_answers(mode: Mode, answer: object, expected: Reply) -> None:
-    """A listing holds entries only, each once and in order; what is no listing is a failure with a reason."""
+    """A listing holds entries only, each once and in order; what is not a listing is a failure with a reason."""
     assert perform(mode, ask(ListDirectory("/")), Answering(lambda _path: answer)) == [expected]
 
 

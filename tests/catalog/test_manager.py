@@ -221,7 +221,7 @@ def test_parameters_have_their_names(method: str, parameters: list[str]) -> None
 
 
 def test_every_method_has_a_twin() -> None:
-    """Nothing public is for sync callers alone, save what makes a manager."""
+    """Nothing public is for sync callers alone, except what makes a manager."""
     public = {name for name, _ in inspect.getmembers(SkillsManager, inspect.isfunction) if not name.startswith("_")}
     twins = {name for name in public if f"a{name}" in public}
     assert public == twins | {f"a{name}" for name in twins}
@@ -232,7 +232,7 @@ def test_every_method_has_a_twin() -> None:
 
 @both_modes
 def test_missing_directories_give_nothing(mode: Mode, tmp_path: Path) -> None:
-    """A directory that is not there has no skills; that is no error."""
+    """A directory that is not there has no skills; that is not an error."""
     manager = SkillsManager.from_directory(tmp_path / "none")
     assert ask(mode, manager, "list_skills") == []
     assert ask(mode, manager, "list_metadata") == []
@@ -271,7 +271,7 @@ BINARY = {
 @both_modes
 @pytest.mark.parametrize("content", BINARY.values(), ids=BINARY)
 def test_binary_files_are_told(mode: Mode, library: Path, content: bytes) -> None:
-    """A file that is not text is a format error, and its path can still be had."""
+    """A file that is not text is a format error, and its path is still given."""
     write_files(library, {"csv-report/scripts/data.bin": content})
     manager = SkillsManager.from_directory(library)
     with pytest.raises(SkillFormatError, match=r"`scripts/data\.bin` is not text"):
@@ -336,7 +336,7 @@ class Down(FilesystemBackend):
 
 @both_modes
 def test_a_backend_that_is_down_is_no_empty_one(mode: Mode, tmp_path: Path) -> None:
-    """Where no source could be listed, nothing is claimed about which skills there are; problems can still be had."""
+    """Where no source could be listed, nothing is claimed about which skills there are; problems are still given."""
     manager = SkillsManager(backend=Down(tmp_path), sources=["/team/skills", "/own"])
     for method, arguments in (("list_skills", ()), ("list_metadata", ()), ("search_skills", ("report",))):
         with pytest.raises(
@@ -685,7 +685,7 @@ def test_every_call_looks_anew(mode: Mode, library: Path) -> None:
 
 @pytest.mark.parametrize("sources", ["/skills", [1], [("/a", "b", "c")]], ids=["one text", "a number", "three parts"])
 def test_wrong_sources_are_refused(tmp_path: Path, sources: Any) -> None:
-    """Sources that are no sequence of paths fail when the manager is made."""
+    """Sources that are not a sequence of paths fail when the manager is made."""
     with pytest.raises(TypeError):
         SkillsManager(backend=disk(tmp_path), sources=sources)
 

@@ -399,7 +399,7 @@ def test_names_weigh_most() -> None:
     ],
 )
 def test_texts_are_split_into_words(text: str, words: list[str]) -> None:
-    """Words are split at what is no letter, folded and normalized; Chinese becomes overlapping pairs."""
+    """Words are split at what is not a letter, folded and normalized; Chinese becomes overlapping pairs."""
     assert [word for word in split_words(text) if len(word) > 1] == words
 
 
@@ -566,7 +566,7 @@ def test_a_manager_searches_changed_tags(mode: Mode, tmp_path: Path) -> None:
 
 @both_modes
 def test_an_agent_searches_changed_tags(mode: Mode, tmp_path: Path) -> None:
-    """Where every run looks anew, an agent's search goes by the tags of this run."""
+    """Where every run looks again, an agent's search goes by the tags of this run."""
     agent = Searching(mode, tmp_path, InMemorySaver(), refresh="run")
     for tag, gone in (("zebra", "giraffe"), ("giraffe", "zebra")):
         write_files(tmp_path, {"skills/demo/SKILL.md": tagged(f"tags: [{tag}]")})

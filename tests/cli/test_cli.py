@@ -738,7 +738,7 @@ def test_validate_goes_on_after_a_path_that_cannot_be_looked_at(
 
 
 def _spoil(file: Path, kind: str) -> None:
-    """Put something that is no file where a `SKILL.md` is due."""
+    """Put something other than a file where a `SKILL.md` is expected."""
     file.parent.mkdir(parents=True)
     if kind == "dangling link":
         file.symlink_to("nowhere")
@@ -768,7 +768,7 @@ def no_wait() -> Iterator[None]:
 @pytest.mark.parametrize("kind", ["dangling link", "directory", "pipe", "device"])
 @pytest.mark.parametrize("where", ["s", "s/odd", "."])
 def test_validate_passes_nothing_that_is_no_file(workplace: Path, kind: str, where: str) -> None:
-    """What is named SKILL.md and is no file is an error, and never opened; skills beside it are checked."""
+    """What is named SKILL.md and is not a file is an error, and never opened; skills beside it are checked."""
     _spoil(workplace / "s/odd/SKILL.md", kind)
     write_files(workplace / "s", {"good/SKILL.md": skill_md("good")})
     result = invoke("validate", where)
@@ -780,7 +780,7 @@ def test_validate_passes_nothing_that_is_no_file(workplace: Path, kind: str, whe
 @pytest.mark.usefixtures("no_wait")
 @pytest.mark.parametrize("kind", ["dangling link", "pipe", "device"])
 def test_validate_takes_what_is_no_file_by_name(workplace: Path, kind: str) -> None:
-    """Named itself, what is no file is an error too."""
+    """Named itself, what is not a file is an error too."""
     _spoil(workplace / "odd/SKILL.md", kind)
     result = invoke("validate", "odd/SKILL.md")
     assert result.exit_code == 1

@@ -385,7 +385,7 @@ def test_twenty_calls_in_one_turn_do_not_meet(mode: Mode, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_script_is_an_event(mode: Mode, tmp_path: Path) -> None:
-    """The custom stream tells script, exit code and seconds, and where the skill came from; refusals are no event."""
+    """The custom stream tells script, exit code and seconds, and where the skill came from; refusals are not events."""
     write_skill(tmp_path, run="import sys; sys.exit(int(sys.argv[1]))", slow="import time; time.sleep(9)")
     model = ScriptedChatModel(
         replies=[

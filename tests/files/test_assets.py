@@ -172,7 +172,7 @@ def test_other_places_are_refused(mode: Mode, kind: str, trap: Trap) -> None:
 @both_modes
 @each_kind
 def test_other_places_have_no_scripts(mode: Mode, kind: str, trap: Trap) -> None:
-    """A script's name is taken below `scripts/` alone: what lies elsewhere under that name is no script."""
+    """A script's name is taken below `scripts/` alone: what lies elsewhere under that name is not a script."""
     for name in ("SKILL.md", "private/secret.txt", "~/secret.txt"):
         error = refusal(mode, trap.manager(kind), "get_skill_script_path", "demo", name)
         assert isinstance(error, SkillFileNotFoundError)
@@ -538,7 +538,7 @@ def test_long_listings_are_cut(mode: Mode, linked: Trap) -> None:
 
 @both_modes
 def test_passed_over_directories_are_not_listed(mode: Mode, linked: Trap) -> None:
-    """What tools leave in a directory is not listed; root files and other directories are no assets."""
+    """What tools leave in a directory is not listed; root files and other directories are not assets."""
     write_files(linked.skill, {"scripts/__pycache__/run.pyc": "", "assets/node_modules/x/y.js": ""})
     write_files(linked.skill, {"notes.md": "", "docs/more.md": ""})
     assert ask(mode, linked.manager("virtual"), "list_skill_assets", "demo") == OWN_FILES
@@ -548,7 +548,7 @@ INVALID: list[Any] = [{}, {"path": 5}, None]
 
 
 class Lying(FilesystemBackend):
-    """Lists, beside what is there, paths that lie elsewhere or nowhere, and things that are no entries."""
+    """Lists, beside what is there, paths that lie elsewhere or nowhere, and things that are not entries."""
 
     def ls(self, path: str) -> LsResult:
         result = super().ls(path)

@@ -30,7 +30,7 @@ MAX_GROWTH = 3.5
 """How much dearer twice the input may be: two, and room for noise."""
 MEASURABLE_SECONDS = 0.002
 SECONDS_PER_FRESH_BYTE = 5e-9
-"""What the system may take for memory that it hands out anew, as it does for the largest files alone."""
+"""What the system may take for memory that it hands out again, as it does for the largest files alone."""
 
 WHOLE_FILE = 10 * 1024 * 1024
 FRONTMATTER = 60_000

@@ -95,7 +95,7 @@ def reference_refusals(text: str, directory: Path = DIRECTORY) -> list[str]:
     as_read_from_disk = text.replace("\r\n", "\n").replace("\r", "\n")
     try:
         metadata, _ = parse_frontmatter(as_read_from_disk)
-    except Exception as error:  # noqa: BLE001 - its YAML library crashes on some files, which is no pass either
+    except Exception as error:  # noqa: BLE001 - its YAML library crashes on some files, which is not a pass either
         return [f"{type(error).__name__}: {error}"]
     return list(validate_metadata(metadata, directory))
 

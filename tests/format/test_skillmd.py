@@ -34,6 +34,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "source-missing",
         "sources-failed",
         "state-malformed",
+        "token-counter-failed",
         "visibility-failed",
     }
 )
@@ -182,7 +183,7 @@ def test_fields_are_the_text_as_written(fields: str, key: str, value: object) ->
     ],
 )
 def test_tools_split_outside_parentheses(text: str, tools: list[str]) -> None:
-    """Tool names end at spaces and commas, save inside parentheses."""
+    """Tool names end at spaces and commas, except inside parentheses."""
     assert split_tools(text) == tools
 
 

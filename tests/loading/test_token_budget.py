@@ -264,6 +264,47 @@ def test_a_budget_of_nothing_refuses_everything(mode: Mode, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "many", True], ids=repr)
 def test_a_limit_that_is_none_is_refused(limit: Any, tmp_path: Path) -> None:
-    """A budget that is no whole number from 0 on fails where it is set, by name."""
+    """A budget that is not a whole number from 0 on fails where it is set, by name."""
     with pytest.raises(ValueError, match="max_loaded_tokens"):
         SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], max_loaded_tokens=limit)
+
+
+@modes
+def test_a_counter_of_ones_own_decides(mode: Mode, tmp_path: Path) -> None:
+    """`token_counter` is asked for the whole text of a load, and what it says is what the budget counts."""
+    for name in NAMES[:2]:
+        write_skill(tmp_path, name, 100)
+    asked: list[str] = []
+
+    def counter(text: str) -> float:
+        asked.append(text)
+        return 59.5
+
+    conversation = talk(mode, tmp_path, 100, token_counter=counter)
+    granted, refused = conversation.call(load("alpha"), load("beta"))
+
+    assert any("alpha says so." in text for text in asked)
+    assert costs(conversation) == {"alpha": 60}
+    assert (granted.status, refused.status) == ("success", "error")
+    assert "60 tokens" in refused.text
+
+
+@modes
+def test_a_counter_that_gives_no_number_costs_nothing_but_itself(mode: Mode, tmp_path: Path) -> None:
+    """Loads and pins go on, counted by the default, and a problem names the counter, whatever it does."""
+
+    def raises(_text: str) -> int:
+        raise RuntimeError("there is no tokenizer")
+
+    write_skill(tmp_path, "alpha", 100)
+    write_skill(tmp_path, "beta", 100)
+    expected = cost_of(tmp_path, "alpha", "beta")
+    odd: list[Any] = [raises, lambda _: "many", lambda _: -1, lambda _: None, lambda _: float("nan"), lambda _: True]
+    for counter in odd:
+        conversation = talk(mode, tmp_path, 50_000, token_counter=counter)
+        conversation.say(call_tools(load("alpha")), given={"messages": [HumanMessage("go")], "pinned_skills": ["beta"]})
+
+        assert sorted(conversation.loaded) == ["alpha", "beta"]
+        assert sum(costs(conversation).values()) == expected
+        codes = [problem["code"] for problem in conversation.state["skills_problems"]]
+        assert codes == ["token-counter-failed"]

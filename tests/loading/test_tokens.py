@@ -66,7 +66,7 @@ def test_a_mixed_text_is_the_sum_of_its_parts() -> None:
 
 
 def test_a_part_of_a_message_costs_its_characters_alone() -> None:
-    """The prompt's section is no message of its own."""
+    """The prompt's section is not a message of its own."""
     texts = ("", "abc", "abcd", "周报", "word" * 25 + "周报" * 10)
     assert [count_text_tokens(text) for text in texts] == [0, 1, 1, 2, 45]
 

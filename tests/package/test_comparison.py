@@ -20,7 +20,7 @@ from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_m
 
 README = Path(__file__).parents[2] / "README.md"
 MEASURED = {"Discovery of 1,000 skills"}
-"""Rows that `make bench` shows: times are no matter for a test."""
+"""Rows that `make bench` shows: times are not a matter for a test."""
 
 Row = Callable[[Mode, Path], None]
 ROWS: dict[str, Row] = {}

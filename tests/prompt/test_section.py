@@ -299,7 +299,7 @@ HIDDEN = frozenset("\ufeff\ufffe\uffff") | {chr(code) for code in (*range(0x202A
 
 
 def is_clean(text: str) -> bool:
-    """Whether `text` holds no control, bidirectional, tag or surrogate character, save newlines."""
+    """Whether `text` holds no control, bidirectional, tag or surrogate character, except newlines."""
     return not any(
         (unicodedata.category(character) in ("Cc", "Cs") and character != "\n")
         or character in HIDDEN

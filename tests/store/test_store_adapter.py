@@ -222,7 +222,7 @@ SPOILED: dict[str, dict[str, Any]] = {
 def test_a_bad_row_costs_no_other(
     mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture, values: dict[str, Any]
 ) -> None:
-    """A row that other hands spoiled is left out with a line in the log; all other skills are there."""
+    """A row corrupted outside the service is left out with a line in the log; all other skills are there."""
     bad, _good = seed(any_sessions, "alice", draft("bad"), draft("good"))
 
     async def spoil() -> None:

@@ -381,7 +381,7 @@ def test_what_the_store_refuses_is_the_store_s_to_answer(any_sessions: Sessions,
 
 
 def test_a_spoiled_row_costs_no_other(api: Api, url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A public skill that other hands spoiled is left out of listings, with a line in the log; others are there."""
+    """A public skill corrupted outside the service is left out of listings and logged; others are there."""
     spoiled = api.data("POST", "/skills", json=body("bad", is_public=True), code=201)
     api.data("POST", "/skills", json=body("good", is_public=True), code=201)
     run_sql(url, "UPDATE deepskills_skills SET encoding = 'latin-1' WHERE name = 'bad'")
@@ -422,8 +422,8 @@ def test_a_skill_md_over_http(api: Api) -> None:
 
 
 def test_fifty_clients_at_once(url: str) -> None:
-    """Fifty clients that write and read at the same time lose nothing and fail nowhere."""
-    sessions = async_sessionmaker(create_store_engine(url))
+    """Fifty clients that write and read at the same time lose nothing and fail nowhere, however slow the machine is."""
+    sessions = async_sessionmaker(create_store_engine(url, statement_timeout=120, pool_timeout=120))
 
     def client(address: str, number: int) -> set[str]:
         api, user = Api(address), f"user-{number % 25}"

@@ -57,7 +57,7 @@ async def test_create_and_get(sessions: Sessions) -> None:
 
 
 async def test_ids_may_be_text(sessions: Sessions) -> None:
-    """An id as a client sends it serves as well; one that is no id belongs to no skill."""
+    """An id as a client sends it serves as well; one that is not an id belongs to no skill."""
     async with service_on(sessions) as service:
         made = await service.create_skill(draft_with_files("report", {"scripts/a.py": "x"}), "alice")
         for text in (str(made.id), made.id.hex, str(made.id).upper()):
@@ -274,7 +274,7 @@ async def test_update(sessions: Sessions) -> None:
 
 
 async def test_renaming_to_another_case_of_itself(sessions: Sessions) -> None:
-    """A skill's own name is no conflict; another's is."""
+    """A skill's own name is not a conflict; another's is."""
     async with service_on(sessions) as service:
         made = await service.create_skill(draft("report"), "alice")
         await service.create_skill(draft("other"), "alice")
@@ -456,7 +456,7 @@ async def test_extensions(sessions: Sessions) -> None:
 
 @pytest.mark.parametrize("user_id", ["", "x" * 256, "a\x00b", "\ud800"])
 async def test_user_ids_keep_the_rules(sessions: Sessions, user_id: str) -> None:
-    """A user id that cannot be kept is no anonymous reader and no owner, but an error."""
+    """A user id that cannot be kept is neither an anonymous reader nor an owner, but an error."""
     async with service_on(sessions) as service:
         with pytest.raises(SkillFormatError, match="user id"):
             await service.list_skills(user_id)

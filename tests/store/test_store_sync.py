@@ -212,21 +212,22 @@ async def test_two_loaders_at_once(sessions: Sessions, tmp_path: Path) -> None:
             new: dict[str, bytes | str] = {f"new-{number}.md": f"new {turn}" for number in range(4)}
             await editor.save_skill(skill.id, draft(), {**old, "same.md": "old"}, "alice")
 
-            async def edit(files: Any = new) -> None:
+            edited = asyncio.Event()
+
+            async def edit(files: Any = new, edited: asyncio.Event = edited) -> None:
                 await asyncio.sleep(0.02)
                 await editor.save_skill(skill.id, draft(), {**files, "same.md": "new"}, "alice")
+                edited.set()
 
-            async def late(backend: Slow = backend) -> bool:
-                await asyncio.sleep(0.03)
+            async def late(backend: Slow = backend, edited: asyncio.Event = edited) -> bool:
+                await edited.wait()
                 return await SkillSandboxLoader(other).load_skill_to_sandbox(skill.id, backend, "alice")
 
             first = SkillSandboxLoader(service).load_skill_to_sandbox(skill.id, backend, "alice")
             done = await asyncio.gather(first, late(), edit())
             found = disk(tmp_path / str(turn) / "workspace/skills/report")
             found.pop("SKILL.md", None)
-            if any(done[:2]) and found != {**new, "same.md": "new"}:
-                wrong.append((turn, done, found))
-            if not all(done[:2]):
+            if done[:2] != [True, True] or found != {**new, "same.md": "new"}:
                 wrong.append((turn, done, found))
         assert wrong == []
 

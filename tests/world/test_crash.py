@@ -103,7 +103,7 @@ def answer(messages: list[BaseMessage]) -> AIMessage:
 
 @contextmanager
 def agent_of(root: Path, death: Death) -> Iterator[tuple[Any, ScriptedChatModel]]:
-    """Give an agent on the thread's file, made anew as a new process makes it."""
+    """Give an agent on the thread's file, made again as a new process makes it."""
 
     def reply(messages: list[BaseMessage]) -> AIMessage:
         death.may_come()

@@ -118,7 +118,7 @@ class Hostile(BackendProtocol):
                 return FileDownloadResponse(path=path, content=TREE[path])
 
 
-class HostileAtHeart(Hostile):
+class HostileNatively(Hostile):
     """The same with async methods of its own."""
 
     async def als(self, path: str) -> LsResult:
@@ -154,7 +154,7 @@ class HostileThread:
         self.depth = self.dice.choice((1, 2))
         self.model = ScriptedChatModel(replies=[])
         middleware = SkillsMiddleware(
-            backend=self.dice.choice((Hostile, HostileAtHeart))(self.fate),
+            backend=self.dice.choice((Hostile, HostileNatively))(self.fate),
             sources=SOURCES,
             max_depth=self.depth,
             max_loaded_skills=SLOTS,
@@ -304,7 +304,7 @@ class Silent(Hostile):
         return super().download_files(paths)
 
 
-class SilentAtHeart(Silent):
+class SilentNatively(Silent):
     """The same with async methods of its own."""
 
     async def als(self, path: str) -> LsResult:
@@ -316,7 +316,7 @@ class SilentAtHeart(Silent):
         return super().download_files(paths)
 
 
-@pytest.mark.parametrize("kind", [Silent, SilentAtHeart])
+@pytest.mark.parametrize("kind", [Silent, SilentNatively])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_silent_backend_holds_up_no_run(mode: Mode, kind: type[Silent]) -> None:
     """A backend that never answers costs a run its timeouts, not more, and every source is named in a problem."""

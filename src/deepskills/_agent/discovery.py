@@ -37,8 +37,7 @@ def current_catalog(run: Run) -> Catalog | None:
     catalog = settings.memory.catalogs.believed(run.thread.catalog)
     if catalog is None or not catalog.is_copied_in(run.state.get("skills_metadata")):
         return None
-    pairs = [(source.path, source.label) for source in settings.fixed_sources or ()]
-    if [(source.path, source.label) for source in catalog.sources] != pairs:
+    if not catalog.is_of(settings.fixed_sources or ()):
         return None
     return None if any(found["code"] in _RETRIED for found in run.thread.problems) else catalog
 

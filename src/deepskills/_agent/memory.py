@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from deepskills._agent.desk import Desk
+from deepskills._agent.turn_readings import TurnReadings
 from deepskills._agent.updates import fingerprint
 from deepskills._backend.cache import BoundedCache
 from deepskills._catalog.access import remembered_files
@@ -29,7 +29,7 @@ class Memory:
         self.catalogs = Catalogs(self.readings, backend)
         self.led = remembered_files()
         self.search = SearchCache()
-        self.desk = Desk()
+        self.turn_readings = TurnReadings()
         self.rules: BoundedCache[Catalog, dict[str, Visibility]] = BoundedCache(MAX_RULED_CATALOGS)
         self._texts: BoundedCache[str, str] = BoundedCache(MAX_TEXT_CHARACTERS, len)
 

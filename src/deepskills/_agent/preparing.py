@@ -1,20 +1,24 @@
 """Preparing loads: a skill's file is read, arguments are filled in, extensions change the text, its cost is counted."""
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from deepskills._agent.extending import change_text
 from deepskills._agent.extension import SkillLoad
 from deepskills._agent.run import Run
 from deepskills._agent.updates import session_id
-from deepskills._backend.calls import Consulted, Failed, Plan, WaitFor
+from deepskills._backend.calls import Consult, Consulted, Failed, Plan, WaitFor
 from deepskills._backend.missing import is_missing_error
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
 from deepskills._files.contents import Contents, read_contents
+from deepskills._format.problems import problem
 from deepskills._loading.arguments import argument_names, fill_in
 from deepskills._loading.outcomes import Prepared
+from deepskills._loading.tokens import count_tokens
 from deepskills._prompt.block import skill_block
 from deepskills._types import Trigger
 
@@ -54,7 +58,10 @@ def prepare_in_turn(
         return (yield from prepare(wanted, run))
     # Once for each: a second claim of the same reading would make a call wait for itself.
     distinct = {(entry.name, arguments): (entry, arguments) for entry, arguments in wanted}
-    claims = {key: (one, *run.settings.memory.desk.claim(turn, (one[0].path, one[1]))) for key, one in distinct.items()}
+    claims = {
+        key: (one, *run.settings.memory.turn_readings.claim(turn, (one[0].path, one[1])))
+        for key, one in distinct.items()
+    }
     mine = {key: future for key, (_, future, is_mine) in claims.items() if is_mine}
     try:
         result = yield from prepare([claims[key][0] for key in mine], run)
@@ -106,5 +113,22 @@ def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) ->
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
     block = skill_block(entry, changed, inventory, shell)
-    tokens = run.settings.token_counter(block)
+    tokens = yield from _tokens(block, run)
     return Prepared(present, arguments, block, inventory, reading.digest, tokens, text=changed)
+
+
+def _tokens(text: str, run: Run) -> Plan[int]:
+    """Return what a text costs by the user's counter; where that gives no number, by the default one."""
+    counter = run.settings.token_counter
+    if counter is count_tokens:
+        return count_tokens(text)
+    [reply] = yield (Consult(lambda: counter(text)),)
+    if isinstance(reply, Consulted):
+        value = reply.value
+        if isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < math.inf:
+            return math.ceil(value)
+        reason = f"it returned {value!r}"
+    else:
+        reason = reply.reason if isinstance(reply, Failed) else "no answer"
+    run.problems.append(problem("token_counter", "token-counter-failed", reason=reason))
+    return count_tokens(text)

@@ -85,12 +85,19 @@ class Look:
         return self.found
 
     def catalog(self, record: object) -> Plan[Catalog]:
-        """Return the catalog in state if it can be believed, else what there is now."""
+        """Return the catalog in state if it can be believed and is of this run's sources, else what there is now."""
         catalogs, thread_id = self._library.catalogs, self._library.thread_id
-        believed = catalogs.recalled(record) or catalogs.found_for(thread_id, record)
+        sources, failure = yield from self.sources()
+
+        def is_usable(catalog: Catalog | None) -> bool:
+            return catalog is not None and (failure is not None or catalog.is_of(sources))
+
+        believed = catalogs.found_for(thread_id, record)
+        if not is_usable(believed):
+            believed = catalogs.recalled(record)
         if believed is None:
             believed = yield from apart(lambda: catalogs.believed(record), row_count(record))
-        if believed is not None:
+        if believed is not None and is_usable(believed):
             return believed
         known = yield from apart(lambda: catalogs.claimed(record), row_count(record))
         found = yield from self.discover(known)

@@ -78,6 +78,10 @@ class Catalog:
         bare = one_line(asked).strip(_MARKS)
         return self._by_folded_name.get(folded(asked)) or self._by_folded_name.get(folded(bare))
 
+    def is_of(self, sources: Sequence[Source]) -> bool:
+        """Whether the skills came from exactly these sources."""
+        return [(own.path, own.label) for own in self.sources] == [(given.path, given.label) for given in sources]
+
     def copy_skills(self) -> list[SkillMetadata]:
         """Return the metadata of all skills, for whoever wants to keep or change it."""
         return [_copy(entry.skill) for entry in self.entries]

@@ -207,6 +207,10 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "A summarization stands after the skills in the list of middleware: what it sums up of loaded skills cannot be "
         "put back. Put `SkillsMiddleware` after it.",
     ),
+    "token-counter-failed": (
+        "warning",
+        "The token counter gave no number of tokens: {reason}. The default counts instead; check `token_counter`.",
+    ),
     "state-malformed": (
         "warning",
         "The private state {key} had the wrong shape and was set aside. Do not write private keys.",

@@ -72,7 +72,7 @@ class StoreLimits:
         sizes = {**(kept or {}), **new}
         if len(sizes) > self.files:
             raise SkillTooLargeError(f"The skill would have {len(sizes)} files; at most {self.files} are kept.")
-        # What was kept by other rules is no reason to refuse what keeps these.
+        # What was kept by other rules is not a reason to refuse what keeps these.
         for path, size in new.items():
             self._check_file(path, size)
         total = sum(sizes.values())

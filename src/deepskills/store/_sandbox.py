@@ -106,7 +106,7 @@ class SkillDirectory:
         return await self._has(wanted, new)
 
     async def remove(self) -> None:
-        """Remove the directory, if the loader made it; its `SKILL.md` first, so that it is no skill half way.
+        """Remove the directory, if the loader made it; its `SKILL.md` first, so that it is never half a skill.
 
         Raises:
             SkillsError: If a link lies in the way, or the backend fails.
@@ -128,7 +128,7 @@ class SkillDirectory:
             await self._upload({own: changed[own]})
 
     async def _withdraw(self) -> None:
-        """Take the `SKILL.md` away; where a backend does not delete, an empty one is no skill either."""
+        """Take the `SKILL.md` away; where a backend does not delete, an empty one is not a skill either."""
         own = f"{self.path}/{SKILL_FILE}"
         try:
             result = await self._backend.adelete(own)

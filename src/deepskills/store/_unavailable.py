@@ -19,7 +19,7 @@ def unavailable(error: BaseException) -> SkillStoreUnavailableError | None:
     """Return what to raise for a database that did not serve; `None` for an error of another kind.
 
     Drivers raise what they like while they connect, so their own exceptions count too. A value that the database does
-    not take is no such error.
+    not take is not such an error.
     """
     if isinstance(error, SkillStoreUnavailableError):
         return error

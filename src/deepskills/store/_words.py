@@ -14,7 +14,7 @@ SHARED_BEGINNING = 0.65
 """How much of a word its other forms share with it."""
 
 MAX_WORD_LENGTH = 64
-"""Longest word that is indexed; what is longer is no word that anybody types."""
+"""Longest word that is indexed; nobody types a longer one."""
 
 
 def indexed_words(name: str, description: str, tags: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The desk where calls of one turn share what they read, so that each file is read once however many calls need it.
+"""Calls of one turn share what they read, so that each file is read once however many calls need it.
 
 A call that needs a skill which no other call of the turn is reading claims it, and must deliver it; others wait. What
 was delivered is used for a few seconds only: a call that is executed again later, after an interrupt, reads again.
@@ -25,7 +25,7 @@ class _Turn:
     claims: dict[Hashable, tuple[Future[Prepared], float]] = field(default_factory=dict)
 
 
-class Desk:
+class TurnReadings:
     """Claims of the calls of each turn; safe to share by threads."""
 
     def __init__(self) -> None:
