@@ -12,7 +12,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 from pydantic import BaseModel, BeforeValidator, Field
 
-from deepskills._agent.events import skill_event, tell
+from deepskills._agent.events import origin, skill_event, tell
 from deepskills._agent.extending import before_load, tool_problems
 from deepskills._agent.extension import Answer, Refuse, SkillLoad
 from deepskills._agent.preparing import Wanted, prepare_in_turn
@@ -128,7 +128,7 @@ class SkillTools:
         if isinstance(outcome, outcomes.NotLoaded):
             entry = (yield from shelf_of(run)).find(skill_name)
             if entry is not None and include_names(entry) and was_seen(run.thread.messages, entry):
-                outcome = outcomes.ToolsWithdrawn(entry.name)
+                outcome = outcomes.ToolsWithdrawn(entry)
         return _applied(run, UNLOAD_TOOL, outcome, None)
 
 
@@ -194,7 +194,8 @@ def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> Pl
 def _refused(run: Run, tool: str, name: str, outcome: outcomes.Refusal) -> ToolResult:
     """Answer a call that names no skill which could be prepared."""
     reply = reply_to(outcome, run.settings.budgets)
-    tell(skill_event("refused", name, "model", reason=reply.reason), run.runtime, run.settings.extensions)
+    known = origin(getattr(outcome, "entry", None))
+    tell(skill_event("refused", name, "model", known, reason=reply.reason), run.runtime, run.settings.extensions)
     return _with_problems(run, _message(run, tool, reply))
 
 
@@ -228,21 +229,20 @@ def _applied(run: Run, tool: str, outcome: outcomes.Outcome, prepared: outcomes.
                 settings.extensions,
             )
             return Command(update=merged(update, run.collected, tool_problems(run)))
-        case outcomes.Unloaded(name):
+        case outcomes.Unloaded(name, _, record):
             message.additional_kwargs[MARK] = unload_mark(name)
-            record = thread.standing.records.get(name)
             tell(skill_event("unloaded", name, "model", record), run.runtime, settings.extensions)
             update = unload_update([name], thread.standing, LINGERING if lingers else None)
             return Command(update=merged(update, {"messages": [message]}))
-        case outcomes.ToolsWithdrawn(name):
-            message.additional_kwargs[MARK] = unload_mark(name)
-            tell(skill_event("unloaded", name, "model"), run.runtime, settings.extensions)
+        case outcomes.ToolsWithdrawn(entry):
+            message.additional_kwargs[MARK] = unload_mark(entry.name)
+            tell(skill_event("unloaded", entry.name, "model", origin(entry)), run.runtime, settings.extensions)
         case outcomes.AlreadyLoaded():
             pass
         case _:
             name = prepared.name if prepared is not None else getattr(outcome, "asked", "")
-            record = record_of(prepared) if prepared is not None else None
-            event = skill_event("refused", name, "model", record, reason=reply.reason)
+            known = origin(prepared.entry, prepared.digest) if prepared is not None else None
+            event = skill_event("refused", name, "model", known, reason=reply.reason)
             tell(event, run.runtime, settings.extensions)
     return _with_problems(run, message)
 

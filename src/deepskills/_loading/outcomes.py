@@ -7,6 +7,7 @@ from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import Broken, Unknown
 from deepskills._files.inventory import Inventory
 from deepskills._loading.budgets import Standing
+from deepskills._types import LoadRecord
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,15 @@ class Unloaded:
 
     name: str
     standing: Standing
+    record: LoadRecord | None = field(default=None, compare=False)
+    """What was kept of its load."""
 
 
 @dataclass(frozen=True)
 class ToolsWithdrawn:
     """The skill was only read as a file; it gives back the tools that came with it."""
 
-    name: str
+    entry: SkillEntry
 
 
 @dataclass(frozen=True)
