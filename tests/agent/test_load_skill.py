@@ -876,7 +876,7 @@ def test_loads_and_unloads_are_events_on_the_custom_stream(mode: Mode, tmp_path:
     assert len(events[0]["digest"]) == 32
     assert [event for event in events if event["trigger"] != "model"] == []
     assert [{key: event[key] for key in record} for event in events if event["skill"] == "alpha"] == [record] * 2
-    assert [event["source"] for event in events] == ["/skills", "/skills", None, None, "/skills"]
+    assert [event["source"] for event in events] == ["/skills", "/skills", None, "/skills", "/skills"]
     assert without_origin(events) == [
         {"type": "skill.loaded", "skill": "alpha", "tokens": tokens, "resources": 2},
         {"type": "skill.refused", "skill": "beta", "reason": events[1].get("reason")},

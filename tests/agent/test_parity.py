@@ -18,10 +18,13 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain.tools import ToolRuntime
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
+from pydantic import Field
 
 from deepskills import SkillsMiddleware, SkillsState
+from deepskills._loading.tokens import count_tokens
 from deepskills.testing import Reply, Request, ScriptedChatModel, call_tools
 from support import MODES, Mode, disk, run, skill_md, state_files, write_files
 
@@ -766,3 +769,40 @@ def test_what_deepagents_refuses_we_refuse(name: str) -> None:
         make: Callable[..., Any] = kind
         with pytest.raises(error):
             make(**kept)
+
+
+class Bound(ScriptedChatModel):
+    """Remembers the tools that it was given, as a provider gets them."""
+
+    schemas: list[Any] = Field(default_factory=list)
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        """Remember the tools."""
+        self.schemas.append([convert_to_openai_tool(item) for item in tools])
+        return super().bind_tools(tools, **kwargs)
+
+
+@EACH_MODE
+def test_what_is_not_used_changes_no_request(mode: Mode, tmp_path: Path) -> None:
+    """Visibility, slash commands and arguments that nothing uses leave every request the same, byte for byte."""
+    body = "Costs $5.00 or \\$5 in $HOME, `$1`, ${X}, {braces}, $ARGUMENTS.\n"
+    write_files(tmp_path, {"lib/alpha/SKILL.md": skill_md("alpha", body=body), "lib/beta/SKILL.md": skill_md("beta")})
+    calls = [("load_skill", {"skill_name": "alpha"}), ("load_skill", {"skill_name": "zeta"})]
+    unused: list[dict[str, Any]] = [
+        {},
+        {"visibility": {"gamma": "off", "delta-*": "user-only"}, "slash_commands": True},
+        {"visibility": lambda _skill, _runtime: "on", "slash_commands": True, "token_counter": count_tokens},
+    ]
+    seen = []
+    for options in unused:
+        model = Bound(replies=[call_tools(*calls), call_tools(("unload_skill", {"skill_name": "alpha"}))])
+        middleware: Any = SkillsMiddleware(backend=disk(tmp_path), sources=["/lib"], **options)
+        agent = create_agent(model, tools=[ping], middleware=[middleware], system_prompt="You help.")
+        run(mode, agent, "/nothing of $1 here")
+        requests = [[(message.type, message.content) for message in request.messages] for request in model.requests]
+        seen.append((requests, model.schemas))
+    assert len(seen[0][0]) == 3
+    assert body in str(seen[0][0][1][-2][1])
+    assert seen[1:] == [seen[0], seen[0]]
+    loading = next(item["function"] for item in seen[0][1][0] if item["function"]["name"] == "load_skill")
+    assert loading["parameters"]["required"] == ["skill_name"]

@@ -75,7 +75,7 @@ def test_other_arguments_are_a_new_load(mode: Mode, tmp_path: Path) -> None:
     library(tmp_path)
     talk = Conversation(mode, skills(tmp_path, max_loaded_skills=1))
     talk.call(load_with("app prod"))
-    for same in ("", None, "app prod"):
+    for same in ("", None, " \n", "app prod"):
         [answer] = talk.call(load_with(same))
         assert "already loaded" in str(answer.text), same
     [answer] = talk.call(load_with("app test"))
@@ -118,6 +118,11 @@ def test_pins_take_arguments(mode: Mode, tmp_path: Path) -> None:
         assert talk.model.requests[-1].text.count(f"to <{place}>") == 1
     assert "to <prod>" not in talk.model.requests[-1].text
     assert talk.loaded == ["deploy"]
+    for arguments, expected in ((5, "All <5>"), (None, "All <$ARGUMENTS>"), (["a"], "All <$ARGUMENTS>")):
+        odd = Conversation(mode, skills(tmp_path))
+        pins = [{"name": "deploy", "arguments": arguments}]
+        odd.say(given={"messages": [HumanMessage("go")], "pinned_skills": pins})
+        assert expected in odd.model.requests[-1].text, arguments
 
 
 @both_modes

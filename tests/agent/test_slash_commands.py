@@ -8,13 +8,16 @@ import pytest
 from deepagents import create_deep_agent
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.runtime import Runtime
 
-from deepskills import SkillsMiddleware
+from deepskills import SkillsMiddleware, SkillsState
+from deepskills._agent.discovery import MAX_KNOWN_COMMANDS
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, unload, write_files
 
@@ -37,6 +40,7 @@ def library(root: Path) -> None:
         "---\nname: pay\ndescription: Pay.\ndisable-model-invocation: true\n"
         "argument-hint: '[amount]'\n---\nText of pay with <$ARGUMENTS>.\n"
     )
+    files["skills/two words/SKILL.md"] = "---\nname: Two Words\ndescription: x.\n---\nText of two with <$ARGUMENTS>.\n"
     files["skills/broken/SKILL.md"] = "---\nname: broken\n---\nNo description.\n"
     write_files(root, files)
 
@@ -45,6 +49,7 @@ def skills(root: Path, **options: Any) -> SkillsMiddleware:
     return SkillsMiddleware(backend=disk(root), sources=["/skills"], **{"slash_commands": True, **options})
 
 
+CONFIG: RunnableConfig = {"configurable": {"thread_id": "inner"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 MESSAGES: dict[str, tuple[Any, list[str], str]] = {
     "alone": ("/deploy", ["deploy"], "deploy with <$ARGUMENTS>"),
@@ -74,6 +79,22 @@ MESSAGES: dict[str, tuple[Any, list[str], str]] = {
     "image alone": ([IMAGE], [], ""),
     "empty": ("", [], ""),
     "broken": ("/broken", [], ""),
+    "a broken second is text": ("/a /broken x", ["a"], "a with </broken x>"),
+    "one not for users second": ("/a /quiet x", ["a"], "a with </quiet x>"),
+    "a name of two words": ("/two words go", ["Two Words"], "two with <go>"),
+    "two words behind another": ("/a /Two Words go", ["a", "Two Words"], "two with <go>"),
+    "half of two words": ("/two go", [], ""),
+    "in quotes": ('/"deploy" x', [], ""),
+    "in braces": ("/{deploy} x", [], ""),
+    "in backticks": ("/`deploy` x", [], ""),
+    "in stars": ("/*deploy* x", [], ""),
+    "with a dot": ("/deploy. x", [], ""),
+    "in a sentence of its own": ("/deploy, please", [], ""),
+    "a slash behind": ("/deploy/ x", [], ""),
+    "a full-width slash": ("／deploy x", [], ""),
+    "tabs": ("/a\t/b\trest", ["a", "b"], "b with <rest>"),
+    "a carriage return": ("/deploy x\r\nand more", ["deploy"], "deploy with <x>"),
+    "a very long word": ("/" + "x" * 5_000, [], ""),
 }
 
 
@@ -81,14 +102,14 @@ MESSAGES: dict[str, tuple[Any, list[str], str]] = {
 def test_what_starts_a_skill(mode: Mode, tmp_path: Path) -> None:
     """Each kind of message starts exactly the skills it names, with the rest of its line, and stays as it is."""
     library(tmp_path)
-    middleware = skills(tmp_path)
+    talk = Conversation(mode, skills(tmp_path))
     offenders: list[Any] = []
     for what, (content, expected, text) in MESSAGES.items():
-        talk = Conversation(mode, middleware)
+        talk.config = {"configurable": {"thread_id": what}}
         talk.say(given={"messages": [HumanMessage(content)]})
         [first, *_] = talk.state["messages"]
-        if (talk.loaded, first.content) != (expected, content) or text not in talk.model.requests[0].text:
-            offenders.append((what, talk.loaded, talk.model.requests[0].text[-200:]))
+        if (talk.loaded, first.content) != (expected, content) or text not in talk.model.requests[-1].text:
+            offenders.append((what, talk.loaded, talk.model.requests[-1].text[-200:]))
         triggers = {record["trigger"] for record in talk.state["skills_load_records"].values()}
         if triggers != ({"user"} if expected else set()):
             offenders.append((what, "trigger", str(triggers)))
@@ -164,6 +185,90 @@ def test_a_sub_agents_task_is_not_the_users_word(mode: Mode, tmp_path: Path) -> 
     run(mode, agent, "go")
     assert len(model.requests) == 5
     assert [place for place, request in enumerate(model.requests) if "Text of pay" in request.text] == []
+
+
+@both_modes
+def test_an_old_command_starts_nothing_when_newer_messages_are_gone(mode: Mode, tmp_path: Path) -> None:
+    """History that is cut back, or sent again in whole, starts no skill a second time."""
+    library(tmp_path)
+    talk = Conversation(mode, skills(tmp_path))
+    talk.say(given={"messages": [HumanMessage("/a 1", id="command")]})
+    talk.call(unload("a"))
+    talk.say(given={"messages": [HumanMessage("thanks", id="thanks")]})
+    for kept in ("ai", "human"):
+        later = [m for m in talk.state["messages"] if m.id != "command" and m.type in {"human", "tool", kept}]
+        talk.say(given={"messages": [RemoveMessage(id=str(message.id)) for message in later]})
+        assert talk.loaded == [], kept
+    whole = [HumanMessage("/a 1", id="command"), AIMessage("Done."), ToolMessage("x", tool_call_id="1")]
+    stateless: Any = create_agent(talk.model, middleware=[skills(tmp_path)])
+    before = len(talk.model.requests)
+    run(mode, stateless, {"messages": whole})
+    assert "Text of a" not in talk.model.requests[before].text
+
+
+@both_modes
+def test_many_commands_are_known_again(mode: Mode, tmp_path: Path) -> None:
+    """What a thread remembers of commands is bounded."""
+    library(tmp_path)
+    talk = Conversation(mode, skills(tmp_path))
+    known = {f"m{number}": True for number in range(MAX_KNOWN_COMMANDS)}
+    talk.say()
+    talk.agent.update_state(talk.config, {"skills_context": {"commands": known}})
+    talk.say(given={"messages": [HumanMessage("/a 1", id="new")]})
+    kept = talk.state["skills_context"]["commands"]
+    assert talk.loaded == ["a"]
+    assert list(kept) == [*list(known)[1:], "new"]
+
+
+@both_modes
+def test_an_agent_inside_a_tool_of_an_agent_without_skills_takes_no_commands(mode: Mode, tmp_path: Path) -> None:
+    """What a model gives to a tool is not the user's word, whichever agent the tool belongs to."""
+    library(tmp_path)
+    inner_model = ScriptedChatModel(replies=[])
+    inner: Any = create_agent(inner_model, middleware=[skills(tmp_path)])
+
+    @tool
+    def hand_over(text: str) -> str:
+        """Give the text to another agent."""
+        return str(inner.invoke({"messages": [HumanMessage(text)]}, CONFIG)["messages"][-1].text)
+
+    @tool
+    async def ahand_over(text: str) -> str:
+        """Give the text to another agent."""
+        return str((await inner.ainvoke({"messages": [HumanMessage(text)]}))["messages"][-1].text)
+
+    called = hand_over if mode == "sync" else ahand_over
+    outer = create_agent(ScriptedChatModel(replies=[call_tools((called.name, {"text": "/pay 5"}))]), tools=[called])
+    run(mode, outer, "go")
+    assert ["Text of pay" in request.text for request in inner_model.requests] == [False]
+    graph: Any = StateGraph(SkillsState)
+    graph.add_node("agent", inner)
+    graph.add_edge(START, "agent")
+    run(mode, graph.compile(), "/pay 6")
+    assert "Text of pay with <6>" in inner_model.requests[-1].text
+
+
+@both_modes
+def test_a_message_that_others_add_does_not_hide_a_command(mode: Mode, tmp_path: Path) -> None:
+    """A note that another middleware puts behind the user's message leaves the command in force."""
+    library(tmp_path)
+
+    class Adds(AgentMiddleware[Any, Any]):
+        """Says what time it is."""
+
+        tools = ()
+
+        def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002
+            """Add a message."""
+            return {"messages": [HumanMessage("It is noon.")]}
+
+        async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+            """Add a message."""
+            return self.before_agent(state, runtime)
+
+    talk = Conversation(mode, skills(tmp_path), Adds())
+    talk.say(given="/deploy x")
+    assert "deploy with <x>" in talk.model.requests[0].text
 
 
 @both_modes
@@ -281,6 +386,26 @@ def test_a_menu(tmp_path: Path) -> None:
     talk = Conversation("sync", middleware)
     talk.say()
     menu = {item["name"]: item for item in middleware.slash_commands_for(talk.state)}
-    assert sorted(menu) == sorted(["b", "c", "d", "e", "f", "g", "deploy", "pay", "周报"])
+    assert sorted(menu) == sorted(["b", "c", "d", "e", "f", "g", "deploy", "pay", "周报", "Two Words"])
     assert menu["pay"]["argument_hint"] == "[amount]"
     assert menu["b"]["description"] == "Does a thing."
+    for name in menu:
+        talk.say(given=f"/{name} x")
+        assert name in talk.loaded, name
+
+
+@both_modes
+def test_a_menu_for_one_user(mode: Mode, tmp_path: Path) -> None:
+    """Outside a run a menu is given the runtime, so that a rule knows whom it is for; a fresh thread has one too."""
+    library(tmp_path)
+    middleware = skills(
+        tmp_path, visibility=lambda skill, runtime: "off" if skill["name"] in runtime.context["hidden"] else "on"
+    )
+    for hidden in ({"deploy"}, {"a", "b"}):
+        runtime: Any = Runtime(context={"hidden": hidden})
+        if mode == "sync":
+            menu = middleware.slash_commands_for({}, runtime)
+        else:
+            menu = asyncio.run(middleware.aslash_commands_for({}, runtime))
+        names = {item["name"] for item in menu}
+        assert (len(names), names & hidden) == (11 - len(hidden), set())

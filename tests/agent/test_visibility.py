@@ -1,5 +1,6 @@
 """Who may see and start a skill: each visibility in each place, whatever says so, and the strictest winning."""
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,10 @@ from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
 
 from deepskills import SkillExtension, SkillsMiddleware
+from deepskills.extensions import SkillScripts, SkillSuggestions
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, unload, write_files
 
@@ -81,7 +84,7 @@ CALLS = [
 def trial(mode: Mode, middleware: SkillsMiddleware) -> tuple[str, list[str], Conversation]:
     """Return the section, the answers to every call, and the conversation."""
     talk = Conversation(mode, middleware)
-    answers = [str(answer.text) for answer in talk.say(*(call_tools(call) for call in CALLS))]
+    answers = [str(answer.text) for answer in talk.call(*CALLS)]
     return talk.model.requests[0].system, answers, talk
 
 
@@ -281,9 +284,14 @@ def test_a_rule_that_fails_hides(mode: Mode, tmp_path: Path) -> None:
 
 @both_modes
 def test_sub_agents_and_forks_keep_to_it(mode: Mode, tmp_path: Path) -> None:
-    """A user-only skill is in no catalog of a sub-agent or a fork, and neither can load it."""
+    """A hidden skill is in no catalog of a sub-agent or a fork, and neither can load it; both see a name alone."""
     library(tmp_path)
-    for kind in ("general-purpose", "forked"):
+    for kind, visibility in (
+        ("general-purpose", "user-only"),
+        ("general-purpose", "off"),
+        ("forked", "user-only"),
+        ("forked", "name-only"),
+    ):
         model = ScriptedChatModel(
             replies=[
                 call_tools(("task", {"description": "deploy it", "subagent_type": kind})),
@@ -294,7 +302,7 @@ def test_sub_agents_and_forks_keep_to_it(mode: Mode, tmp_path: Path) -> None:
         forked: Any = {"name": "forked", "description": "Forks.", "mode": "fork", "system_prompt": ""}
         agent = create_deep_agent(
             model,
-            middleware=[skills(tmp_path, visibility={"deploy": "user-only"})],
+            middleware=[skills(tmp_path, visibility={"deploy": visibility})],
             subagents=[forked],
             backend=disk(tmp_path),
         )
@@ -302,8 +310,11 @@ def test_sub_agents_and_forks_keep_to_it(mode: Mode, tmp_path: Path) -> None:
         texts = [request.text for request in model.requests]
         assert len(texts) == 4, kind
         assert "**other**" in model.requests[1].system, kind
-        assert all("**deploy**" not in text and SECRET_TEXT not in text for text in texts), kind
-        assert "Only the user can start" in texts[2], kind
+        assert all(DESCRIPTION not in text for text in texts[:2]), (kind, visibility)
+        is_shown = visibility == "name-only"
+        assert [("**deploy**" in text) for text in texts[:2]] == [is_shown] * 2, (kind, visibility)
+        assert (SECRET_TEXT in texts[2]) == is_shown, (kind, visibility)
+        assert ("Only the user can start" in texts[2]) == (visibility == "user-only"), (kind, visibility)
 
 
 def test_rules_are_checked_at_the_start(tmp_path: Path) -> None:
@@ -316,14 +327,209 @@ def test_rules_are_checked_at_the_start(tmp_path: Path) -> None:
 
 
 def test_an_exact_name_comes_before_a_pattern(tmp_path: Path) -> None:
-    """An exact name counts before patterns, and of patterns the first that fits."""
+    """An exact name counts before patterns, and of patterns the first that fits; a rule in another case still hides."""
     library(tmp_path)
     for rule, shown in (
         ({"*": "off", "deploy": "on"}, True),
         ({"dep*": "on", "*": "off"}, True),
         ({"*": "off", "dep*": "on"}, False),
-        ({"DEPLOY": "off"}, True),
+        ({"DEPLOY": "off"}, False),
+        ({"DEP*": "off"}, False),
+        ({"dep*": "on", "Deploy": "off"}, False),
+        ({"DEPLOY": "off", "deploy": "on"}, True),
+        ({"other": "off"}, True),
     ):
         talk = Conversation("sync", skills(tmp_path, visibility=rule))
         talk.say()
         assert ("**deploy**" in talk.model.requests[0].system) == shown, rule
+
+
+SPELLINGS = [
+    "déploy",
+    "DÉPLOY",
+    unicodedata.normalize("NFD", "déploy"),
+    unicodedata.normalize("NFD", "DÉPLOY"),
+    " déploy ",
+    "`déploy`",
+    "**déploy**",
+    '"déploy"',
+    "déploy\n",
+    "dé\u202eploy",
+    "dé\u200bploy",
+    "ｄéｐｌｏｙ",
+    "d\u00e9pl\u043ey",
+    "/skills/déploy",
+    "/skills/déploy/SKILL.md",
+    "../skills/déploy",
+    "skills/déploy",
+    "déploy/",
+    "depl",
+    "*",
+    "",
+]
+
+
+@both_modes
+def test_a_user_only_skill_reaches_the_model_by_no_way_but_the_user(mode: Mode, tmp_path: Path) -> None:
+    """No spelling, tool, search, suggestion or error gives anything of it away, whoever made it the user's alone."""
+    name = "déploy"
+    text = f"---\nname: {name}\ndescription: {DESCRIPTION}\nwhen_to_use: For airships.\n%s---\n{SECRET_TEXT}\n"
+    calls: list[Any] = [load(spelling) for spelling in SPELLINGS]
+    calls += [("load_skill", {"skill_name": name, "arguments": "now"}), unload(name)]
+    for spelling in SPELLINGS[:6]:
+        calls += [
+            ("list_skill_assets", {"skill_name": spelling}),
+            ("load_skill_asset", {"skill_name": spelling, "relative_path": "references/guide.md"}),
+            ("get_skill_script_path", {"skill_name": spelling, "script_name": "run.sh"}),
+            ("run_skill_script", {"skill_name": spelling, "script_name": "run.sh", "args": []}),
+        ]
+    calls += [("search_skills", {"query": query, "n": 50}) for query in ("zeppelin airships", name, "deploy", "ships")]
+    told = [DESCRIPTION, "airships.", SECRET_TEXT, "The guide of", "scripts/run.sh", "echo hi", "**déploy**"]
+    offenders: list[Any] = []
+    origins: dict[str, dict[str, Any]] = {
+        "frontmatter": {},
+        "mapping": {"visibility": {unicodedata.normalize("NFD", "DÉPLOY"): "user-only"}},
+        "function": {"visibility": lambda skill, _: "user-only" if skill["name"] == name else "on"},
+        "extension": {"extensions": [Rules({name: "user-only"})]},
+    }
+    for origin, options in origins.items():
+        files = {
+            f"skills/{name}/SKILL.md": text % ("disable-model-invocation: true\n" if origin == "frontmatter" else ""),
+            f"skills/{name}/scripts/run.sh": "echo hi",
+            f"skills/{name}/references/guide.md": "The guide of it.",
+            "skills/other/SKILL.md": skill_md("other", "Ships other things."),
+        }
+        write_files(tmp_path, files)
+        for catalog in ("full", "none") if origin == "mapping" else ("full",):
+            plugged = [
+                *options.get("extensions", []),
+                SkillSuggestions(catalog=catalog),
+                SkillScripts(runner=lambda *_: None),  # type: ignore[arg-type]
+            ]
+            talk = Conversation(mode, skills(tmp_path, **{**options, "extensions": plugged}))
+            answers = talk.say(call_tools(*calls), given="Ship the zeppelin airships with the déploy skill")
+            requests = "\n".join(request.text for request in talk.model.requests)
+            offenders += [(origin, catalog, shown) for shown in told if shown in requests]
+            offenders += [
+                (origin, catalog, call, str(answer.text))
+                for call, answer in zip(calls, answers, strict=True)
+                if answer.status != "error" and call[0] != "search_skills"
+            ]
+            offenders += [] if talk.loaded == [] else [(origin, catalog, "loaded")]
+            offenders += [] if "Only the user can start" in str(answers[0].text) else [(origin, catalog, "word")]
+    assert offenders == []
+
+
+@both_modes
+def test_a_hidden_skill_inside_another_skill_is_not_among_its_files(mode: Mode, tmp_path: Path) -> None:
+    """Where one skill's directory holds another's, the files of the hidden one are not listed, named or read."""
+    hidden = f"---\nname: deploy\ndescription: {DESCRIPTION}\ndisable-model-invocation: true\n---\n{SECRET_TEXT}\n"
+    files = {
+        "repo/SKILL.md": skill_md("repo", "The whole repository."),
+        "repo/readme.txt": "Read me.",
+        "repo/scripts/skills/deploy/SKILL.md": hidden,
+        "repo/scripts/skills/deploy/run.sh": "echo hi",
+        "repo/scripts/skills/seen/SKILL.md": skill_md("seen", "A visible one."),
+    }
+    write_files(tmp_path, files)
+    (tmp_path / "repo/link.md").symlink_to(tmp_path / "repo/scripts/skills/deploy/SKILL.md")
+    inside = "scripts/skills/deploy"
+    calls = [
+        ("list_skill_assets", {"skill_name": "repo"}),
+        ("load_skill_asset", {"skill_name": "repo", "relative_path": f"{inside}/SKILL.md"}),
+        ("load_skill_asset", {"skill_name": "repo", "relative_path": "./scripts//skills/./deploy/SKILL.md"}),
+        ("load_skill_asset", {"skill_name": "repo", "relative_path": "scripts/skills/Deploy/SKILL.md"}),
+        ("load_skill_asset", {"skill_name": "repo", "relative_path": "link.md"}),
+        ("get_skill_script_path", {"skill_name": "repo", "script_name": "skills/deploy/run.sh"}),
+    ]
+    sources = ["/repo", "/repo/scripts/skills"]
+    talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=sources, extra_tools=EXTRA))
+    answers = talk.call(*calls)
+    assert str(answers[0].text).splitlines() == ["- readme.txt", "- scripts/skills/seen/SKILL.md"]
+    assert [answer.status for answer in answers[1:]] == ["error"] * 5
+    assert [text for answer in answers for text in (SECRET_TEXT, "echo hi") if text in str(answer.text)] == []
+    hints = [str(answer.text).partition("Did you mean")[2] for answer in answers[1:]]
+    assert [hint for hint in hints if "deploy" in hint] == []
+    given = {"messages": [HumanMessage("go")], "pinned_skills": ["deploy"]}
+    answers = talk.say(call_tools(*calls[:2]), given=given)
+    assert f"- {inside}/run.sh" in str(answers[0].text)
+    assert SECRET_TEXT in str(answers[1].text)
+
+
+@both_modes
+def test_what_becomes_off_in_the_middle_of_a_run_is_out_of_use(mode: Mode, tmp_path: Path) -> None:
+    """A loaded skill that is off by the time of a call runs no script and gives no file."""
+    library(tmp_path)
+    now = {"deploy": "on"}
+    ran: list[Any] = []
+
+    def runner(*given: Any) -> Any:
+        ran.append(given)
+
+    def turn_off(_messages: Any) -> Any:
+        now["deploy"] = "off"
+        return call_tools(("run_skill_script", {"skill_name": "deploy", "script_name": "run.sh", "args": []}), CALLS[7])
+
+    rule = lambda skill, _runtime: now.get(skill["name"], "on")  # noqa: E731 - a rule in a line
+    middleware = skills(tmp_path, visibility=rule, extensions=[SkillScripts(runner=runner)])
+    talk = Conversation(mode, middleware)
+    _, script, asset = talk.say(call_tools(load("deploy")), turn_off)
+    assert (script.status, asset.status, ran) == ("error", "error", [])
+    assert talk.loaded == []
+
+
+@both_modes
+def test_an_interrupt_in_a_rule_passes_through(mode: Mode, tmp_path: Path) -> None:
+    """A function that asks a human is not taken for one that failed."""
+    library(tmp_path)
+    asked: list[str] = []
+
+    def rule(skill: Any, _runtime: Any) -> Any:
+        if skill["name"] == "deploy" and not asked:
+            asked.append("asked")
+            interrupt("May the model see it?")
+        return "on"
+
+    talk = Conversation(mode, skills(tmp_path, visibility=rule))
+    talk.say()
+    assert [found.value for found in talk.result["__interrupt__"]] == ["May the model see it?"]
+
+
+def test_an_async_rule_hides_and_says_why(tmp_path: Path) -> None:
+    """A function that cannot be asked here hides every skill, and its problem names the mistake."""
+    library(tmp_path)
+
+    async def rule(_skill: Any, _runtime: Any) -> Any:
+        return "on"
+
+    talk = Conversation("sync", skills(tmp_path, visibility=rule))
+    talk.say()
+    assert talk.model.requests[0].system == ""
+    assert all("it is async" in found["message"] for found in talk.state["skills_problems"])
+
+
+@both_modes
+def test_a_source_that_is_a_hidden_skill_is_not_named(mode: Mode, tmp_path: Path) -> None:
+    """A hidden skill that was given as a source of its own is not among the places where skills live."""
+    library(tmp_path)
+    cases: list[tuple[Any, bool]] = [("user-only", False), ("off", False), ("name-only", True)]
+    for visibility, is_named in cases:
+        middleware = SkillsMiddleware(
+            backend=disk(tmp_path), sources=["/skills/deploy/", "/skills/other"], visibility={"deploy": visibility}
+        )
+        talk = Conversation(mode, middleware)
+        talk.say()
+        assert ("deploy" in talk.model.requests[0].system) == is_named, visibility
+        assert "**other**" in talk.model.requests[0].system
+
+
+@both_modes
+def test_a_broken_skill_that_is_off_does_not_exist(mode: Mode, tmp_path: Path) -> None:
+    """What a rule turns off is unknown also where its file is broken, whoever asks; others tell their problem."""
+    library(tmp_path)
+    write_files(tmp_path, {f"skills/{name}/SKILL.md": "---\nname: x\n---\nx" for name in ("payroll", "broken")})
+    talk = Conversation(mode, skills(tmp_path, visibility={"Pay*": "off"}, slash_commands=True))
+    calls = [load("payroll"), ("list_skill_assets", {"skill_name": "payroll"}), load("broken")]
+    answers = [str(answer.text) for answer in talk.say(call_tools(*calls), given="/payroll now")]
+    assert ["There is no skill named" in answer for answer in answers] == [True, True, False]
+    assert "description-missing" in answers[2]

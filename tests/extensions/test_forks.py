@@ -253,6 +253,24 @@ def test_a_users_command_asks_the_model_to_call_it(mode: Mode, tmp_path: Path) -
     assert refused.status == "error"
 
 
+def test_what_a_user_permits_is_one_call_with_the_users_arguments(mode: Mode, tmp_path: Path) -> None:
+    """Of two calls in one turn one runs; other arguments do not count; the user's next message ends it."""
+    helper = ScriptedChatModel(replies=[])
+    skills = library(tmp_path, SkillForks({"general-purpose": create_agent(helper)}), slash_commands=True)
+    talk = Conversation(mode, skills)
+    calls = [fork_of("deploy", "everything"), fork_of("Deploy", "prod"), fork_of("deploy")]
+    answers = talk.say(call_tools(*calls), given="/deploy prod")
+    assert [answer.status for answer in answers] == ["success", "error", "error"]
+    assert ["Deploy prod now." in request.text for request in helper.requests] == [True]
+    talk.say("Later.", given="/deploy test")
+    (late,) = talk.say(call_tools(fork_of("deploy", "test")), given="something else")
+    assert late.status == "error"
+    (own,) = talk.say(call_tools(fork_of("deploy", "the model's")), given="/deploy")
+    assert own.status == "success"
+    assert "Deploy the model's now." in helper.requests[-1].text
+    assert len(helper.requests) == 2
+
+
 def test_a_pin_asks_the_model_too(mode: Mode, tmp_path: Path) -> None:
     """A pinned fork is not put into the conversation."""
     helper = ScriptedChatModel(replies=["Found."])

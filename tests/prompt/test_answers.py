@@ -79,7 +79,7 @@ WORDED: dict[str, tuple[Outcome, list[str], str | None]] = {
         ["'alpha'", "2 of 3 skills", "750 of 1,000 tokens"],
         None,
     ),
-    "tools withdrawn": (ToolsWithdrawn(skill("alpha")), ["'alpha' was only read as a file"], None),
+    "tools withdrawn": (ToolsWithdrawn("alpha"), ["'alpha' was only read as a file"], None),
     "unknown": (
         Unknown("alfa", ["alpha", "alps"], ["alpha", "alps", "beta"]),
         ["'alfa'", "'alpha' or 'alps'", "Available skills: alpha, alps, beta."],

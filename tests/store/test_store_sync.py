@@ -227,7 +227,7 @@ async def test_two_loaders_at_once(sessions: Sessions, tmp_path: Path) -> None:
             done = await asyncio.gather(first, late(), edit())
             found = disk(tmp_path / str(turn) / "workspace/skills/report")
             found.pop("SKILL.md", None)
-            if done[:2] != [True, True] or found != {**new, "same.md": "new"}:
+            if list(done[:2]) != [True, True] or found != {**new, "same.md": "new"}:
                 wrong.append((turn, done, found))
         assert wrong == []
 

@@ -10,8 +10,9 @@ from deepskills._agent.extending import at
 from deepskills._agent.handover import is_started_by_a_model
 from deepskills._agent.run import Run, Shelf
 from deepskills._agent.state import SkillsStateUpdate
-from deepskills._agent.thread import Thread
+from deepskills._agent.thread import Thread, is_answered
 from deepskills._agent.updates import merged, note_update, unload_update
+from deepskills._agent.user_loads import command_word, first_line
 from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Plan
 from deepskills._backend.work import apart
@@ -25,6 +26,9 @@ from deepskills._prompt.notices import gone_notice
 from deepskills._types import SkillProblem
 
 logger = logging.getLogger("deepskills")
+
+MAX_KNOWN_COMMANDS = 100
+"""How many messages with slash commands a thread knows again."""
 
 _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 
@@ -144,12 +148,21 @@ def _taken_away(run: Run, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _noticed_message(thread: Thread) -> dict[str, Any]:
-    """Return the update that has the user's newest message looked at for slash commands, once."""
+    """Return the update that has the user's newest message looked at for slash commands, once.
+
+    Others may take newer messages away, so a command is known again by its id, and by an answer that follows it.
+    """
     message = thread.user_message if not is_started_by_a_model() else None
-    seen = thread.section("run")
-    if message is None or not message.id or message.id in (seen.get("seen"), seen.get("message")):
+    if message is None or not message.id:
         return {}
-    return {"skills_context": {"run": {"message": message.id, "seen": message.id}}}
+    seen, commands = thread.section("run"), thread.section("commands")
+    if message.id in commands or message.id in (seen.get("seen"), seen.get("message")) or is_answered(thread, message):
+        return {}
+    update: dict[str, dict[str, Any]] = {"run": {"message": message.id, "seen": message.id}}
+    if command_word(first_line(message)):
+        oldest = list(commands)[: max(0, len(commands) + 1 - MAX_KNOWN_COMMANDS)]
+        update["commands"] = {**dict.fromkeys(oldest), message.id: True}
+    return {"skills_context": update}
 
 
 def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[SkillProblem] | None:

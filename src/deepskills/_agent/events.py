@@ -12,23 +12,14 @@ logger = logging.getLogger("deepskills")
 
 
 def skill_event(
-    kind: str, name: str, trigger: Trigger, record: LoadRecord | Mapping[str, str] | None = None, **details: object
+    kind: str, name: str, trigger: Trigger, known: LoadRecord | SkillEntry | None = None, **details: object
 ) -> dict[str, Any]:
-    """Return an event about a skill; source and digest are `None` where there is no such skill."""
-    known: Mapping[str, Any] = record or {}
-    return {
-        "type": f"skill.{kind}",
-        "skill": name,
-        **details,
-        "source": known.get("source"),
-        "digest": known.get("digest"),
-        "trigger": trigger,
-    }
-
-
-def origin(entry: SkillEntry | None, digest: str = "") -> Mapping[str, str] | None:
-    """Return what an event tells of a skill that was not loaded; `digest` is that of its file, if it was read."""
-    return {"source": entry.source, "digest": digest or entry.digest} if entry is not None else None
+    """Return an event about a skill, as its load or the catalog knows it; where neither does, both are `None`."""
+    origin: Mapping[str, Any] = known if isinstance(known, dict) else {}
+    if isinstance(known, SkillEntry):
+        origin = {"source": known.source, "digest": known.digest}
+    origin = {"source": origin.get("source") or None, "digest": origin.get("digest") or None, "trigger": trigger}
+    return {"type": f"skill.{kind}", "skill": name, **details, **origin}
 
 
 def tell(event: Mapping[str, Any], runtime: Any, extensions: tuple[SkillExtension, ...]) -> None:  # noqa: ANN401

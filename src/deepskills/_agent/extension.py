@@ -76,7 +76,10 @@ class Answer:
     """Changes of graph state that come with the answer, `messages` left out."""
 
     permits_call: bool = False
-    """Lets the model call `load_skill` for this skill once, even if only the user may start it."""
+    """Lets the model call `load_skill` for this skill once, even if only the user may start it.
+
+    That holds until the user's next message, and arguments that the user gave replace the model's.
+    """
 
 
 class SkillRun(Protocol):

@@ -129,32 +129,31 @@ class ExtraTools:
         return words.found_skills(found, frozenset(shelf.hidden))
 
     def _list_assets(self, run: Run, skill_name: str) -> Plan[str]:
-        entry = yield from self._entry(run, skill_name)
-        assets = yield from list_assets(entry.skill, self._settings.asset_directories)
+        entry, closed = yield from self._entry(run, skill_name)
+        assets = yield from list_assets(entry.skill, self._settings.asset_directories, closed)
         if not assets.paths and not assets.notes:
             return words.no_files(entry.name)
         return "\n".join([*(f"- {path}" for path in assets.paths), *assets.notes])
 
     def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Plan[str]:
-        entry = yield from self._entry(run, skill_name)
-        return (yield from read_asset(entry.skill, relative_path, self._settings.asset_directories))
+        entry, closed = yield from self._entry(run, skill_name)
+        return (yield from read_asset(entry.skill, relative_path, self._settings.asset_directories, closed))
 
     def _script_path(self, run: Run, skill_name: str, script_name: str) -> Plan[str]:
-        entry = yield from self._entry(run, skill_name)
-        return (yield from script_path(entry.skill, script_name))
+        entry, closed = yield from self._entry(run, skill_name)
+        return (yield from script_path(entry.skill, script_name, closed=closed))
 
-    def _entry(self, run: Run, skill_name: str) -> Plan[SkillEntry]:
-        """Return a skill that the model may read: one it can see, or that is loaded."""
+    def _entry(self, run: Run, skill_name: str) -> Plan[tuple[SkillEntry, list[str]]]:
+        """Return a skill that the model may read, seen or loaded, and what below it belongs to one it may not."""
         shelf = yield from shelf_of(run)
-        entry = shelf.find(skill_name)
-        is_shown = shelf.find_visible(skill_name) is not None
-        if entry is None or not (is_shown or entry.name in run.thread.standing.loaded):
+        entry, loaded = shelf.find(skill_name), run.thread.standing.loaded
+        if entry is None or not (shelf.is_shown(entry) or entry.name in loaded):
             missing = yield from shelf.not_found(skill_name)
             raise not_found_error(missing, list(shelf.problems), words.TRIED_AGAIN)
         refusals = yield from run.look.refusals([entry])
         if refusals:
             raise SkillsError(words.unreadable(skill_name, refusals[entry.name]))
-        return entry
+        return entry, shelf.closed_below(entry, loaded)
 
 
 def _answered(name: str, plan: Plan[str], run: Run) -> Plan[ToolMessage]:

@@ -19,6 +19,9 @@ TASK_TOOL = "task"
 _SUB_AGENT = "subagent"
 """What deepagents calls an agent that its `task` tool has started, in the configuration of its run."""
 
+_TOOLS_NODE = "tools"
+"""The node in which LangChain's agents run tools; an agent below it was started by a tool, whoever's."""
+
 
 class _Parent:
     """What a parent has loaded; the first sub-agent that starts may take it."""
@@ -48,10 +51,13 @@ def is_started_by_a_model() -> bool:
     if _in_tool_call.get():
         return True
     try:
-        configurable = get_config().get("configurable") or {}
+        config = get_config()
     except RuntimeError:
         return False
-    return configurable.get("ls_agent_type") == _SUB_AGENT
+    metadata = config.get("metadata") or {}
+    places = [metadata.get(key) for key in ("checkpoint_ns", "langgraph_checkpoint_ns")]
+    steps = [step.partition(":")[0] for place in places if isinstance(place, str) for step in place.split("|")]
+    return _TOOLS_NODE in steps or (config.get("configurable") or {}).get("ls_agent_type") == _SUB_AGENT
 
 
 def taken_over(thread: Thread) -> Thread | None:

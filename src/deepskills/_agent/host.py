@@ -52,7 +52,7 @@ def slash_menu(shelf: Shelf) -> list[dict[str, str]]:
             "argument_hint": as_text(entry.frontmatter.get("argument-hint")),
         }
         for entry in shelf.existing
-        if is_user_invocable(entry)
+        if is_user_invocable(entry) and "/" not in entry.name
     ]
 
 

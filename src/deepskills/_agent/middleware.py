@@ -34,7 +34,6 @@ from deepskills._agent.run import Run
 from deepskills._agent.schema import with_own_keys
 from deepskills._agent.services import Services, appended
 from deepskills._agent.settings import (
-    AssetDirectories,
     BackendFactory,
     LoadedStatus,
     Refresh,
@@ -51,6 +50,7 @@ from deepskills._agent.tools import SkillTools
 from deepskills._agent.turn_calls import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._backend.calls import Plan
 from deepskills._catalog.sources import parse_sources
+from deepskills._files.paths import AssetDirectories
 from deepskills._loading.budgets import Budgets
 from deepskills._loading.tokens import count_tokens
 from deepskills._prompt.section import Section

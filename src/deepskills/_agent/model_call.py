@@ -94,10 +94,11 @@ def section_text(section: Section | None, run: Run, state: Mapping[str, Any]) ->
     loaded = [name for name in state.get("skills_loaded") or () if isinstance(name, str)]
     resources: Mapping[str, list[ResourceMetadata]] = run.thread.resources
     errors = state.get("skills_load_errors")
+    sources = settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources
     return section.render(
         SectionInput(
             catalog=shelf.catalog,
-            sources=settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources,
+            sources=shelf.sources_to_show(sources),
             errors=[error for error in errors if isinstance(error, str)] if isinstance(errors, list) else [],
             loaded={name: resources.get(name, []) for name in loaded},
             hidden=shelf.hidden,

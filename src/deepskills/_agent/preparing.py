@@ -1,7 +1,7 @@
 """Preparing loads: a skill's file is read, arguments are filled in, extensions change the text, its cost is counted."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -29,8 +29,13 @@ Key = tuple[str, str]
 """A skill's name and arguments."""
 
 
-def prepare(wanted: Sequence[Wanted], run: Run, trigger: Trigger = "model") -> Plan[dict[Key, Prepared]]:
-    """Read the text and list the files of several skills: two rounds, however many they are."""
+def prepare(
+    wanted: Sequence[Wanted], run: Run, trigger: Trigger = "model", triggers: Mapping[str, Trigger] | None = None
+) -> Plan[dict[Key, Prepared]]:
+    """Read the text and list the files of several skills: two rounds, however many they are.
+
+    `triggers` names, by skill, who wants it, where that is not the same for all.
+    """
     distinct = {(entry.name, arguments): (entry, arguments) for entry, arguments in wanted}
     if not distinct:
         return {}
@@ -46,7 +51,8 @@ def prepare(wanted: Sequence[Wanted], run: Run, trigger: Trigger = "model") -> P
     read = yield from read_contents(list(allowed.values()), run.settings.resource_depth)
     for key, (entry, arguments) in distinct.items():
         if key not in result:
-            result[key] = yield from _prepared((entry, arguments), read[entry.name], run, trigger)
+            own = (triggers or {}).get(entry.name, trigger)
+            result[key] = yield from _prepared((entry, arguments), read[entry.name], run, own)
     return result
 
 
@@ -125,8 +131,10 @@ def _tokens(text: str, run: Run) -> Plan[int]:
     [reply] = yield (Consult(lambda: counter(text)),)
     if isinstance(reply, Consulted):
         value = reply.value
-        if isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < math.inf:
-            return math.ceil(value)
+        is_number = not isinstance(value, bool) and isinstance(value, Real)
+        if is_number and 0 <= value < math.inf:
+            count: int = math.ceil(value)
+            return count
         reason = f"it returned {value!r}"
     else:
         reason = reply.reason if isinstance(reply, Failed) else "no answer"

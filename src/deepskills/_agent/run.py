@@ -1,6 +1,6 @@
 """What a hook or a tool call knows: settings, state, and the skills of its run with their visibility."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from deepskills._backend.work import apart
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.entries import SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
+from deepskills._catalog.sources import Source, parent, tidy
 from deepskills._format.frontmatter import as_text
 from deepskills._prompt.section import visible
 from deepskills._types import SkillProblem
@@ -63,14 +64,39 @@ class Shelf:
         """The skills that the model may see and load."""
         return visible(self.catalog, self.hidden)
 
+    def closed_below(self, entry: SkillEntry, loaded: Container[str]) -> list[str]:
+        """Return the directories below a skill's own that belong to skills which the model may not read."""
+        if not self.hidden:
+            return []
+        root = f"{parent(entry.path).rstrip('/')}/"
+        others = (self.catalog.by_name.get(name) for name in self.hidden if name not in loaded)
+        return [
+            parent(other.path).removeprefix(root)
+            for other in others
+            if other is not None and parent(other.path).startswith(root) and not self.is_shown(other)
+        ]
+
+    def sources_to_show(self, sources: Sequence[Source]) -> Sequence[Source]:
+        """Return the sources without those that are themselves the directory of a skill which the model may not see."""
+        unseen = {
+            tidy(parent(entry.path))
+            for name in self.hidden
+            if (entry := self.catalog.by_name.get(name)) is not None and not self.is_shown(entry)
+        }
+        return [source for source in sources if tidy(source.path) not in unseen] if unseen else sources
+
+    def is_shown(self, entry: SkillEntry) -> bool:
+        """Whether the model may see and load a skill."""
+        return self.visibility(entry) in {"on", "name-only"}
+
+    def broken(self, asked: str) -> Broken | None:
+        """Return what is wrong with the file of a skill that is missing from the catalog."""
+        return broken(self.problems, asked) if self.find(asked) is None else None
+
     def not_found(self, asked: str) -> Plan[Broken | Unknown]:
         """Return what to answer to a name that the model cannot use; hidden names are not given."""
         size = len(self.catalog.entries)
         return (yield from apart(lambda: not_found([e.name for e in self.visible], self.problems, asked), size))
-
-    def broken(self, asked: str) -> Broken | None:
-        """Return what is wrong with the skill of that name, if its file cannot be used."""
-        return broken(self.problems, asked)
 
 
 class Run:
@@ -116,18 +142,15 @@ class Run:
 
     @property
     def loaded(self) -> list[LoadedSkill]:
-        """The skills in use, in load order, as the catalog of this run knows them."""
-        return loaded_skills(self.thread, self.known_shelf.catalog)
+        """The skills in use, in load order, as the catalog of this run knows them; none that is off for it."""
+        known = loaded_skills(self.thread, self.known_shelf.catalog)
+        return [skill for skill in known if not self.is_off(skill.entry.name)]
 
 
 def usable(run: Run) -> list[SkillEntry]:
     """Return the skills whose own tools may come into use: those that the model can see, or that are loaded."""
     shelf, loaded = run.known_shelf, run.thread.standing.loaded
-    return [
-        entry
-        for entry in shelf.catalog.with_tools
-        if shelf.visibility(entry) in {"on", "name-only"} or entry.name in loaded
-    ]
+    return [entry for entry in shelf.catalog.with_tools if shelf.is_shown(entry) or entry.name in loaded]
 
 
 def loaded_skills(thread: Thread, catalog: Catalog) -> list[LoadedSkill]:

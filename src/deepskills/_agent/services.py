@@ -27,10 +27,18 @@ class Services:
         self._settings.perform(shelf_of(run), run.runtime)
         return section_text(self._section, run, state)
 
-    def slash_commands_for(self, state: Mapping[str, Any]) -> list[dict[str, str]]:
-        """Return the slash commands that a menu may offer: `name`, `description` and `argument_hint` of each."""
-        run = Run(self._settings, state, host.current_runtime())
+    def slash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
+        """Return the slash commands that a menu may offer: `name`, `description` and `argument_hint` of each.
+
+        Outside a run, functions of the runtime (`visibility`, `sources`, `backend`) are given `runtime`.
+        """
+        run = Run(self._settings, state, runtime or host.current_runtime())
         return host.slash_menu(self._settings.perform(shelf_of(run), run.runtime))
+
+    async def aslash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
+        """Return the slash commands that a menu may offer, without blocking; see `slash_commands_for`."""
+        run = Run(self._settings, state, runtime or host.current_runtime())
+        return host.slash_menu(await self._settings.aperform(shelf_of(run), run.runtime))
 
     def model_messages(self, state: Mapping[str, Any], runtime: object) -> tuple[list[AnyMessage], dict[str, Any]]:
         """Return what to send to the model from a graph of your own, and the state update that goes with it.

@@ -17,6 +17,7 @@ from deepskills._catalog.access import Library, Look, remembered_files
 from deepskills._catalog.entries import STRICTNESS, Visibility
 from deepskills._catalog.sources import Source, parse_sources
 from deepskills._errors import SkillsError
+from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._loading.budgets import Budgets
 from deepskills._loading.tokens import count_tokens
 from deepskills._types import SkillMetadata, SkillSource
@@ -29,9 +30,6 @@ LoadedStatus: TypeAlias = Literal["system_prompt", "conversation"]
 
 UnloadWhen: TypeAlias = Literal["now", "cheap"]
 """When an unloaded skill's text leaves requests: at once, or when the prefix changes anyway."""
-
-AssetDirectories: TypeAlias = Literal["all"] | Sequence[str]
-"""Which files of a skill may be listed and read: all, or those in directories of these names."""
 
 BackendFactory: TypeAlias = Callable[[Any], BackendProtocol]
 """Makes the backend of a run from its runtime, which has `.context` and `.store`."""
@@ -84,7 +82,7 @@ class Settings:
         if not callable(self.token_counter):
             raise TypeError(f"token_counter must be a function of a text, got {self.token_counter!r}")
         _check_visibility(self.visibility)
-        _check_directories(self.asset_directories)
+        check_directories(self.asset_directories)
 
     @property
     def varies_by_run(self) -> bool:
@@ -194,14 +192,6 @@ def _check_visibility(rule: object) -> None:
         if not isinstance(name, str) or not isinstance(visibility, str) or visibility not in STRICTNESS:
             choices = ", ".join(map(repr, STRICTNESS))
             raise ValueError(f"visibility must map names or patterns to one of {choices}, got {name!r}: {visibility!r}")
-
-
-def _check_directories(directories: object) -> None:
-    if directories == "all":
-        return
-    is_names = isinstance(directories, Sequence) and not isinstance(directories, str)
-    if not is_names or not all(isinstance(name, str) and name and "/" not in name for name in directories):  # type: ignore[attr-defined]
-        raise ValueError(f"asset_directories must be 'all' or a sequence of directory names, got {directories!r}")
 
 
 def _explain(error: Exception) -> str:

@@ -7,18 +7,21 @@
 - `told`: by skill, the digest for which a put-back was told, or `LEFT_OUT`.
 - `notes`: by message id, texts to show `before` the message and at its `end`, in requests only.
 - `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`.
-- `permits`: skills that the model may load once although only the user may start them.
-- `run`: `message`, the user's newest message, until its slash commands are done.
+- `permits`: skills that the model may load once although only the user may start them, with the user's `arguments`
+  and the `turn`: the user's message until whose successor that holds.
+- `run`: `message`, the user's newest message, until its slash commands are done; `seen`, the newest looked at.
+- `commands`: messages that began with a slash and were looked at, so that none starts a skill twice.
 - `problems`: problems that tool calls found, until the next model call.
 - `prefix`: what the latest request began with, to tell when it changes.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from langchain_core.messages import AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 from deepskills._loading.budgets import Standing
 from deepskills._types import LoadRecord, ResourceMetadata, SkillProblem
@@ -99,10 +102,18 @@ class Thread:
 
 def newest_user_message(messages: Sequence[AnyMessage]) -> AnyMessage | None:
     """Return the newest message that a user wrote: not a summary, a pin or a message of this library."""
-    for message in reversed(messages):
-        if isinstance(message, HumanMessage) and not message.additional_kwargs.get("lc_source"):
-            return message
-    return None
+    return next((message for message in reversed(messages) if is_users_own(message)), None)
+
+
+def is_answered(thread: Thread, message: AnyMessage) -> bool:
+    """Whether the model has spoken after a message."""
+    later = itertools.takewhile(lambda known: known is not message, reversed(thread.messages))
+    return any(isinstance(known, AIMessage) for known in later)
+
+
+def is_users_own(message: AnyMessage) -> bool:
+    """Whether a user wrote a message: it is not a summary, a pin or a message of this library."""
+    return isinstance(message, HumanMessage) and not message.additional_kwargs.get("lc_source")
 
 
 def _standing(state: Mapping[str, Any], context: Mapping[str, Any], malformed: list[str]) -> Standing:
@@ -215,12 +226,17 @@ def _is_text(item: object) -> bool:
     return isinstance(item, str)
 
 
+def _are_text(item: dict[str, Any]) -> bool:
+    return all(isinstance(value, str) for value in item.values())
+
+
 _CHECKS = {
     "texts": _is_text_entry,
     "told": _is_text,
     "notes": _is_note,
     "loads": _is_load,
-    "permits": lambda item: item is True,
+    "permits": lambda item: isinstance(item, dict) and item.keys() == {"arguments", "turn"} and _are_text(item),
+    "commands": lambda item: item is True,
     "run": _is_text,
     "prefix": _is_text,
     "problems": _is_problem,

@@ -12,7 +12,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 from pydantic import BaseModel, BeforeValidator, Field
 
-from deepskills._agent.events import origin, skill_event, tell
+from deepskills._agent.events import skill_event, tell
 from deepskills._agent.extending import before_load, tool_problems
 from deepskills._agent.extension import Answer, Refuse, SkillLoad
 from deepskills._agent.preparing import Wanted, prepare_in_turn
@@ -24,6 +24,7 @@ from deepskills._agent.turn_calls import LOAD_TOOL, UNLOAD_TOOL, Turn, turn_of
 from deepskills._agent.updates import MARK, load_mark, load_update, merged, new_message_id, unload_mark, unload_update
 from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Plan
+from deepskills._catalog.entries import SkillEntry
 from deepskills._format.text import one_line
 from deepskills._loading import outcomes
 from deepskills._loading.budgets import Budgets
@@ -37,6 +38,7 @@ from deepskills._prompt.answers import (
     reply_to,
     tool_failed,
 )
+from deepskills._types import LoadRecord
 
 logger = logging.getLogger("deepskills")
 
@@ -96,14 +98,16 @@ class SkillTools:
         entry = shelf.find(skill_name)
         if entry is None:
             return _refused(run, LOAD_TOOL, skill_name, (yield from shelf.not_found(skill_name)))
-        permitted = entry.name in run.thread.section("permits")
-        if shelf.visibility(entry) == "user-only" and not permitted:
-            return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
         turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
+        permit = _permit(entry, turn, shelf, run)
+        if shelf.visibility(entry) == "user-only":
+            if permit is None:
+                return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
+            arguments = permit or arguments
         wanted = [*_wanted(turn, shelf), (entry, arguments)]
         prepared = yield from prepare_in_turn(turn.key, wanted, run, own=(entry.name, arguments))
         own, before, budgets = prepared[entry.name, arguments], run.thread.standing, run.settings.budgets
-        if own.failure is None and is_user_only(own.entry) and not permitted:
+        if own.failure is None and is_user_only(own.entry) and permit is None:
             return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
         so_far = after_calls(turn.earlier, before, shelf.catalog, prepared, budgets)
         outcome = decide_in_turn(own, so_far, before, budgets)
@@ -114,7 +118,7 @@ class SkillTools:
             outcome = decided or outcome
         if isinstance(outcome, outcomes.AlreadyLoaded):
             outcome = _in_view_of(outcome, own, turn, run)
-        return _applied(run, LOAD_TOOL, outcome, own)
+        return _applied(run, LOAD_TOOL, outcome, record_of(own) if own.digest else own.entry)
 
     def _unload(self, run: Run, skill_name: str, _arguments: str) -> Plan[ToolResult]:
         standing = run.thread.standing
@@ -125,11 +129,12 @@ class SkillTools:
             budgets = run.settings.budgets
             standing = after_calls(turn.earlier, standing, shelf.catalog, prepared, budgets).standing
         outcome: outcomes.Outcome = decide_unload(skill_name, standing)
+        entry = None
         if isinstance(outcome, outcomes.NotLoaded):
             entry = (yield from shelf_of(run)).find(skill_name)
             if entry is not None and include_names(entry) and was_seen(run.thread.messages, entry):
-                outcome = outcomes.ToolsWithdrawn(entry)
-        return _applied(run, UNLOAD_TOOL, outcome, None)
+                outcome = outcomes.ToolsWithdrawn(entry.name)
+        return _applied(run, UNLOAD_TOOL, outcome, entry)
 
 
 def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
@@ -137,6 +142,18 @@ def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
     turn = turn_of(run.state, run.runtime.tool_call_id, tool, args)
     checkpoint = getattr(getattr(run.runtime, "execution_info", None), "checkpoint_id", None)
     return replace(turn, key=(turn.key, checkpoint) if turn.key and checkpoint else None)
+
+
+def _permit(entry: SkillEntry, turn: Turn, shelf: Shelf, run: Run) -> str | None:
+    """Return the arguments of a start by the user that asks for one call of the model, or `None` without one.
+
+    It lasts until the user's next message, and of the calls of one turn it is the first one's.
+    """
+    permit, message = run.thread.section("permits").get(entry.name), run.thread.user_message
+    if permit is None or permit["turn"] != ((message.id or "") if message is not None else ""):
+        return None
+    is_taken = any(call.kind == "load" and shelf.find(call.name) is entry for call in turn.earlier)
+    return None if is_taken else str(permit["arguments"])
 
 
 def _wanted(turn: Turn, shelf: Shelf) -> list[Wanted]:
@@ -194,8 +211,8 @@ def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> Pl
 def _refused(run: Run, tool: str, name: str, outcome: outcomes.Refusal) -> ToolResult:
     """Answer a call that names no skill which could be prepared."""
     reply = reply_to(outcome, run.settings.budgets)
-    known = origin(getattr(outcome, "entry", None))
-    tell(skill_event("refused", name, "model", known, reason=reply.reason), run.runtime, run.settings.extensions)
+    event = skill_event("refused", name, "model", getattr(outcome, "entry", None), reason=reply.reason)
+    tell(event, run.runtime, run.settings.extensions)
     return _with_problems(run, _message(run, tool, reply))
 
 
@@ -209,8 +226,8 @@ def _answered(run: Run, prepared: outcomes.Prepared, answer: Answer) -> ToolResu
     )
 
 
-def _applied(run: Run, tool: str, outcome: outcomes.Outcome, prepared: outcomes.Prepared | None) -> ToolResult:
-    """Log and stream an outcome, and return what it does to state and conversation."""
+def _applied(run: Run, tool: str, outcome: outcomes.Outcome, known: LoadRecord | SkillEntry | None) -> ToolResult:
+    """Log and stream an outcome, and return what it does to state and conversation; `known` is what events name."""
     settings, thread = run.settings, run.thread
     lingers = settings.unload_when == "cheap"
     reply = reply_to(outcome, settings.budgets, lingers=lingers)
@@ -223,27 +240,22 @@ def _applied(run: Run, tool: str, outcome: outcomes.Outcome, prepared: outcomes.
             settings.memory.keep_text(reply.text)
             update = load_update(outcome, message, thread, "model")
             details = {"tokens": ready.tokens, "resources": len(ready.inventory.resources)}
-            tell(
-                skill_event("loaded", ready.name, "model", record_of(ready), **details),
-                run.runtime,
-                settings.extensions,
-            )
+            tell(skill_event("loaded", ready.name, "model", known, **details), run.runtime, settings.extensions)
             return Command(update=merged(update, run.collected, tool_problems(run)))
         case outcomes.Unloaded(name, _, record):
             message.additional_kwargs[MARK] = unload_mark(name)
             tell(skill_event("unloaded", name, "model", record), run.runtime, settings.extensions)
             update = unload_update([name], thread.standing, LINGERING if lingers else None)
             return Command(update=merged(update, {"messages": [message]}))
-        case outcomes.ToolsWithdrawn(entry):
-            message.additional_kwargs[MARK] = unload_mark(entry.name)
-            tell(skill_event("unloaded", entry.name, "model", origin(entry)), run.runtime, settings.extensions)
+        case outcomes.ToolsWithdrawn(name):
+            message.additional_kwargs[MARK] = unload_mark(name)
+            tell(skill_event("unloaded", name, "model", known), run.runtime, settings.extensions)
         case outcomes.AlreadyLoaded():
             pass
         case _:
-            name = prepared.name if prepared is not None else getattr(outcome, "asked", "")
-            known = origin(prepared.entry, prepared.digest) if prepared is not None else None
-            event = skill_event("refused", name, "model", known, reason=reply.reason)
-            tell(event, run.runtime, settings.extensions)
+            entry = known if isinstance(known, SkillEntry) else getattr(outcome, "entry", None)
+            name = entry.name if entry is not None else getattr(outcome, "asked", "")
+            tell(skill_event("refused", name, "model", known, reason=reply.reason), run.runtime, settings.extensions)
     return _with_problems(run, message)
 
 

@@ -17,10 +17,12 @@ from deepskills._agent.extending import before_load
 from deepskills._agent.extension import Answer, Refuse, SkillLoad
 from deepskills._agent.preparing import prepare
 from deepskills._agent.run import Run, Shelf, is_user_invocable
+from deepskills._agent.thread import is_users_own
 from deepskills._agent.tools import log_inventory
 from deepskills._agent.updates import MARK, load_mark, load_update, merged, new_message_id
 from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Plan
+from deepskills._catalog.catalog import folded
 from deepskills._catalog.entries import SkillEntry
 from deepskills._format.problems import problem, quoted
 from deepskills._format.text import one_line
@@ -28,7 +30,7 @@ from deepskills._loading.budgets import NO_LIMIT, Standing
 from deepskills._loading.outcomes import Loaded, Prepared, Unreadable
 from deepskills._loading.turn import decide_load, record_of
 from deepskills._prompt.answers import reply_to
-from deepskills._types import SkillProblem, Trigger
+from deepskills._types import MAX_SHOWN_NAME_LENGTH, Trigger
 
 logger = logging.getLogger("deepskills")
 
@@ -38,7 +40,11 @@ MAX_STACKED = 6
 MAX_PIN_PROBLEMS = 50
 """How many unknown pins are named, each in a problem of its own."""
 
-_COMMAND = re.compile(r"/([^\s/]{1,128})(?=\s|\Z)")
+MAX_COMMAND_LENGTH = 1 + MAX_SHOWN_NAME_LENGTH
+"""Longest slash command: no name is longer."""
+
+_WORD = re.compile(r"/[^\s/]+(?=\s|\Z)")
+_NEXT_WORD = re.compile(r" [^\s/]+(?=\s|\Z)")
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,8 @@ def user_loads(run: Run) -> Plan[dict[str, Any]]:
         if wish.arguments or not by_name.get(wish.entry.name, wish).arguments:
             by_name[wish.entry.name] = wish
     wishes = list(by_name.values())
-    prepared = yield from prepare([(wish.entry, wish.arguments) for wish in wishes], run, "user")
+    wanted = [(wish.entry, wish.arguments) for wish in wishes]
+    prepared = yield from prepare(wanted, run, triggers={wish.entry.name: wish.trigger for wish in wishes})
     standing = run.thread.standing
     for wish in wishes:
         standing, change = yield from _load(wish, prepared[wish.entry.name, wish.arguments], standing, run)
@@ -87,7 +94,7 @@ def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:
         if entry is None:
             unknown.append(name)
         else:
-            yield Wish(entry, arguments if isinstance(arguments, str) else "", "pin")
+            yield Wish(entry, str(arguments) if isinstance(arguments, str | int | float) else "", "pin")
     unknown = list(dict.fromkeys(unknown))
     for name in unknown[:MAX_PIN_PROBLEMS]:
         run.problems.append(problem(name, "pin-unknown", name=quoted(name)))
@@ -108,38 +115,53 @@ def _waiting(loads: Mapping[str, Any], shelf: Shelf, run: Run) -> Iterator[Wish]
 
 def _commanded(message_id: str, shelf: Shelf, run: Run) -> list[Wish]:
     """Return the skills that the user's newest message starts with slash commands."""
-    message = run.thread.user_message
-    if message is None or message.id != message_id:
+    message = next((known for known in run.thread.messages if known.id == message_id), None)
+    if message is None or not is_users_own(message):
         return []
-    names, rest = split_commands(first_text(message))
-    wishes: list[Wish] = []
-    for place, name in enumerate(names):
+    rest = first_line(message)
+    entries: list[SkillEntry] = []
+    while len(entries) < MAX_STACKED and (found := _command(rest, shelf)) is not None:
+        entry, rest = found
+        entries.append(entry)
+    if len(entries) < MAX_STACKED and (name := command_word(rest)):
+        _report_if_broken(name, shelf, run)
+    return [Wish(entry, rest, "user") for entry in entries]
+
+
+def _command(line: str, shelf: Shelf) -> tuple[SkillEntry, str] | None:
+    """Return the skill that a line starts with, and the rest of it; a name of several words counts if no shorter does.
+
+    Only what is spelled as the name is a command, in any case: marks around it, which tools overlook, are text.
+    """
+    word = _WORD.match(line)
+    while word is not None and word.end() <= MAX_COMMAND_LENGTH:
+        name = line[1 : word.end()]
         entry = shelf.find(name)
-        if entry is None or not is_user_invocable(entry):
-            if entry is None and (missing := shelf.broken(name)) is not None:
-                run.problems.append(missing.problem)
-                _report_broken(name, missing.problem, run)
-            if place == 0:
-                return []
-            rest = " ".join([*(f"/{other}" for other in names[place:]), rest]).strip()
-            break
-        wishes.append(Wish(entry, "", "user"))
-    return [Wish(wish.entry, rest, "user") for wish in wishes]
+        if entry is not None and folded(entry.name) == folded(name) and is_user_invocable(entry):
+            return entry, line[word.end() :].strip()
+        word = _NEXT_WORD.match(line, word.end())
+    return None
 
 
-def _report_broken(name: str, found: SkillProblem, run: Run) -> None:
-    logger.error("The slash command /%s was not started: %s", one_line(name), one_line(found["message"]))
+def _report_if_broken(name: str, shelf: Shelf, run: Run) -> None:
+    """Tell the user that a command names a skill whose file is broken."""
+    found = shelf.broken(name)
+    if found is None:
+        return
+    run.problems.append(found.problem)
+    logger.error("The slash command /%s was not started: %s", one_line(name), one_line(found.problem["message"]))
     tell(skill_event("refused", name, "user", reason="unreadable"), run.runtime, run.settings.extensions)
 
 
-def split_commands(text: str) -> tuple[list[str], str]:
-    """Return the names of the slash commands that a text starts with, and what follows them in the same line."""
-    line = text.lstrip().partition("\n")[0]
-    names: list[str] = []
-    while len(names) < MAX_STACKED and (match := _COMMAND.match(line)) is not None:
-        names.append(match[1])
-        line = line[match.end() :].lstrip()
-    return names, line.strip()
+def command_word(line: str) -> str:
+    """Return the word that a line has as a slash command; empty if it has none."""
+    word = _WORD.match(line)
+    return line[1 : word.end()] if word is not None and word.end() <= MAX_COMMAND_LENGTH else ""
+
+
+def first_line(message: AnyMessage) -> str:
+    """Return the first line of a message's first text."""
+    return first_text(message).lstrip().partition("\n")[0].rstrip()
 
 
 def first_text(message: AnyMessage) -> str:
@@ -158,6 +180,8 @@ def _load(wish: Wish, prepared: Prepared, standing: Standing, run: Run) -> Plan[
     """Return what is loaded after one wish, and what changes in state."""
     outcome = decide_load(prepared, standing, NO_LIMIT)
     if isinstance(outcome, Unreadable):
+        event = skill_event("refused", prepared.name, wish.trigger, wish.entry, reason="unreadable")
+        tell(event, run.runtime, run.settings.extensions)
         run.problems.append(problem(wish.entry.path, "skill-unreadable", reason=outcome.reason))
         return standing, {}
     if not isinstance(outcome, Loaded):
@@ -169,7 +193,7 @@ def _load(wish: Wish, prepared: Prepared, standing: Standing, run: Run) -> Plan[
         run.problems.append(problem(wish.entry.path, "skill-refused", reason=decision.reason))
         return standing, {}
     if isinstance(decision, Answer):
-        return standing, _answered(prepared, decision)
+        return standing, _answered(prepared, decision, run)
     logger.info("Loaded skill %r (%s): %d tokens", prepared.name, wish.trigger, prepared.tokens)
     log_inventory(prepared)
     text = reply_to(outcome, NO_LIMIT).text
@@ -196,9 +220,11 @@ def _decision(wish: Wish, prepared: Prepared, run: Run) -> Plan[Refuse | Answer 
     return (yield from before_load(load, run))
 
 
-def _answered(prepared: Prepared, answer: Answer) -> dict[str, Any]:
+def _answered(prepared: Prepared, answer: Answer, run: Run) -> dict[str, Any]:
     """Return what an extension's answer changes: a message for the model, and perhaps leave to call once."""
-    permits = {"skills_context": {"permits": {prepared.name: True}}} if answer.permits_call else {}
+    user = run.thread.user_message
+    permit = {"arguments": prepared.arguments, "turn": (user.id or "") if user is not None else ""}
+    permits = {"skills_context": {"permits": {prepared.name: permit}}} if answer.permits_call else {}
     source = {"lc_source": "deepskills"}
     messages = [HumanMessage(answer.text, id=new_message_id(), additional_kwargs=source)] if answer.text else []
     return merged({**answer.update}, permits, {"messages": messages} if messages else {})

@@ -1,8 +1,12 @@
 """Which skills exist in a run and which the model may see: the strictest of frontmatter, rule and extensions counts."""
 
-from collections.abc import Mapping
+import inspect
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
+
+from langgraph.errors import GraphBubbleUp
 
 from deepskills._agent.extending import ExtensionRun, ask, overrides
 from deepskills._agent.extension import SkillExtension
@@ -13,7 +17,7 @@ from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import STRICTNESS, Visibility
 from deepskills._format.problems import problem, quoted
-from deepskills._types import SkillProblem
+from deepskills._types import SKILL_FILE, SkillProblem
 
 
 def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
@@ -23,8 +27,26 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
     catalog = found.catalog if found is not None else (yield from run.look.catalog(run.thread.catalog))
     looked = found or run.look.found
     hidden = yield from _hidden(run, catalog)
-    run.shelf = Shelf(catalog, hidden, lambda: looked.problems if looked is not None else run.thread.problems)
+    rule = run.settings.visibility
+
+    def noted() -> Sequence[SkillProblem]:
+        return _existing(looked.problems if looked is not None else run.thread.problems, rule)
+
+    run.shelf = Shelf(catalog, hidden, noted)
     return run.shelf
+
+
+def _existing(problems: Sequence[SkillProblem], rule: object) -> Sequence[SkillProblem]:
+    """Return the problems without those of broken files that a mapping turns off: they do not exist in this run."""
+    if not isinstance(rule, Mapping) or "off" not in rule.values():
+        return problems
+    by_rule = _lookup(rule)
+    suffix = f"/{SKILL_FILE}"
+    return [
+        found
+        for found in problems
+        if not found["path"].endswith(suffix) or by_rule(found["path"].removesuffix(suffix).rpartition("/")[2]) != "off"
+    ]
 
 
 def _hidden(run: Run, catalog: Catalog) -> Plan[Mapping[str, Visibility]]:
@@ -80,14 +102,30 @@ def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
     hidden: dict[str, Visibility] = {entry.name: "user-only" for entry in catalog.entries if is_user_only(entry)}
     if not isinstance(rule, Mapping):
         return hidden
-    patterns = [name for name in rule if any(mark in name for mark in "*?[")]
-    ruled: dict[str, Visibility] = {}
-    for entry in catalog.entries:
-        fitting = next((rule[pattern] for pattern in patterns if fnmatchcase(entry.name, pattern)), "on")
-        given: Visibility = rule.get(entry.name, fitting)
-        if given != "on":
-            ruled[entry.name] = given
-    return strictest(hidden, ruled)
+    by_rule = _lookup(rule)
+    return strictest(hidden, {entry.name: by_rule(entry.name) for entry in catalog.entries})
+
+
+def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
+    """Return what a mapping says of a name: an exact name comes before a pattern, and the first pattern that fits."""
+    names: dict[str, Visibility] = {}
+    for name, how in rule.items():
+        names.setdefault(_spelling(name), how)
+    patterns = [(name, how) for name, how in names.items() if any(mark in name for mark in "*?[")]
+
+    def by_rule(name: str) -> Visibility:
+        spelled = _spelling(name)
+        given = rule.get(name) or names.get(spelled)
+        if given is not None:
+            return given
+        return next((how for pattern, how in patterns if fnmatchcase(spelled, pattern)), "on")
+
+    return by_rule
+
+
+def _spelling(name: str) -> str:
+    """Return a name or pattern as rules compare it: a rule must not fail to hide because of case or Unicode form."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _ruled(
@@ -103,6 +141,11 @@ def _ruled(
             given = rule(entry.skill.copy(), runtime)
             is_known = isinstance(given, str) and given in STRICTNESS
             reason = None if is_known else f"it returned {given!r}"
+            if inspect.iscoroutine(given):
+                given.close()
+                reason = "it is async, and must be a plain function"
+        except GraphBubbleUp:
+            raise
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything; the skill is hidden
             given, reason = "off", f"{type(error).__name__}: {error}"
         if reason is not None:

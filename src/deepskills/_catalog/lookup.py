@@ -47,15 +47,8 @@ class Broken:
     problem: SkillProblem
 
 
-def not_found(names: Sequence[str], problems: Iterable[SkillProblem], asked: str) -> Broken | Unknown:
-    """Return what to answer to a name that no skill has; a broken file in a directory of that name is the reason."""
-    noted = list(problems)
-    incomplete = any(found["code"] in SOURCE_ERRORS for found in noted)
-    return broken(noted, asked) or Unknown(asked, closest_names(names, asked), list(names), incomplete)
-
-
 def broken(problems: Iterable[SkillProblem], asked: str) -> Broken | None:
-    """Return what is wrong with the file in a directory of that name; `None` if there is no such problem."""
+    """Return what is wrong with the file in a directory of that name; `None` if nothing is known to be."""
     wanted = asked.casefold()
     for found in problems:
         directory, _, file = found["path"].rpartition("/")
@@ -63,6 +56,12 @@ def broken(problems: Iterable[SkillProblem], asked: str) -> Broken | None:
         if is_error and directory.rpartition("/")[2].casefold() == wanted:
             return Broken(asked, found)
     return None
+
+
+def not_found(names: Sequence[str], problems: Sequence[SkillProblem], asked: str) -> Broken | Unknown:
+    """Return what to answer to a name that no skill has; a broken file in a directory of that name is the reason."""
+    incomplete = any(found["code"] in SOURCE_ERRORS for found in problems)
+    return broken(problems, asked) or Unknown(asked, closest_names(names, asked), list(names), incomplete)
 
 
 def closest_names(names: Sequence[str], asked: str) -> list[str]:

@@ -26,6 +26,7 @@ from deepskills._files.paths import (
     STANDARD_DIRECTORIES,
     AssetDirectories,
     check_relative,
+    folded_path,
     is_allowed,
     script_to_relative,
 )
@@ -75,16 +76,19 @@ class Assets:
     notes: list[str]
 
 
-def list_assets(skill: SkillMetadata, directories: AssetDirectories = STANDARD_DIRECTORIES) -> Plan[Assets]:
+def list_assets(
+    skill: SkillMetadata, directories: AssetDirectories = STANDARD_DIRECTORIES, closed: Sequence[str] = ()
+) -> Plan[Assets]:
     """List the files that may be read, at any depth, each once, relative to the skill.
 
-    If there are more than are listed, scripts come first, then references, then assets.
+    If there are more than are listed, scripts come first, then references, then assets. `closed` names directories
+    below the skill whose files do not exist for the reader: those of other skills.
 
     Raises:
         SkillsError: If a directory that exists cannot be listed.
     """
     place = yield from _place(skill)
-    search = _Search(skill, place, directories)
+    search = _Search(skill, place, directories, closed)
     starts = [place.directory] if directories == "all" else [place.path(name) for name in directories]
     walked = yield from walk(
         [(_ONE_WALK, path) for path in starts],
@@ -102,8 +106,11 @@ def list_assets(skill: SkillMetadata, directories: AssetDirectories = STANDARD_D
 class _Search(Visitor[str]):
     """Notes the files of one skill on a walk through its directories."""
 
-    def __init__(self, skill: SkillMetadata, place: Place, directories: AssetDirectories) -> None:
+    def __init__(
+        self, skill: SkillMetadata, place: Place, directories: AssetDirectories, closed: Sequence[str]
+    ) -> None:
         self.notes: list[str] = []
+        self._closed = closed
         self._skill = skill
         self._place = place
         self._directories = directories
@@ -152,7 +159,8 @@ class _Search(Visitor[str]):
         self._named = []
         for path in files:
             relative = self._place.relative(path)
-            if relative not in self._found and is_allowed(relative, self._directories):
+            is_open = is_allowed(relative, self._directories) and not _is_closed(relative, self._closed)
+            if relative not in self._found and is_open:
                 self._found.add(relative)
                 self._ranks[self._rank(relative)] += 1
 
@@ -171,7 +179,8 @@ class _Search(Visitor[str]):
     def _may_hold_assets(self, directory: str) -> bool:
         """Whether files of a directory may be listed; a link may lead to one where they may not."""
         relative = self._place.relative(directory)
-        return is_allowed(f"{relative}/file" if relative else "file", self._directories)
+        inside = f"{relative}/file" if relative else "file"
+        return is_allowed(inside, self._directories) and not _is_closed(inside, self._closed)
 
 
 _ONE_WALK = "assets"
@@ -187,8 +196,16 @@ def _entries(skill: SkillMetadata, reply: object) -> Sequence[Entry]:
     raise SkillsError(f"The files of the skill {quoted(skill['name'])} could not be listed: {quoted(reason)}.")
 
 
+def _is_closed(relative: str, closed: Sequence[str]) -> bool:
+    """Whether a path lies in a directory that is closed, in any spelling: file systems may ignore case and form."""
+    return bool(closed) and any(folded_path(relative).startswith(f"{folded_path(name)}/") for name in closed)
+
+
 def read_asset(
-    skill: SkillMetadata, relative_path: str, directories: AssetDirectories = STANDARD_DIRECTORIES
+    skill: SkillMetadata,
+    relative_path: str,
+    directories: AssetDirectories = STANDARD_DIRECTORIES,
+    closed: Sequence[str] = (),
 ) -> Plan[str]:
     """Return the text of one of the skill's files.
 
@@ -197,12 +214,15 @@ def read_asset(
         SkillFileNotFoundError: If no file is there.
         SkillFormatError: If the file is not text, not a regular file, or too large.
     """
-    content = yield from read_asset_bytes(skill, relative_path, directories)
+    content = yield from read_asset_bytes(skill, relative_path, directories, closed)
     return _as_text(content, relative_path)
 
 
 def read_asset_bytes(
-    skill: SkillMetadata, relative_path: str, directories: AssetDirectories = STANDARD_DIRECTORIES
+    skill: SkillMetadata,
+    relative_path: str,
+    directories: AssetDirectories = STANDARD_DIRECTORIES,
+    closed: Sequence[str] = (),
 ) -> Plan[bytes]:
     """Return the content of one of the skill's files.
 
@@ -212,16 +232,14 @@ def read_asset_bytes(
         SkillFormatError: If it is not a regular file, or too large.
     """
     relative = check_relative(relative_path, directories)
-    place = yield from _place(skill)
-    real = yield from _check_links(place, relative, directories)
-    path = place.canonical(real) if real is not None else place.path(relative)
+    path, _real = yield from _found_at(skill, relative, directories, closed)
     replies = yield (ReadFiles((path,)),)
     file = _only(replies[0], path)
     if file.unfit is not None:
         raise SkillFormatError(f"The file {quoted(relative)} was not opened: {file.error}.")
     if file.content is None:
         if file.is_missing or file.error in _NO_FILE:
-            raise (yield from _not_there(skill, relative, directories))
+            raise (yield from _not_there(skill, relative, directories, closed))
         raise SkillsError(f"The file {quoted(relative)} could not be read: {file.error}. Try again later.")
     if len(file.content) > MAX_SKILL_FILE_BYTES:
         raise SkillFormatError(f"The file {quoted(relative)} is too large: {len(file.content):,} bytes.")
@@ -229,7 +247,10 @@ def read_asset_bytes(
 
 
 def script_path(
-    skill: SkillMetadata, script_name: str, directories: AssetDirectories = STANDARD_DIRECTORIES
+    skill: SkillMetadata,
+    script_name: str,
+    directories: AssetDirectories = STANDARD_DIRECTORIES,
+    closed: Sequence[str] = (),
 ) -> Plan[str]:
     """Return a path by which the script runs: the real one for a local backend, else the backend's.
 
@@ -238,14 +259,24 @@ def script_path(
         SkillFileNotFoundError: If no script is there.
     """
     relative = check_relative(script_to_relative(script_name), directories)
-    place = yield from _place(skill)
-    real = yield from _check_links(place, relative, directories)
-    path = place.canonical(real) if real is not None else place.path(relative)
+    path, real = yield from _found_at(skill, relative, directories, closed)
     replies = yield (ListDirectory(parent(path)),)
     names = {entry.name for entry in _entries(skill, replies[0]) if not entry.is_directory}
     if path.rpartition("/")[2] not in names:
-        raise (yield from _not_there(skill, relative, directories))
+        raise (yield from _not_there(skill, relative, directories, closed))
     return real or path
+
+
+def _found_at(
+    skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]
+) -> Plan[tuple[str, str | None]]:
+    """Return a file's path as the backend names it, and where it really lies if the backend is local."""
+    place = yield from _place(skill)
+    real = yield from _check_links(place, relative, directories)
+    path = place.canonical(real) if real is not None else place.path(relative)
+    if _is_closed(place.relative(path), closed):
+        raise (yield from _not_there(skill, relative, directories, closed))
+    return path, real
 
 
 def _place(skill: SkillMetadata) -> Plan[Place]:
@@ -279,10 +310,12 @@ def _check_links(place: Place, relative: str, directories: AssetDirectories) -> 
     return real
 
 
-def _not_there(skill: SkillMetadata, relative: str, directories: AssetDirectories) -> Plan[SkillFileNotFoundError]:
+def _not_there(
+    skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]
+) -> Plan[SkillFileNotFoundError]:
     """Return the error for a path without a file, with the nearest that have one."""
     try:
-        available = (yield from list_assets(skill, directories)).paths
+        available = (yield from list_assets(skill, directories, closed)).paths
     except SkillsError:
         available = []
     nearest = difflib.get_close_matches(relative, available, n=3, cutoff=0.4) or available[:5]

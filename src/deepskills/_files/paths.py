@@ -37,7 +37,8 @@ def check_directories(directories: AssetDirectories) -> AssetDirectories:
     """
     if directories == "all":
         return "all"
-    if isinstance(directories, str) or not all(isinstance(name, str) for name in directories):
+    is_sequence = isinstance(directories, Sequence) and not isinstance(directories, str | bytes)
+    if not is_sequence or not all(isinstance(name, str) for name in directories):
         raise ValueError(f'asset_directories must be "all" or a sequence of directory names, got {directories!r}')
     for name in directories:
         if "/" in name or refusal(f"{name}/file", (name,)) is not None:
@@ -66,6 +67,11 @@ def normalised(path: str) -> str:
     while tidy.startswith("./"):
         tidy = tidy[2:]
     return tidy
+
+
+def folded_path(path: str) -> str:
+    """Return a path as file systems that ignore case and Unicode form compare it."""
+    return path.casefold() if path.isascii() else unicodedata.normalize("NFKC", path).casefold()
 
 
 def refusal(path: str, directories: AssetDirectories = STANDARD_DIRECTORIES) -> str | None:

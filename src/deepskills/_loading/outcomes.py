@@ -86,7 +86,7 @@ class Unloaded:
 class ToolsWithdrawn:
     """The skill was only read as a file; it gives back the tools that came with it."""
 
-    entry: SkillEntry
+    name: str
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
 
 def is_other(arguments: str, record: LoadRecord | None) -> bool:
     """Whether a load asks for other arguments than those of the load before; none means the same again."""
-    return bool(arguments) and record is not None and record.get("arguments", "") != arguments
+    return bool(arguments.strip()) and record is not None and record.get("arguments", "") != arguments
 
 
 def record_of(prepared: Prepared) -> LoadRecord:

@@ -47,8 +47,8 @@ def reply_to(outcome: outcomes.Outcome, budgets: Budgets, *, lingers: bool = Fal
         case outcomes.Unloaded(name, standing):
             until = " Its text further up no longer applies." if lingers else ""
             return Reply(f"Unloaded the skill '{shown_name(name)}'.{until} {_room(standing, budgets)}")
-        case outcomes.ToolsWithdrawn(entry):
-            return Reply(f"The skill '{shown_name(entry.name)}' was only read as a file; its tools are withdrawn.")
+        case outcomes.ToolsWithdrawn(name):
+            return Reply(f"The skill '{shown_name(name)}' was only read as a file; its tools are withdrawn.")
         case _:
             reason, text = _refused(outcome, budgets)
             return Reply(f"Error: {text}", is_error=True, reason=reason)
