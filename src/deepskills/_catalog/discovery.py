@@ -63,11 +63,11 @@ class _Search:
             return []
         if reply.error:
             self._note_incomplete(path, reply.error)
-        files = {entry.name: entry.path for entry in reply.entries if not entry.is_directory}
-        if SKILL_FILE in files:
-            self.files[files[SKILL_FILE]] = True
+        own = next((e for e in reply.entries if e.name == SKILL_FILE and not e.is_directory), None)
+        if own is not None:
+            self.files[own.path] = True
             return []
-        self.misnamed += [path for name, path in files.items() if name.lower() == SKILL_FILE.lower()]
+        self.misnamed += [e.path for e in reply.entries if e.name.lower() == SKILL_FILE.lower() and not e.is_directory]
         below = [entry for entry in reply.entries if entry.is_directory and entry.name not in PASSED_OVER]
         kept = self._bounded(below)
         if deepest:
