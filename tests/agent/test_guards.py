@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from deepagents import create_deep_agent
+from deepagents.middleware.summarization import SummarizationMiddleware as DeepAgentsSummarization
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -419,3 +420,23 @@ def test_loads_by_arguments_are_redacted_too(tmp_path: Path) -> None:
     assert "MIIEvQ" not in tool_text
     assert "[REDACTED_KEY]" in tool_text
     assert asyncio.iscoroutinefunction(talk.agent.ainvoke)
+
+
+@both_modes
+@orders
+def test_deepagents_summarization_keeps_texts_or_is_reported(mode: Mode, order: str, tmp_path: Path) -> None:
+    """Before the skills, it costs no text; behind them, where nothing can be put back, the first time is a problem."""
+    library(tmp_path, LAST_STEP)
+    summaries = ScriptedChatModel(replies=lambda _messages: "They loaded a skill.")
+    summarization = DeepAgentsSummarization(
+        model=summaries, backend=disk(tmp_path), trigger=("messages", 6), keep=("messages", 2)
+    )
+    talk = Conversation(mode, *in_order(order, summarization, skills(tmp_path)), tools=[other])
+    talk.say(call_tools(load("deploy")), *[call_tools(("other", {"n": n})) for n in range(4)])
+    problems = [found["code"] for found in talk.state["skills_problems"]]
+    held = [LAST_STEP in request.text for request in talk.model.requests]
+    assert len(summaries.requests) >= 1
+    if order == "guard first":
+        assert (held, problems) == ([False, *[True] * 5], [])
+    else:
+        assert problems == ["middleware-order"]

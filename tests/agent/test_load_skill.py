@@ -908,6 +908,24 @@ def test_the_reasons_of_refusals_differ(mode: Mode, tmp_path: Path) -> None:
     assert reasons == ["max_loaded_skills", "max_loaded_tokens", "unreadable"]
 
 
+def test_events_about_a_skill_that_exists_say_where_it_comes_from(mode: Mode, tmp_path: Path) -> None:
+    """A load and unload of one turn, a refusal before a file is read and one that cannot be read have an origin."""
+    library(tmp_path, "alpha", "gone")
+    write_files(tmp_path, {"skills/mine/SKILL.md": skill_md("mine", disable_model_invocation=True)})
+    conversation = talk(mode, tmp_path)
+    conversation.say("Hello.")
+    (tmp_path / "skills/gone/SKILL.md").unlink()
+    events = events_of(conversation, call_tools(load("alpha"), unload("alpha")), call_tools(load("mine"), load("gone")))
+    kinds = sorted((event["type"], event["skill"]) for event in events)
+    assert kinds == [
+        ("skill.loaded", "alpha"),
+        ("skill.refused", "gone"),
+        ("skill.refused", "mine"),
+        ("skill.unloaded", "alpha"),
+    ]
+    assert [event for event in events if event["source"] != "/skills" or len(event["digest"] or "") != 32] == []
+
+
 def log_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """Return level and text of the log lines since the last look."""
     lines = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "deepskills"]

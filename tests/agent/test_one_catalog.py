@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.runtime import Runtime
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 
 from deepskills import SkillExtension, SkillsMiddleware, SkillsState
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -39,6 +39,12 @@ def launch() -> str:
 def ping() -> str:
     """Do nothing that matters."""
     return "pong"
+
+
+@tool
+def pause() -> str:
+    """Wait for a human."""
+    return str(interrupt("?"))
 
 
 def library(root: Path) -> None:
@@ -426,3 +432,38 @@ def test_the_catalog_in_state_survives_a_new_process(tmp_path: Path) -> None:
     result = asyncio.run(go_on())
     assert [message.text for message in tool_messages(result)][-1] == "launched"
     CALLED.clear()
+
+
+@both_modes
+def test_what_one_user_found_is_not_shown_to_another(mode: Mode, tmp_path: Path) -> None:
+    """Two users' threads hold the same catalog; one gains a skill and resumes in a new process, then the other does."""
+    for user in ("ann", "ben"):
+        write_files(tmp_path / user, {"skills/shared/SKILL.md": skill_md("shared")})
+    saver = InMemorySaver()
+
+    def reply(messages: Any) -> Any:
+        last = messages[-1]
+        if last.type == "human":
+            return call_tools(("pause", {}))
+        return call_tools(load("nothing")) if last.name == "pause" else "Done."
+
+    def agent() -> Any:
+        middleware = SkillsMiddleware(
+            backend=lambda runtime: disk(tmp_path / runtime.context["user"]), sources=["/skills"]
+        )
+        model = ScriptedChatModel(replies=reply)
+        return create_agent(model, tools=[pause], middleware=[middleware], checkpointer=saver, context_schema=dict)
+
+    def talk(to: Any, given: Any, user: str) -> str:
+        result = run(mode, to, given, {"configurable": {"thread_id": user}}, context={"user": user})
+        return str(result["messages"][-2].text)
+
+    before = agent()
+    for user in ("ann", "ben"):
+        talk(before, "go", user)
+    write_files(tmp_path / "ann", {"skills/secret-of-ann/SKILL.md": skill_md("secret-of-ann")})
+    after = agent()
+    assert "secret-of-ann" in talk(after, Command(resume="on"), "ann")
+    answer = talk(after, Command(resume="on"), "ben")
+    assert "shared" in answer
+    assert "secret-of-ann" not in answer

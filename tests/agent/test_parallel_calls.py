@@ -446,4 +446,14 @@ def test_a_call_that_a_human_edited_counts_as_edited() -> None:
     }
 
     assert list(turn_of(state, *C).earlier) == [SkillCall("load", "beta")]
-    assert list(turn_of({**state, "hitl_edited_tool_calls": "nonsense"}, *C).earlier) == [LOAD_ALPHA]
+    junk: list[Any] = [
+        "nonsense",
+        {"a": None},
+        {"a": "x"},
+        {"a": {"name": "load_skill"}},
+        {"a": {"args": {}}},
+        {"a": [1]},
+    ]
+    junk += [{"a": {"name": ["load_skill"], "args": {}}}, {"a": {"name": "load_skill", "args": None}}, {5: b"x"}]
+    for nonsense in junk:
+        assert list(turn_of({**state, "hitl_edited_tool_calls": nonsense}, *C).earlier) == [LOAD_ALPHA], nonsense

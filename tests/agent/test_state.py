@@ -17,6 +17,7 @@ from langgraph.graph import END, START, StateGraph
 
 from deepskills import ResourceMetadata, SkillsMiddleware, SkillsState, SkillsStateUpdate
 from deepskills._agent.state import merge_by_name, merge_loaded, merge_pins
+from deepskills._agent.thread import Thread
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, run, skill_md, write_files
 
@@ -293,3 +294,59 @@ def test_what_state_keeps_is_plain_data(mode: Mode, tmp_path: Path) -> None:
     assert record["tokens"] > 0
     assert record["digest"]
     assert json.loads(json.dumps(held)) == held
+
+
+RECORD: dict[str, Any] = {
+    "path": "/skills/a/SKILL.md",
+    "digest": "d",
+    "tokens": 3,
+    "text": "f",
+    "message": "m",
+    "source": "/skills",
+    "arguments": "",
+    "turn": "",
+    "step": 1,
+    "relies_on": ["b"],
+    "trigger": "model",
+    "edited": True,
+}
+WELL_FORMED: dict[str, Any] = {
+    "skills_loaded": ["a"],
+    "skills_load_records": {"a": RECORD},
+    "skill_resources": {"a": [{"path": "/x", "type": "script", "skill_name": "a"}]},
+    "skills_problems": [{"path": "/x", "code": "c", "severity": "error", "message": "m"}],
+    "skills_context": {
+        "texts": {"m": {"skill": "a", "state": "lingering", "tokens": 3, "restored": True}},
+        "told": {"a": "d"},
+        "notes": {"m": {"before": ["x"], "end": ["y"]}},
+        "loads": {"a": {"arguments": "", "trigger": "pin"}},
+        "permits": {"a": True},
+        "run": {"message": "m"},
+        "prefix": {"section": "s"},
+        "problems": {"p": {"path": "/x", "code": "c", "severity": "error", "message": "m"}},
+    },
+}
+
+
+def with_junk(value: Any, junk: Any) -> list[Any]:
+    """Return copies of a value, each with another part of it replaced."""
+    if isinstance(value, dict):
+        return [junk, *({**value, key: other} for key in value for other in with_junk(value[key], junk))]
+    if isinstance(value, list):
+        return [junk, *([other] for item in value for other in with_junk(item, junk))]
+    return [junk]
+
+
+def test_whatever_a_caller_writes_is_read_without_an_exception() -> None:
+    """Each part of private state may be anything, hashable or not: it is set aside, and the rest is read."""
+    assert Thread.of(WELL_FORMED).malformed == []
+    offenders = []
+    for junk in ([["x"]], {"x": {"y": 1}}, None, -1, 1.5, b"\xff", "\ud800", {5: 5}, [None], True):
+        for state in with_junk(WELL_FORMED, junk):
+            try:
+                thread = Thread.of(state if isinstance(state, dict) else {})
+                assert isinstance(thread.problems, list)
+                assert thread.standing.tokens >= 0
+            except Exception as error:  # noqa: BLE001 - the table goes on
+                offenders.append((str(state), repr(error)))
+    assert offenders == []

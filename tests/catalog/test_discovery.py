@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from deepskills import OptionalSource, SkillProblem
 from deepskills._backend.calls import (
     Call,
+    Consulted,
     Entry,
     Failed,
     File,
@@ -22,6 +23,7 @@ from deepskills._backend.calls import (
     Reply,
     Summarize,
     Summarized,
+    Work,
 )
 from deepskills._catalog.access import Library, Look, remembered_files
 from deepskills._catalog.catalog import Catalog, Catalogs
@@ -51,6 +53,8 @@ class Tree:
             return self.replies.get(call.path) or self._listing(call.path)
         if isinstance(call, Summarize):
             return Summarized({})
+        if isinstance(call, Work):
+            return Consulted(call.do())
         assert isinstance(call, ReadFiles)
         return Files(tuple(self._file(path) for path in call.paths))
 
@@ -75,7 +79,8 @@ class Tree:
         try:
             calls = next(plan)
             while True:
-                if not isinstance(calls[0], Summarize):  # no call of the backend, unless it keeps skills in parts
+                # No call of the backend: work of our own, or a question to backends that keep skills in parts.
+                if not isinstance(calls[0], Summarize | Work):
                     self.rounds.append(calls)
                 calls = plan.send([self.answer(call) for call in calls])
         except StopIteration as stop:

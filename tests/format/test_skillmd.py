@@ -17,6 +17,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "extension-failed",
         "frontmatter-key-too-large",
         "skill-refused",
+        "middleware-order",
         "pin-unknown",
         "skill-duplicate",
         "skill-file-misnamed",

@@ -15,7 +15,8 @@ from deepskills._agent.updates import merged, note_update, unload_update
 from deepskills._agent.user_loads import command_word, first_line
 from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Plan
-from deepskills._catalog.catalog import Catalog
+from deepskills._backend.work import apart
+from deepskills._catalog.catalog import Catalog, row_count
 from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
 from deepskills._errors import SkillsError
 from deepskills._format.problems import problem, quoted
@@ -64,12 +65,14 @@ def start(run: Run) -> Plan[SkillsStateUpdate | None]:
         SkillsError: If `strict` is set and a source or a skill has an error.
     """
     memory, thread = run.settings.memory, run.thread
-    catalog = current_catalog(run)
+    size = row_count(thread.catalog)
+    catalog = yield from apart(lambda: current_catalog(run), size)
     if not needs_start(run, catalog):
         return None
     found = None
     if catalog is None:
-        found = yield from run.look.discover(memory.catalogs.claimed(thread.catalog))
+        known = yield from apart(lambda: memory.catalogs.claimed(thread.catalog), size)
+        found = yield from run.look.discover(known)
     shelf = yield from shelf_of(run, found)
     update: dict[str, Any] = {}
     if found is not None:

@@ -16,7 +16,8 @@ from deepskills._agent.extension_run import with_changes
 from deepskills._agent.run import Run
 from deepskills._agent.settings import Settings
 from deepskills._agent.visibility import shelf_of
-from deepskills._backend.calls import Consult, Consulted, Plan
+from deepskills._backend.calls import Plan
+from deepskills._backend.work import LARGE, apart
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import check_known, not_found_error
 from deepskills._errors import SkillsError
@@ -120,13 +121,10 @@ class ExtraTools:
         limit = max(1, min(n, MAX_RESULTS))
         found = yield from searched_by_extensions(query, limit, run, shelf)
         if found is None:
-            search = self._settings.memory.search.search
-            [reply] = yield (
-                Consult(lambda: search(shelf.catalog, query, limit, dict.fromkeys(hidden)), is_limited=False),
-            )
-            if not isinstance(reply, Consulted):
-                raise SkillsError(getattr(reply, "reason", "the search gave no answer"))
-            found = reply.value
+            search, catalog = self._settings.memory.search.search, shelf.catalog
+            without = dict.fromkeys(hidden)
+            # The index of a small catalog is a database, too: never on the event loop.
+            found = yield from apart(lambda: search(catalog, query, limit, without), LARGE)
         if not found:
             check_known(found, shelf.problems, words.TRIED_AGAIN)
             return words.nothing_found(query)
@@ -152,7 +150,8 @@ class ExtraTools:
         shelf = yield from shelf_of(run)
         entry, loaded = shelf.find(skill_name), run.thread.standing.loaded
         if entry is None or not (shelf.is_shown(entry) or entry.name in loaded):
-            raise not_found_error(shelf.not_found(skill_name), list(shelf.problems), words.TRIED_AGAIN)
+            missing = yield from shelf.not_found(skill_name)
+            raise not_found_error(missing, list(shelf.problems), words.TRIED_AGAIN)
         refusals = yield from run.look.refusals([entry])
         if refusals:
             raise SkillsError(words.unreadable(skill_name, refusals[entry.name]))

@@ -34,6 +34,7 @@ from deepskills._agent.turn_calls import LOAD_TOOL
 from deepskills._agent.updates import fingerprint, merged
 from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Failed, Plan
+from deepskills._backend.work import apart
 from deepskills._errors import SkillsError
 from deepskills._format.problems import problem
 from deepskills._format.text import one_line
@@ -48,6 +49,9 @@ _OVERFLOW_SIGNS = (
     "prompt is too long",
     "tokens exceed",
 )
+_SUMMARIZED = "_summarization_event"
+"""State key of deepagents' summarization: what it has summed up, in requests alone."""
+
 _OVERFLOW_STATUS = frozenset({400, 413, 422})
 
 section_in_use: ContextVar[str | None] = ContextVar("deepskills_section", default=None)
@@ -60,14 +64,20 @@ def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | No
     prefix: dict[str, str] = {}
     changes = False
     if run.settings.unload_when == "cheap":
-        prefix = _prefix(messages, section_text(section, run, run.state))
+        prefix = _prefix(messages, (yield from _section(section, run, run.state)))
         before = run.thread.section("prefix")
         changes = bool(before) and before != prefix
     composed = yield from compose(messages, run, prefix_changes=changes)
     if prefix and run.thread.section("prefix") != prefix:
         composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
     use = skills_in_use(composed.messages, usable(run), run.thread.standing.without(composed.lost).loaded)
-    return PreparedCall(composed, use, section_text(section, run, composed.seen_in(run.state)), bool(shelf.visible))
+    text = yield from _section(section, run, composed.seen_in(run.state))
+    return PreparedCall(composed, use, text, bool(shelf.visible))
+
+
+def _section(section: Section | None, run: Run, state: Mapping[str, Any]) -> Plan[str]:
+    """Return the skills section; a large one is rendered apart from the event loop."""
+    return (yield from apart(lambda: section_text(section, run, state), len(run.known_shelf.catalog.entries)))
 
 
 def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
@@ -136,6 +146,8 @@ def open_call(
     request: ModelRequest[ContextT], run: Run, section: Section | None, source: ToolSource
 ) -> Plan["ModelCall[ContextT]"]:
     """Prepare one model call: its messages, its section, and the tools of the skills in use."""
+    if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
+        run.problems.append(problem("middleware", "middleware-order"))
     prepared = yield from prepare_call(request.messages, run, section)
     names = needed_names(prepared.use, request.tools)
     return ModelCall(request, run, prepared, (yield from resolved(source, names, request.runtime)))

@@ -6,11 +6,10 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
-from langgraph.config import get_config
-
 from deepskills._agent.extending import change_text
 from deepskills._agent.extension import SkillLoad
 from deepskills._agent.run import Run
+from deepskills._agent.updates import session_id
 from deepskills._backend.calls import Consult, Consulted, Failed, Plan, WaitFor
 from deepskills._backend.missing import is_missing_error
 from deepskills._catalog.entries import SkillEntry
@@ -141,14 +140,3 @@ def _tokens(text: str, run: Run) -> Plan[int]:
         reason = reply.reason if isinstance(reply, Failed) else "no answer"
     run.problems.append(problem("token_counter", "token-counter-failed", reason=reason))
     return count_tokens(text)
-
-
-def session_id(runtime: object) -> str:
-    """Return the id of the thread that a run belongs to; empty if it has none."""
-    config = getattr(runtime, "config", None)
-    if config is None:
-        try:
-            config = get_config()
-        except RuntimeError:
-            return ""
-    return str((config.get("configurable") or {}).get("thread_id") or "")

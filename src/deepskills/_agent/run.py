@@ -7,7 +7,9 @@ from typing import Any
 from deepskills._agent.extension import LoadedSkill
 from deepskills._agent.settings import Settings
 from deepskills._agent.thread import Thread
-from deepskills._agent.updates import merged
+from deepskills._agent.updates import merged, session_id
+from deepskills._backend.calls import Plan
+from deepskills._backend.work import apart
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.entries import SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
@@ -91,9 +93,10 @@ class Shelf:
         """Return what is wrong with the file of a skill that is missing from the catalog."""
         return broken(self.problems, asked) if self.find(asked) is None else None
 
-    def not_found(self, asked: str) -> Broken | Unknown:
+    def not_found(self, asked: str) -> Plan[Broken | Unknown]:
         """Return what to answer to a name that the model cannot use; hidden names are not given."""
-        return not_found([entry.name for entry in self.visible], self.problems, asked)
+        size = len(self.catalog.entries)
+        return (yield from apart(lambda: not_found([e.name for e in self.visible], self.problems, asked), size))
 
 
 class Run:
@@ -104,7 +107,7 @@ class Run:
         self.state = state
         self.runtime = runtime
         self.thread = Thread.of(state)
-        self.look = settings.look(runtime)
+        self.look = settings.look(runtime, session_id(runtime))
         self.problems: list[SkillProblem] = []
         """Problems that were found on the way."""
         self.collected: dict[str, Any] = {}

@@ -98,14 +98,17 @@ class Settings:
         """Return the same settings with nothing remembered; backend, functions and extensions are shared."""
         return replace(self, memory=self.memory.emptied())
 
-    def look(self, runtime: object) -> Look:
-        """Return a look at the sources of a run.
+    def look(self, runtime: object, thread_id: str = "") -> Look:
+        """Return a look at the sources of a run on a thread.
 
         Each user's backend may lead elsewhere by one path, so with a backend function a look trusts only itself.
         """
         memory = self.memory
         led = memory.led if is_backend(self.backend) else remembered_files()
-        return Look(Library(lambda: self._sources_in(runtime), self.max_depth, memory.readings, memory.catalogs, led))
+        library = Library(
+            lambda: self._sources_in(runtime), self.max_depth, memory.readings, memory.catalogs, led, thread_id
+        )
+        return Look(library)
 
     def perform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
         """Perform a plan on the backend of a run."""

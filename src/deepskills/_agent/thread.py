@@ -33,8 +33,10 @@ LINGERING = "lingering"
 UNDONE = "undone"
 
 _RECORD_KEYS = LoadRecord.__annotations__.keys()
-_RESOURCE_TYPES = frozenset({"script", "reference", "asset", "other"})
-_TRIGGERS = frozenset({"model", "user", "pin", "system"})
+# Compared, not looked up: what a caller wrote may not be hashable.
+_RESOURCE_TYPES = ("script", "reference", "asset", "other")
+_TRIGGERS = ("model", "user", "pin", "system")
+_TEXT_STATES = (None, LINGERING, UNDONE)
 
 
 @dataclass
@@ -215,11 +217,7 @@ def _is_text_entry(item: object) -> bool:
     if not isinstance(item, dict) or not isinstance(item.get("skill"), str):
         return False
     tokens = item.get("tokens", 0)
-    is_known = item.keys() <= {"skill", "state", "tokens", "restored"} and item.get("state") in {
-        None,
-        LINGERING,
-        UNDONE,
-    }
+    is_known = item.keys() <= {"skill", "state", "tokens", "restored"} and item.get("state") in _TEXT_STATES
     return is_known and isinstance(tokens, int) and tokens >= 0
 
 

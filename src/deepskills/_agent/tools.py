@@ -98,7 +98,7 @@ class SkillTools:
         shelf = yield from shelf_of(run)
         entry = shelf.find(skill_name)
         if entry is None:
-            return _refused(run, LOAD_TOOL, skill_name, shelf.not_found(skill_name))
+            return _refused(run, LOAD_TOOL, skill_name, (yield from shelf.not_found(skill_name)))
         turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
         permit = _permit(entry, turn, shelf, run)
         if shelf.visibility(entry) == "user-only":
@@ -241,9 +241,8 @@ def _applied(run: Run, tool: str, outcome: outcomes.Outcome, known: LoadRecord |
             details = {"tokens": ready.tokens, "resources": len(ready.inventory.resources)}
             tell(skill_event("loaded", ready.name, "model", known, **details), run.runtime, settings.extensions)
             return Command(update=merged(update, run.collected, tool_problems(run)))
-        case outcomes.Unloaded(name):
+        case outcomes.Unloaded(name, _, record):
             message.additional_kwargs[MARK] = unload_mark(name)
-            record = thread.standing.records.get(name)
             tell(skill_event("unloaded", name, "model", record), run.runtime, settings.extensions)
             update = unload_update([name], thread.standing, LINGERING if lingers else None)
             return Command(update=merged(update, {"messages": [message]}))

@@ -31,8 +31,7 @@ def turn_of(state: Mapping[str, Any], call_id: str | None, name: str, args: Mapp
     message, answered = _turn_message(state.get("messages") or (), call_id)
     if message is None:
         return Turn()
-    edits: Any = state.get("hitl_edited_tool_calls")
-    edits = edits if isinstance(edits, Mapping) else {}
+    edits = _edits(state.get("hitl_edited_tool_calls"))
     made = [edits.get(call["id"] or "", call) if call["id"] else call for call in message.tool_calls]
     ids = [call["id"] for call in message.tool_calls]
     places = [place for place, known in enumerate(ids) if known == call_id]
@@ -45,6 +44,16 @@ def turn_of(state: Mapping[str, Any], call_id: str | None, name: str, args: Mapp
         and (ids[place] not in answered or len(places) > 1)
     ]
     return Turn((message.id, len(ids)) if message.id else None, earlier)
+
+
+def _edits(value: object) -> dict[str, Any]:
+    """Return the calls that a human edited, by id; what is not a call, whoever wrote it, is set aside."""
+    items = value if isinstance(value, Mapping) else {}
+    return {
+        call_id: call
+        for call_id, call in items.items()
+        if isinstance(call, Mapping) and isinstance(call.get("name"), str) and isinstance(call.get("args"), Mapping)
+    }
 
 
 def _text(value: object) -> str:

@@ -37,6 +37,17 @@ def current_step() -> int:
     return step if isinstance(step, int) else 0
 
 
+def session_id(runtime: object) -> str:
+    """Return the id of the thread that a run belongs to; empty if it has none."""
+    config = getattr(runtime, "config", None)
+    if config is None:
+        try:
+            config = get_config()
+        except RuntimeError:
+            return ""
+    return str((config.get("configurable") or {}).get("thread_id") or "")
+
+
 def load_mark(outcome: Loaded) -> dict[str, Any]:
     """Return the mark of a message that brings a skill in."""
     prepared = outcome.prepared

@@ -13,6 +13,7 @@ from deepskills._agent.extension import SkillExtension
 from deepskills._agent.extension_run import ExtensionRun
 from deepskills._agent.run import Run, Shelf, is_user_only
 from deepskills._backend.calls import Consult, Consulted, Failed, Plan
+from deepskills._backend.work import apart
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import STRICTNESS, Visibility
@@ -53,7 +54,10 @@ def _hidden(run: Run, catalog: Catalog) -> Plan[Mapping[str, Visibility]]:
     """Return every skill that is not simply visible."""
     rule = run.settings.visibility
     rules = run.settings.memory.rules
-    hidden: Mapping[str, Visibility] = rules.get_or_make(catalog, lambda: _fixed_rules(catalog, rule))
+    hidden: Mapping[str, Visibility] | None = rules.get(catalog)
+    if hidden is None:
+        hidden = yield from apart(lambda: _fixed_rules(catalog, rule), len(catalog.entries))
+        rules.put(catalog, dict(hidden))
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
         [reply] = yield (Consult(lambda: _ruled(catalog, call, run.runtime), is_limited=False),)

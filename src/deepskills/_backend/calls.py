@@ -81,11 +81,18 @@ class Inspect:
 
 @dataclass(frozen=True)
 class Consult:
-    """Call a function that may take its time: one that the user passed, or long work. Async runs use a thread."""
+    """Call a function that may take its time, such as one that the user passed. Async runs use a thread."""
 
     ask: Callable[[], object]
     is_limited: bool = True
     """Whether the time limit of backend calls applies."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Do long work of our own that waits for nobody; async runs use one of a few threads."""
+
+    do: Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -226,7 +233,7 @@ class Failed:
 BackendCall: TypeAlias = (
     ListDirectory | ReadFiles | WriteFiles | Execute | ResolveLinks | ShellPaths | Summarize | Inspect
 )
-Call: TypeAlias = BackendCall | Consult | Ask | WaitFor
+Call: TypeAlias = BackendCall | Consult | Work | Ask | WaitFor
 Reply: TypeAlias = Listing | Files | Written | Executed | Summarized | RealPaths | Inspected | Consulted | Failed
 ResultT = TypeVar("ResultT")
 Plan: TypeAlias = Generator[tuple[Call, ...], list[Reply], ResultT]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import wait as wait_for_futures
 
-from deepskills._backend.calls import Ask, Call, Consult, Consulted, Failed, Plan, Reply, ResultT, WaitFor
+from deepskills._backend.calls import Ask, Call, Consult, Consulted, Failed, Plan, Reply, ResultT, WaitFor, Work
 from deepskills._backend.local import PathsOfThisMachine
 from deepskills._backend.making import Backend, answer, attempt, attempt_on_loop, late_reply, limit_of
 from deepskills._backend.threads import in_thread
@@ -63,7 +63,7 @@ async def adrive(
 
 
 def _needs_backend(call: Call) -> bool:
-    return not isinstance(call, Consult | Ask | WaitFor)
+    return not isinstance(call, Consult | Work | Ask | WaitFor)
 
 
 def _perform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> list[Reply]:

@@ -31,16 +31,20 @@ from deepskills._backend.calls import (
     Summarize,
     Summarized,
     WaitFor,
+    Work,
     WriteFiles,
 )
 from deepskills._backend.frameworks import accepts_timeout, passes_through
 from deepskills._backend.local import is_local, natures, real_paths, shell_paths, unfit_files
 from deepskills._backend.routes import has_own, is_natively_async, routed_parts, shell_of
-from deepskills._backend.threads import in_thread
+from deepskills._backend.threads import in_thread, in_working_thread
 from deepskills._types import SkillSummary
 
 EXECUTE_GRACE = 5.0
 """Seconds beyond its own timeout that a command may take to end before it counts as late."""
+
+LARGE_ANSWER = 1_000
+"""From how many items on a backend's answer is not converted on the event loop."""
 
 NO_SHELL = "the backend runs no commands"
 """The reason of `Failed` for `Execute` on a backend without a shell."""
@@ -63,7 +67,7 @@ def limit_of(call: Call, backend: Backend, seconds: float | None) -> float | Non
         if call.timeout is None or shell is None:
             return None
         return call.timeout + (EXECUTE_GRACE if accepts_timeout(shell) else 0)
-    if isinstance(call, Ask | WaitFor) or (isinstance(call, Consult) and not call.is_limited):
+    if isinstance(call, Ask | Work | WaitFor) or (isinstance(call, Consult) and not call.is_limited):
         return None
     return seconds
 
@@ -96,7 +100,8 @@ async def answer(call: Call, backend: Backend, limit: float | None) -> Reply:
     """
     if isinstance(call, WaitFor) or (type(call) in _METHODS and _is_awaited(call, backend, limit)):
         return await attempt_on_loop(call, backend)
-    reply = await asyncio.wrap_future(in_thread(attempt, call, backend))
+    start = in_working_thread if isinstance(call, Work) else in_thread
+    reply = await asyncio.wrap_future(start(attempt, call, backend))
     if isinstance(call, Consult) and isinstance(reply, Failed) and reply.needs_loop:
         return attempt(call, backend)
     return reply
@@ -191,6 +196,7 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
     Consult: lambda call, _backend: Consulted(call.ask()),
+    Work: lambda call, _backend: Consulted(call.do()),
     Ask: lambda call, _backend: Consulted(call.call()),
     WaitFor: _wait,
 }
@@ -200,7 +206,14 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
 
 
 async def _alist(call: ListDirectory, backend: Backend) -> Reply:
-    return listing(await backend.als(call.path))
+    answer = await backend.als(call.path)
+    entries = getattr(answer, "entries", answer)
+    return await _converted(lambda: listing(answer), len(entries) if isinstance(entries, Sequence) else 0)
+
+
+async def _converted(convert: Callable[[], Reply], size: int) -> Reply:
+    """Return an answer as a reply; thousands of items are converted in a thread."""
+    return convert() if size < LARGE_ANSWER else await asyncio.wrap_future(in_working_thread(convert))
 
 
 async def _awrite(call: WriteFiles, backend: Backend) -> Reply:
@@ -215,8 +228,8 @@ async def _aread(call: ReadFiles, backend: Backend) -> Reply:
     if is_local(backend, call.paths):
         unfit = await asyncio.wrap_future(in_thread(unfit_files, backend, call.paths, call.max_bytes))
     wanted = _without(call, unfit)
-    answer = to_files(wanted, await backend.adownload_files(list(wanted.paths))) if wanted.paths else Files(())
-    return _joined(call, unfit, answer)
+    answer = await backend.adownload_files(list(wanted.paths)) if wanted.paths else ()
+    return await _converted(lambda: _joined(call, unfit, to_files(wanted, answer)), len(call.paths))
 
 
 async def _asummarize(call: Summarize, backend: Backend) -> Reply:

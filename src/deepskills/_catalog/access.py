@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from deepskills._backend.cache import BoundedCache
 from deepskills._backend.calls import Plan
-from deepskills._catalog.catalog import Catalog, Catalogs
+from deepskills._backend.work import apart
+from deepskills._catalog.catalog import Catalog, Catalogs, row_count
 from deepskills._catalog.discovery import Discovery, discover
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.readings import Readings
@@ -42,6 +43,8 @@ class Library:
     readings: Readings
     catalogs: Catalogs
     led: Led
+    thread_id: str = ""
+    """The thread of the run; empty if it has none."""
 
 
 class Look:
@@ -83,12 +86,22 @@ class Look:
 
     def catalog(self, record: object) -> Plan[Catalog]:
         """Return the catalog in state if it can be believed and is of this run's sources, else what there is now."""
-        believed = self._library.catalogs.believed(record)
+        catalogs, thread_id = self._library.catalogs, self._library.thread_id
         sources, failure = yield from self.sources()
-        if believed is not None and (failure is not None or believed.is_of(sources)):
+
+        def is_usable(catalog: Catalog | None) -> bool:
+            return catalog is not None and (failure is not None or catalog.is_of(sources))
+
+        believed = catalogs.found_for(thread_id, record)
+        if not is_usable(believed):
+            believed = catalogs.recalled(record)
+        if believed is None:
+            believed = yield from apart(lambda: catalogs.believed(record), row_count(record))
+        if believed is not None and is_usable(believed):
             return believed
-        found = yield from self.discover(self._library.catalogs.claimed(record))
-        self._library.catalogs.believe(record, found.catalog)
+        known = yield from apart(lambda: catalogs.claimed(record), row_count(record))
+        found = yield from self.discover(known)
+        catalogs.put_found(thread_id, record, found.catalog)
         return found.catalog
 
     def refusals(self, entries: Sequence[SkillEntry]) -> Plan[dict[str, str]]:

@@ -27,12 +27,17 @@ MAX_REMEMBERED_CHARACTERS = 128_000_000
 MAX_REMEMBERED_CATALOGS = 4_096
 """How many catalogs of a backend a process knows to have made."""
 
+MAX_FOUND_FOR_THREADS = 256
+"""For how many threads a middleware remembers what it found where their state holds another catalog."""
+
 INCLUDE_TOOLS = "include_tools"
 """The metadata key by which a skill names its tools."""
 
 _MARKS = "*`'\"[](){}<> "
 _RESTRICTING = ("disable-model-invocation", "user-invocable")
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _ROW = 4
+_CHARACTERS_OF_A_ROW = 250
 
 
 class Catalog:
@@ -60,9 +65,10 @@ class Catalog:
     def record(self) -> CatalogRecord:
         """The catalog as state keeps it."""
         places = {source.path: position for position, source in enumerate(self.sources)}
-        rows = [_row(entry, places.get(entry.source, -1)) for entry in self.entries]
+        # Row by row: one call for all of them would keep every other thread from running meanwhile.
+        rows = ",".join(_ENCODER.encode(_row(entry, places.get(entry.source, -1))) for entry in self.entries)
         sources = [[source.path, source.label] for source in self.sources]
-        return CatalogRecord(sources=sources, entries=json.dumps(rows, ensure_ascii=False, separators=(",", ":")))
+        return CatalogRecord(sources=sources, entries=f"[{rows}]")
 
     def find(self, asked: str) -> SkillEntry | None:
         """Return the skill that is meant by a name: exactly, in another case or form, or with marks around it."""
@@ -123,6 +129,7 @@ class Catalogs:
         self._by_text: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(
             MAX_REMEMBERED_CHARACTERS, lambda catalog: len(catalog.record["entries"]) + 1
         )
+        self._found: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(MAX_FOUND_FOR_THREADS)
         self._by_entries: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(
             MAX_REMEMBERED_CHARACTERS, lambda catalog: len(catalog.record["entries"]) + 1
         )
@@ -136,36 +143,50 @@ class Catalogs:
             self._by_entries.put(key, catalog)
             if all(entry.is_read for entry in entries):
                 self._made.put(self._digest(catalog.record), value=True)
-            self.believe(catalog.record, catalog)
+            self._by_text.put(_key(catalog.record) or (), catalog)
         return catalog
 
-    def believe(self, record: object, catalog: Catalog) -> None:
-        """Take a catalog, found now, for what a text in state stands for."""
+    def recalled(self, record: object) -> Catalog | None:
+        """Return the catalog that state holds, if it was worked out and believed before."""
         key = _key(record)
-        if key is not None:
-            self._by_text.put(key, catalog)
+        return self._by_text.get(key) if key is not None else None
+
+    def put_found(self, thread_id: str, record: object, catalog: Catalog) -> None:
+        """Remember what a look showed on a thread whose state holds something else, until the next run writes it.
+
+        It stands for that thread alone: another user's state may hold the same text, and must not show these skills.
+        """
+        if thread_id and (key := _key(record)) is not None:
+            self._found.put((thread_id, *key), catalog)
+
+    def found_for(self, thread_id: str, record: object) -> Catalog | None:
+        """Return what a look showed on a thread with this in its state."""
+        key = _key(record)
+        return self._found.get((thread_id, *key)) if thread_id and key is not None else None
 
     def believed(self, record: object) -> Catalog | None:
         """Return the catalog that state holds, if this process made it, or has read every file of it."""
-        key = _key(record)
-        if key is None:
-            return None
-        catalog = self._by_text.get(key)
-        if catalog is None:
-            was_made = self._made.get(self._digest(record)) is not None
-            catalog, is_read = self._parsed(record, trusts=was_made)
-            if catalog is None or not is_read:
-                return None
-            self._by_text.put(key, catalog)
-        return catalog
+        catalog, is_read = self._judged(record)
+        return catalog if is_read else None
 
     def claimed(self, record: object) -> Catalog:
         """Return the catalog that state holds, without powers where this process has not read the file."""
-        believed = self.believed(record)
-        if believed is not None:
-            return believed
-        parsed, _ = self._parsed(record)
-        return parsed or Catalog()
+        catalog, _is_read = self._judged(record)
+        return catalog or Catalog()
+
+    def _judged(self, record: object) -> tuple[Catalog | None, bool]:
+        """Return the catalog that state holds, and whether it can be believed."""
+        key = _key(record)
+        if key is None:
+            return None, False
+        known = self._by_text.get(key)
+        if known is not None:
+            return known, True
+        was_made = self._made.get(self._digest(record)) is not None
+        catalog, is_read = self._parsed(record, trusts=was_made)
+        if catalog is not None and is_read:
+            self._by_text.put(key, catalog)
+        return catalog, is_read
 
     def _digest(self, record: object) -> bytes:
         """Return what a catalog is known by in this process: its text, and which frontmatter was kept for it."""
@@ -225,6 +246,12 @@ def _key(record: object) -> tuple[object, ...] | None:
     if not all(isinstance(pair, list) and len(pair) == 2 and _are_text(pair) for pair in sources):  # noqa: PLR2004
         return None
     return text, tuple(map(tuple, sources))
+
+
+def row_count(record: object) -> int:
+    """Return about how many skills have to be worked out to judge what state holds."""
+    key = _key(record)
+    return len(str(key[0])) // _CHARACTERS_OF_A_ROW if key is not None else 0
 
 
 def _row(entry: SkillEntry, place: int) -> list[Any]:

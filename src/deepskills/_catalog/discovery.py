@@ -7,6 +7,7 @@ from deepskills._backend.batches import read_files
 from deepskills._backend.calls import Entry, Failed, File, Listing, Plan, Reply, Summarize, Summarized
 from deepskills._backend.missing import is_missing_error
 from deepskills._backend.walk import Visit, Visitor, walk
+from deepskills._backend.work import apart
 from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.readings import Reading, Readings
@@ -147,8 +148,12 @@ def discover(
     for entry in known.entries if known is not None else ():
         before.setdefault(entry.source, []).append(entry)
     read = _Files(readings, files, summaries)
-    harvests = [_Harvest(search, read, before.get(search.source.path, [])) for search in searches]
-    return _merge(sources, harvests, catalogs)
+
+    def merged() -> Discovery:
+        harvests = [_Harvest(search, read, before.get(search.source.path, [])) for search in searches]
+        return _merge(sources, harvests, catalogs)
+
+    return (yield from apart(merged, len(paths)))
 
 
 def _summaries(paths: Sequence[str]) -> Plan[dict[str, SkillSummary]]:

@@ -18,7 +18,7 @@ from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE, SkillProblem
 CLOSEST_NAMES = 3
 """How many similar names an unknown name is answered with."""
 
-MAX_COMPARED_NAMES = 1_000
+MAX_COMPARED_NAMES = 300
 """How many names an unknown name is compared with letter by letter: those that share the most pairs of letters."""
 
 MAX_DESCRIPTION = 1_536
@@ -71,16 +71,12 @@ def closest_names(names: Sequence[str], asked: str) -> list[str]:
     within = [name for name in by_folded if wanted and wanted in name]
     comparable = [name for name in by_folded if abs(len(name) - len(wanted)) <= len(wanted)]
     if len(comparable) > MAX_COMPARED_NAMES:
-        pairs = _pairs(wanted)
-        comparable.sort(key=lambda name: -len(pairs & _pairs(name)))
+        pairs = {wanted[start : start + 2] for start in range(max(1, len(wanted) - 1))}
+        comparable.sort(key=lambda name: -sum(map(name.__contains__, pairs)))
         comparable = comparable[:MAX_COMPARED_NAMES]
     similar = difflib.get_close_matches(wanted, comparable, n=CLOSEST_NAMES, cutoff=0.5)
     closest = list(dict.fromkeys([*within[:CLOSEST_NAMES], *similar]))[:CLOSEST_NAMES]
     return [by_folded[name] for name in closest]
-
-
-def _pairs(word: str) -> set[str]:
-    return {word[start : start + 2] for start in range(len(word) - 1)} or {word}
 
 
 def find_or_raise(

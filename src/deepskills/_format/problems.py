@@ -202,6 +202,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "error",
         "The extension {name} failed in `{method}`: {reason}. Check the extension.",
     ),
+    "middleware-order": (
+        "warning",
+        "A summarization stands after the skills in the list of middleware: what it sums up of loaded skills cannot be "
+        "put back. Put `SkillsMiddleware` after it.",
+    ),
     "token-counter-failed": (
         "warning",
         "The token counter gave no number of tokens: {reason}. The default counts instead; check `token_counter`.",

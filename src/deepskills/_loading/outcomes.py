@@ -7,6 +7,7 @@ from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import Broken, Unknown
 from deepskills._files.inventory import Inventory
 from deepskills._loading.budgets import Standing
+from deepskills._types import LoadRecord
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Unloaded:
 
     name: str
     standing: Standing
+    record: LoadRecord | None = field(default=None, compare=False)
+    """What was kept of its load."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,11 @@ def record_of(prepared: Prepared) -> LoadRecord:
 def decide_unload(asked: str, standing: Standing) -> Unloaded | NotLoaded:
     """Decide on one unload, given what is loaded when it is its turn."""
     name = asked if asked in standing.loaded else meant_name(standing.loaded, asked)
-    return Unloaded(name, standing.without([name])) if name is not None else NotLoaded(asked, standing)
+    if name is None:
+        return NotLoaded(asked, standing)
+    record = standing.records.get(name)
+    is_known = record is not None and record["digest"] != Assumed.DIGEST
+    return Unloaded(name, standing.without([name]), record if is_known else None)
 
 
 @dataclass(frozen=True)
