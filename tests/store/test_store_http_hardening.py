@@ -414,7 +414,8 @@ def test_groups_and_operators(any_sessions: Sessions) -> None:
         assert [skill["name"] for skill in api.data("GET", "/skills", "carol")] == ["public"]
         api.data("DELETE", f"/skills/{public_id}", "root")
         assert [skill["name"] for skill in api.data("GET", "/skills?deleted=true")] == ["public"]
-        assert api.data("POST", f"/skills/{public_id}/restore")["name"] == "public"
+        assert api.error("POST", f"/skills/{public_id}/restore", code=403)["code"] == "not-owner"
+        assert api.data("POST", f"/skills/{public_id}/restore", "root")["name"] == "public"
         api.close()
 
 

@@ -14,11 +14,11 @@ from deepskills.store.api import create_skills_router
 PACKAGE = Path(deepskills.__file__).parent
 
 LAYERS = [
-    "_errors", "_unavailable", "_rules", "_words", "_document", "_base", "_models", "_history", "_engine",
-    "_transactions", "_visibility", "_repositories", "_listings", "_records", "_schemas", "_formatter", "_checks",
-    "_core", "_reading", "_writing", "_versions", "_governance", "_service", "_sandbox", "_loader", "_overview",
-    "_bridge", "_snapshot", "_view", "_usage", "_adapter", "_http_answers", "_http_archives", "_http_bodies",
-    "_http_parts", "_http_routes", "_http_versions", "api",
+    "_errors", "_unavailable", "_rules", "_words", "_differences", "_document", "_base", "_models", "_history",
+    "_engine", "_transactions", "_visibility", "_repositories", "_listings", "_records", "_schemas", "_formatter",
+    "_checks", "_core", "_reading", "_writing", "_versions", "_governance", "_service", "_sandbox", "_loader",
+    "_overview", "_bridge", "_snapshot", "_view", "_usage", "_adapter", "_http_answers", "_http_archives",
+    "_http_bodies", "_http_shown", "_http_parts", "_http_routes", "_http_versions", "api",
 ]  # fmt: skip
 """From the bottom up: a module imports only what stands before it."""
 
