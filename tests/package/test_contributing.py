@@ -32,6 +32,15 @@ def test_every_command_of_the_guide_exists() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+def test_every_folder_of_tests_is_run() -> None:
+    """`make test` runs each folder except the one with a server of its own, which has a command of its own."""
+    folders = {
+        f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("test_*"))
+    }
+    assert set(PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]) == folders - {"tests/server"}
+    assert "pytest tests/server" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
 def test_the_guide_names_every_folder_of_the_package() -> None:
     """A newcomer finds the subject of each folder."""
     folders = {path.parent.name for path in (ROOT / "src" / "deepskills").glob("*/__init__.py")}

@@ -7,10 +7,7 @@ import tomllib
 from pathlib import Path
 
 import httpx
-import pytest
 from server_support import ROOT, blocks_of, free_port, serving
-
-pytest.importorskip("langgraph_api", reason="`make test-server` runs this")
 
 PAGE = "deploy-fastapi.md"
 

@@ -17,8 +17,6 @@ from server_support import ROOT, blocks_of, free_port, serving
 
 from deepskills import generate_skill_md
 
-pytest.importorskip("langgraph_api", reason="`make test-server` runs this")
-
 PAGE = "deploy-langgraph.md"
 MODEL = '"anthropic:claude-sonnet-4-5"'
 SCRIPTED = "from server_graphs import model as scripted_model\n"

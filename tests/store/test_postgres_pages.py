@@ -42,7 +42,6 @@ def test_the_skill_store_of_the_page_runs(database: str, tmp_path: Path, monkeyp
 
 def test_threads_and_files_of_the_page_are_kept(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads and files are in PostgreSQL: who opens it again continues both."""
-    pytest.importorskip("langgraph.checkpoint.postgres", reason="`make test-server` runs this")
     monkeypatch.setenv("DATABASE_URL", database)
     page = code_of("deploy-postgresql.md")
     run_code(*page)
