@@ -65,16 +65,7 @@ class Values:
 
 
 class ServiceCore:
-    """Holds the session and the rules that all calls share.
-
-    Args:
-        session: A session for this service alone, not in a transaction; every call begins and ends its own.
-        limits: How large skills may be, which files they may hold, and how much each owner may keep.
-        groups_of: From a user to the groups that the user is in, sync or async; without, nobody is in any.
-        is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
-        approval: Show a public skill to others only once an operator approved its present revision.
-        retention: For how many days a deleted skill can be restored.
-    """
+    """Holds the session and the rules that all calls share; `SkillService` says what each argument is."""
 
     def __init__(
         self,

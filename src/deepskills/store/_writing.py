@@ -239,13 +239,7 @@ class WritingService(ReadingService):
     ) -> SkillFile:
         """Add a file to a skill, or replace the one at its path in one step; the same content changes nothing.
 
-        Raises:
-            SkillAuthenticationError: If nobody is signed in.
-            SkillNotFoundError: If there is no such skill that this user may see.
-            SkillPermissionError: If it is not this user's to change.
-            SkillStaleError: If its revision is not the expected one.
-            SkillPathError: If the path is refused.
-            SkillTooLargeError: If the file, or the skill with it, is too large, or the owner keeps too much.
+        It raises what `add_file` raises, except for a file that is there.
         """
         return await self._put_file(
             skill_id, data, user_id, expected_revision=expected_revision, system=system, replaces=True
