@@ -524,10 +524,10 @@ def test_a_file_in_another_case_is_a_warning(mode: Mode, tmp_path: Path) -> None
 def test_a_real_file_system_backend_is_watched(tmp_path: Path) -> None:
     """Nothing outside the sources is asked for, whatever names the model tries."""
     library(tmp_path, "alpha")
-    write_files(tmp_path, {"secret/SKILL.md": skill_md("secret", body="The launch code is 0451.")})
+    write_files(tmp_path, {"secret/SKILL.md": skill_md("secret", body="The launch code is swordfish.")})
     backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
     talk = Conversation("sync", SkillsMiddleware(backend=backend, sources=["/skills"]))
     names = ["../secret", "/secret", "secret", "alpha/../../secret", "\x00secret", "", "a" * 100_000]
     answers = talk.call(*[load(name) for name in names])
     assert {answer.status for answer in answers} == {"error"}
-    assert "0451" not in repr(talk.result)
+    assert "swordfish" not in repr(talk.result)

@@ -53,7 +53,7 @@ def library(root: Path) -> None:
         {
             "skills/alpha/SKILL.md": skill_md("alpha"),
             "skills/beta/SKILL.md": skill_md("beta", metadata={"include_tools": "launch"}),
-            "secret/evil/SKILL.md": skill_md("evil", body="The launch code is 0451."),
+            "secret/evil/SKILL.md": skill_md("evil", body="The launch code is swordfish."),
         },
     )
 
@@ -97,7 +97,7 @@ def check_nothing_came_of_it(model: ScriptedChatModel, result: Any, since: int, 
     for request in model.requests[since:]:
         found += [f"{what}: shown"] if FORGED_TEXT in request.system else []
         found += [f"{what}: offered"] if "launch" in request.tools else []
-    found += [f"{what}: read"] if "0451" in repr(result) else []
+    found += [f"{what}: read"] if "swordfish" in repr(result) else []
     found += [f"{what}: ran"] if CALLED else []
     CALLED.clear()
     return found
