@@ -218,7 +218,7 @@ async def test_a_file_for_a_skill_with_many_deep_ones(sessions: Sessions) -> Non
     async with service_on(sessions) as service:
         start = time.process_time()
         await service.add_file(made.id, SkillFileCreate(path="new/file.md", content="x"), "alice")
-        assert time.process_time() - start < 1
+        assert time.process_time() - start < 5
     async with sessions() as session:
         assert await session.scalar(select(func.count()).select_from(SkillFile)) == 3_991
 
