@@ -16,8 +16,6 @@ VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info
 endif
 OLDEST := .venv-oldest
 SERVER := .venv-server
-# One worker more than there are cores: tests also wait, for processes and for time limits.
-WORKERS := $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test test-part test-oldest test-server soak bench pictures docs format clean
@@ -53,19 +51,19 @@ test: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
-	$(VENV)/bin/pytest -n $(WORKERS) --dist worksteal
+	$(VENV)/bin/pytest -n auto --dist worksteal
 
 test-part: $(VENV)/.installed
-	$(VENV)/bin/pytest -n $(WORKERS) --dist worksteal tests/format tests/loading tests/prompt tests/agent/test_drop_in.py
+	$(VENV)/bin/pytest -n auto --dist worksteal tests/format tests/loading tests/prompt tests/agent/test_drop_in.py
 
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/pytest -n $(WORKERS) --dist worksteal
+	$(OLDEST)/bin/pytest -n auto --dist worksteal
 
 test-server: $(SERVER)/.installed
 	$(SERVER)/bin/pytest tests/server tests/store/test_postgres_pages.py
 
 soak: $(VENV)/.installed
-	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n $(WORKERS) tests/world
+	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto tests/world
 
 # `make bench MINILM=1` also measures suggestions with a real embedding model, which is large to install.
 bench: $(VENV)/.installed
