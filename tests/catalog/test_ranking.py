@@ -146,7 +146,7 @@ def test_a_long_paste_is_ranked_by_its_ends() -> None:
     start = time.perf_counter()
     assert ranker.rank(LIBRARY, f"Write the postmortem of this outage:\n{noise}").fitting == ["incident-review"]
     assert ranker.rank(LIBRARY, f"{noise}\nWrite the postmortem of this outage.").fitting == ["incident-review"]
-    assert time.perf_counter() - start < 20
+    assert time.perf_counter() - start < 2
 
 
 def test_a_lead_is_told() -> None:

@@ -93,5 +93,5 @@ def test_masking_is_quick_and_its_forms_are_bounded() -> None:
     started = time.process_time()
     secrets = Secrets(values)
     secrets.mask("k" * 50_000 + "x" * 50_000)
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 2
     assert secrets.longest <= MAX_FORM_LENGTH

@@ -30,11 +30,11 @@ SMALL = 20_000
 
 
 def longest_wait() -> float:
-    """Return how long a bystander may wait: a second of a machine that other tests share, more if it is busier."""
+    """Return how long a bystander may wait: a second of this machine, as busy as it is with other things."""
     started, spent = time.perf_counter(), time.thread_time()
     while time.thread_time() - spent < 0.02:
         pass
-    return 2 * max(1.0, (time.perf_counter() - started) / (time.thread_time() - spent))
+    return max(1.0, (time.perf_counter() - started) / (time.thread_time() - spent))
 
 
 def open_app(sessions: Callable[[], Any], user: Callable[..., Any] | None = None, **options: Any) -> FastAPI:
@@ -189,7 +189,7 @@ def test_a_small_file_beside_many(any_sessions: Sessions) -> None:
         for content in ("a small file of some thirty byte", "another"):
             started = time.perf_counter()
             api.data("PUT", f"/skills/{skill.id}/files/{deep}/new.md", json={"content": content})
-            assert time.perf_counter() - started < 6
+            assert time.perf_counter() - started < 2
         api.close()
     assert max(waits) < longest_wait()
 

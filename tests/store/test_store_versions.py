@@ -110,7 +110,7 @@ async def test_differences_of_hostile_texts_are_quick() -> None:
     ):
         start = time.process_time()
         text = difference({"f": before.encode()}, {"f": after.encode()})
-        assert time.process_time() - start < 10
+        assert time.process_time() - start < 2
         assert text.startswith("--- a/f\n+++ b/f\n@@ ")
     small = "".join(f"{n}\n" for n in range(20_000))
     changed = small.replace("10000\n", "changed\n")
