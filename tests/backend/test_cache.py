@@ -4,6 +4,8 @@ import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from deepskills._backend.cache import BoundedCache
 
 
@@ -45,6 +47,33 @@ def test_what_is_missing_is_made_once_and_outside_the_lock() -> None:
         return (found or 0) + 1
 
     assert cache.get_or_make("b", make) == 2
+
+
+def test_threads_that_miss_at_once_make_one() -> None:
+    """Eight threads that ask for what is not there wait for the first, which makes it; a failure holds nobody."""
+    cache: BoundedCache[str, int] = BoundedCache(3)
+    made: list[int] = []
+    start, second = threading.Barrier(8), threading.Event()
+
+    def make() -> int:
+        made.append(1)
+        if len(made) > 1:
+            second.set()
+        second.wait(0.2)
+        return len(made)
+
+    def ask(_: int) -> int:
+        start.wait()
+        return cache.get_or_make("a", make)
+
+    def fail() -> int:
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 - our own
+        cache.get_or_make("a", fail)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, range(8))) == [1] * 8
+    assert made == [1]
 
 
 def test_a_copy_is_empty_and_bounded_alike() -> None:

@@ -12,7 +12,7 @@ ValueT = TypeVar("ValueT")
 class BoundedCache(Generic[KeyT, ValueT]):
     """Remembers values up to a total weight; the least recently used go first. Safe to share by threads.
 
-    Values are made outside the lock: two threads that miss at once may both make one, and neither waits for the other.
+    A value is made once: threads that miss it at the same time wait for the first of them, and for nobody else.
     A copy starts empty: what is remembered is not part of what a copy is for.
 
     Args:
@@ -25,6 +25,7 @@ class BoundedCache(Generic[KeyT, ValueT]):
         self._weigh = weigh
         self._lock = threading.Lock()
         self._kept: OrderedDict[KeyT, tuple[ValueT, int]] = OrderedDict()
+        self._making: dict[KeyT, threading.Lock] = {}
         self._weight = 0
 
     def __deepcopy__(self, memo: dict[int, object]) -> "BoundedCache[KeyT, ValueT]":
@@ -57,9 +58,19 @@ class BoundedCache(Generic[KeyT, ValueT]):
     def get_or_make(self, key: KeyT, make: Callable[[], ValueT]) -> ValueT:
         """Return what is remembered under `key`, else what `make` returns, and remember that."""
         found = self.get(key)
-        if found is None:
-            found = make()
-            self.put(key, found)
+        if found is not None:
+            return found
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        try:
+            with making:
+                found = self.get(key)
+                if found is None:
+                    found = make()
+                    self.put(key, found)
+        finally:
+            with self._lock:
+                self._making.pop(key, None)
         return found
 
     def _forget(self, key: KeyT) -> None:

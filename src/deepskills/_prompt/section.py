@@ -50,11 +50,7 @@ class Section:
         marked = tuple((name, tuple(r["type"] for r in files)) for name, files in loaded.items())
         sources = tuple(given.sources)
         key = (given.catalog, hidden, marked, sources, tuple(given.errors), given.replaced_list)
-        text = self._sections.get(key)
-        if text is None:
-            text = self._rendered(given, hidden, loaded)
-            self._sections.put(key, text)
-        return text
+        return self._sections.get_or_make(key, lambda: self._rendered(given, hidden, loaded))
 
     def _rendered(
         self,
@@ -80,12 +76,8 @@ class Section:
     def _list(
         self, given: SectionInput, hidden: tuple[tuple[str, Visibility], ...], shown: Sequence[SkillEntry]
     ) -> CatalogList:
-        key = (given.catalog, hidden)
-        made = self._lists.get(key)
-        if made is None:
-            made = CatalogList(shown, [name for name, visibility in hidden if visibility == "name-only"])
-            self._lists.put(key, made)
-        return made
+        bare = [name for name, visibility in hidden if visibility == "name-only"]
+        return self._lists.get_or_make((given.catalog, hidden), lambda: CatalogList(shown, bare))
 
 
 def visible(catalog: Catalog, hidden: Mapping[str, Visibility]) -> Sequence[SkillEntry]:
