@@ -64,13 +64,13 @@ class ScriptedChatModel(BaseChatModel):
     of a script it takes one function that answers every call.
     """
 
-    replies: list[Any] | ReplyFunction
+    replies: list[Any] | ReplyFunction = Field(repr=False)  # LangChain asks for the model's `repr` at every call
     """The script, one `Reply` per call; or a function of the messages that answers every call."""
 
     fallback: str = "Done."
     """What the model says when the script has ended."""
 
-    requests: list[Request] = Field(default_factory=list)
+    requests: list[Request] = Field(default_factory=list, repr=False)
     """What the model was sent, call by call."""
 
     @property
