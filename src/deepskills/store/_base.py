@@ -1,9 +1,22 @@
-"""What the tables are made of: the base class, their naming, and times in UTC."""
+"""What the tables are made of: the base class, their naming, times in UTC, and words to search."""
 
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import DateTime, Dialect, MetaData, TypeDecorator
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    MetaData,
+    Text,
+    TypeDecorator,
+    cast,
+    func,
+    literal_column,
+)
 from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import UserDefinedType
 
 FOLDED = 4
 """How many times longer a text may become when its case is folded."""
@@ -36,6 +49,24 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class _SearchedWords(UserDefinedType[str]):
+    """Words as PostgreSQL searches them, worked out once, when they are written."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_options: Any) -> str:  # noqa: ANN401 - SQLAlchemy's signature
+        """Return the name of the type."""
+        return "TSVECTOR"
+
+    def bind_expression(self, bindvalue: BindParameter[str]) -> ColumnElement[str]:
+        """Return what is written for a text of words."""
+        return func.to_tsvector(literal_column("'simple'"), cast(bindvalue, Text))
+
+
+WORDS = Text().with_variant(_SearchedWords(), "postgresql")
+"""Words that are looked for: a text, and on PostgreSQL what it searches."""
 
 
 class Base(DeclarativeBase):

@@ -216,10 +216,9 @@ class ListingRepository:
             return []
         matches = select(Skill.id).where(self._visible(viewer, chosen))
         if self._dialect == "postgresql":
-            searched = func.to_tsvector(text("'simple'"), Skill.words)
             wanted = func.to_tsquery(text("'simple'"), postgres_query(words))
-            score: SQLColumnExpression[Any] = func.ts_rank(searched, wanted).desc()
-            matches = matches.where(searched.op("@@")(wanted))
+            score: SQLColumnExpression[Any] = func.ts_rank(Skill.words, wanted).desc()
+            matches = matches.where(Skill.words.op("@@")(wanted))
         else:
             score = func.bm25(text(SEARCH_TABLE))
             matches = matches.join(_SEARCH, _SEARCH.c.rowid == Skill.number)

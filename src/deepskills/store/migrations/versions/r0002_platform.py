@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects.postgresql import TSVECTOR
 
 revision = "0002"
 down_revision = "0001"
@@ -24,6 +25,7 @@ COUNTER = "deepskills_counter"
 SEARCH = "deepskills_search"
 
 LIVE = "deleted_at IS NULL"
+WORDS = sa.Text().with_variant(TSVECTOR(), "postgresql")
 NAME_INDEXES: dict[str, tuple[list[str], str | None]] = {
     f"uq_{SKILLS}_owner_id_name_key": (["owner_id", "name_key"], None),
     f"uq_{SKILLS}_system_name_key": (["name_key"], "owner_id IS NULL"),
@@ -47,7 +49,7 @@ def _add_columns() -> None:
     for name in ("is_hidden", "is_approved"):
         op.add_column(SKILLS, sa.Column(name, sa.Boolean(), nullable=False, server_default=sa.text("false")))
     op.add_column(SKILLS, sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=True))
-    op.add_column(SKILLS, sa.Column("words", sa.Text(), nullable=False, server_default=sa.text("''")))
+    op.add_column(SKILLS, sa.Column("words", WORDS, nullable=False, server_default=sa.text("''")))
     op.add_column(FILES, sa.Column("digest", sa.String(64), nullable=False, server_default=sa.text("''")))
     op.add_column(FILES, sa.Column("since", sa.BigInteger(), nullable=False, server_default=sa.text("0")))
 
@@ -184,7 +186,7 @@ def _fill() -> None:
                 name_since=age[skill_id],
                 text_since=number,
                 size=text_size + int(size or 0),
-                words=words,
+                words=sa.func.to_tsvector("simple", words) if connection.dialect.name == "postgresql" else words,
             )
         )
         connection.execute(files.update().where(files.c.skill_id == skill_id).values(since=number))
@@ -220,7 +222,8 @@ def _create_indexes() -> None:
     )
     op.create_index(op.f(f"ix_{SKILLS}_number"), SKILLS, ["number"])
     op.create_index(op.f(f"ix_{SKILLS}_owner_id_deleted_at"), SKILLS, ["owner_id", "deleted_at"])
-    op.create_index(op.f(f"ix_{SKILLS}_deleted_at"), SKILLS, ["deleted_at"])
+    where = sa.text("deleted_at IS NOT NULL")
+    op.create_index(op.f(f"ix_{SKILLS}_deleted_at"), SKILLS, ["deleted_at"], sqlite_where=where, postgresql_where=where)
     op.drop_index(op.f(f"ix_{TAGS}_tag_key"), TAGS)
     op.create_index(op.f(f"ix_{TAGS}_tag_key_skill_id"), TAGS, ["tag_key", "skill_id"])
     op.create_index(op.f(f"ix_{SHARES}_group_id_skill_id"), SHARES, ["group_id", "skill_id"])
@@ -228,8 +231,7 @@ def _create_indexes() -> None:
     op.create_index(op.f(f"ix_{CHANGES}_skill_id_revision"), CHANGES, ["skill_id", "revision"])
     op.create_index(op.f(f"ix_{CHANGES}_owner_id_revision"), CHANGES, ["owner_id", "revision"])
     if op.get_bind().dialect.name == "postgresql":
-        words = sa.text("to_tsvector('simple', words)")
-        op.create_index(f"ix_{SKILLS}_words", SKILLS, [words], postgresql_using="gin")
+        op.create_index(f"ix_{SKILLS}_words", SKILLS, ["words"], postgresql_using="gin")
 
 
 def _create_name_index(name: str, columns: list[str], condition: str | None) -> None:
