@@ -47,7 +47,8 @@ class BoundedCache(Generic[KeyT, ValueT]):
         """Remember `value`; one that weighs more than the whole cache may hold is not kept."""
         weight = 1 if self._weigh is None else self._weigh(value)
         with self._lock:
-            self._forget(key)
+            if key in self._kept:
+                self._forget(key)
             if weight > self._max_weight:
                 return
             self._kept[key] = (value, weight)
@@ -74,6 +75,5 @@ class BoundedCache(Generic[KeyT, ValueT]):
         return found
 
     def _forget(self, key: KeyT) -> None:
-        forgotten = self._kept.pop(key, None)
-        if forgotten is not None:
-            self._weight -= forgotten[1]
+        _value, weight = self._kept.pop(key)
+        self._weight -= weight

@@ -37,6 +37,7 @@ _MARKS = "*`'\"[](){}<> "
 _RESTRICTING = ("disable-model-invocation", "user-invocable")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _ROW = 4
+_ROWS_AT_ONCE = 50
 _CHARACTERS_OF_A_ROW = 250
 
 
@@ -65,10 +66,11 @@ class Catalog:
     def record(self) -> CatalogRecord:
         """The catalog as state keeps it."""
         places = {source.path: position for position, source in enumerate(self.sources)}
-        # Row by row: one call for all of them would keep every other thread from running meanwhile.
-        rows = ",".join(_ENCODER.encode(_row(entry, places.get(entry.source, -1))) for entry in self.entries)
+        rows = [_row(entry, places.get(entry.source, -1)) for entry in self.entries]
+        # A few rows at a time: one call for all of them would keep every other thread from running meanwhile.
+        texts = [_ENCODER.encode(rows[start : start + _ROWS_AT_ONCE]) for start in range(0, len(rows), _ROWS_AT_ONCE)]
         sources = [[source.path, source.label] for source in self.sources]
-        return CatalogRecord(sources=sources, entries=f"[{rows}]")
+        return CatalogRecord(sources=sources, entries=f"[{','.join(text[1:-1] for text in texts)}]")
 
     def find(self, asked: str) -> SkillEntry | None:
         """Return the skill that is meant by a name: exactly, in another case or form, or with marks around it."""

@@ -59,10 +59,15 @@ class Readings:
 
     def read(self, path: str, content: bytes) -> Reading:
         """Return what a file says."""
-        return self.read_as(path, content, digest_of(content))
+        key = (path, digest_of(content))
+        remembered = self._remembered.get(key)
+        if remembered is None:
+            remembered = self._made(path, content, key[1])
+            self._remembered.put(key, remembered)
+        return remembered
 
     def read_as(self, path: str, content: bytes, digest: str) -> Reading:
-        """Return what a file says whose digest is known; `content` may be its frontmatter alone."""
+        """Return what a file of a store says, whose digest is known; `content` may be its frontmatter alone."""
         key = (path, digest)
         remembered = self._remembered.get(key)
         if remembered is None:
