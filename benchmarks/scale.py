@@ -55,7 +55,7 @@ def scale_rows(root: Path) -> Iterator[Row]:
     backend = FilesystemBackend(root_dir=root, virtual_mode=True)
 
     def ours() -> Talk:
-        skills = SkillsMiddleware(backend=backend, sources=["/skills"], max_loaded_skills=50, max_loaded_tokens=None)
+        skills = SkillsMiddleware(backend=backend, sources=["/skills"], max_loaded_skills=200, max_loaded_tokens=None)
         return Talk(skills, backend, MESSAGES)
 
     def theirs() -> Talk:
@@ -71,12 +71,13 @@ def scale_rows(root: Path) -> Iterator[Row]:
         [mine.run("t", None, call) for call in loads],
     )
     mine, other = ours(), theirs()
-    many = [("read_file", {"file_path": f"/skills/skill-{n:05d}/SKILL.md"}) for n in range(20)]
-    named = [("load_skill", {"skill_name": f"SKILL-{n:05d}"}) for n in range(20)]
+    turns = [range(first, first + 20) for first in range(0, 20 * RUNS, 20)]
+    many = [[("read_file", {"file_path": f"/skills/skill-{n:05d}/SKILL.md"}) for n in turn] for turn in turns]
+    named = [[("load_skill", {"skill_name": f"SKILL-{n:05d}"}) for n in turn] for turn in turns]
     yield _row(
         "20 loads in one turn, in another case",
-        [other.run("t", None, call_tools(*many))],
-        [mine.run("t", None, call_tools(*named))],
+        [other.run("t", None, call_tools(*calls)) for calls in many],
+        [mine.run("t", None, call_tools(*calls)) for calls in named],
     )
     pins = [f"unknown-{n}" for n in range(200)]
     yield _row(
