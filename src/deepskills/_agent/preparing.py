@@ -10,11 +10,12 @@ from deepskills._agent.extending import change_text
 from deepskills._agent.extension import SkillLoad
 from deepskills._agent.run import Run
 from deepskills._agent.updates import session_id
+from deepskills._agent.visibility import shelf_of
 from deepskills._backend.calls import Consult, Consulted, Failed, Plan, WaitFor
 from deepskills._backend.missing import is_missing_error
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
-from deepskills._files.contents import Contents, read_contents
+from deepskills._files.contents import Contents, read_contents, without_closed
 from deepskills._format.problems import problem
 from deepskills._loading.arguments import argument_names, fill_in
 from deepskills._loading.outcomes import Prepared
@@ -104,7 +105,11 @@ def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) ->
     text, failure = contents.text()
     if failure is not None:
         return Prepared(entry, arguments, failure=failure)
+    shelf = yield from shelf_of(run)
+    closed = shelf.closed_below(entry, loaded=())
     inventory, shell = contents.inventory, contents.shell_directory
+    if closed:
+        inventory = without_closed(inventory, parent(entry.path), closed)
     reading = run.settings.memory.readings.read(entry.path, contents.file.content or b"")
     filled = fill_in(
         text,

@@ -26,8 +26,8 @@ from deepskills._files.paths import (
     STANDARD_DIRECTORIES,
     AssetDirectories,
     check_relative,
-    folded_path,
     is_allowed,
+    is_closed,
     script_to_relative,
 )
 from deepskills._format.problems import listed, quoted
@@ -159,7 +159,7 @@ class _Search(Visitor[str]):
         self._named = []
         for path in files:
             relative = self._place.relative(path)
-            is_open = is_allowed(relative, self._directories) and not _is_closed(relative, self._closed)
+            is_open = is_allowed(relative, self._directories) and not is_closed(relative, self._closed)
             if relative not in self._found and is_open:
                 self._found.add(relative)
                 self._ranks[self._rank(relative)] += 1
@@ -180,7 +180,7 @@ class _Search(Visitor[str]):
         """Whether files of a directory may be listed; a link may lead to one where they may not."""
         relative = self._place.relative(directory)
         inside = f"{relative}/file" if relative else "file"
-        return is_allowed(inside, self._directories) and not _is_closed(inside, self._closed)
+        return is_allowed(inside, self._directories) and not is_closed(inside, self._closed)
 
 
 _ONE_WALK = "assets"
@@ -194,11 +194,6 @@ def _entries(skill: SkillMetadata, reply: object) -> Sequence[Entry]:
     if is_missing_error(reason) or "not_a_directory" in reason or reason.endswith("not found"):
         return ()
     raise SkillsError(f"The files of the skill {quoted(skill['name'])} could not be listed: {quoted(reason)}.")
-
-
-def _is_closed(relative: str, closed: Sequence[str]) -> bool:
-    """Whether a path lies in a directory that is closed, in any spelling: file systems may ignore case and form."""
-    return bool(closed) and any(folded_path(relative).startswith(f"{folded_path(name)}/") for name in closed)
 
 
 def read_asset(
@@ -274,7 +269,7 @@ def _found_at(
     place = yield from _place(skill)
     real = yield from _check_links(place, relative, directories)
     path = place.canonical(real) if real is not None else place.path(relative)
-    if _is_closed(place.relative(path), closed):
+    if is_closed(place.relative(path), closed):
         raise (yield from _not_there(skill, relative, directories, closed))
     return path, real
 

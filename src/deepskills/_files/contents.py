@@ -1,12 +1,13 @@
 """A plan: what a load needs of skills, read in two rounds however many they are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepskills._backend.calls import Failed, File, Files, ListDirectory, Plan, ReadFiles, RealPaths, Reply, ShellPaths
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
 from deepskills._files.inventory import Inventory, take_inventories
+from deepskills._files.paths import is_closed
 from deepskills._format.problems import problem
 from deepskills._format.reading import decode_skill
 
@@ -28,6 +29,14 @@ class Contents:
             return "", self.file.error or "the backend gave no content"
         text, found = decode_skill(self.file.content, path=self.file.path)
         return (text, None) if found is None else ("", found["message"])
+
+
+def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) -> Inventory:
+    """Return what lies beside a skill in `directory`, but for what lies in directories that are closed."""
+    root = f"{directory.rstrip('/')}/"
+    resources = [item for item in inventory.resources if not is_closed(item["path"].removeprefix(root), closed)]
+    others = [name for name in inventory.other_directories if not is_closed(f"{name}/", closed)]
+    return replace(inventory, resources=resources, other_directories=others)
 
 
 def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, Contents]]:

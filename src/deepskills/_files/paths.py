@@ -74,6 +74,11 @@ def folded_path(path: str) -> str:
     return path.casefold() if path.isascii() else unicodedata.normalize("NFKC", path).casefold()
 
 
+def is_closed(relative: str, closed: Sequence[str]) -> bool:
+    """Whether a path lies in a directory that is closed, in any spelling."""
+    return bool(closed) and any(folded_path(relative).startswith(f"{folded_path(name)}/") for name in closed)
+
+
 def refusal(path: str, directories: AssetDirectories = STANDARD_DIRECTORIES) -> str | None:
     """Return why a normalised path is refused; `None` if it is not."""
     parts = path.split("/")
