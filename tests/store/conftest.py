@@ -1,4 +1,8 @@
-"""Databases for the tests: every test that asks for one runs on SQLite and on a PostgreSQL server of our own."""
+"""Databases for the tests: a test that asks for one runs on SQLite and on a PostgreSQL server of our own.
+
+Tests of what is the same on every database, such as HTTP, say by `on_sqlite` or `on_postgres` on which one they run, or
+their module has a fixture `kind` of its own.
+"""
 
 import asyncio
 import os
@@ -8,8 +12,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Pool, event
+from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from store_support import create_database, drop_database, new_engine, run_sql
+from store_support import DATABASES, create_database, drop_database, new_engine, run_sql
 
 from deepskills.store import create_store_engine, migrations
 
@@ -20,6 +26,21 @@ POSTGRES_URL = "DEEPSKILLS_TEST_POSTGRES_URL"
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sqlite_does_not_wait_for_the_disk() -> Iterator[None]:
+    """Nothing here has to survive a power cut."""
+
+    def set_up(connection: object, _record: object) -> None:
+        if isinstance(connection, AsyncAdapt_aiosqlite_connection):
+            cursor = connection.cursor()
+            cursor.execute("PRAGMA synchronous=OFF")
+            cursor.close()
+
+    event.listen(Pool, "connect", set_up)
+    yield
+    event.remove(Pool, "connect", set_up)
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +80,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=DATABASES)
 def kind(request: pytest.FixtureRequest) -> str:
     """Name the kind of database that the test runs on."""
     return str(request.param)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import pytest
 from sqlalchemy import NullPool, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
@@ -14,6 +15,13 @@ from deepskills.store import Skill, SkillCreate, SkillService, StoreLimits, crea
 
 Sessions = async_sessionmaker[AsyncSession]
 ResultT = TypeVar("ResultT")
+
+DATABASES = ("sqlite", "postgres")
+"""The kinds of database that the store runs on."""
+
+on_sqlite = pytest.mark.parametrize("kind", ["sqlite"])
+on_postgres = pytest.mark.parametrize("kind", ["postgres"])
+on_both = pytest.mark.parametrize("kind", DATABASES)
 
 BINARY = bytes(range(256))
 """No text in any encoding."""
