@@ -18,9 +18,9 @@ import pytest
 from sqlalchemy import Pool, event
 from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from store_support import DATABASES, create_database, drop_database, new_engine, run_sql
+from store_support import DATABASES, create_database, drop_database, new_engine, pooled_sessions, run_sql
 
-from deepskills.store import create_store_engine, migrations
+from deepskills.store import migrations
 
 POSTGRES_URL = "DEEPSKILLS_TEST_POSTGRES_URL"
 """Names a PostgreSQL server to use where pgserver has no wheel; its user must be allowed to create databases."""
@@ -126,9 +126,8 @@ def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def sessions(url: str) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
     """Give sessions on an empty store to an async test."""
-    engine = create_store_engine(url)
-    yield async_sessionmaker(engine)
-    await engine.dispose()
+    async with pooled_sessions(url) as given:
+        yield given
 
 
 @pytest.fixture

@@ -54,6 +54,16 @@ def new_engine(url: str, **options: Any) -> AsyncEngine:
 
 
 @asynccontextmanager
+async def pooled_sessions(url: str, **options: Any) -> AsyncIterator[Sessions]:
+    """Give sessions on an engine with a pool, for one event loop."""
+    engine = create_store_engine(url, **options)
+    try:
+        yield async_sessionmaker(engine)
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
 async def service_on(sessions: Sessions, limits: StoreLimits | None = None) -> AsyncIterator[SkillService]:
     """Give a service with a session of its own."""
     async with sessions() as session:

@@ -10,17 +10,11 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from store_support import Sessions, draft, new_engine, on_postgres, service_on
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from store_support import Sessions, draft, new_engine, on_postgres, pooled_sessions, service_on
 
 from deepskills import SkillNotFoundError
-from deepskills.store import (
-    SkillConflictError,
-    SkillPermissionError,
-    SkillService,
-    SkillUpdate,
-    create_store_engine,
-)
+from deepskills.store import SkillConflictError, SkillPermissionError, SkillService, SkillUpdate
 from support import SOAK, scaled
 
 USERS = ("ann", "ben", "cat")
@@ -196,12 +190,11 @@ class Model:
 
 async def play(url: str, data: st.DataObject) -> None:
     salt = uuid4().hex[:8]
-    engine = create_store_engine(url)
 
     def groups_of(user: str) -> list[str]:
         return [f"{group}-{salt}" for group in GROUPS[user.partition("-")[0]]]
 
-    async with AsyncSession(engine) as session:
+    async with pooled_sessions(url) as sessions, sessions() as session:
         model = Model(SkillService(session, groups_of=groups_of), salt)
         for name in NAMES[:2]:
             await model.create("ann", name)
@@ -231,7 +224,6 @@ async def play(url: str, data: st.DataObject) -> None:
                 await model.restore(user, skill_id)
             await model.compare()
         await model.compare_history()
-    await engine.dispose()
 
 
 @settings(
