@@ -4,9 +4,9 @@ import asyncio
 import base64
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -52,7 +52,7 @@ def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
 @contextmanager
 def serving(app: FastAPI) -> Iterator[str]:
     """Run an application on a free port of the loopback interface and give its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -66,8 +66,8 @@ def serving(app: FastAPI) -> Iterator[str]:
         thread.join()
 
 
-def make_app(sessions: Callable[[], Any]) -> FastAPI:
-    app = FastAPI()
+def make_app(sessions: Callable[[], Any], **options: Any) -> FastAPI:
+    app = FastAPI(**options)
     router = create_skills_router(sessions, current_user, limits=LIMITS, max_request_bytes=MAX_REQUEST)
     app.include_router(router, prefix="/api/v1")
     return app
@@ -456,7 +456,12 @@ def test_a_skill_md_over_http(api: Api) -> None:
 def test_clients_at_once(url: str) -> None:
     """Clients that write and read at the same time lose nothing and fail nowhere, however slow the machine is."""
     users = CLIENTS // 2
-    sessions = async_sessionmaker(create_store_engine(url, statement_timeout=120, pool_timeout=120))
+    engine = create_store_engine(url, statement_timeout=120, pool_timeout=120)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await engine.dispose()
 
     def client(address: str, number: int) -> set[str]:
         api, user = Api(address), f"user-{number % users}"
@@ -471,7 +476,8 @@ def test_clients_at_once(url: str) -> None:
         api.close()
         return found | ({f"won by {user}"} if taken == 201 else set())
 
-    with serving(make_app(sessions)) as address, ThreadPoolExecutor(CLIENTS) as pool:
+    app = make_app(async_sessionmaker(engine), lifespan=lifespan)
+    with serving(app) as address, ThreadPoolExecutor(CLIENTS) as pool:
         seen = list(pool.map(lambda number: client(address, number), range(CLIENTS)))
         for number in range(users):
             api = Api(address)
