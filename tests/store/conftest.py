@@ -46,10 +46,8 @@ def sqlite_does_not_wait_for_the_disk() -> Iterator[None]:
     event.remove(Pool, "connect", set_up)
 
 
-def start_postgres(place: Path, attempts: int = 3) -> Any:
+def start_postgres(pgserver: Any, place: Path, attempts: int = 3) -> Any:
     """Start a server with its data below `place`; pgserver allows a start ten seconds, which a busy machine exceeds."""
-    import pgserver  # noqa: PLC0415 - reads the environment when it is imported
-
     for attempt in range(1, attempts):
         with suppress(subprocess.TimeoutExpired):
             return pgserver.get_server(place / f"data-{attempt}", cleanup_mode="stop")
@@ -68,8 +66,8 @@ def postgres_server() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         # pgserver asks for a directory that only login sessions have.
         patch.setenv("XDG_RUNTIME_DIR", str(runtime))
-        pytest.importorskip("pgserver", reason=f"pgserver is not installed; set {POSTGRES_URL}")
-        server = start_postgres(place)
+        pgserver = pytest.importorskip("pgserver", reason=f"pgserver is not installed; set {POSTGRES_URL}")
+        server = start_postgres(pgserver, place)
     # Nothing here has to survive a power cut.
     run_sql(server.get_uri(), "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
     yield server.get_uri()
