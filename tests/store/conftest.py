@@ -1,17 +1,26 @@
-"""Databases for the tests: every test that asks for one runs on SQLite and on a PostgreSQL server of our own."""
+"""Databases for the tests: a test that asks for one runs on SQLite and on a PostgreSQL server of our own.
+
+Tests of what is the same on every database, such as HTTP, say by `on_sqlite` or `on_postgres` on which one they run, or
+their module has a fixture `kind` of its own.
+"""
 
 import asyncio
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Pool, event
+from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from store_support import create_database, drop_database, new_engine, run_sql
+from store_support import DATABASES, create_database, drop_database, new_engine, pooled_sessions, run_sql
 
-from deepskills.store import create_store_engine, migrations
+from deepskills.store import migrations
 
 POSTGRES_URL = "DEEPSKILLS_TEST_POSTGRES_URL"
 """Names a PostgreSQL server to use where pgserver has no wheel; its user must be allowed to create databases."""
@@ -20,6 +29,29 @@ POSTGRES_URL = "DEEPSKILLS_TEST_POSTGRES_URL"
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sqlite_does_not_wait_for_the_disk() -> Iterator[None]:
+    """Nothing here has to survive a power cut."""
+
+    def set_up(connection: object, _record: object) -> None:
+        if isinstance(connection, AsyncAdapt_aiosqlite_connection):
+            cursor = connection.cursor()
+            cursor.execute("PRAGMA synchronous=OFF")
+            cursor.close()
+
+    event.listen(Pool, "connect", set_up)
+    yield
+    event.remove(Pool, "connect", set_up)
+
+
+def start_postgres(pgserver: Any, place: Path, attempts: int = 3) -> Any:
+    """Start a server with its data below `place`; pgserver allows a start ten seconds, which a busy machine exceeds."""
+    for attempt in range(1, attempts):
+        with suppress(subprocess.TimeoutExpired):
+            return pgserver.get_server(place / f"data-{attempt}", cleanup_mode="stop")
+    return pgserver.get_server(place / f"data-{attempts}", cleanup_mode="stop")
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +67,7 @@ def postgres_server() -> Iterator[str]:
         # pgserver asks for a directory that only login sessions have.
         patch.setenv("XDG_RUNTIME_DIR", str(runtime))
         pgserver = pytest.importorskip("pgserver", reason=f"pgserver is not installed; set {POSTGRES_URL}")
-        server = pgserver.get_server(place / "data", cleanup_mode="stop")
+        server = start_postgres(pgserver, place)
     # Nothing here has to survive a power cut.
     run_sql(server.get_uri(), "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")
     yield server.get_uri()
@@ -59,7 +91,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=DATABASES)
 def kind(request: pytest.FixtureRequest) -> str:
     """Name the kind of database that the test runs on."""
     return str(request.param)
@@ -92,9 +124,8 @@ def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def sessions(url: str) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
     """Give sessions on an empty store to an async test."""
-    engine = create_store_engine(url)
-    yield async_sessionmaker(engine)
-    await engine.dispose()
+    async with pooled_sessions(url) as given:
+        yield given
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import pytest
 from sqlalchemy import NullPool, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
@@ -14,6 +15,13 @@ from deepskills.store import Skill, SkillCreate, SkillService, StoreLimits, crea
 
 Sessions = async_sessionmaker[AsyncSession]
 ResultT = TypeVar("ResultT")
+
+DATABASES = ("sqlite", "postgres")
+"""The kinds of database that the store runs on."""
+
+on_sqlite = pytest.mark.parametrize("kind", ["sqlite"])
+on_postgres = pytest.mark.parametrize("kind", ["postgres"])
+on_both = pytest.mark.parametrize("kind", DATABASES)
 
 BINARY = bytes(range(256))
 """No text in any encoding."""
@@ -43,6 +51,16 @@ def run_sql(url: str, *statements: str) -> None:
 def new_engine(url: str, **options: Any) -> AsyncEngine:
     """Return an engine that keeps no connection, so that any event loop may use it."""
     return create_store_engine(url, poolclass=NullPool, **options)
+
+
+@asynccontextmanager
+async def pooled_sessions(url: str, **options: Any) -> AsyncIterator[Sessions]:
+    """Give sessions on an engine with a pool, for one event loop."""
+    engine = create_store_engine(url, **options)
+    try:
+        yield async_sessionmaker(engine)
+    finally:
+        await engine.dispose()
 
 
 @asynccontextmanager

@@ -32,11 +32,11 @@ def run_code(*blocks: str) -> dict[str, Any]:
 
 
 def test_the_skill_store_of_the_page_runs(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What users may see of a store in PostgreSQL is what the page asserts."""
+    """What users may see of a store in PostgreSQL is what the page asserts, not of the SQLite that it falls back to."""
     shutil.copytree(ROOT / "examples" / "skills", tmp_path / "skills")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SKILLS_DATABASE", database)
-    run_code(*code_of("postgresql.md"))
+    assert run_code(*code_of("postgresql.md"))["url"] == database
     assert not (tmp_path / "skills.db").exists()
 
 

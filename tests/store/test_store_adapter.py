@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,14 +19,35 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from store_support import BINARY, Sessions, draft, draft_with_files, new_engine, seed, with_service
+from store_support import (
+    BINARY,
+    Sessions,
+    draft,
+    draft_with_files,
+    new_engine,
+    on_both,
+    on_postgres,
+    on_sqlite,
+    seed,
+    with_service,
+)
 
 from deepskills import SkillsMiddleware
 from deepskills.store import DatabaseSkillAdapter, Skill, SkillUpdate, create_store_engine
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, load, run, tool_messages, unload
+from support import MODES, Conversation, Mode, load, run, scaled, tool_messages, unload
 
-pytestmark = pytest.mark.parametrize("mode", MODES)
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    found: Mode = request.param
+    return found
+
+
+@pytest.fixture
+def kind(mode: Mode) -> str:
+    """Run each mode on one database; `test_store_light.py` has the other pairs."""
+    return {"sync": "sqlite", "async": "postgres"}[mode]
 
 
 def user_of_context(runtime: Any) -> str | None:
@@ -171,23 +193,32 @@ def test_the_database_down_for_another_user(mode: Mode, any_sessions: Sessions, 
     assert "alices" not in talk.model.requests[-1].system
 
 
-@pytest.mark.parametrize("user", [lambda _: 1 / 0, lambda _: 7, lambda _: ""], ids=["raises", "number", "empty"])
-def test_a_user_who_cannot_be_told(mode: Mode, any_sessions: Sessions, user: Callable[[Any], Any]) -> None:
+NO_USER: dict[str, Callable[[Any], Any]] = {
+    "raises": lambda _: 1 / 0,
+    "number": lambda _: 7,
+    "empty": lambda _: "",
+}
+
+
+def test_a_user_who_cannot_be_told(mode: Mode, any_sessions: Sessions) -> None:
     """A function that gives no user is a problem, not a crash, and shows nobody's skills."""
     seed(any_sessions, "alice", draft("alices", content="SECRET"))
     seed(any_sessions, None, draft("ours"))
-    known = [True]
+    user: list[Callable[[Any], Any]] = []
 
     def told(runtime: Any) -> Any:
-        return "alice" if known else user(runtime)
+        return user[-1](runtime)
 
     talk = Conversation(mode, DatabaseSkillAdapter(user_id=told, db_session_factory=any_sessions))
-    talk.call(load("alices"))
-    known.clear()
-    talk.say("I go on.")
-    assert (names(talk.state), talk.loaded, errors(talk.state)) == ([], [], ["source-failed"])
-    assert "SECRET" not in talk.model.requests[-1].text
-    assert "alices" not in talk.model.requests[-1].system
+    for case, no_user in NO_USER.items():
+        user.append(lambda _: "alice")
+        talk.call(load("alices"))
+        assert talk.loaded == ["alices"], case
+        user.append(no_user)
+        talk.say("I go on.")
+        assert (names(talk.state), talk.loaded, errors(talk.state)) == ([], [], ["source-failed"]), case
+        assert "SECRET" not in talk.model.requests[-1].text, case
+        assert "alices" not in talk.model.requests[-1].system, case
 
 
 def test_chosen_skills(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
@@ -218,24 +249,23 @@ SPOILED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("values", SPOILED.values(), ids=SPOILED)
-def test_a_bad_row_costs_no_other(
-    mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture, values: dict[str, Any]
-) -> None:
+def test_a_bad_row_costs_no_other(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
     """A row corrupted outside the service is left out with a line in the log; all other skills are there."""
-    bad, _good = seed(any_sessions, "alice", draft("bad"), draft("good"))
+    _good, *bad = seed(any_sessions, "alice", draft("good"), *(draft(f"bad-{case}") for case in SPOILED))
 
     async def spoil() -> None:
         async with any_sessions() as session:
-            await session.execute(update(Skill).where(Skill.id == bad.id).values(**values))
+            for skill, values in zip(bad, SPOILED.values(), strict=True):
+                await session.execute(update(Skill).where(Skill.id == skill.id).values(**values))
             await session.commit()
 
     asyncio.run(spoil())
     talk = Conversation(mode, DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions))
     talk.call(load("good"))
     assert (names(talk.state), talk.loaded, errors(talk.state)) == (["good"], ["good"], [])
-    told = [record for record in caplog.records if str(bad.id) in record.getMessage()]
-    assert {record.levelname for record in told} == {"ERROR"}
+    for case, skill in zip(SPOILED, bad, strict=True):
+        told = [record for record in caplog.records if str(skill.id) in record.getMessage()]
+        assert {record.levelname for record in told} == {"ERROR"}, case
 
 
 def test_one_name_from_several_owners(mode: Mode, any_sessions: Sessions) -> None:
@@ -281,7 +311,7 @@ def test_in_a_deep_agent(mode: Mode, any_sessions: Sessions) -> None:
 
 def test_many_users_at_once(mode: Mode, any_sessions: Sessions) -> None:
     """Runs of many users at the same time on one agent do not mix."""
-    users = [f"user-{number}" for number in range(12)]
+    users = [f"user-{number}" for number in range(scaled(6, 12))]
     for user in users:
         seed(any_sessions, user, draft("same", content=f"of {user}."))
     adapter: Any = DatabaseSkillAdapter(user_id=user_of_context, db_session_factory=any_sessions)
@@ -300,9 +330,9 @@ def test_many_users_at_once(mode: Mode, any_sessions: Sessions) -> None:
         assert f"of {user}." in tool_messages(result)[0].text
 
 
-def test_options(mode: Mode, any_sessions: Sessions) -> None:
+@on_sqlite
+def test_options(any_sessions: Sessions) -> None:
     """Options are checked as by `SkillsMiddleware`; where skills come from is the adapter's to say."""
-    assert mode
     with pytest.raises(ValueError, match="loaded_status"):
         DatabaseSkillAdapter(user_id="a", db_session_factory=any_sessions, loaded_status="nowhere")
     with pytest.raises(TypeError, match="sources"):
@@ -341,32 +371,40 @@ from langchain_core.messages import HumanMessage
 from deepskills.store import DatabaseSkillAdapter, create_store_engine
 from deepskills.testing import ScriptedChatModel, call_tools
 
-sessions = async_sessionmaker(create_store_engine(sys.argv[1]))
-model = ScriptedChatModel(replies=[call_tools(("load_skill", {"skill_name": "mine"}))])
-agent = create_agent(model, middleware=[DatabaseSkillAdapter(user_id="alice", db_session_factory=sessions)])
-for _ in range(3):
+for url in sys.argv[1:]:
+    sessions = async_sessionmaker(create_store_engine(url))
+    model = ScriptedChatModel(replies=[call_tools(("load_skill", {"skill_name": "mine"}))])
+    agent = create_agent(model, middleware=[DatabaseSkillAdapter(user_id="alice", db_session_factory=sessions)])
+    for _ in range(3):
+        agent.invoke({"messages": [HumanMessage("go")]})
+    print("**mine**" in model.requests[-1].system, "# mine" in model.requests[1].text, flush=True)
+    child = os.fork()
     agent.invoke({"messages": [HumanMessage("go")]})
-print("**mine**" in model.requests[-1].system, "# mine" in model.requests[1].text, flush=True)
-child = os.fork()
-agent.invoke({"messages": [HumanMessage("go")]})
-found = "**mine**" in model.requests[-1].system
-os._exit(0 if found else 3) if child == 0 else sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or not found)
+    found = "**mine**" in model.requests[-1].system
+    if child == 0:
+        os._exit(0 if found else 3)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status or not found:
+        sys.exit(status or 4)
 """
 
 
-def test_a_pooled_engine_and_the_end_of_the_process(mode: Mode, any_sessions: Sessions, url: str) -> None:
+@on_postgres
+def test_a_pooled_engine_and_the_end_of_the_process(url: str, sqlite_template: Path, tmp_path: Path) -> None:
     """With a pool, sync runs share its connections, a forked process has its own, and both end by themselves."""
-    if mode == "async":
-        return
-    seed(any_sessions, "alice", draft("mine"))
-    done = subprocess.run([sys.executable, "-c", SCRIPT, url], capture_output=True, text=True, timeout=90, check=False)
-    assert (done.stdout.strip(), done.returncode) == ("True True", 0), done.stderr
+    shutil.copy(sqlite_template, tmp_path / "store.db")
+    urls = [url, f"sqlite:///{tmp_path / 'store.db'}"]
+    for each in urls:
+        seed(async_sessionmaker(new_engine(each)), "alice", draft("mine"))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *urls], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.stdout.splitlines(), done.returncode) == (["True True"] * len(urls), 0), done.stderr
 
 
-def test_the_event_loop_is_not_blocked(mode: Mode, any_sessions: Sessions, url: str) -> None:
+@on_both
+def test_the_event_loop_is_not_blocked(any_sessions: Sessions, url: str) -> None:
     """An async run does no blocking call on the event loop."""
-    if mode == "sync":
-        return
     seed(any_sessions, "alice", draft_with_files("mine", {"references/a.md": "x"}))
     engine = create_store_engine(url)
     adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=async_sessionmaker(engine))

@@ -4,9 +4,9 @@ import asyncio
 import base64
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -17,13 +17,22 @@ import uvicorn
 from fastapi import FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy import make_url, text
-from sqlalchemy.ext.asyncio import async_sessionmaker
-from store_support import BINARY, Sessions, draft, new_engine, run_sql, seed
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from store_support import BINARY, Sessions, draft, new_engine, on_both, on_postgres, run_sql, seed
 
 from deepskills.store import StoreLimits, create_skills_router, create_store_engine
+from support import scaled
 
 LIMITS = StoreLimits(file_bytes=1_000, skill_bytes=3_000, files=5, extensions=frozenset({".md", ".py", ".bin"}))
 MAX_REQUEST = 100_000
+CLIENTS = scaled(12, 50)
+"""How many clients write and read at once."""
+
+
+@pytest.fixture
+def kind() -> str:
+    """Most answers are made before or after the database's work: SQLite will do."""
+    return "sqlite"
 
 
 def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
@@ -43,7 +52,7 @@ def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
 @contextmanager
 def serving(app: FastAPI) -> Iterator[str]:
     """Run an application on a free port of the loopback interface and give its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -57,8 +66,8 @@ def serving(app: FastAPI) -> Iterator[str]:
         thread.join()
 
 
-def make_app(sessions: Callable[[], Any]) -> FastAPI:
-    app = FastAPI()
+def make_app(sessions: Callable[[], Any], **options: Any) -> FastAPI:
+    app = FastAPI(**options)
     router = create_skills_router(sessions, current_user, limits=LIMITS, max_request_bytes=MAX_REQUEST)
     app.include_router(router, prefix="/api/v1")
     return app
@@ -68,7 +77,7 @@ class Api:
     """A client of the store, and what its answers look like."""
 
     def __init__(self, address: str) -> None:
-        self._client = httpx.Client(base_url=address, timeout=60, verify=False)
+        self._client = httpx.Client(base_url=address, timeout=180, verify=False)
 
     def __call__(self, method: str, path: str, user: str | None = "alice", **options: Any) -> httpx.Response:
         headers = {"x-user": user} if user is not None else {}
@@ -96,18 +105,36 @@ class Api:
         self._client.close()
 
 
+class SessionsOfTheTest:
+    """A session factory for a server that many tests share: each puts its own database behind it."""
+
+    sessions: Sessions
+
+    def __call__(self) -> AsyncSession:
+        return self.sessions()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, SessionsOfTheTest]]:
+    behind = SessionsOfTheTest()
+    with serving(make_app(behind)) as address:
+        yield address, behind
+
+
 @pytest.fixture
-def api(any_sessions: Sessions) -> Iterator[Api]:
-    with serving(make_app(any_sessions)) as address:
-        client = Api(address)
-        yield client
-        client.close()
+def api(server: tuple[str, SessionsOfTheTest], any_sessions: Sessions) -> Iterator[Api]:
+    address, behind = server
+    behind.sessions = any_sessions
+    client = Api(address)
+    yield client
+    client.close()
 
 
 def body(name: str = "report", **values: Any) -> dict[str, Any]:
     return {"name": name, "description": f"Does {name}.", **values}
 
 
+@on_both
 def test_every_endpoint(api: Api) -> None:
     """A skill is created, listed, read, changed and deleted, its files too."""
     files = [
@@ -138,6 +165,7 @@ def test_every_endpoint(api: Api) -> None:
     assert api.data("GET", "/skills") == []
 
 
+@on_postgres
 def test_filters(api: Api, any_sessions: Sessions) -> None:
     """A listing takes `include_public` and any number of `tags`."""
     seed(any_sessions, "alice", draft("one", tags=["a"]), draft("two", tags=["b"]))
@@ -196,6 +224,7 @@ INVALID: list[Any] = [
 ]  # fmt: skip
 
 
+@on_postgres
 def test_invalid_requests(api: Api) -> None:
     """What is invalid is 422, whatever is wrong with it, and says where."""
     for json in INVALID:
@@ -258,9 +287,10 @@ def test_the_database_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
 @contextmanager
 def connections_used_up(server: str) -> Iterator[str]:
     """Give the URL of a role that may open no connection."""
-    run_sql(server, "DROP ROLE IF EXISTS busy", "CREATE ROLE busy LOGIN CONNECTION LIMIT 0")
-    yield make_url(server).set(username="busy").render_as_string(hide_password=False)
-    run_sql(server, "DROP ROLE busy")
+    role = f"busy_{uuid4().hex[:12]}"
+    run_sql(server, f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
+    yield make_url(server).set(username=role).render_as_string(hide_password=False)
+    run_sql(server, f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize("how", ["unknown database", "too many connections", "statement timeout"])
@@ -305,6 +335,7 @@ def locked_table(url: str) -> Iterator[None]:
         thread.join()
 
 
+@on_both
 def test_tables_that_are_missing(empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
     """A database that nobody migrated is 503, and the answer names what makes the tables."""
     with serving(make_app(async_sessionmaker(new_engine(empty_url)))) as address:
@@ -421,12 +452,19 @@ def test_a_skill_md_over_http(api: Api) -> None:
     assert same == {**made, "updated_at": same["updated_at"]}
 
 
-def test_fifty_clients_at_once(url: str) -> None:
-    """Fifty clients that write and read at the same time lose nothing and fail nowhere, however slow the machine is."""
-    sessions = async_sessionmaker(create_store_engine(url, statement_timeout=120, pool_timeout=120))
+@on_both
+def test_clients_at_once(url: str) -> None:
+    """Clients that write and read at the same time lose nothing and fail nowhere, however slow the machine is."""
+    users = CLIENTS // 2
+    engine = create_store_engine(url, statement_timeout=120, pool_timeout=120)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await engine.dispose()
 
     def client(address: str, number: int) -> set[str]:
-        api, user = Api(address), f"user-{number % 25}"
+        api, user = Api(address), f"user-{number % users}"
         path = f"/skills/{api.data('POST', '/skills', user, json=body(f'skill-{number}'), code=201)['id']}"
         api.data("POST", f"{path}/files", user, json={"path": "a.md", "content": f"of {number}"}, code=201)
         api.data("PUT", path, user, json={"content": f"# {number}\n"})
@@ -438,15 +476,16 @@ def test_fifty_clients_at_once(url: str) -> None:
         api.close()
         return found | ({f"won by {user}"} if taken == 201 else set())
 
-    with serving(make_app(sessions)) as address, ThreadPoolExecutor(50) as pool:
-        seen = list(pool.map(lambda number: client(address, number), range(50)))
-        for number in range(25):
+    app = make_app(async_sessionmaker(engine), lifespan=lifespan)
+    with serving(app) as address, ThreadPoolExecutor(CLIENTS) as pool:
+        seen = list(pool.map(lambda number: client(address, number), range(CLIENTS)))
+        for number in range(users):
             api = Api(address)
             names = [skill["name"] for skill in api.data("GET", "/skills", f"user-{number}")]
-            assert names == sorted(["same", f"skill-{number}", f"skill-{number + 25}"])
+            assert names == sorted(["same", f"skill-{number}", f"skill-{number + users}"])
             api.close()
     winners = [name for found in seen for name in found if name.startswith("won by")]
-    assert sorted(winners) == sorted(f"won by user-{number}" for number in range(25))
+    assert sorted(winners) == sorted(f"won by user-{number}" for number in range(users))
 
 
 def test_two_editors(api: Api) -> None:
@@ -496,27 +535,31 @@ def test_an_update_of_nothing(api: Api) -> None:
     assert api.data("PUT", f"/skills/{made['id']}", json={}) == made
 
 
+@on_postgres
 def test_a_file_is_replaced_in_one_step(api: Api, url: str) -> None:
     """Readers beside a writer who replaces a file always find it, and raw bytes and JSON are both taken."""
     made = api.data("POST", "/skills", json=body(files=[{"path": "a b/é.md", "content": "0"}]), code=201)
-    path, done, lacking = f"/skills/{made['id']}", threading.Event(), []
+    path, lacking = f"/skills/{made['id']}", []
+    begun, done = threading.Event(), threading.Event()
 
-    def read(address: str) -> int:
-        reader, count = Api(address), 0
+    def read(address: str) -> None:
+        reader = Api(address)
         while not done.is_set():
             files = reader.data("GET", path)["files"]
-            count += 1
+            begun.set()
             if [file["path"] for file in files] != ["a b/é.md"]:
                 lacking.append(files)
         reader.close()
-        return count
 
     with ThreadPoolExecutor(1) as pool, serving(make_app(async_sessionmaker(new_engine(url)))) as address:
         reading = pool.submit(read, address)
-        for number in range(15):
-            api.data("PUT", f"{path}/files/a b/é.md", content=str(number).encode())
-        done.set()
-        assert reading.result() > 0
+        try:
+            assert begun.wait(180)
+            for number in range(15):
+                api.data("PUT", f"{path}/files/a b/é.md", content=str(number).encode())
+        finally:
+            done.set()
+        reading.result()
     assert lacking == []
     replaced = {"content": base64.b64encode(b"\xff").decode(), "encoding": "base64"}
     api.data("PUT", f"{path}/files/a b/é.md", json=replaced)
@@ -550,6 +593,7 @@ def test_a_whole_skill_is_saved(api: Api) -> None:
     assert api.data("GET", f"/skills/{made['id']}")["revision"] == wide["revision"]
 
 
+@on_postgres
 def test_versions(api: Api) -> None:
     """Who may write a skill sees its versions and their differences, page by page, and goes back to one."""
     made = api.data("POST", "/skills", json=body(content="# One\n", is_public=True), code=201)
@@ -576,6 +620,7 @@ def test_versions(api: Api) -> None:
         assert api.error("GET", f"{path}/versions{bad}", code=422)["code"] == "invalid"
 
 
+@on_postgres
 def test_searches(api: Api, any_sessions: Sessions) -> None:
     """A listing takes a name in any case, all or any of several tags, and words to search for."""
     seed(any_sessions, "alice", draft("invoices", description="Summarize invoices.", tags=["a", "b"]))
@@ -591,6 +636,7 @@ def test_searches(api: Api, any_sessions: Sessions) -> None:
     assert names("q=zebra") == []
 
 
+@on_postgres
 def test_tags_of_the_frontmatter(api: Api) -> None:
     """Tags in the frontmatter count for a skill that is created as for one that is changed, unless others are given."""
     head = "---\nname: report\ndescription: Does report.\nmetadata:\n  tags: One, Two\n---\n"
@@ -599,6 +645,7 @@ def test_tags_of_the_frontmatter(api: Api) -> None:
     assert api.data("GET", "/skills?tags=two")[0]["id"] == made["id"]
 
 
+@on_postgres
 def test_a_hidden_file_is_not_told_from_none(api: Api, any_sessions: Sessions) -> None:
     """The answers about a file of a private skill and about no file are the same but for the id."""
     (skill,) = seed(any_sessions, "bob", draft("private", files=[{"path": "a.md", "content": "x"}]))

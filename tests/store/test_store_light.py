@@ -1,16 +1,30 @@
 """Agents on the adapter: light runs, changes seen at the next run, pinned versions, groups, approval, use."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from store_support import Sessions, draft, draft_with_files, new_engine, seed, service_on, with_service
+from store_support import (
+    Sessions,
+    draft,
+    draft_with_files,
+    new_engine,
+    on_postgres,
+    on_sqlite,
+    seed,
+    service_on,
+    with_service,
+)
 
 from deepskills import SkillSummary, read_skill
 from deepskills._catalog import discovery
@@ -23,11 +37,22 @@ from deepskills.store import (
     migrations,
 )
 from deepskills.store import _overview as overview
+from deepskills.store import _usage as usage
 from deepskills.store._listings import Filter
 from deepskills.store._view import View
 from support import MODES, Conversation, Mode, load
 
-pytestmark = pytest.mark.parametrize("mode", MODES)
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    found: Mode = request.param
+    return found
+
+
+@pytest.fixture
+def kind(mode: Mode) -> str:
+    """Run each mode on one database; `test_store_adapter.py` has the other pairs."""
+    return {"sync": "postgres", "async": "sqlite"}[mode]
 
 
 def names(state: dict[str, Any]) -> list[str]:
@@ -273,7 +298,29 @@ def test_usage_is_counted(mode: Mode, any_sessions: Sessions) -> None:
     assert [(count.type, count.trigger, count.count) for count in found] == [("skill.loaded", "model", 1)]
 
 
-def test_what_is_known_is_known_of_one_database(mode: Mode, any_sessions: Sessions, tmp_path: Any) -> None:
+@on_sqlite
+def test_usage_that_is_being_written(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush also waits for what is being written at that moment."""
+    monkeypatch.setattr(usage, "PAUSE_SECONDS", 0)
+    sessions = async_sessionmaker(new_engine(url, statement_timeout=120))
+    (mine,) = seed(sessions, "alice", draft("mine"))
+    adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=sessions, record_usage=True)
+    other_writer = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    other_writer.execute("BEGIN IMMEDIATE")
+    Conversation("sync", adapter).call(load("mine"))
+    while adapter._recorder._waiting:  # noqa: SLF001 - until the background has taken the event
+        time.sleep(0.01)
+    flush = threading.Thread(target=adapter.flush_usage)
+    flush.start()
+    flush.join(0.3)
+    is_waiting = flush.is_alive()
+    other_writer.close()
+    flush.join(120)
+    found = with_service(sessions, lambda service: service.usage(mine.id, None, "alice"))
+    assert (is_waiting, [count.count for count in found]) == (True, [1])
+
+
+def test_what_is_known_is_known_of_one_database(mode: Mode, tmp_path: Path) -> None:
     """A session factory that leads each tenant to a database of its own never shows one tenant's skills to another."""
     urls = [f"sqlite:///{tmp_path}/{name}.db" for name in ("a", "b")]
     tenants = [async_sessionmaker(new_engine(url)) for url in urls]
@@ -290,7 +337,6 @@ def test_what_is_known_is_known_of_one_database(mode: Mode, any_sessions: Sessio
         current.append(tenants[number])
         talk.say("ok")
         assert names(talk.state) == [f"of-{number}"]
-    assert any_sessions
 
 
 def test_files_are_parsed_once_for_all_users(
@@ -325,8 +371,8 @@ from langchain_core.messages import HumanMessage
 from deepskills.store import DatabaseSkillAdapter, create_store_engine, SkillService, SkillCreate, migrations
 from deepskills.testing import ScriptedChatModel, call_tools
 
-async def main():
-    engine = create_store_engine(sys.argv[1])
+async def main(url):
+    engine = create_store_engine(url)
     await migrations.upgrade(engine)
     sessions = async_sessionmaker(engine)
     async with sessions() as session:
@@ -339,25 +385,25 @@ async def main():
 
     given = {"messages": [HumanMessage("go")]}
     for _ in range(2):
-        work = [agent().ainvoke(given) for _ in range(3)] + [asyncio.to_thread(agent().invoke, given) for _ in range(3)]
+        work = [agent().ainvoke(given) for _ in range(2)] + [asyncio.to_thread(agent().invoke, given) for _ in range(2)]
         for result in await asyncio.gather(*work):
             assert any("# mine" in str(m.content) for m in result["messages"]), result
     await engine.dispose()
-    print("fine")
 
-asyncio.run(main())
+for url in sys.argv[1:]:
+    asyncio.run(main(url))
+    print("fine", flush=True)
 """
 
 
-def test_invoke_and_ainvoke_on_one_engine(mode: Mode, empty_url: str, kind: str) -> None:
+@on_postgres
+def test_invoke_and_ainvoke_on_one_engine(empty_url: str, tmp_path: Path) -> None:
     """Sync and async runs at the same time share one pooled engine, also one in memory, and the process survives."""
-    if mode == "async":
-        return
-    for url in [empty_url, *(["sqlite://"] if kind == "sqlite" else [])]:
-        done = subprocess.run(
-            [sys.executable, "-c", BOTH_WAYS, url], capture_output=True, text=True, timeout=120, check=False
-        )
-        assert (done.stdout.strip(), done.returncode) == ("fine", 0), done.stderr
+    urls = [empty_url, f"sqlite:///{tmp_path / 'store.db'}", "sqlite://"]
+    done = subprocess.run(
+        [sys.executable, "-c", BOTH_WAYS, *urls], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.stdout.split(), done.returncode) == (["fine"] * len(urls), 0), done.stderr
 
 
 def test_a_pooled_engine_of_the_applications_own(mode: Mode, url: str, any_sessions: Sessions) -> None:

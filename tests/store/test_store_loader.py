@@ -22,7 +22,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langgraph.store.memory import InMemoryStore
 from sqlalchemy import update
-from store_support import BINARY, Sessions, draft_with_files, seed, service_on
+from store_support import BINARY, Sessions, draft_with_files, on_postgres, seed, service_on
 
 from deepskills.store import Skill, SkillFile, SkillFileCreate, SkillSandboxLoader, SkillUpdate
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -125,11 +125,20 @@ def files_below(root: Path) -> list[str]:
     return [path.name for path in root.rglob("*") if path.is_file()]
 
 
-BACKENDS = ["filesystem", "shell", "store", "state"]
+@pytest.fixture
+def kind() -> str:
+    """The loader reads through the service, which is tested on every database: SQLite will do."""
+    return "sqlite"
+
+
+on_each_backend = pytest.mark.parametrize(
+    ("kind_of_backend", "kind"),
+    [("filesystem", "sqlite"), ("shell", "postgres"), ("store", "sqlite"), ("state", "postgres")],
+)
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("kind_of_backend", BACKENDS)
+@on_each_backend
 async def test_a_directory_holds_exactly_the_skill(sessions: Sessions, kind_of_backend: str, tmp_path: Path) -> None:
     """The first load writes all; the second nothing; after a change only that is written, and stale files go."""
     backend = make_backend(kind_of_backend, tmp_path)
@@ -191,24 +200,29 @@ async def test_other_skills_stay(sessions: Sessions, tmp_path: Path) -> None:
     assert present["/workspace/data.csv"] == b"data"
 
 
+HOSTILE = ["../../../evil.sh", "/etc/evil", "a/../../evil", "..\\evil", "%2e%2e/evil", "SKILL.md"]
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    "hostile", ["../../../evil.sh", "/etc/evil", "a/../../evil", "..\\evil", "%2e%2e/evil", "SKILL.md"]
-)
-async def test_names_that_leave_the_skill(sessions: Sessions, hostile: str, tmp_path: Path) -> None:
+async def test_names_that_leave_the_skill(sessions: Sessions, tmp_path: Path) -> None:
     """A hostile path or name that others wrote into the tables is refused, and nothing of that skill is written."""
     backend = make_backend("filesystem", tmp_path / "sandbox")
     async with service_on(sessions) as service:
-        bad = await service.create_skill(draft_with_files("bad", {"scripts/a": "x"}), "alice")
+        bad = [
+            await service.create_skill(draft_with_files(f"bad-{number}", {"scripts/a": "x"}), "alice")
+            for number in range(len(HOSTILE))
+        ]
         named = await service.create_skill(draft_with_files("named", {"scripts/a": "x"}), "alice")
         good = await service.create_skill(draft_with_files("good", {"scripts/a": "x"}), "alice")
         async with sessions() as session:
-            await session.execute(update(SkillFile).where(SkillFile.skill_id == bad.id).values(path=hostile))
+            for skill, hostile in zip(bad, HOSTILE, strict=True):
+                await session.execute(update(SkillFile).where(SkillFile.skill_id == skill.id).values(path=hostile))
             await session.execute(update(Skill).where(Skill.id == named.id).values(name="../../evil"))
             await session.commit()
         loader = SkillSandboxLoader(service)
-        loaded = await loader.load_skills_to_sandbox([bad.id, named.id, good.id], backend, "alice")
-    assert loaded == {bad.id: False, named.id: False, good.id: True}
+        ids = [skill.id for skill in (*bad, named, good)]
+        loaded = await loader.load_skills_to_sandbox(ids, backend, "alice")
+    assert loaded == {**dict.fromkeys(ids, False), good.id: True}
     assert not [path for path in files_below(tmp_path) if "evil" in path]
     assert sorted(backend.writes) == [f"{ROOT}/good/SKILL.md", f"{ROOT}/good/scripts/a"]
 
@@ -240,29 +254,33 @@ class Broken(FilesystemBackend):
         return DeleteResult(error=f"{file_path}: permission denied")
 
 
+WAYS_TO_FAIL = ["ls-raises", "ls-error", "upload-raises", "upload-error", "no-delete", "delete-error"]
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize("how", ["ls-raises", "ls-error", "upload-raises", "upload-error", "no-delete", "delete-error"])
-async def test_one_of_ten_fails(sessions: Sessions, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_of_ten_fails(sessions: Sessions, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One failing skill costs only itself; the answer and one log line say which."""
-    if "delete" in how:
-        stale = tmp_path / "workspace/skills/skill-5/stale.md"
-        stale.parent.mkdir(parents=True)
-        stale.write_text("stale")
     async with service_on(sessions) as service:
         skills = [
             await service.create_skill(draft_with_files(f"skill-{number}", {"assets/a": "x"}), "alice")
             for number in range(10)
         ]
-        with caplog.at_level(logging.ERROR, "deepskills"):
-            loaded = await SkillSandboxLoader(service).load_skills_to_sandbox(
-                [skill.id for skill in skills], Broken(tmp_path, how), "alice"
-            )
-    assert loaded == {skill.id: skill.name != "skill-5" for skill in skills}
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert str(skills[5].id) in caplog.text
-    for skill in skills:
-        if skill.name != "skill-5":
-            assert (tmp_path / "workspace/skills" / skill.name / "assets/a").read_text() == "x"
+        for how in WAYS_TO_FAIL:
+            place = tmp_path / how / "workspace/skills"
+            if "delete" in how:
+                (place / "skill-5").mkdir(parents=True)
+                (place / "skill-5/stale.md").write_text("stale")
+            caplog.clear()
+            with caplog.at_level(logging.ERROR, "deepskills"):
+                loaded = await SkillSandboxLoader(service).load_skills_to_sandbox(
+                    [skill.id for skill in skills], Broken(tmp_path / how, how), "alice"
+                )
+            assert loaded == {skill.id: skill.name != "skill-5" for skill in skills}, how
+            assert [record.levelname for record in caplog.records] == ["ERROR"], how
+            assert str(skills[5].id) in caplog.text, how
+            for skill in skills:
+                if skill.name != "skill-5":
+                    assert (place / skill.name / "assets/a").read_text() == "x", how
 
 
 class Full(FilesystemBackend):
@@ -289,6 +307,7 @@ async def test_no_skill_before_its_files(sessions: Sessions, tmp_path: Path) -> 
 
 
 @pytest.mark.anyio
+@on_postgres
 async def test_only_what_the_user_may_see(sessions: Sessions, tmp_path: Path) -> None:
     """A skill that the user may not see, or that never was, is not loaded."""
     backend = make_backend("filesystem", tmp_path)
@@ -306,18 +325,19 @@ async def test_only_what_the_user_may_see(sessions: Sessions, tmp_path: Path) ->
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("kept", ["references/v1..v2.md", "..notes/a.md", "a...b"])
-async def test_names_that_hold_two_dots(sessions: Sessions, kept: str, tmp_path: Path) -> None:
+async def test_names_that_hold_two_dots(sessions: Sessions, tmp_path: Path) -> None:
     """A path that the tables have, and of which no step is `..`, leads nowhere else and is loaded."""
     backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=False)
     async with service_on(sessions) as service:
         skill = await service.create_skill(draft_with_files("report", {"scripts/a": "x"}), "alice")
-        async with sessions() as session:
-            await session.execute(update(SkillFile).values(path=kept))
-            await session.commit()
-        loader = SkillSandboxLoader(service, root=str(tmp_path))
-        assert await loader.load_skill_to_sandbox(skill.id, backend, "alice")
-    assert (tmp_path / "report" / kept).read_text() == "x"
+        for kept in ("references/v1..v2.md", "..notes/a.md", "a...b"):
+            async with sessions() as session:
+                await session.execute(update(SkillFile).values(path=kept))
+                await session.commit()
+            root = tmp_path / kept.replace("/", "-")
+            loader = SkillSandboxLoader(service, root=str(root))
+            assert await loader.load_skill_to_sandbox(skill.id, backend, "alice"), kept
+            assert (root / "report" / kept).read_text() == "x", kept
 
 
 @pytest.mark.anyio

@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from store_support import create_database, drop_database, new_engine
+from store_support import create_database, drop_database, new_engine, on_postgres
 
 from deepskills import SkillsError
 from deepskills.store import Base, SkillCreate, SkillService, SkillUpdate, migrations
@@ -113,6 +113,12 @@ async def test_many_databases_at_once(tmp_path: Path, empty_url: str) -> None:
     assert [await migrations.current_revision(url) for url in urls] == [HEAD] * 6
 
 
+WAITERS = """
+SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
+WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted
+"""
+
+
 def test_processes_take_turns(postgres_server: str) -> None:
     """On PostgreSQL a process waits while another migrates the same database."""
     url = create_database(postgres_server)
@@ -121,9 +127,13 @@ def test_processes_take_turns(postgres_server: str) -> None:
         async with new_engine(url).connect() as other_process:
             await other_process.execute(text("SELECT pg_advisory_lock(:key)"), {"key": migrations.POSTGRES_LOCK})
             waiting = asyncio.create_task(migrations.upgrade(new_engine(url)))
-            _, pending = await asyncio.wait([waiting], timeout=1)
+            async with asyncio.timeout(180):
+                while not await other_process.scalar(text(WAITERS)):
+                    assert not waiting.done()
+                    await asyncio.sleep(0.01)
+            _, pending = await asyncio.wait([waiting], timeout=0.1)
             assert pending == {waiting}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await waiting
         assert await migrations.current_revision(url) == HEAD
 
@@ -226,21 +236,31 @@ async def test_what_an_earlier_release_left_half_done(tmp_path: Path) -> None:
 
 
 STARTS = """
-import asyncio, sys
+import asyncio, os, sys
 from deepskills.store import migrations
-asyncio.run(asyncio.wait_for(migrations.upgrade(sys.argv[1]), 200))
+
+def start(url):
+    child = os.fork()
+    if child == 0:
+        asyncio.run(asyncio.wait_for(migrations.upgrade(url), 200))
+        sys.exit()
+    return child
+
+for child in [start(url) for url in sys.argv[1:] for _ in range(3)]:
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_any_number_of_starts(empty_url: str) -> None:
+@on_postgres
+def test_any_number_of_starts(empty_url: str, tmp_path: Path) -> None:
     """Processes that start at the same time on an empty database all find it migrated, none fails."""
-    started = [
-        subprocess.Popen([sys.executable, "-c", STARTS, empty_url], stderr=subprocess.PIPE, text=True) for _ in range(3)
-    ]
-    failures = [error for process in started if (error := process.communicate(timeout=300)[1])]
-    assert failures == []
-    assert [process.returncode for process in started] == [0] * 3
-    assert asyncio.run(migrations.current_revision(empty_url)) == HEAD
+    urls = [empty_url, f"sqlite:///{tmp_path / 'store.db'}"]
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS, *urls], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.split() == ["0"] * 6, done.stderr
+    for url in urls:
+        assert asyncio.run(migrations.current_revision(url)) == HEAD
 
 
 @pytest.mark.anyio

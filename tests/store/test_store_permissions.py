@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 from store_support import Sessions, draft_with_files, service_on
 
-from deepskills import SkillNotFoundError
+from deepskills import SkillNotFoundError, SkillsError
 from deepskills.store import (
     Skill,
     SkillAuthenticationError,
@@ -21,6 +21,7 @@ from deepskills.store import (
 pytestmark = pytest.mark.anyio
 
 Kind = Literal["private", "public", "system"]
+KINDS: tuple[Kind, ...] = ("private", "public", "system")
 OWNER, OTHER = "alice", "bob"
 
 USERS: dict[str, tuple[str | None, bool]] = {
@@ -90,48 +91,57 @@ async def make(service: SkillService, kind: Kind) -> Skill:
     return await service.create_skill(data, OWNER, system=kind == "system")
 
 
+async def refusal_of(work: Awaitable[object]) -> type[Exception] | None:
+    """Return the kind of error that refuses a piece of work, or `OK`."""
+    try:
+        await work
+    except SkillsError as error:
+        return type(error)
+    return OK
+
+
 async def snapshot(service: SkillService, skill: Skill) -> object:
     """Return all of a skill that a writer could have changed."""
     found = await service.get_skill(skill.id, OWNER)
     return found.description, found.is_public, found.updated_at, [(file.id, file.path) for file in found.files]
 
 
-@pytest.mark.parametrize("operation", READING)
-async def test_reading(sessions: Sessions, operation: str) -> None:
+async def test_reading(sessions: Sessions) -> None:
     """What one may see is read by every operation, and what one may not does not exist for them."""
     async with service_on(sessions) as service:
-        for (who, kind), error in READS.items():
-            skill = await make(service, kind)
-            read = READING[operation](service, skill, USERS[who][0])
-            if error is None:
-                assert await read, (who, kind)
-            else:
-                with pytest.raises(error):
-                    await read
-            await service.delete_skill(skill.id, OWNER, system=kind == "system")
+        skills = {kind: await make(service, kind) for kind in KINDS}
+        for operation, read in READING.items():
+            for (who, kind), expected in READS.items():
+                work = read(service, skills[kind], USERS[who][0])
+                if expected is OK:
+                    assert await work, (operation, who, kind)
+                else:
+                    assert await refusal_of(work) is expected, (operation, who, kind)
 
 
-@pytest.mark.parametrize("operation", WRITING)
-async def test_writing(sessions: Sessions, operation: str) -> None:
+async def test_writing(sessions: Sessions) -> None:
     """Writing is the owner's; whoever is refused has changed nothing."""
     async with service_on(sessions) as service:
-        for (who, kind), error in (REMOVES if operation == "delete" else WRITES).items():
-            skill = await make(service, kind)
-            user, system = USERS[who]
-            before = await snapshot(service, skill)
-            write = WRITING[operation](service, skill, user, system)
-            if error is None:
-                await write
-            else:
-                with pytest.raises(error):
-                    await write
-                assert await snapshot(service, skill) == before, (who, kind)
-            if error is not None or operation != "delete":
+        for operation, write in WRITING.items():
+            cases = REMOVES if operation == "delete" else WRITES
+            skills = {kind: await make(service, kind) for kind in KINDS}
+            for (who, kind), expected in cases.items():
+                if expected is not OK:
+                    before = await snapshot(service, skills[kind])
+                    refusal = await refusal_of(write(service, skills[kind], *USERS[who]))
+                    assert refusal is expected, (operation, who, kind)
+                    assert await snapshot(service, skills[kind]) == before, (operation, who, kind)
+            for kind, skill in skills.items():
                 await service.delete_skill(skill.id, OWNER, system=kind == "system")
+            for (who, kind), expected in cases.items():
+                if expected is OK:
+                    skill = await make(service, kind)
+                    assert await refusal_of(write(service, skill, *USERS[who])) is OK, (operation, who, kind)
+                    if operation != "delete":
+                        await service.delete_skill(skill.id, OWNER, system=kind == "system")
 
 
-@pytest.mark.parametrize("operation", WRITING)
-async def test_what_is_hidden_answers_as_what_is_not_there(sessions: Sessions, operation: str) -> None:
+async def test_what_is_hidden_answers_as_what_is_not_there(sessions: Sessions) -> None:
     """A private skill of another and one that never was give the same error in the same words."""
 
     def words(error: BaseException, skill: Skill) -> str:
@@ -140,11 +150,12 @@ async def test_what_is_hidden_answers_as_what_is_not_there(sessions: Sessions, o
     async with service_on(sessions) as service:
         hidden = await make(service, "private")
         absent = Skill(id=uuid4(), name="absent", files=[SkillFile(id=uuid4(), path="assets/old", content="x")])
-        with pytest.raises(SkillNotFoundError) as of_hidden:
-            await WRITING[operation](service, hidden, *USERS["other"])
-        with pytest.raises(SkillNotFoundError) as of_absent:
-            await WRITING[operation](service, absent, *USERS["other"])
-    assert words(of_hidden.value, hidden) == words(of_absent.value, absent)
+        for operation, write in WRITING.items():
+            with pytest.raises(SkillNotFoundError) as of_hidden:
+                await write(service, hidden, *USERS["other"])
+            with pytest.raises(SkillNotFoundError) as of_absent:
+                await write(service, absent, *USERS["other"])
+            assert words(of_hidden.value, hidden) == words(of_absent.value, absent), operation
 
 
 LISTINGS: list[tuple[str | None, bool, set[str]]] = [
@@ -159,22 +170,23 @@ LISTINGS: list[tuple[str | None, bool, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("user", "include_public", "expected"), LISTINGS)
-async def test_listing(sessions: Sessions, user: str | None, include_public: bool, expected: set[str]) -> None:  # noqa: FBT001 - a table
+async def test_listing(sessions: Sessions) -> None:
     """A listing shows what one may see and nothing else, filtered by tags or by ids or not."""
     async with service_on(sessions) as service:
-        kinds: tuple[Kind, ...] = ("private", "public", "system")
-        for kind in kinds:
+        for kind in KINDS:
             await make(service, kind)
         for name, is_public in (("bobs-private", False), ("bobs-public", True)):
             await service.create_skill(draft_with_files(name, {}, is_public=is_public, tags=["t"]), OTHER)
         everything = await service.list_skills(OWNER) + await service.list_skills(OTHER)
         ids = {skill.id for skill in everything}
-        listed = await service.list_skills(user, include_public)
-        assert {skill.name for skill in listed} == expected
-        assert {skill.name for skill in await service.list_skills(user, include_public, skill_ids=ids)} == expected
-        tagged = await service.list_skills(user, include_public, ["t"])
-        assert {skill.name for skill in tagged} == {name for name in expected if name.startswith("bobs")}
+        for user, include_public, expected in LISTINGS:
+            case = (user, include_public)
+            listed = await service.list_skills(user, include_public)
+            assert {skill.name for skill in listed} == expected, case
+            chosen = await service.list_skills(user, include_public, skill_ids=ids)
+            assert {skill.name for skill in chosen} == expected, case
+            tagged = await service.list_skills(user, include_public, ["t"])
+            assert {skill.name for skill in tagged} == {name for name in expected if name.startswith("bobs")}, case
 
 
 async def test_creating(sessions: Sessions) -> None:

@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import DeleteResult, FileDownloadResponse, FileUploadResponse
-from store_support import Sessions, draft, draft_with_files, service_on
-from test_store_loader import MARKER, ROOT, in_graph, make_backend, tree
+from store_support import Sessions, draft, draft_with_files, on_both, on_postgres, service_on
+from test_store_loader import MARKER, ROOT, in_graph, make_backend, on_each_backend, tree
 
 from deepskills.store import SkillSandboxLoader, SkillUpdate
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def kind() -> str:
+    """The loader reads through the service, which is tested on every database: SQLite will do."""
+    return "sqlite"
 
 
 def disk(root: Path) -> dict[str, str]:
@@ -63,6 +69,7 @@ async def test_nothing_goes_through_a_link(sessions: Sessions, tmp_path: Path, v
         assert disk(tmp_path / "root/moved") == before
 
 
+@on_postgres
 async def test_directories_of_others(sessions: Sessions, tmp_path: Path) -> None:
     """What the loader did not make is neither written to nor removed, a copy of its own directories included."""
     backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
@@ -138,6 +145,7 @@ async def test_what_is_in_doubt_stays(sessions: Sessions, tmp_path: Path, caplog
         assert (place / "directory" / MARKER).is_dir()
 
 
+@on_postgres
 async def test_a_marker_that_is_half_written(sessions: Sessions, tmp_path: Path) -> None:
     """A loader that stopped while it wrote a marker leaves a directory that the next one brings up to date."""
     backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
@@ -158,7 +166,7 @@ async def test_a_marker_that_is_half_written(sessions: Sessions, tmp_path: Path)
         assert list(place.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind_of_backend", ["filesystem", "shell", "store", "state"])
+@on_each_backend
 async def test_exactly_what_one_may_see(sessions: Sessions, kind_of_backend: str, tmp_path: Path) -> None:
     """Revoked, renamed and deleted skills go; new ones come; of one name the user's own is there."""
     backend = make_backend(kind_of_backend, tmp_path)
@@ -280,6 +288,7 @@ class Slow(FilesystemBackend):
         return self.delete(file_path)
 
 
+@on_both
 async def test_two_loaders_at_once(sessions: Sessions, tmp_path: Path) -> None:
     """Two loaders that know different revisions leave the newest one, whole, and say the truth about it."""
     async with service_on(sessions) as service, service_on(sessions) as other, service_on(sessions) as editor:
@@ -309,6 +318,7 @@ async def test_two_loaders_at_once(sessions: Sessions, tmp_path: Path) -> None:
         assert wrong == []
 
 
+@on_both
 async def test_beside_a_writer(sessions: Sessions, tmp_path: Path) -> None:
     """A load beside edits and a delete leaves one version whole, or no skill; never one without its files."""
     versions = [{f"{version}.md": version, "b.md": version} for version in ("one", "two")]

@@ -33,6 +33,7 @@ class UsageRecorder(SkillExtension):
         self._lock = threading.Lock()
         self._waiting: list[tuple[AsyncSession, str | None, Event]] = []
         self._is_writing = False
+        self._underway: set[asyncio.Task[None]] = set()
 
     def __deepcopy__(self, memo: dict[int, object]) -> "UsageRecorder":
         """Return one for the same store: waiting events are written once."""
@@ -64,8 +65,17 @@ class UsageRecorder(SkillExtension):
         await self._write()
 
     async def _write(self) -> None:
+        """Write what waits, and wait for what others are writing."""
         with self._lock:
             entries, self._waiting = self._waiting, []
+        task = asyncio.create_task(self._write_entries(entries))
+        self._underway.add(task)
+        task.add_done_callback(self._underway.discard)
+        loop = asyncio.get_running_loop()
+        # After a fork, tasks of the parent's event loop never end here.
+        await asyncio.wait([task for task in self._underway if task.get_loop() is loop])
+
+    async def _write_entries(self, entries: list[tuple[AsyncSession, str | None, Event]]) -> None:
         batches: dict[tuple[int, str | None], tuple[AsyncSession, list[Event]]] = {}
         for session, owner, event in entries:
             key = (id(session.sync_session.bind or session), owner)
