@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import event, func, insert, select, text
-from store_support import Sessions, draft, draft_with_files, service_on
+from store_support import Sessions, draft, draft_with_files, on_postgres, service_on
 
 from deepskills import SkillFormatError, SkillNotFoundError
 from deepskills.store import Skill, SkillFileCreate, SkillService, SkillUpdate
@@ -271,6 +271,23 @@ async def test_queries_have_their_indexes(sessions: Sessions, kind: str) -> None
                     offenders.append((what, str(rows)))
         assert offenders == []
         await asyncio.sleep(0)
+
+
+@on_postgres
+async def test_a_search_works_out_no_words_again(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL searches and ranks words as they were written, and never goes by the index of deleted skills."""
+    monkeypatch.setattr(reading, "MAX_RANKED", 100)
+    await fill(sessions, 3_000, words="common")
+    async with service_on(sessions) as service:
+        with statements(sessions) as seen:
+            assert len(await service.list_skills("alice", q="common", limit=20)) == 20
+    [search] = [statement for statement in seen if "@@" in statement]
+    assert "to_tsvector" not in search
+    async with sessions() as session:
+        # Before statistics are taken, that index would look like a short way to the skills that were not deleted.
+        live = "EXPLAIN SELECT id FROM deepskills_skills WHERE deleted_at IS NULL AND is_hidden IS false"
+        plan = " ".join((await session.scalars(text(live))).all())
+    assert "ix_deepskills_skills_deleted_at" not in plan
 
 
 async def test_numbers_and_filters_without_measure(sessions: Sessions) -> None:
