@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBackend, StateBackend, StoreBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
@@ -164,7 +165,6 @@ PLACES: dict[str, Callable[[Path], Place]] = {
 }
 
 
-@both_modes
 @pytest.mark.parametrize("kind", PLACES)
 def test_layered_sources_load_from_every_backend(
     mode: Mode, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -209,7 +209,6 @@ def test_discovery_is_one_round_of_listings_and_one_batch(mode: Mode, tmp_path: 
     assert sorted(backend.calls) == ["ls /s0", "ls /s1", "ls /s2", "ls /s3", "ls /s4", "read 50"]
 
 
-@both_modes
 @pytest.mark.parametrize(
     ("source", "max_depth", "names"),
     [
@@ -232,7 +231,6 @@ def test_skills_are_found_as_deep_as_allowed(
     assert sorted(shown(chat.say())) == names
 
 
-@both_modes
 @pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "real-paths"])
 @pytest.mark.parametrize("target", ["pool/linked", "linked-at-the-top"])
 def test_a_skill_directory_may_be_a_link(mode: Mode, *, virtual: bool, target: str, tmp_path: Path) -> None:
@@ -297,7 +295,6 @@ def test_a_partial_listing_is_used(mode: Mode, tmp_path: Path) -> None:
     assert chat.problems == [("/base", "source-incomplete", "error")]
 
 
-@both_modes
 @pytest.mark.parametrize("virtual", [True, False])
 def test_a_directory_whose_name_is_not_utf_8_costs_no_other(mode: Mode, *, virtual: bool, tmp_path: Path) -> None:
     """Its skill is reported, not listed, and the state can be stored; the others load and stay loaded."""
@@ -383,7 +380,6 @@ def test_files_in_graph_state_are_read_from_every_thread(mode: Mode, seconds: fl
 # Strict.
 
 
-@both_modes
 @pytest.mark.parametrize("kind", BAD_SOURCES)
 def test_strict_raises_on_an_error_and_only_then(mode: Mode, kind: str, tmp_path: Path) -> None:
     """`strict=True` turns an error about a source into `SkillsError`; a warning is none."""
@@ -457,7 +453,6 @@ def by_store(root: Path) -> SkillsMiddleware[Any, Any]:
     return SkillsMiddleware(backend=backend, sources=[("/skills", "Own")])
 
 
-@both_modes
 @pytest.mark.parametrize("make", [by_sources, by_backend, by_store])
 def test_two_users_of_one_agent_see_their_own_skills(
     mode: Mode, make: Callable[[Path], SkillsMiddleware[Any, Any]], tmp_path: Path
@@ -478,7 +473,6 @@ def test_two_users_of_one_agent_see_their_own_skills(
     assert "Bob's secret" not in "".join(message.text for message in ann["messages"])
 
 
-@both_modes
 @pytest.mark.parametrize("make", [by_sources, by_backend])
 def test_another_user_who_resumes_a_thread_sees_their_own_skills(
     mode: Mode, make: Callable[[Path], SkillsMiddleware[Any, Any]], tmp_path: Path
@@ -693,7 +687,6 @@ def test_a_thread_is_searched_once(mode: Mode, kind: str, tmp_path: Path) -> Non
     assert len(shown(first.system)) == 3
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["input", "state"])
 def test_none_for_the_catalog_asks_again(mode: Mode, how: str, tmp_path: Path) -> None:
     """`skills_metadata=None`, in the input or in state, has skills discovered again; loaded ones stay loaded."""
@@ -760,7 +753,6 @@ def test_an_unchanged_catalog_is_not_written_again(mode: Mode, tmp_path: Path) -
     assert chat.versions()["skills_metadata"] != before["skills_metadata"]
 
 
-@both_modes
 @pytest.mark.parametrize("refresh", ["run", "thread"])
 @pytest.mark.parametrize("kind", [name for name, (_, _, severity) in BAD_SOURCES.items() if severity == "error"])
 def test_a_source_that_is_down_keeps_its_entries_and_is_tried_again(
@@ -794,7 +786,6 @@ def test_a_source_that_is_down_keeps_its_entries_and_is_tried_again(
 FORGED = [{"name": "evil", "path": "/base/evil/SKILL.md"}]
 
 
-@both_modes
 @pytest.mark.parametrize("refresh", ["thread", "run"])
 @pytest.mark.parametrize("given", [None, FORGED, "nonsense"], ids=["none", "forged", "nonsense"])
 def test_asking_again_while_a_source_is_down_takes_nothing_away(
@@ -844,7 +835,6 @@ class Down(FilesystemBackend):
         return LsResult(error="permission denied") if self.is_down else super().ls(path)
 
 
-@both_modes
 @pytest.mark.parametrize("kind", ["absolute", "relative"])
 def test_a_source_that_is_down_when_another_process_goes_on_keeps_its_entries(
     mode: Mode, kind: str, tmp_path: Path
@@ -866,7 +856,6 @@ def test_a_source_that_is_down_when_another_process_goes_on_keeps_its_entries(
     assert later.problems == [(sources[kind], "source-failed", "error")]
 
 
-@both_modes
 @pytest.mark.parametrize("source", ["skills", "./skills"])
 def test_a_relative_source_on_a_virtual_backend_is_kept_by_another_process_too(
     mode: Mode, source: str, tmp_path: Path
@@ -918,7 +907,6 @@ class Linked(BackendProtocol):
         return [FileDownloadResponse(path, text.format(path.split("/")[2]).encode()) for path in paths]
 
 
-@both_modes
 @pytest.mark.parametrize("refresh", ["thread", "run"])
 def test_a_later_run_is_cheap_however_many_links_there_are(mode: Mode, refresh: Any) -> None:
     """A thread that knows thousands of linked skills looks at each of them once, not at each pair."""
@@ -968,7 +956,6 @@ def deleted(root: Path) -> None:
     shutil.rmtree(root / "s/gone")
 
 
-@both_modes
 @pytest.mark.parametrize("change", [moved, deleted])
 def test_a_loaded_skill_that_is_gone_is_unloaded_and_the_model_told(
     mode: Mode, change: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -1055,7 +1042,6 @@ def forged(name: str, path: str) -> SkillMetadata:
     )
 
 
-@both_modes
 @pytest.mark.parametrize("when", ["first-run", "later-run"])
 @pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "real-paths"])
 def test_a_catalog_from_the_caller_is_replaced_by_discovery(
@@ -1087,7 +1073,6 @@ def test_a_catalog_from_the_caller_is_replaced_by_discovery(
     assert "TOP SECRET" not in everything
 
 
-@both_modes
 @pytest.mark.parametrize("when", ["first-run", "later-run"])
 def test_a_catalog_from_the_caller_about_true_files_is_replaced_too(mode: Mode, when: str, tmp_path: Path) -> None:
     """Words that a caller puts into the mouth of a skill that does exist are not shown."""

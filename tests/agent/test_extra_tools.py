@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBackend, StateBackend, StoreBackend
 from deepagents.middleware.filesystem import FilesystemMiddleware
@@ -383,7 +384,6 @@ def check_refusals(messages: Sequence[ToolMessage], paths: Sequence[str]) -> Non
         assert message.text.encode(), path
 
 
-@both_modes
 @pytest.mark.parametrize("kind", ["real", "virtual", "composite"])
 def test_hostile_paths_are_refused(mode: Mode, tmp_path: Path, kind: str) -> None:
     """No path that the model may think of reads a file outside; each is answered with a refusal."""
@@ -589,7 +589,6 @@ def test_listings_that_are_not_whole_say_so(mode: Mode, tmp_path: Path) -> None:
 # A whole job.
 
 
-@both_modes
 @pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "real"])
 def test_a_whole_job_without_file_tools(mode: Mode, tmp_path: Path, *, virtual: bool) -> None:
     """An agent without file tools finds a skill, loads it, lists and reads its files, and gets a script that runs."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend, LocalShellBackend
 from deepagents.backends.protocol import BackendProtocol
@@ -305,7 +306,6 @@ def test_names_in_any_unicode_form(mode: Mode, tmp_path: Path) -> None:
 # Calls of one turn.
 
 
-@both_modes
 @pytest.mark.parametrize("ids", [("same", "same", "same"), ("", "", ""), ("same", "other", "same")])
 def test_budgets_hold_whatever_the_ids_of_calls(mode: Mode, ids: tuple[str, ...], tmp_path: Path) -> None:
     """Equal or empty ids of calls in one turn hide no call from another: budgets are not overshot."""

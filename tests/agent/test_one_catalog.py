@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NotRequired
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -142,7 +143,6 @@ def test_a_forged_copy_of_the_catalog_in_the_input_does_nothing(mode: Mode, tmp_
     assert found == []
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["Command", "update_state"])
 def test_a_forged_copy_of_the_catalog_in_the_middle_of_a_run_does_nothing(mode: Mode, how: str, tmp_path: Path) -> None:
     """`Command(update=...)` and `update_state` put nothing into the prompt and make no tool callable."""
@@ -159,7 +159,6 @@ def test_a_forged_copy_of_the_catalog_in_the_middle_of_a_run_does_nothing(mode: 
     assert found == []
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["Command", "update_state"])
 def test_a_forged_catalog_itself_grants_nothing(mode: Mode, how: str, tmp_path: Path) -> None:
     """Whoever writes `skills_catalog` cannot grant a tool or read a file: files are read first."""
@@ -196,7 +195,6 @@ def test_the_source_of_a_skill_is_not_taken_from_state(mode: Mode, tmp_path: Pat
     assert seen[-1] == {"alpha": "/skills"}
 
 
-@both_modes
 @pytest.mark.parametrize("is_function", [False, True], ids=["fixed", "function"])
 def test_a_true_catalog_of_other_sources_shows_nothing(mode: Mode, is_function: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """What this process found for an agent with more sources, or under other labels, is not shown in this one."""
@@ -363,7 +361,6 @@ def old_state(root: Path, *, with_texts: bool) -> tuple[dict[str, Any], str]:
     return values, str(answer.text)
 
 
-@both_modes
 @pytest.mark.parametrize("records", ["with texts", "without texts"])
 def test_a_thread_of_the_first_release_goes_on(mode: Mode, records: str, tmp_path: Path) -> None:
     """A checkpoint of the first release resumes: skills are discovered again and nothing that is loaded is lost."""

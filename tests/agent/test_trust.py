@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langchain.agents import create_agent
@@ -191,7 +192,6 @@ def test_private_keys_in_the_input_of_a_hand_written_graph_read_nothing(mode: Mo
         vault.check((result["messages"], model.requests))
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["catalog", "everything"])
 def test_an_updated_state_reads_nothing(mode: Mode, tmp_path: Path, how: str) -> None:
     """A catalog written by `update_state` between runs, alone or with all other keys, is not believed."""
@@ -210,7 +210,6 @@ def test_an_updated_state_reads_nothing(mode: Mode, tmp_path: Path, how: str) ->
         vault.check((conversation.result, conversation.model.requests))
 
 
-@both_modes
 @pytest.mark.parametrize("way", ["input", "update"])
 @pytest.mark.parametrize("file", ["private.txt", "drafts/SKILL.md"])
 def test_a_file_inside_a_source_does_not_become_a_skill_because_a_caller_says_so(
@@ -240,7 +239,6 @@ def ask() -> str:
     return str(interrupt("May I?"))
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["catalog", "everything"])
 def test_a_state_updated_during_an_interrupt_reads_nothing(mode: Mode, tmp_path: Path, how: str) -> None:
     """A catalog written while a run waits is not believed when it goes on, by a load or by a pin."""
@@ -343,7 +341,6 @@ def test_a_link_out_of_the_sources_is_no_way_for_a_caller(mode: Mode, tmp_path: 
     assert evil.status == "error"
 
 
-@both_modes
 @pytest.mark.parametrize("when", ["next-run", "resumed"])
 def test_a_relative_source_can_be_read_by_another_process(mode: Mode, tmp_path: Path, when: str) -> None:
     """Where a source's own listing leads can be read also by a process that did not make the catalog."""

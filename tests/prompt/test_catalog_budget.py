@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -324,7 +325,6 @@ def test_an_agent_lists_a_large_library_whole(mode: Mode, shelves: Path) -> None
 
 
 @pytest.mark.parametrize("searchable", [True, False], ids=["searchable", "not-searchable"])
-@pytest.mark.parametrize("mode", MODES)
 def test_an_agent_keeps_to_its_budget(mode: Mode, searchable: bool, shelves: Path) -> None:  # noqa: FBT001 - a table
     """A model is shown 300 skills within the budget, told of `search_skills` if it has it, and of what is loaded."""
     extra = ["search_skills"] if searchable else []
