@@ -1,13 +1,14 @@
 """One catalog is believed: what callers write into state shows nothing, loads nothing and enables nothing."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NotRequired
 
 import pytest
-from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
+from by_turns import mode_by_turns, share_of  # noqa: F401 - the fixture `mode`
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -111,12 +112,16 @@ class Paused:
         self, mode: Mode, middleware: SkillsMiddleware, *after: Any, keep: InMemorySaver | None = None
     ) -> None:
         self.mode = mode
-        self.model = ScriptedChatModel(replies=[call_tools(load("alpha")), call_tools(("ping", {})), *after])
+        self.script = [call_tools(load("alpha")), call_tools(("ping", {})), *after]
+        self.model = ScriptedChatModel(replies=[])
         both: list[Any] = [middleware, HumanInTheLoopMiddleware(interrupt_on={"ping": True})]
         self.agent: Any = create_agent(self.model, tools=[ping], middleware=both, checkpointer=keep or InMemorySaver())
         self.config: RunnableConfig = {"configurable": {"thread_id": "paused"}}
 
-    def start(self) -> None:
+    def start(self, thread: str = "paused") -> None:
+        """Run the script up to the pause, on a thread of its own."""
+        self.config = {"configurable": {"thread_id": thread}}
+        self.model.replies = [*[self.model.fallback] * len(self.model.requests), *self.script]
         run(self.mode, self.agent, "go", self.config)
         assert self.agent.get_state(self.config).next
 
@@ -148,9 +153,9 @@ def test_a_forged_copy_of_the_catalog_in_the_middle_of_a_run_does_nothing(mode: 
     """`Command(update=...)` and `update_state` put nothing into the prompt and make no tool callable."""
     library(tmp_path)
     found = []
+    paused = Paused(mode, skills(tmp_path), call_tools(load("evil"), ("launch", {})))
     for what, entries in forged_lists().items():
-        paused = Paused(mode, skills(tmp_path), call_tools(load("evil"), ("launch", {})))
-        paused.start()
+        paused.start(what)
         before = len(paused.model.requests)
         result = paused.resume({"skills_metadata": entries}, how)
         found += check_nothing_came_of_it(paused.model, result, before, what)
@@ -164,9 +169,9 @@ def test_a_forged_catalog_itself_grants_nothing(mode: Mode, how: str, tmp_path: 
     """Whoever writes `skills_catalog` cannot grant a tool or read a file: files are read first."""
     library(tmp_path)
     found = []
+    paused = Paused(mode, skills(tmp_path), call_tools(load("evil"), ("launch", {})))
     for what, entries in forged_lists().items():
-        paused = Paused(mode, skills(tmp_path), call_tools(load("evil"), ("launch", {})))
-        paused.start()
+        paused.start(what)
         before = len(paused.model.requests)
         result = paused.resume({"skills_catalog": record_of(entries)}, how)
         found += check_nothing_came_of_it(paused.model, result, before, what)
@@ -237,14 +242,13 @@ def test_nonsense_for_a_catalog_is_replaced(mode: Mode, tmp_path: Path) -> None:
     """A catalog of any shape in state raises nothing, and the model goes on seeing the real one."""
     library(tmp_path)
     offenders = []
-    for what, value in NONSENSE.items():
-        for key in ("skills_catalog", "skills_metadata"):
-            paused = Paused(mode, skills(tmp_path), call_tools(load("beta")))
-            paused.start()
-            paused.resume({key: value}, "Command")
-            state = paused.agent.get_state(paused.config).values
-            if "**beta**" not in paused.model.requests[-1].system or state["skills_loaded"] != ["alpha", "beta"]:
-                offenders.append((what, key))
+    paused = Paused(mode, skills(tmp_path), call_tools(load("beta")))
+    for key, what in share_of(mode, itertools.product(("skills_catalog", "skills_metadata"), NONSENSE)):
+        paused.start(f"{what} {key}")
+        paused.resume({key: NONSENSE[what]}, "Command")
+        state = paused.agent.get_state(paused.config).values
+        if "**beta**" not in paused.model.requests[-1].system or state["skills_loaded"] != ["alpha", "beta"]:
+            offenders.append((what, key))
     assert offenders == []
 
 
