@@ -30,7 +30,7 @@ from langgraph.store.memory import InMemoryStore
 
 from deepskills import SkillMetadata, SkillsError, SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, run, skill_md, state_files, tool_messages, write_files
+from support import MODES, Mode, run, scaled, skill_md, state_files, tool_messages, write_files
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
@@ -349,20 +349,20 @@ def test_a_source_that_hangs_is_given_up_and_costs_no_other(mode: Mode, tmp_path
     """With `backend_timeout` a source that never answers is an error, and the run goes on with the others."""
     write_files(tmp_path, LAYERS)
     over = threading.Event()
+    waited: list[bool] = []
 
     def never() -> LsResult:
-        over.wait(20)
+        waited.append(over.wait(60))
         return LsResult(entries=[])
 
     backend = Switchable(tmp_path)
     backend.down["/user"] = never
-    chat = Chat(mode, SkillsMiddleware(backend=backend, sources=["/base", "/user"], backend_timeout=0.5))
-    started = time.monotonic()
+    chat = Chat(mode, SkillsMiddleware(backend=backend, sources=["/base", "/user"], backend_timeout=2))
     assert sorted(shown(chat.say())) == ["only-base", "shared"]
-    assert time.monotonic() - started < 10
+    assert waited == [], "the run did not wait for the source"
     over.set()
     assert chat.problems == [("/user", "source-failed", "error")]
-    assert "no answer within 0.5 seconds" in chat.state["skills_problems"][0]["message"]
+    assert "no answer within 2 seconds" in chat.state["skills_problems"][0]["message"]
 
 
 @both_modes
@@ -549,23 +549,25 @@ def test_a_function_that_is_late_under_ainvoke_is_one_that_fails(what: str, tmp_
     """A function that hangs is given up after `backend_timeout`; what was known stays, and the run goes on."""
     write_files(tmp_path, LAYERS)
     hangs, released = threading.Event(), threading.Event()
+    waited: list[bool] = []
 
     def maybe_late(given: Any) -> Any:
         def function(_runtime: Any) -> Any:
             if hangs.is_set():
-                released.wait(20)
+                waited.append(released.wait(60))
             return given
 
         return function
 
     options: dict[str, Any] = {"backend": FilesystemBackend(tmp_path), "sources": ["/base"]}
     options[what] = maybe_late(options[what])
-    chat = Chat("async", SkillsMiddleware(**options, backend_timeout=0.3))
-    before = shown(chat.say())
+    first = Chat("async", SkillsMiddleware(**options))
+    before = shown(first.say())
     hangs.set()
-    started = time.monotonic()
+    # Only the run in which nothing answers has a limit: a slow machine would miss it elsewhere too.
+    chat = Chat("async", SkillsMiddleware(**options, backend_timeout=0.3), saver=first.saver)
     assert shown(chat.say()) == before
-    assert time.monotonic() - started < 5
+    assert waited == [], "the run did not wait for the function"
     released.set()
     code = "sources-failed" if what == "sources" else "source-failed"
     assert [found for _, found, _ in chat.problems] == [code]
@@ -911,16 +913,34 @@ class Linked(BackendProtocol):
 def test_a_later_run_is_cheap_however_many_links_there_are(mode: Mode, refresh: Any) -> None:
     """A thread that knows thousands of linked skills looks at each of them once, not at each pair."""
 
-    def seconds(count: int) -> float:
+    def later_run(count: int) -> Callable[[], float]:
         middleware = SkillsMiddleware(backend=Linked(count), sources=["/s"], refresh=refresh)
         state = before_agent(mode, middleware, {"messages": []})
         assert state is not None
         assert len(state["skills_metadata"]) == count
-        started = time.process_time()
-        assert before_agent(mode, middleware, {"messages": [], **state}) is None
-        return time.process_time() - started
 
-    assert min(map(seconds, [1600] * 2)) < 8 * min(map(seconds, [400] * 2))
+        def seconds() -> float:
+            started = time.process_time()
+            assert before_agent(mode, middleware, {"messages": [], **state}) is None
+            return time.process_time() - started
+
+        return seconds
+
+    few, many = later_run(300), later_run(1200)
+    assert grows_in_proportion(few, many, 4)
+
+
+def grows_in_proportion(few: Callable[[], float], more: Callable[[], float], times: int) -> bool:
+    """Whether so many times the work takes less than twice as many times the seconds, at their best of some tries.
+
+    Work by pairs would take the square of it. What disturbs a try does not count, for the next may be undisturbed.
+    """
+    least, most = few(), more()
+    for _ in range(20):
+        if most < 2 * times * least:
+            return True
+        least, most = min(least, few()), min(most, more())
+    return False
 
 
 @both_modes
@@ -1225,7 +1245,7 @@ def test_a_backend_that_is_none_is_refused(backend: Any) -> None:
 
 
 def test_one_instance_serves_many_threads_at_once(tmp_path: Path) -> None:
-    """Fifty runs at the same time on one instance, half of them async, each see their own user's skills."""
+    """Runs at the same time on one instance, half of them async, each see their own user's skills."""
     personal_files(tmp_path)
     middleware = by_sources(tmp_path)
 
@@ -1241,7 +1261,7 @@ def test_one_instance_serves_many_threads_at_once(tmp_path: Path) -> None:
         return name, sorted(shown(model.requests[0].system))
 
     async def all_of_them() -> list[tuple[str, Sequence[str]]]:
-        return await asyncio.gather(*(one(number) for number in range(50)))
+        return await asyncio.gather(*(one(number) for number in range(scaled(16, 50))))
 
     for name, names in asyncio.run(all_of_them()):
         assert names == [f"{name}-notes", "common"]
