@@ -70,8 +70,8 @@ def pin_skills(names: list[str], runtime: ToolRuntime[Any, Any]) -> Command[Any]
 
 
 KINDS: list[tuple[str, Mode, Tools]] = [
-    *[("list-of-tools", mode, [ping, echo]) for mode in MODES],
-    *[("list-of-functions", mode, [plain_ping]) for mode in MODES],
+    ("list-of-tools", "sync", [ping, echo]),
+    ("list-of-functions", "async", [plain_ping]),
     *[("sync-resolver", mode, resolve) for mode in MODES],
     ("async-resolver", "async", aresolve),
 ]
@@ -146,9 +146,19 @@ def outcome(answer: ToolMessage) -> str:
 def test_a_tool_is_callable_only_while_its_skill_is_in_use(mode: Mode, tmp_path: Path, tools: Tools, way: str) -> None:
     """Unknown before, callable after a load, a pin or a read, unknown after an unload, and callable once more."""
     write_files(tmp_path, with_tools("alpha", "ping"))
-    skills = SkillsMiddleware[Any, Any](backend=disk(tmp_path), sources=["/skills"], tools=tools)
-    conversation = DeepConversation(mode, tmp_path, skills)
+    check_the_life_of_a_tool(talk(mode, tmp_path, tools), way)
 
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tool_is_callable_in_a_deep_agent_too(mode: Mode, tmp_path: Path, way: str) -> None:
+    """In an agent of `create_deep_agent` a skill's tool comes and goes in the same way."""
+    write_files(tmp_path, with_tools("alpha", "ping"))
+    skills = SkillsMiddleware[Any, Any](backend=disk(tmp_path), sources=["/skills"], tools=[ping, echo])
+    check_the_life_of_a_tool(DeepConversation(mode, tmp_path, skills), way)
+
+
+def check_the_life_of_a_tool(conversation: Conversation, way: str) -> None:
+    """Assert that a tool is known and shown while its skill is in use, and neither before nor after."""
     outcomes = play(conversation, PING, use(way), PING, unload("alpha"), PING, use(way), PING)
 
     assert outcomes == ["unknown", "ok", "pong 1", "ok", "unknown", "ok", "pong 1"]
