@@ -117,7 +117,7 @@ def test_one_instance_serves_many_tasks(tmp_path: Path) -> None:
 
 def test_what_threads_read_at_once_is_one_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that find the same files at the same time parse each once and have one catalog."""
-    parse = readings.read_skill
+    parse = readings.read_skill  # type: ignore[attr-defined]
     parsed: list[str] = []
 
     def slow(content: bytes, *, path: str) -> Any:

@@ -278,16 +278,17 @@ def test_a_fork_of_a_summarized_parent_knows_what_is_loaded(mode: Mode, tmp_path
 # Names.
 
 
-@both_modes
-def test_the_closest_of_many_names_are_given(mode: Mode, tmp_path: Path) -> None:
+def test_the_closest_of_many_names_are_given(tmp_path: Path) -> None:
     """Above 1,000 skills an unknown name is answered with the nearest ones."""
     write_files(
         tmp_path,
         {f"skills/s{n:04d}-thing/SKILL.md": f"---\nname: s{n:04d}-thing\ndescription: D.\n---\n" for n in range(1_100)},
     )
     write_files(tmp_path, {"skills/web-research/SKILL.md": skill_md("web-research")})
-    [answer] = Conversation(mode, skills(tmp_path)).call(load("web-reserch"))
-    assert "'web-research'" in str(answer.text)
+    middleware = skills(tmp_path)
+    for mode in MODES:
+        [answer] = Conversation(mode, middleware).call(load("web-reserch"))
+        assert "'web-research'" in str(answer.text), mode
 
 
 @both_modes

@@ -838,7 +838,7 @@ class Rounds(FilesystemBackend):
         super().__init__(root_dir=root, virtual_mode=True)
         self.gates: dict[str, threading.Barrier] = {}
         for paths in rounds:
-            self.gates |= dict.fromkeys(paths, threading.Barrier(len(paths), timeout=10))
+            self.gates |= dict.fromkeys(paths, threading.Barrier(len(paths), timeout=60))
         self.waits = False
         self.calls: list[str] = []
 

@@ -22,11 +22,11 @@ from deepskills._catalog import lookup
 from deepskills._catalog.readings import Readings
 from deepskills._prompt import section
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, load, run, skill_md, tool_messages, write_files
+from support import MODES, Mode, load, run, scaled, skill_md, tool_messages, write_files
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
-MANY = 400
+MANY = scaled(150, 400)
 TURN = 20
 LIBRARY = 2_000
 LONGEST_HOLD = 0.6

@@ -17,7 +17,7 @@ from deepskills import ResourceMetadata, SkillMetadata, SkillsMiddleware
 from deepskills._catalog.entries import SkillEntry
 from deepskills._prompt.catalog_list import CatalogList
 from deepskills.testing import call_tools
-from support import MODES, Conversation, Mode, disk, load, loaded_in, skill_md, unload, write_files
+from support import MODES, Conversation, Mode, disk, load, loaded_in, scaled, skill_md, unload, write_files
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=200)
 
@@ -39,6 +39,9 @@ BUDGETS = (
     1_000,
     500,
 )
+ALL = scaled(150, 600)
+"""How many skills an agent lists whole."""
+
 LIST = "{skills_locations}{skills_load_warnings}<list>{skills_list}</list>"
 """A template that sets the list apart."""
 
@@ -287,9 +290,9 @@ def test_any_library_in_any_budget(
 
 @pytest.fixture(scope="module")
 def shelves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with 600 skills in `/all` and 300 in `/some`, the first of them with a script."""
+    """Return a directory with skills in `/all` and 300 in `/some`, the first of them with a script."""
     root = tmp_path_factory.mktemp("shelves")
-    for shelf, size in (("all", 600), ("some", 300)):
+    for shelf, size in (("all", ALL), ("some", 300)):
         write_files(root, {f"{shelf}/{s['name']}/SKILL.md": _file(s) for s in library(size)})
     write_files(root, {"some/skill-0000/scripts/run.py": "print()"})
     return root
@@ -321,7 +324,7 @@ def test_an_agent_lists_a_large_library_whole(mode: Mode, shelves: Path) -> None
 
     conversation.say("Done.")
 
-    assert listed(conversation) == render(library(600), None)
+    assert listed(conversation) == render(library(ALL), None)
 
 
 @pytest.mark.parametrize("searchable", [True, False], ids=["searchable", "not-searchable"])
