@@ -11,7 +11,7 @@ import asyncio
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -33,8 +33,9 @@ TURNS = 30
 SKILLS = ("audit", "billing", "contracts", "deploy", "email", "forecast")
 
 Kind: TypeAlias = Literal["load", "reload", "unload"]
+Plan: TypeAlias = Mapping[int, tuple[Kind, str]]
 
-PLAN: dict[int, tuple[Kind, str]] = {
+PLAN: Plan = {
     2: ("load", "audit"),
     5: ("load", "billing"),
     9: ("load", "contracts"),
@@ -70,6 +71,8 @@ class Step:
     @property
     def shared(self) -> int:
         """How many characters the later request shares with the beginning of the earlier one."""
+        if self.after.startswith(self.before):
+            return len(self.before)
         pairs = enumerate(zip(self.before, self.after, strict=False))
         return next((place for place, (old, new) in pairs if old != new), min(len(self.before), len(self.after)))
 
@@ -112,7 +115,7 @@ def reply(kind: Kind, skill: str, *, ours: bool) -> AIMessage | None:
     return call_tools(("read_file", {"file_path": f"/skills/{skill}/SKILL.md", "limit": 1_000}))
 
 
-def session(label: str, root: Path, *, asynchronous: bool) -> tuple[list[Request], list[Step]]:
+def session(label: str, root: Path, plan: Plan, turns: int, *, asynchronous: bool) -> tuple[list[Request], list[Step]]:
     """Run the session, and return what the model was sent and what followed what."""
     backend = FilesystemBackend(root_dir=root, virtual_mode=True)
     script: list[Any] = []
@@ -121,10 +124,10 @@ def session(label: str, root: Path, *, asynchronous: bool) -> tuple[list[Request
         model=model, middleware=[_middleware(label, backend)], backend=backend, checkpointer=InMemorySaver()
     )
     kinds: dict[int, Kind] = {}
-    for turn in range(TURNS):
-        call = reply(*PLAN[turn], ours=label in OURS) if turn in PLAN else None
+    for turn in range(turns):
+        call = reply(*plan[turn], ours=label in OURS) if turn in plan else None
         if call is not None:
-            kinds[len(script) + 1] = PLAN[turn][0]
+            kinds[len(script) + 1] = plan[turn][0]
             script.append(call)
         script.append(f"This is the answer to question {turn}. " * 8)
         model.replies = list(script)
@@ -149,7 +152,7 @@ def _steps(requests: Sequence[Request], kinds: dict[int, Kind]) -> Iterator[Step
         yield Step(texts[number - 1], texts[number], kinds.get(number))
 
 
-def measure(*, asynchronous: bool = False) -> dict[str, dict[str, float]]:
+def measure(*, asynchronous: bool = False, plan: Plan = PLAN, turns: int = TURNS) -> dict[str, dict[str, float]]:
     """Return for each middleware the mean share of the previous request that stays a prefix.
 
     `mean` is over all requests, `load`, `reload` and `unload` over those that follow one (`nan` if there is none);
@@ -159,7 +162,7 @@ def measure(*, asynchronous: bool = False) -> dict[str, dict[str, float]]:
     for label in (*OURS, THEIRS):
         with tempfile.TemporaryDirectory() as directory:
             write_skills(Path(directory))
-            requests, steps = session(label, Path(directory), asynchronous=asynchronous)
+            requests, steps = session(label, Path(directory), plan, turns, asynchronous=asynchronous)
         found[label] = {
             "mean": mean(step.kept for step in steps),
             **{

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import StateBackend
 from deepagents.middleware.filesystem import FilesystemMiddleware
@@ -33,7 +34,7 @@ from support import (
     write_files,
 )
 
-pytestmark = pytest.mark.parametrize("mode", MODES)
+both_modes = pytest.mark.parametrize("mode", MODES)
 
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "beside"}}
 FILES = {
@@ -70,6 +71,7 @@ def state_of(agent: Any) -> dict[str, Any]:
 # --- file tools --------------------------------------------------------------------------------------------------
 
 
+@both_modes
 def test_a_resource_is_read_by_the_path_that_a_load_shows(mode: Mode) -> None:
     """The path of a resource in the answer of `load_skill` is one that `read_file` takes."""
 
@@ -86,6 +88,7 @@ def test_a_resource_is_read_by_the_path_that_a_load_shows(mode: Mode) -> None:
     assert "Use the blue form." in read.text
 
 
+@both_modes
 def test_a_skill_that_the_agent_wrote_is_found_in_the_next_run(mode: Mode) -> None:
     """A skill written with the file tools can be loaded as soon as the catalog is asked for again."""
     model = ScriptedChatModel(
@@ -104,6 +107,7 @@ def test_a_skill_that_the_agent_wrote_is_found_in_the_next_run(mode: Mode) -> No
     assert state_of(agent)["skills_loaded"] == ["gamma"]
 
 
+@both_modes
 def test_a_to_do_list_beside_skills(mode: Mode, tmp_path: Path) -> None:
     """A load and a to-do list in one turn both reach state."""
     conversation = Conversation(mode, TodoListMiddleware(), on_disk(tmp_path))
@@ -116,6 +120,7 @@ def test_a_to_do_list_beside_skills(mode: Mode, tmp_path: Path) -> None:
     assert conversation.loaded == ["alpha"]
 
 
+@both_modes
 def test_two_agents_share_one_instance(mode: Mode, tmp_path: Path) -> None:
     """Agents that share a middleware share no loaded skill."""
     middleware = on_disk(tmp_path)
@@ -141,6 +146,7 @@ def helper(model: ScriptedChatModel, **spec: Any) -> Any:
     return {"name": "helper", "description": "Helps.", "system_prompt": "You help.", "model": model, **spec}
 
 
+@both_modes
 def test_a_declared_sub_agent_loads_for_itself(mode: Mode) -> None:
     """Parent and sub-agent start with nothing of each other, and what one loads the other does not have."""
     sub = ScriptedChatModel(replies=[call_tools(load("beta")), "Helped."])
@@ -165,6 +171,7 @@ def test_a_declared_sub_agent_loads_for_itself(mode: Mode) -> None:
     assert "skill_resources" not in result
 
 
+@both_modes
 def test_a_sub_agent_with_sources_of_its_own(mode: Mode) -> None:
     """A sub-agent whose middleware has other sources sees those and not its parent's, and gives nothing back."""
     files = {**FILES, "/others/gamma/SKILL.md": skill_md("gamma")}
@@ -188,6 +195,7 @@ def test_a_sub_agent_with_sources_of_its_own(mode: Mode) -> None:
     assert [skill["name"] for skill in state_of(agent)["skills_metadata"]] == ["alpha", "beta"]
 
 
+@both_modes
 def test_the_general_purpose_sub_agent_loads_for_itself(mode: Mode) -> None:
     """The general-purpose sub-agent has the parent's skills and starts with none of them loaded."""
     model = ScriptedChatModel(
@@ -207,6 +215,7 @@ def test_the_general_purpose_sub_agent_loads_for_itself(mode: Mode) -> None:
     assert state_of(agent)["skills_loaded"] == ["alpha"]
 
 
+@both_modes
 def test_sub_agents_side_by_side(mode: Mode) -> None:
     """Two sub-agents that run at the same time and load different skills disturb neither each other nor the parent."""
 
@@ -232,6 +241,7 @@ def test_sub_agents_side_by_side(mode: Mode) -> None:
     assert state_of(agent)["skills_loaded"] == ["beta"]
 
 
+@both_modes
 @pytest.mark.filterwarnings("default::langchain_core._api.beta_decorator.LangChainBetaWarning")
 def test_a_forked_sub_agent_goes_on_with_what_its_parent_loaded(mode: Mode) -> None:
     """A fork inherits the parent's messages and with them its loaded skills; what it does stays its own."""
@@ -273,6 +283,7 @@ def summarizing(request: Request) -> bool:
     return not request.tools
 
 
+@both_modes
 def test_the_section_survives_deepagents_own_summarization(mode: Mode) -> None:
     """After deepagents compacts the conversation, the section is in the request and shows what is loaded."""
     replies: list[Reply] = [call_tools(load("alpha")), "One.", "Two.", "A summary.", "Three.", "Four."]
@@ -291,6 +302,7 @@ def test_the_section_survives_deepagents_own_summarization(mode: Mode) -> None:
     assert state_of(agent)["skills_loaded"] == ["alpha"]
 
 
+@both_modes
 def test_the_section_survives_langchains_summarization(mode: Mode, tmp_path: Path) -> None:
     """After LangChain's middleware removes messages from state, the section still shows what is loaded."""
     summarizer = SummarizationMiddleware(
@@ -333,6 +345,7 @@ def decide(conversation: Conversation, *decisions: dict[str, Any]) -> list[tuple
 APPROVE, REJECT = {"type": "approve"}, {"type": "reject", "message": "Not this one."}
 
 
+@both_modes
 def test_an_approved_load_is_done(mode: Mode, tmp_path: Path) -> None:
     """A load waits for the human, and is done when approved."""
     conversation = supervised(mode, tmp_path)
@@ -345,6 +358,7 @@ def test_an_approved_load_is_done(mode: Mode, tmp_path: Path) -> None:
     assert conversation.loaded == ["alpha"]
 
 
+@both_modes
 def test_a_rejected_load_does_nothing(mode: Mode, tmp_path: Path) -> None:
     """A load that the human rejected loads nothing, and can be asked for again."""
     conversation = supervised(mode, tmp_path)
@@ -383,6 +397,7 @@ def test_a_rejected_load_takes_no_slot(
     assert loaded_in(conversation.model.requests[-1].system) == loaded
 
 
+@both_modes
 def test_a_rejected_load_does_not_count_for_an_unload_beside_it(mode: Mode, tmp_path: Path) -> None:
     """An unload beside a rejected load of the same skill finds nothing to unload."""
     conversation = supervised(mode, tmp_path)
@@ -443,6 +458,7 @@ def test_an_edited_call_counts_as_the_human_wrote_it(mode: Mode, tmp_path: Path,
     assert loaded_in(conversation.model.requests[-1].system) == case.loaded
 
 
+@both_modes
 def test_an_edited_load_keeps_the_note_about_the_edit(mode: Mode, tmp_path: Path) -> None:
     """What LangChain writes into the answer of an edited load reaches the model together with the skill's text."""
     conversation = supervised(mode, tmp_path)
@@ -479,6 +495,7 @@ def test_a_very_large_skill_loads_whole_or_says_that_it_did_not(mode: Mode, size
     assert whole or size > 80_000
 
 
+@both_modes
 def test_a_skill_over_the_default_budget_is_refused_by_name(mode: Mode) -> None:
     """A file that no budget holds is refused with a word about its size, and nothing of it is cut off in silence."""
     text = skill_md("large", body="word " * 60_000)

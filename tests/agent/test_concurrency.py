@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from deepskills import SkillsMiddleware
+from deepskills._catalog import readings
+from deepskills._catalog.catalog import Catalog, Catalogs
+from deepskills._catalog.sources import Source
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import disk, load, loaded_in, skill_md, tool_messages, unload, write_files
+from support import disk, load, loaded_in, scaled, skill_md, tool_messages, unload, write_files
 
-RUNS = 50
+RUNS = scaled(16, 50)
 
 
 def name_of(number: int) -> str:
@@ -89,8 +93,8 @@ def check(agent: Any, number: int, result: dict[str, Any]) -> None:
     assert len(state["skills_metadata"]) == RUNS
 
 
-def test_one_instance_serves_fifty_threads(tmp_path: Path) -> None:
-    """Fifty runs in fifty threads of the process load different skills through one instance without a mix-up."""
+def test_one_instance_serves_many_threads(tmp_path: Path) -> None:
+    """Runs in as many threads of the process load different skills through one instance without a mix-up."""
     agent = crowd(tmp_path)
 
     with ThreadPoolExecutor(RUNS) as pool:
@@ -100,8 +104,8 @@ def test_one_instance_serves_fifty_threads(tmp_path: Path) -> None:
         check(agent, number, result)
 
 
-def test_one_instance_serves_fifty_tasks(tmp_path: Path) -> None:
-    """Fifty runs on one event loop load different skills through one instance without a mix-up."""
+def test_one_instance_serves_many_tasks(tmp_path: Path) -> None:
+    """Many runs on one event loop load different skills through one instance without a mix-up."""
     agent = crowd(tmp_path)
 
     async def all_at_once() -> Any:
@@ -109,6 +113,35 @@ def test_one_instance_serves_fifty_tasks(tmp_path: Path) -> None:
 
     for number, result in enumerate(asyncio.run(all_at_once())):
         check(agent, number, result)
+
+
+def test_what_threads_read_at_once_is_one_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that find the same files at the same time parse each once and have one catalog."""
+    parse = readings.read_skill  # type: ignore[attr-defined]
+    parsed: list[str] = []
+
+    def slow(content: bytes, *, path: str) -> Any:
+        parsed.append(path)
+        time.sleep(0.01)  # Long enough for the other threads to look for the file too.
+        return parse(content, path=path)
+
+    monkeypatch.setattr(readings, "read_skill", slow)
+    shared = readings.Readings()
+    catalogs = Catalogs(shared)
+    files = {f"/skills/{name_of(number)}/SKILL.md": skill_md(name_of(number)).encode() for number in range(3)}
+    gate = threading.Barrier(4)
+
+    def find(_number: int) -> Catalog:
+        gate.wait()
+        entries = [shared.entry(shared.read(path, content), "/skills") for path, content in files.items()]
+        return catalogs.made(entries, [Source("/skills", "Skills")])
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(find, range(4)))
+
+    assert sorted(parsed) == sorted(files)
+    assert len(set(map(id, found))) == 1
+    assert catalogs.recalled(found[0].record) is found[0]
 
 
 def test_nothing_of_ours_blocks_the_event_loop(tmp_path: Path) -> None:
@@ -153,52 +186,66 @@ def test_the_watch_on_the_event_loop_works(tmp_path: Path) -> None:
     assert BlockingError.__name__ in error
 
 
+class Turns:
+    """Turns of an event loop that somebody in another thread waits for: a loop that is held up has none."""
+
+    def __init__(self) -> None:
+        self._has_turned = threading.Event()
+        self.awaited: list[bool] = []
+        """Whether the loop turned, for each time that somebody waited."""
+
+    def wait(self) -> None:
+        """Wait until the event loop has turned twice: the first turn may have been under way."""
+        for _ in range(2):
+            self._has_turned.clear()
+            self.awaited.append(self._has_turned.wait(30))
+
+    async def run_beside(self, work: Awaitable[Any]) -> None:
+        """Turn, beside work on the same loop, until that is done."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            self._has_turned.set()
+            await asyncio.sleep(0.001)
+        await task
+
+
 @pytest.mark.parametrize("build", [create_agent, create_deep_agent], ids=["create_agent", "create_deep_agent"])
 def test_the_event_loop_runs_on_while_a_backend_is_slow(tmp_path: Path, build: Any) -> None:
-    """While a backend takes a tenth of a second a call, other tasks on the loop go on without a pause."""
+    """While a backend takes its time for a call, other tasks on the loop go on."""
+    turns = Turns()
 
     class Sleepy(FilesystemBackend):
         def ls(self, path: str) -> LsResult:
-            time.sleep(0.1)
+            turns.wait()
             return super().ls(path)
 
         def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-            time.sleep(0.1)
+            turns.wait()
             return super().download_files(paths)
 
     write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha"), "skills/alpha/scripts/run.py": ""})
     middleware = SkillsMiddleware(backend=Sleepy(root_dir=tmp_path, virtual_mode=True), sources=["/skills"])
     model = ScriptedChatModel(replies=[call_tools(load("alpha"))])
     agent = build(model, middleware=[middleware])
-    ticks = 0
 
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.005)
-            ticks += 1
-
-    async def together() -> None:
-        ticking = asyncio.create_task(tick())
-        await agent.ainvoke({"messages": [HumanMessage("go")]})
-        ticking.cancel()
-
-    asyncio.run(together())
+    asyncio.run(turns.run_beside(agent.ainvoke({"messages": [HumanMessage("go")]})))
 
     assert loaded_in(model.requests[-1].system) == ["alpha"]
-    assert ticks > 30
+    assert len(turns.awaited) >= 8
+    assert all(turns.awaited)
 
 
 @pytest.mark.parametrize("what", ["sources", "backend"])
 def test_the_event_loop_runs_on_while_a_users_function_is_slow(tmp_path: Path, what: str) -> None:
-    """Functions for sources and backend may take their time under `ainvoke`; other tasks go on without a pause."""
+    """Functions for sources and backend may take their time under `ainvoke`; other tasks go on."""
     write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
     threads: set[str] = set()
+    turns = Turns()
 
     def slow(given: Any) -> Any:
         def function(_runtime: Any) -> Any:
             threads.add(threading.current_thread().name)
-            time.sleep(0.2)
+            turns.wait()
             return given
 
         return function
@@ -207,24 +254,13 @@ def test_the_event_loop_runs_on_while_a_users_function_is_slow(tmp_path: Path, w
     middleware = SkillsMiddleware(**{**options, what: slow(options[what])})
     model = ScriptedChatModel(replies=[call_tools(load("alpha"))])
     agent: Any = create_agent(model, middleware=[middleware])
-    pauses: list[float] = []
 
-    async def tick() -> None:
-        while True:
-            started = time.perf_counter()
-            await asyncio.sleep(0.005)
-            pauses.append(time.perf_counter() - started)
-
-    async def together() -> None:
-        ticking = asyncio.create_task(tick())
-        await agent.ainvoke({"messages": [HumanMessage("go")]})
-        ticking.cancel()
-
-    asyncio.run(together())
+    asyncio.run(turns.run_beside(agent.ainvoke({"messages": [HumanMessage("go")]})))
 
     assert loaded_in(model.requests[-1].system) == ["alpha"]
     assert threading.main_thread().name not in threads
-    assert max(pauses) < 0.18
+    assert len(turns.awaited) >= 4
+    assert all(turns.awaited)
 
 
 @pytest.mark.parametrize("what", ["sources", "backend"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse
@@ -209,6 +210,10 @@ LOSSES = {
 """Every way in which skills lose their text. In the first turn both are loaded; the later ones are small talk."""
 
 losses = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+ROTATED = [*list(LOSSES)[1:], *list(LOSSES)[:1]]
+losses_rotated = pytest.mark.parametrize("loss", [LOSSES[name] for name in ROTATED], ids=ROTATED)
+"""The same in another order, so that most ways meet the other mode than under `losses`."""
+
 modes = pytest.mark.parametrize("mode", MODES)
 
 
@@ -320,7 +325,6 @@ def tokens_of(messages: Sequence[BaseMessage]) -> int:
 
 
 @losses
-@modes
 def test_every_request_holds_each_loaded_text_once(mode: Mode, loss: Loss, tmp_path: Path) -> None:
     """Whatever shortens the history, a request holds each loaded text once, always at the same place, word for word."""
     loss.write(tmp_path)
@@ -631,7 +635,6 @@ def test_room_that_a_lost_skill_leaves_is_used_at_once(mode: Mode, tmp_path: Pat
 @pytest.mark.parametrize(
     ("fate", "told"), [("gone", "unloaded: 'alpha'"), ("denied", "The text of the skill 'alpha' was lost")]
 )
-@modes
 def test_a_skill_whose_text_cannot_be_recovered_is_unloaded(mode: Mode, fate: str, told: str, tmp_path: Path) -> None:
     """A file that is gone, or that cannot be read, costs that skill alone: it is unloaded, and the model told."""
     loss = LOSSES["langchain-summarization"]
@@ -666,7 +669,6 @@ def test_a_skill_whose_text_cannot_be_recovered_is_unloaded(mode: Mode, fate: st
 
 @pytest.mark.parametrize("status", ["system_prompt", "conversation"])
 @pytest.mark.parametrize(("size", "own_cost"), [(6_000, 2), (12_000, 0)], ids=["without-its-own-call", "all-in-all"])
-@modes
 def test_unloading_gives_back_what_loading_took(
     mode: Mode, status: str, size: int, own_cost: int, tmp_path: Path
 ) -> None:
@@ -756,8 +758,7 @@ def test_a_newer_text_is_the_one_that_is_put_back(mode: Mode, tmp_path: Path) ->
     assert "alpha rule" not in talk.requests[-1].text
 
 
-@losses
-@modes
+@losses_rotated
 def test_what_was_unloaded_does_not_come_back(mode: Mode, loss: Loss, tmp_path: Path) -> None:
     """A skill that is unloaded after its text was put back is gone from all later requests; the other stays."""
     loss.write(tmp_path)
@@ -780,7 +781,6 @@ def test_what_was_unloaded_does_not_come_back(mode: Mode, loss: Loss, tmp_path: 
 
 
 @pytest.mark.parametrize("how", ["trimmed-requests", "context-editing"])
-@modes
 def test_what_is_put_back_stays_within_the_budget(mode: Mode, how: str, tmp_path: Path) -> None:
     """Where not all lost texts have room, the newest come back, the others leave a notice, and all stay loaded."""
     names = ("alpha", "beta", "gamma")
@@ -852,7 +852,6 @@ def over_the_window(mode: Mode, root: Path, window: int, refusal: Exception) -> 
 
 
 @refusals
-@modes
 def test_a_thread_with_too_much_put_back_answers_and_can_unload(mode: Mode, refusal: Exception, tmp_path: Path) -> None:
     """A model that has no room for what is put back is asked without it, and by unloading makes room for the rest."""
     talk, model = over_the_window(mode, tmp_path, 26_000, refusal)
@@ -895,7 +894,6 @@ def test_an_evicted_text_too_long_for_the_model_leaves_a_notice(mode: Mode, tmp_
         pytest.param(BadRequestError("Slow down: context length quota exceeded.", 429), id="http-429"),
     ],
 )
-@modes
 def test_other_failures_of_the_model_are_not_tried_again(mode: Mode, error: Exception, tmp_path: Path) -> None:
     """What has nothing to do with length goes to the caller at once, as it was raised."""
     talk, model = over_the_window(mode, tmp_path, 26_000, error)
@@ -908,7 +906,6 @@ def test_other_failures_of_the_model_are_not_tried_again(mode: Mode, error: Exce
 
 
 @refusals
-@modes
 def test_a_refusal_is_tried_once_more_and_no_oftener(mode: Mode, refusal: Exception, tmp_path: Path) -> None:
     """A request that stays too long without what was put back is refused for good after the second attempt."""
     talk, model = over_the_window(mode, tmp_path, 10, refusal)
@@ -920,7 +917,6 @@ def test_a_refusal_is_tried_once_more_and_no_oftener(mode: Mode, refusal: Except
 
 
 @refusals
-@modes
 def test_a_refusal_of_what_was_not_put_back_is_not_tried_again(mode: Mode, refusal: Exception, tmp_path: Path) -> None:
     """Where nothing was put back there is nothing to leave out: the refusal goes to the caller."""
     write_skill(tmp_path, "alpha", body("alpha", 10_000))

@@ -1,13 +1,12 @@
 """Loaded means present on a thread that another process goes on with, from an SQLite file.
 
-Run as a script, this file is the other process: `test_context_resume.py begin DIRECTORY` starts a thread for each way
-of losing texts, `test_context_resume.py go-on DIRECTORY` goes on with them and prints what it saw as JSON.
+Run as a script, this file is the other process: `test_context_resume.py DIRECTORY` goes on with the threads that the
+tests began there, one for each way of losing texts, and prints what it saw as JSON.
 """
 
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -21,10 +20,15 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from test_context_agents import LOSSES, NAMES, QUESTION, Loss, Parts, middleware, places, unpaired, write_skill
 
 from deepskills.testing import Reply, call_tools
-from support import MODES, Mode, load
+from support import MODES, SOAK, Mode, load
 
 RESUMED = {name: loss for name, loss in LOSSES.items() if loss.window is None}
 """The ways of losing texts that need but few turns."""
+
+THREADS: list[tuple[Mode, str]] = [
+    (mode, how) for number, how in enumerate(RESUMED) for mode in (MODES if SOAK else MODES[number % 2 :][:1])
+]
+"""The threads that another process goes on with: sync and async by turns, and each in both under `make soak`."""
 
 
 class StoredTalk:
@@ -128,39 +132,39 @@ def assert_present(seen: Seen, loss: Loss) -> None:
     assert seen.loaded == list(NAMES)
 
 
-def in_another_process(task: str, directory: Path) -> str:
-    """Have a new process do a task, and return what it printed."""
-    command = [sys.executable, __file__, task, str(directory)]
+def in_another_process(directory: Path) -> str:
+    """Have a new process go on with the threads, and return what it printed."""
+    command = [sys.executable, __file__, str(directory)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with threads that one process began, and what a second one, that went on with them, saw."""
-    directory = tmp_path_factory.mktemp("threads")
-    in_another_process("begin", directory / "original")
-    shutil.copytree(directory / "original", directory / "copy")
-    shutil.copytree(directory / "original", directory / "changed")
-    (directory / "seen.json").write_text(in_another_process("go-on", directory / "copy"))
-    return directory
+def place_of(directory: Path, mode: Mode, how: str) -> Path:
+    """Return the directory of a thread, with its skills and its database."""
+    root = directory / mode / how
+    root.mkdir(parents=True, exist_ok=True)
+    return root
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_process_goes_on_where_another_one_began(mode: Mode, begun: Path) -> None:
+def test_a_process_goes_on_where_another_one_began(tmp_path: Path) -> None:
     """Of two processes that never met, the second sends what the first loaded, read again only if state lost it."""
-    answer = json.loads((begun / "seen.json").read_text())
+    for mode, how in THREADS:
+        begin(mode, how, place_of(tmp_path, mode, how))
 
-    for how, loss in RESUMED.items():
-        assert_present(Seen(**answer[f"{mode}/{how}"]), loss)
+    answer = json.loads(in_another_process(tmp_path))
+
+    assert len(answer) == len(THREADS) >= len(RESUMED)
+    for mode, how in THREADS:
+        assert_present(Seen(**answer[f"{mode}/{how}"]), RESUMED[how])
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_file_that_changed_between_processes_says_so(mode: Mode, begun: Path) -> None:
+def test_a_file_that_changed_between_processes_says_so(mode: Mode, tmp_path: Path) -> None:
     """A text that only the file still has, and in a newer version, is put back with a remark."""
-    root = begun / "changed" / mode / "langchain-summarization"
+    root = tmp_path
+    begin(mode, "langchain-summarization", root)
     write_skill(root, "alpha", "The second version.")
     talk = StoredTalk(mode, RESUMED["langchain-summarization"], root)
 
@@ -175,9 +179,10 @@ def test_a_file_that_changed_between_processes_says_so(mode: Mode, begun: Path) 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_file_that_went_between_processes_is_unloaded(mode: Mode, begun: Path) -> None:
+def test_a_file_that_went_between_processes_is_unloaded(mode: Mode, tmp_path: Path) -> None:
     """A skill whose file is gone is unloaded for good; the thread goes on with the other."""
-    root = begun / "changed" / mode / "trimmed-state"
+    root = tmp_path
+    begin(mode, "trimmed-state", root)
     (root / "skills/alpha/SKILL.md").unlink()
     loss = RESUMED["trimmed-state"]
 
@@ -192,19 +197,11 @@ def test_a_file_that_went_between_processes_is_unloaded(mode: Mode, begun: Path)
     assert len(places(later.model.requests[0], loss.body("beta"))) == 1
 
 
-def main(task: str, directory: Path) -> None:
-    """Do one process's part with every thread."""
-    seen: dict[str, Any] = {}
-    for mode in MODES:
-        for how in RESUMED:
-            root = directory / mode / how
-            root.mkdir(parents=True, exist_ok=True)
-            if task == "begin":
-                begin(mode, how, root)
-            else:
-                seen[f"{mode}/{how}"] = asdict(go_on(mode, how, root))
+def main(directory: Path) -> None:
+    """Go on with every thread, and print what was seen."""
+    seen = {f"{mode}/{how}": asdict(go_on(mode, how, place_of(directory, mode, how))) for mode, how in THREADS}
     sys.stdout.write(json.dumps(seen))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBackend, StateBackend, StoreBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
@@ -29,7 +30,7 @@ from langgraph.store.memory import InMemoryStore
 
 from deepskills import SkillMetadata, SkillsError, SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, run, skill_md, state_files, tool_messages, write_files
+from support import MODES, Mode, run, scaled, skill_md, state_files, tool_messages, write_files
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
@@ -164,7 +165,6 @@ PLACES: dict[str, Callable[[Path], Place]] = {
 }
 
 
-@both_modes
 @pytest.mark.parametrize("kind", PLACES)
 def test_layered_sources_load_from_every_backend(
     mode: Mode, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -209,7 +209,6 @@ def test_discovery_is_one_round_of_listings_and_one_batch(mode: Mode, tmp_path: 
     assert sorted(backend.calls) == ["ls /s0", "ls /s1", "ls /s2", "ls /s3", "ls /s4", "read 50"]
 
 
-@both_modes
 @pytest.mark.parametrize(
     ("source", "max_depth", "names"),
     [
@@ -232,7 +231,6 @@ def test_skills_are_found_as_deep_as_allowed(
     assert sorted(shown(chat.say())) == names
 
 
-@both_modes
 @pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "real-paths"])
 @pytest.mark.parametrize("target", ["pool/linked", "linked-at-the-top"])
 def test_a_skill_directory_may_be_a_link(mode: Mode, *, virtual: bool, target: str, tmp_path: Path) -> None:
@@ -297,7 +295,6 @@ def test_a_partial_listing_is_used(mode: Mode, tmp_path: Path) -> None:
     assert chat.problems == [("/base", "source-incomplete", "error")]
 
 
-@both_modes
 @pytest.mark.parametrize("virtual", [True, False])
 def test_a_directory_whose_name_is_not_utf_8_costs_no_other(mode: Mode, *, virtual: bool, tmp_path: Path) -> None:
     """Its skill is reported, not listed, and the state can be stored; the others load and stay loaded."""
@@ -352,20 +349,20 @@ def test_a_source_that_hangs_is_given_up_and_costs_no_other(mode: Mode, tmp_path
     """With `backend_timeout` a source that never answers is an error, and the run goes on with the others."""
     write_files(tmp_path, LAYERS)
     over = threading.Event()
+    waited: list[bool] = []
 
     def never() -> LsResult:
-        over.wait(20)
+        waited.append(over.wait(60))
         return LsResult(entries=[])
 
     backend = Switchable(tmp_path)
     backend.down["/user"] = never
-    chat = Chat(mode, SkillsMiddleware(backend=backend, sources=["/base", "/user"], backend_timeout=0.5))
-    started = time.monotonic()
+    chat = Chat(mode, SkillsMiddleware(backend=backend, sources=["/base", "/user"], backend_timeout=2))
     assert sorted(shown(chat.say())) == ["only-base", "shared"]
-    assert time.monotonic() - started < 10
+    assert waited == [], "the run did not wait for the source"
     over.set()
     assert chat.problems == [("/user", "source-failed", "error")]
-    assert "no answer within 0.5 seconds" in chat.state["skills_problems"][0]["message"]
+    assert "no answer within 2 seconds" in chat.state["skills_problems"][0]["message"]
 
 
 @both_modes
@@ -383,7 +380,6 @@ def test_files_in_graph_state_are_read_from_every_thread(mode: Mode, seconds: fl
 # Strict.
 
 
-@both_modes
 @pytest.mark.parametrize("kind", BAD_SOURCES)
 def test_strict_raises_on_an_error_and_only_then(mode: Mode, kind: str, tmp_path: Path) -> None:
     """`strict=True` turns an error about a source into `SkillsError`; a warning is none."""
@@ -457,7 +453,6 @@ def by_store(root: Path) -> SkillsMiddleware[Any, Any]:
     return SkillsMiddleware(backend=backend, sources=[("/skills", "Own")])
 
 
-@both_modes
 @pytest.mark.parametrize("make", [by_sources, by_backend, by_store])
 def test_two_users_of_one_agent_see_their_own_skills(
     mode: Mode, make: Callable[[Path], SkillsMiddleware[Any, Any]], tmp_path: Path
@@ -478,7 +473,6 @@ def test_two_users_of_one_agent_see_their_own_skills(
     assert "Bob's secret" not in "".join(message.text for message in ann["messages"])
 
 
-@both_modes
 @pytest.mark.parametrize("make", [by_sources, by_backend])
 def test_another_user_who_resumes_a_thread_sees_their_own_skills(
     mode: Mode, make: Callable[[Path], SkillsMiddleware[Any, Any]], tmp_path: Path
@@ -555,23 +549,25 @@ def test_a_function_that_is_late_under_ainvoke_is_one_that_fails(what: str, tmp_
     """A function that hangs is given up after `backend_timeout`; what was known stays, and the run goes on."""
     write_files(tmp_path, LAYERS)
     hangs, released = threading.Event(), threading.Event()
+    waited: list[bool] = []
 
     def maybe_late(given: Any) -> Any:
         def function(_runtime: Any) -> Any:
             if hangs.is_set():
-                released.wait(20)
+                waited.append(released.wait(60))
             return given
 
         return function
 
     options: dict[str, Any] = {"backend": FilesystemBackend(tmp_path), "sources": ["/base"]}
     options[what] = maybe_late(options[what])
-    chat = Chat("async", SkillsMiddleware(**options, backend_timeout=0.3))
-    before = shown(chat.say())
+    first = Chat("async", SkillsMiddleware(**options))
+    before = shown(first.say())
     hangs.set()
-    started = time.monotonic()
+    # Only the run in which nothing answers has a limit: a slow machine would miss it elsewhere too.
+    chat = Chat("async", SkillsMiddleware(**options, backend_timeout=0.3), saver=first.saver)
     assert shown(chat.say()) == before
-    assert time.monotonic() - started < 5
+    assert waited == [], "the run did not wait for the function"
     released.set()
     code = "sources-failed" if what == "sources" else "source-failed"
     assert [found for _, found, _ in chat.problems] == [code]
@@ -693,7 +689,6 @@ def test_a_thread_is_searched_once(mode: Mode, kind: str, tmp_path: Path) -> Non
     assert len(shown(first.system)) == 3
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["input", "state"])
 def test_none_for_the_catalog_asks_again(mode: Mode, how: str, tmp_path: Path) -> None:
     """`skills_metadata=None`, in the input or in state, has skills discovered again; loaded ones stay loaded."""
@@ -760,7 +755,6 @@ def test_an_unchanged_catalog_is_not_written_again(mode: Mode, tmp_path: Path) -
     assert chat.versions()["skills_metadata"] != before["skills_metadata"]
 
 
-@both_modes
 @pytest.mark.parametrize("refresh", ["run", "thread"])
 @pytest.mark.parametrize("kind", [name for name, (_, _, severity) in BAD_SOURCES.items() if severity == "error"])
 def test_a_source_that_is_down_keeps_its_entries_and_is_tried_again(
@@ -794,7 +788,6 @@ def test_a_source_that_is_down_keeps_its_entries_and_is_tried_again(
 FORGED = [{"name": "evil", "path": "/base/evil/SKILL.md"}]
 
 
-@both_modes
 @pytest.mark.parametrize("refresh", ["thread", "run"])
 @pytest.mark.parametrize("given", [None, FORGED, "nonsense"], ids=["none", "forged", "nonsense"])
 def test_asking_again_while_a_source_is_down_takes_nothing_away(
@@ -844,7 +837,6 @@ class Down(FilesystemBackend):
         return LsResult(error="permission denied") if self.is_down else super().ls(path)
 
 
-@both_modes
 @pytest.mark.parametrize("kind", ["absolute", "relative"])
 def test_a_source_that_is_down_when_another_process_goes_on_keeps_its_entries(
     mode: Mode, kind: str, tmp_path: Path
@@ -866,7 +858,6 @@ def test_a_source_that_is_down_when_another_process_goes_on_keeps_its_entries(
     assert later.problems == [(sources[kind], "source-failed", "error")]
 
 
-@both_modes
 @pytest.mark.parametrize("source", ["skills", "./skills"])
 def test_a_relative_source_on_a_virtual_backend_is_kept_by_another_process_too(
     mode: Mode, source: str, tmp_path: Path
@@ -918,21 +909,38 @@ class Linked(BackendProtocol):
         return [FileDownloadResponse(path, text.format(path.split("/")[2]).encode()) for path in paths]
 
 
-@both_modes
 @pytest.mark.parametrize("refresh", ["thread", "run"])
 def test_a_later_run_is_cheap_however_many_links_there_are(mode: Mode, refresh: Any) -> None:
     """A thread that knows thousands of linked skills looks at each of them once, not at each pair."""
 
-    def seconds(count: int) -> float:
+    def later_run(count: int) -> Callable[[], float]:
         middleware = SkillsMiddleware(backend=Linked(count), sources=["/s"], refresh=refresh)
         state = before_agent(mode, middleware, {"messages": []})
         assert state is not None
         assert len(state["skills_metadata"]) == count
-        started = time.process_time()
-        assert before_agent(mode, middleware, {"messages": [], **state}) is None
-        return time.process_time() - started
 
-    assert min(map(seconds, [1600] * 2)) < 8 * min(map(seconds, [400] * 2))
+        def seconds() -> float:
+            started = time.process_time()
+            assert before_agent(mode, middleware, {"messages": [], **state}) is None
+            return time.process_time() - started
+
+        return seconds
+
+    few, many = later_run(300), later_run(1200)
+    assert grows_in_proportion(few, many, 4)
+
+
+def grows_in_proportion(few: Callable[[], float], more: Callable[[], float], times: int) -> bool:
+    """Whether so many times the work takes less than twice as many times the seconds, at their best of some tries.
+
+    Work by pairs would take the square of it. What disturbs a try does not count, for the next may be undisturbed.
+    """
+    least, most = few(), more()
+    for _ in range(20):
+        if most < 2 * times * least:
+            return True
+        least, most = min(least, few()), min(most, more())
+    return False
 
 
 @both_modes
@@ -968,7 +976,6 @@ def deleted(root: Path) -> None:
     shutil.rmtree(root / "s/gone")
 
 
-@both_modes
 @pytest.mark.parametrize("change", [moved, deleted])
 def test_a_loaded_skill_that_is_gone_is_unloaded_and_the_model_told(
     mode: Mode, change: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -1055,7 +1062,6 @@ def forged(name: str, path: str) -> SkillMetadata:
     )
 
 
-@both_modes
 @pytest.mark.parametrize("when", ["first-run", "later-run"])
 @pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "real-paths"])
 def test_a_catalog_from_the_caller_is_replaced_by_discovery(
@@ -1087,7 +1093,6 @@ def test_a_catalog_from_the_caller_is_replaced_by_discovery(
     assert "TOP SECRET" not in everything
 
 
-@both_modes
 @pytest.mark.parametrize("when", ["first-run", "later-run"])
 def test_a_catalog_from_the_caller_about_true_files_is_replaced_too(mode: Mode, when: str, tmp_path: Path) -> None:
     """Words that a caller puts into the mouth of a skill that does exist are not shown."""
@@ -1240,7 +1245,7 @@ def test_a_backend_that_is_none_is_refused(backend: Any) -> None:
 
 
 def test_one_instance_serves_many_threads_at_once(tmp_path: Path) -> None:
-    """Fifty runs at the same time on one instance, half of them async, each see their own user's skills."""
+    """Runs at the same time on one instance, half of them async, each see their own user's skills."""
     personal_files(tmp_path)
     middleware = by_sources(tmp_path)
 
@@ -1256,7 +1261,7 @@ def test_one_instance_serves_many_threads_at_once(tmp_path: Path) -> None:
         return name, sorted(shown(model.requests[0].system))
 
     async def all_of_them() -> list[tuple[str, Sequence[str]]]:
-        return await asyncio.gather(*(one(number) for number in range(50)))
+        return await asyncio.gather(*(one(number) for number in range(scaled(16, 50))))
 
     for name, names in asyncio.run(all_of_them()):
         assert names == [f"{name}-notes", "common"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend, StateBackend
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
@@ -59,7 +60,6 @@ def delegate(agent: str) -> tuple[str, dict[str, Any]]:
 # --- create_deep_agent -------------------------------------------------------------------------------------------
 
 
-@both_modes
 @pytest.mark.parametrize("skills", [None, ["/skills"]], ids=["without-skills", "with-skills"])
 @pytest.mark.parametrize("kind", [SkillsMiddleware, HouseSkills], ids=["ours", "subclass"])
 def test_a_deep_agent_has_our_skills_once(mode: Mode, kind: type[SkillsMiddleware], skills: list[str] | None) -> None:
@@ -81,7 +81,6 @@ def test_a_deep_agent_has_our_skills_once(mode: Mode, kind: type[SkillsMiddlewar
     assert loaded_in(model.requests[-1].system) == ["alpha"]
 
 
-@both_modes
 @pytest.mark.parametrize("skills", [None, ["/skills"]], ids=["without-skills", "with-skills"])
 @pytest.mark.parametrize("kind", [SkillsMiddleware, HouseSkills], ids=["ours", "subclass"])
 def test_the_general_purpose_sub_agent_has_our_skills_once(
@@ -150,7 +149,6 @@ def test_schemas_and_drawings_can_be_made(build: Callable[..., Any]) -> None:
 # --- nothing else of deepagents ----------------------------------------------------------------------------------
 
 
-@both_modes
 @pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "real-paths"])
 def test_a_plain_agent_needs_nothing_else_of_deepagents(mode: Mode, tmp_path: Path, *, virtual: bool) -> None:
     """With `create_agent` and a file system, skills are found, loaded and unloaded by ours alone."""

@@ -1,11 +1,13 @@
 """The seam for capabilities: what an extension is asked, in which order, and what its failures cost."""
 
 import asyncio
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import share_of
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -190,7 +192,7 @@ def test_what_a_failure_costs(mode: Mode, tmp_path: Path) -> None:
     """Judgements fail closed, all else fails open, and each failure is a problem; no run ends by it."""
     library(tmp_path)
     offenders: list[Any] = []
-    for method in (*METHODS, *OPEN):
+    for method in share_of(mode, (*METHODS, *OPEN)):
         talk = Conversation(mode, skills(tmp_path, failing(method)), tools=[other])
         answers = talk.call(load("alpha"), ("other", {}))
         talk.say()
@@ -248,16 +250,18 @@ def test_a_result_that_means_nothing_is_a_failure(mode: Mode, tmp_path: Path) ->
         return lambda *_args: value
 
     offenders: list[Any] = []
-    for method in (*METHODS, "change_request", "after_tool", "search", "catalog_list"):
-        for given in (giving(7), forgotten):
-            extension: SkillExtension = type("Odd", (SkillExtension,), {method: given})()
-            talk = Conversation(mode, skills(tmp_path, extension, extra_tools=["search_skills"]), tools=[other])
-            talk.call(load("alpha"), ("other", {}), ("search_skills", {"query": "alpha"}))
-            talk.say()
-            if (talk.loaded == []) is not (method in METHODS):
-                offenders.append((method, given, talk.loaded))
-            if "extension-failed" not in [found["code"] for found in talk.state["skills_problems"]]:
-                offenders.append((method, given, "no problem"))
+    methods = (*METHODS, "change_request", "after_tool", "search", "catalog_list")
+    # An async function in the place of a sync one is another mistake in each kind of run: both make it.
+    cases = [*share_of(mode, itertools.product([giving(7)], methods)), *itertools.product([forgotten], methods)]
+    for given, method in cases:
+        extension: SkillExtension = type("Odd", (SkillExtension,), {method: given})()
+        talk = Conversation(mode, skills(tmp_path, extension, extra_tools=["search_skills"]), tools=[other])
+        talk.call(load("alpha"), ("other", {}), ("search_skills", {"query": "alpha"}))
+        talk.say()
+        if (talk.loaded == []) is not (method in METHODS):
+            offenders.append((method, given, talk.loaded))
+        if "extension-failed" not in [found["code"] for found in talk.state["skills_problems"]]:
+            offenders.append((method, given, "no problem"))
     assert offenders == []
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
+from by_turns import mode_by_turns, share_of  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBackend, StateBackend, StoreBackend
 from deepagents.middleware.filesystem import FilesystemMiddleware
@@ -18,12 +19,12 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from test_manager import LIBRARY, Down, Partial
-from test_paths import HONEST, HOSTILE, OUTSIDE, spelled
 
 from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
 from deepskills._types import MAX_SKILL_FILE_BYTES
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, state_files, tool_messages, write_files
+from support_tables import HONEST, HOSTILE, OUTSIDE, spelled
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
@@ -150,7 +151,12 @@ def test_schemas_show_the_documented_parameters(
 # Every tool, on every kind of backend.
 
 
-@pytest.fixture(params=["real", "virtual", "composite", "store", "state"])
+every_backend = pytest.mark.parametrize(
+    "conversation", ["real", "virtual", "composite", "store", "state"], indirect=True
+)
+
+
+@pytest.fixture
 def conversation(request: pytest.FixtureRequest, root: Path) -> Any:
     """Return a function that has the model call tools on the library, wherever that lies."""
     kind: str = request.param
@@ -179,7 +185,7 @@ def conversation(request: pytest.FixtureRequest, root: Path) -> Any:
     return call
 
 
-@both_modes
+@every_backend
 def test_every_tool_answers(mode: Mode, conversation: Any) -> None:
     """On every backend each tool finds what is there, by the skill's name in any case."""
     found, files, text, path = conversation(
@@ -200,7 +206,7 @@ def test_every_tool_answers(mode: Mode, conversation: Any) -> None:
     assert [message.name for message in (found, files, text, path)] == list(TOOLS)
 
 
-@both_modes
+@every_backend
 def test_what_is_missing_is_told_with_the_nearest(mode: Mode, conversation: Any) -> None:
     """Unknown skills and files are errors that name the nearest; a search without a match says so."""
     calls = [listing("csv-repot"), asset("csv-repot", "references/guide.md"), script("csv-repot", "run.py")]
@@ -224,7 +230,7 @@ def test_what_is_missing_is_told_with_the_nearest(mode: Mode, conversation: Any)
     assert "no files" in no_files.text
 
 
-@both_modes
+@every_backend
 def test_broken_skills_are_told_by_their_problem(mode: Mode, conversation: Any) -> None:
     """A skill whose file is broken is an error that says what is wrong with which file, not "not found"."""
     calls = [listing("broken"), asset("Broken", "references/guide.md"), script("broken", "run.py")]
@@ -383,7 +389,6 @@ def check_refusals(messages: Sequence[ToolMessage], paths: Sequence[str]) -> Non
         assert message.text.encode(), path
 
 
-@both_modes
 @pytest.mark.parametrize("kind", ["real", "virtual", "composite"])
 def test_hostile_paths_are_refused(mode: Mode, tmp_path: Path, kind: str) -> None:
     """No path that the model may think of reads a file outside; each is answered with a refusal."""
@@ -404,7 +409,7 @@ def test_hostile_paths_are_refused(mode: Mode, tmp_path: Path, kind: str) -> Non
 @both_modes
 def test_hostile_paths_in_state_are_refused(mode: Mode) -> None:
     """On `StateBackend` a file may lie under the very name of a hostile path, and is refused all the same."""
-    hostile = [spelled(path) for path in HOSTILE.values()]
+    hostile = [spelled(path) for path in share_of(mode, HOSTILE.values())]
     files = {f"/skills/demo/{place}{path}": SECRET for path in hostile for place in ("", "scripts/")}
     files |= {f"/skills/demo/{path}": SECRET for path in OUTSIDE.values()} | {"/secret.txt": SECRET}
     files |= {"/skills/demo/SKILL.md": skill_md("demo"), "/skills/demo/references/guide.md": "guide"}
@@ -589,7 +594,6 @@ def test_listings_that_are_not_whole_say_so(mode: Mode, tmp_path: Path) -> None:
 # A whole job.
 
 
-@both_modes
 @pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "real"])
 def test_a_whole_job_without_file_tools(mode: Mode, tmp_path: Path, *, virtual: bool) -> None:
     """An agent without file tools finds a skill, loads it, lists and reads its files, and gets a script that runs."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.middleware.summarization import SummarizationMiddleware as DeepAgentsSummarization
 from langchain.agents import create_agent
@@ -121,7 +122,6 @@ def leaks(model: ScriptedChatModel) -> list[int]:
     return [place for place, request in enumerate(model.requests) if "MIIEvQIBADANBgkqhkiG9w0" in request.text]
 
 
-@both_modes
 @orders
 def test_what_a_guard_hid_never_returns(mode: Mode, order: str, tmp_path: Path) -> None:
     """A multi-line secret that a guard hid is in no request: later ones, after a summary, and in a new process."""
@@ -147,7 +147,6 @@ def test_what_a_guard_hid_never_returns(mode: Mode, order: str, tmp_path: Path) 
     assert offenders == []
 
 
-@both_modes
 @orders
 def test_what_a_guard_left_is_put_back_as_it_left_it(mode: Mode, order: str, tmp_path: Path) -> None:
     """After a summary the redacted text returns, redacted, with all else in it."""
@@ -188,7 +187,6 @@ def test_a_redaction_in_the_step_of_a_compaction_stands(mode: Mode, tmp_path: Pa
     assert leaks(talk.model) == []
 
 
-@both_modes
 @orders
 def test_a_redaction_before_a_summary_of_the_same_step_stands(mode: Mode, order: str, tmp_path: Path) -> None:
     """A guard that edits state, and a summarizer that removes the message right after, leave no way back to the key."""
@@ -250,7 +248,6 @@ def test_a_guard_sees_a_text_that_was_evicted(mode: Mode, tmp_path: Path) -> Non
     assert offenders == []
 
 
-@both_modes
 @orders
 def test_a_guard_sees_an_evicted_text_after_a_pause_in_another_process(mode: Mode, order: str, tmp_path: Path) -> None:
     """A turn that pauses after the eviction and goes on in a new process restores the text before guards look."""
@@ -328,7 +325,6 @@ class ChecksTheLast(AgentMiddleware[Any, Any]):
         self.before_model(state, runtime)
 
 
-@both_modes
 @orders
 def test_a_notice_does_not_hide_the_users_message_from_guards(mode: Mode, order: str, tmp_path: Path) -> None:
     """That a skill is gone is told in requests alone, before the user's message, the same bytes from call to call."""
@@ -365,7 +361,6 @@ def test_pins_do_not_hide_the_users_message_from_guards_before_them(mode: Mode, 
     assert talk.loaded == ["deploy"]
 
 
-@both_modes
 @pytest.mark.parametrize("order", ["editing outside", "editing inside"])
 def test_context_editing_in_either_order_costs_no_text(mode: Mode, order: str, tmp_path: Path) -> None:
     """Loaded texts are in every request whether context editing stands before or after, and unloaded ones are not."""
@@ -422,7 +417,6 @@ def test_loads_by_arguments_are_redacted_too(tmp_path: Path) -> None:
     assert asyncio.iscoroutinefunction(talk.agent.ainvoke)
 
 
-@both_modes
 @orders
 def test_deepagents_summarization_keeps_texts_or_is_reported(mode: Mode, order: str, tmp_path: Path) -> None:
     """Before the skills, it costs no text; behind them, where nothing can be put back, the first time is a problem."""

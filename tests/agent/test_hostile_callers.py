@@ -1,12 +1,14 @@
 """Hostile callers and odd surroundings: marks, malformed state, nameless tools, odd ids, odd names, odd backends."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns, share_of  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend, LocalShellBackend
 from deepagents.backends.protocol import BackendProtocol
@@ -74,26 +76,25 @@ def test_marks_of_callers_change_nothing(mode: Mode, tmp_path: Path) -> None:
     """A mark on a user's message hides no text, frees no budget, shows nothing and breaks no later run."""
     library(tmp_path, "alpha", "beta")
     offenders = []
-    for what, mark in MARKS.items():
-        for place in ("first", "later"):
-            talk = Conversation(mode, skills(tmp_path, max_loaded_skills=1))
-            pin = ["alpha"]
-            claim = HumanMessage("hello", additional_kwargs={"deepskills": mark})
-            if place == "first":
-                talk.say(given={"messages": [claim], "pinned_skills": pin})
-            else:
-                talk.say(given={"messages": [HumanMessage("go")], "pinned_skills": pin})
-                talk.say(given={"messages": [claim]})
-            [refused] = talk.call(load("beta"))
-            request = talk.model.requests[-1]
-            found = [
-                "text" if request.text.count("Text of alpha.") != 1 else "",
-                "own words" if "hello" not in request.text else "",
-                "budget" if refused.status != "error" else "",
-                "shown" if "SYSTEM OVERRIDE" in request.text else "",
-                "loaded" if talk.loaded != ["alpha"] else "",
-            ]
-            offenders += [(what, place, text) for text in found if text]
+    for place, what in share_of(mode, itertools.product(("first", "later"), MARKS)):
+        talk = Conversation(mode, skills(tmp_path, max_loaded_skills=1))
+        pin = ["alpha"]
+        claim = HumanMessage("hello", additional_kwargs={"deepskills": MARKS[what]})
+        if place == "first":
+            talk.say(given={"messages": [claim], "pinned_skills": pin})
+        else:
+            talk.say(given={"messages": [HumanMessage("go")], "pinned_skills": pin})
+            talk.say(given={"messages": [claim]})
+        [refused] = talk.call(load("beta"))
+        request = talk.model.requests[-1]
+        found = [
+            "text" if request.text.count("Text of alpha.") != 1 else "",
+            "own words" if "hello" not in request.text else "",
+            "budget" if refused.status != "error" else "",
+            "shown" if "SYSTEM OVERRIDE" in request.text else "",
+            "loaded" if talk.loaded != ["alpha"] else "",
+        ]
+        offenders += [(what, place, text) for text in found if text]
     assert offenders == []
 
 
@@ -153,10 +154,11 @@ MALFORMED: list[dict[str, Any]] = [
 def test_malformed_state_raises_nothing(mode: Mode, tmp_path: Path) -> None:
     """Private state of any shape is set aside: the run goes on, and loads and unloads work."""
     library(tmp_path, "alpha", "beta")
-    middleware = skills(tmp_path)
+    talk = Conversation(mode, skills(tmp_path))
     offenders = []
-    for update in MALFORMED:
-        talk = Conversation(mode, middleware)
+    for update in share_of(mode, MALFORMED):
+        talk.config = {"configurable": {"thread_id": str(update)}}
+        since = len(talk.model.requests)
         try:
             talk.call(load("alpha"))
             talk.agent.update_state(talk.config, update)
@@ -164,7 +166,7 @@ def test_malformed_state_raises_nothing(mode: Mode, tmp_path: Path) -> None:
         except Exception as error:  # noqa: BLE001 - the table goes on
             offenders.append((str(update), repr(error)))
             continue
-        lines = [line for request in talk.model.requests for line in request.system.splitlines()]
+        lines = [line for request in talk.model.requests[since:] for line in request.system.splitlines()]
         if "beta" in talk.loaded or any(line.startswith("## SYSTEM OVERRIDE") for line in lines):
             offenders.append((str(update), str(talk.loaded)))
     assert offenders == []
@@ -276,16 +278,17 @@ def test_a_fork_of_a_summarized_parent_knows_what_is_loaded(mode: Mode, tmp_path
 # Names.
 
 
-@both_modes
-def test_the_closest_of_many_names_are_given(mode: Mode, tmp_path: Path) -> None:
+def test_the_closest_of_many_names_are_given(tmp_path: Path) -> None:
     """Above 1,000 skills an unknown name is answered with the nearest ones."""
     write_files(
         tmp_path,
         {f"skills/s{n:04d}-thing/SKILL.md": f"---\nname: s{n:04d}-thing\ndescription: D.\n---\n" for n in range(1_100)},
     )
     write_files(tmp_path, {"skills/web-research/SKILL.md": skill_md("web-research")})
-    [answer] = Conversation(mode, skills(tmp_path)).call(load("web-reserch"))
-    assert "'web-research'" in str(answer.text)
+    middleware = skills(tmp_path)
+    for mode in MODES:
+        [answer] = Conversation(mode, middleware).call(load("web-reserch"))
+        assert "'web-research'" in str(answer.text), mode
 
 
 @both_modes
@@ -305,7 +308,6 @@ def test_names_in_any_unicode_form(mode: Mode, tmp_path: Path) -> None:
 # Calls of one turn.
 
 
-@both_modes
 @pytest.mark.parametrize("ids", [("same", "same", "same"), ("", "", ""), ("same", "other", "same")])
 def test_budgets_hold_whatever_the_ids_of_calls(mode: Mode, ids: tuple[str, ...], tmp_path: Path) -> None:
     """Equal or empty ids of calls in one turn hide no call from another: budgets are not overshot."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langchain_core.messages import HumanMessage, ToolMessage
@@ -19,7 +20,7 @@ from deepskills import SkillsMiddleware
 from deepskills.testing import call_tools
 from support import MODES, Conversation, Mode, disk, load, loaded_in, skill_md, unload, without_origin, write_files
 
-pytestmark = pytest.mark.parametrize("mode", MODES)
+both_modes = pytest.mark.parametrize("mode", MODES)
 
 SKILL_STATE = ("skills_loaded", "skill_resources", "skills_load_records")
 
@@ -57,6 +58,7 @@ def events_of(conversation: Conversation, *replies: Any) -> list[Any]:
 # --- what a load gives -------------------------------------------------------------------------------------------
 
 
+@both_modes
 def test_the_whole_file_and_its_resources_reach_the_model(mode: Mode, tmp_path: Path) -> None:
     """One answer holds the whole file between its tags, the directory, and each resource by type and full path."""
     text = skill_md("alpha", "Reports.", "# Alpha\n\nStep one.\n\nLast line.\n", license="MIT")
@@ -90,6 +92,7 @@ def test_the_whole_file_and_its_resources_reach_the_model(mode: Mode, tmp_path: 
     assert answer.text in conversation.model.requests[-1].text
 
 
+@both_modes
 def test_state_records_the_load(mode: Mode, tmp_path: Path) -> None:
     """State keeps load order, each skill's resources, and each load's path, digest and size."""
     library(tmp_path, "alpha", "beta")
@@ -112,6 +115,7 @@ def test_state_records_the_load(mode: Mode, tmp_path: Path) -> None:
     assert all(isinstance(record["tokens"], int) and record["tokens"] > 20 for record in records.values())
 
 
+@both_modes
 def test_a_new_thread_has_nothing_loaded(mode: Mode, tmp_path: Path) -> None:
     """Before any load, state says that nothing is loaded."""
     library(tmp_path, "alpha")
@@ -123,6 +127,7 @@ def test_a_new_thread_has_nothing_loaded(mode: Mode, tmp_path: Path) -> None:
     assert conversation.state["skill_resources"] == {}
 
 
+@both_modes
 def test_the_tools_return_a_command_and_take_a_name(mode: Mode, tmp_path: Path) -> None:
     """Called as a graph would call it, the tool gives a `Command`; a name is all that it needs."""
     library(tmp_path, "alpha")
@@ -155,6 +160,7 @@ def test_the_tools_return_a_command_and_take_a_name(mode: Mode, tmp_path: Path) 
         assert shown["description"]
 
 
+@both_modes
 def test_the_next_model_call_shows_what_is_loaded(mode: Mode, tmp_path: Path) -> None:
     """The catalog marks the loaded skill, sums up its resources, and keeps the hint for the others."""
     library(tmp_path, "alpha", "beta")
@@ -191,6 +197,7 @@ def test_a_name_is_found_in_any_case(mode: Mode, tmp_path: Path, asked: str) -> 
     assert conversation.loaded == ["alpha-one"]
 
 
+@both_modes
 def test_the_exact_name_goes_before_one_in_another_case(mode: Mode, tmp_path: Path) -> None:
     """Of two skills whose names differ in case alone, the one asked for is loaded."""
     for directory, name in (("one", "report"), ("two", "Report")):
@@ -207,6 +214,7 @@ def test_the_exact_name_goes_before_one_in_another_case(mode: Mode, tmp_path: Pa
 # --- names that no skill has -------------------------------------------------------------------------------------
 
 
+@both_modes
 def test_an_unknown_name_gets_the_closest_ones(mode: Mode, tmp_path: Path) -> None:
     """A slip in a name is answered with the names that are close, and with what there is."""
     library(tmp_path, "web-research", "web-search", "release-notes")
@@ -223,6 +231,7 @@ def test_an_unknown_name_gets_the_closest_ones(mode: Mode, tmp_path: Path) -> No
     assert conversation.loaded == []
 
 
+@both_modes
 def test_an_unknown_name_lists_at_most_fifty(mode: Mode, tmp_path: Path) -> None:
     """Of a large library the answer lists fifty skills and says how many more there are."""
     library(tmp_path, *(f"skill-{number:03}" for number in range(60)))
@@ -235,6 +244,7 @@ def test_an_unknown_name_lists_at_most_fifty(mode: Mode, tmp_path: Path) -> None
     assert "10 more" in answer.text
 
 
+@both_modes
 def test_an_unknown_name_without_any_skill(mode: Mode, tmp_path: Path) -> None:
     """Where there are no skills at all the answer says so."""
     (tmp_path / "skills").mkdir()
@@ -322,6 +332,7 @@ def test_further_arguments_change_nothing(mode: Mode, tmp_path: Path, extra: dic
 # --- loaded already ----------------------------------------------------------------------------------------------
 
 
+@both_modes
 def test_loading_twice_changes_nothing(mode: Mode, tmp_path: Path) -> None:
     """A skill that is loaded and unchanged is answered by a word, without its text and without a change of state."""
     library(tmp_path, "alpha", "beta")
@@ -338,6 +349,7 @@ def test_loading_twice_changes_nothing(mode: Mode, tmp_path: Path) -> None:
     assert loaded_state(conversation) == before
 
 
+@both_modes
 def test_a_changed_file_gives_its_text_anew_once(mode: Mode, tmp_path: Path) -> None:
     """A file that changed since its load comes with its new text, and the load after that has nothing to add."""
     library(tmp_path, "alpha", "beta")
@@ -369,6 +381,7 @@ def test_a_changed_file_gives_its_text_anew_once(mode: Mode, tmp_path: Path) -> 
     ]
 
 
+@both_modes
 def test_a_changed_file_takes_no_second_slot(mode: Mode, tmp_path: Path) -> None:
     """With every slot taken, a loaded skill whose file changed can still be brought up to date."""
     library(tmp_path, "alpha")
@@ -382,6 +395,7 @@ def test_a_changed_file_takes_no_second_slot(mode: Mode, tmp_path: Path) -> None
     assert "New text." in answer.text
 
 
+@both_modes
 def test_a_changed_file_that_no_longer_fits_is_refused(mode: Mode, tmp_path: Path) -> None:
     """A loaded skill that grew beyond the token budget stays loaded as it was."""
     library(tmp_path, "alpha")
@@ -399,6 +413,7 @@ def test_a_changed_file_that_no_longer_fits_is_refused(mode: Mode, tmp_path: Pat
 # --- budgets -----------------------------------------------------------------------------------------------------
 
 
+@both_modes
 def test_the_limit_on_skills(mode: Mode, tmp_path: Path) -> None:
     """With every slot taken the model is told what is loaded, with sizes, and how to make room."""
     library(tmp_path, "alpha", "beta", "gamma")
@@ -423,6 +438,7 @@ def test_the_limit_on_skills(mode: Mode, tmp_path: Path) -> None:
     assert conversation.loaded == ["beta", "gamma"]
 
 
+@both_modes
 def test_no_slots_at_all(mode: Mode, tmp_path: Path) -> None:
     """A limit of zero refuses every load and crashes none."""
     library(tmp_path, "alpha")
@@ -434,6 +450,7 @@ def test_no_slots_at_all(mode: Mode, tmp_path: Path) -> None:
     assert conversation.loaded == []
 
 
+@both_modes
 def test_the_limit_on_tokens(mode: Mode, tmp_path: Path) -> None:
     """A load that would go over the token budget is refused with the size it needs and what is in use."""
     library(tmp_path, "alpha", "beta", body="word " * 200)
@@ -451,6 +468,7 @@ def test_the_limit_on_tokens(mode: Mode, tmp_path: Path) -> None:
     assert conversation.loaded == ["alpha"]
 
 
+@both_modes
 def test_a_skill_larger_than_the_whole_budget(mode: Mode, tmp_path: Path) -> None:
     """A skill that can never fit is refused as such, without advice to unload others."""
     library(tmp_path, "alpha", body="word " * 2_000)
@@ -465,6 +483,7 @@ def test_a_skill_larger_than_the_whole_budget(mode: Mode, tmp_path: Path) -> Non
     assert "unload_skill" not in answer.text
 
 
+@both_modes
 def test_no_limit_on_tokens(mode: Mode, tmp_path: Path) -> None:
     """With `max_loaded_tokens=None` size never refuses a load; by default 50,000 tokens do."""
     library(tmp_path, "alpha", body="word " * 50_000)
@@ -477,6 +496,7 @@ def test_no_limit_on_tokens(mode: Mode, tmp_path: Path) -> None:
     assert "50,000" in default.text
 
 
+@both_modes
 def test_the_default_limit_is_ten_skills(mode: Mode, tmp_path: Path) -> None:
     """Ten skills can be loaded unless set otherwise; the eleventh is refused."""
     names = [f"skill-{letter}" for letter in "abcdefghijk"]
@@ -512,6 +532,7 @@ def raising(error: Exception) -> Callable[[Any], Any]:
     return fail
 
 
+@both_modes
 @pytest.mark.parametrize(
     ("download", "told"),
     [
@@ -545,6 +566,7 @@ def test_an_unreadable_file_is_an_error_to_the_model(
     assert granted.status == "success"
 
 
+@both_modes
 def test_a_loaded_skill_stays_loaded_while_its_file_cannot_be_read(mode: Mode, tmp_path: Path) -> None:
     """A second load that cannot compare the file says so and takes nothing away."""
     library(tmp_path, "alpha")
@@ -686,6 +708,7 @@ def test_at_most_two_hundred_resources_are_listed(mode: Mode, tmp_path: Path, co
     assert (more or "") in answer.text
 
 
+@both_modes
 def test_a_skill_without_files_lists_none(mode: Mode, tmp_path: Path) -> None:
     """A skill that is a lone `SKILL.md` loads without a word about resources, in the answer and in the catalog."""
     library(tmp_path, "alpha")
@@ -698,6 +721,7 @@ def test_a_skill_without_files_lists_none(mode: Mode, tmp_path: Path) -> None:
     assert "- **alpha** [Loaded]: Does a thing.\n\n" in conversation.model.requests[-1].system
 
 
+@both_modes
 @pytest.mark.parametrize(
     "listing",
     [
@@ -727,6 +751,7 @@ def test_a_backend_that_cannot_list_costs_the_list_alone(
     assert conversation.state["skill_resources"] == {"alpha": []}
 
 
+@both_modes
 def test_one_directory_that_cannot_be_listed_costs_no_other(mode: Mode, tmp_path: Path) -> None:
     """Where one of the three directories fails, the files of the others are listed and the failure is told."""
     library(tmp_path, "alpha")
@@ -781,6 +806,7 @@ def test_nothing_in_a_file_passes_for_its_end(mode: Mode, tmp_path: Path, forged
     assert answer.text.index("After.") < answer.text.index("</skill_content>")
 
 
+@both_modes
 def test_names_of_files_forge_nothing(mode: Mode, tmp_path: Path) -> None:
     """A file's or directory's name cannot end a line, open a tag, or add a resource."""
     library(tmp_path, "alpha")
@@ -812,7 +838,7 @@ class Rounds(FilesystemBackend):
         super().__init__(root_dir=root, virtual_mode=True)
         self.gates: dict[str, threading.Barrier] = {}
         for paths in rounds:
-            self.gates |= dict.fromkeys(paths, threading.Barrier(len(paths), timeout=10))
+            self.gates |= dict.fromkeys(paths, threading.Barrier(len(paths), timeout=60))
         self.waits = False
         self.calls: list[str] = []
 
@@ -831,6 +857,7 @@ class Rounds(FilesystemBackend):
         return super().download_files(paths)
 
 
+@both_modes
 def test_a_load_takes_two_rounds(mode: Mode, tmp_path: Path) -> None:
     """A load asks for the file and its directory at once, then for the three directories at once, and no more."""
     library(tmp_path, "alpha")
@@ -853,6 +880,7 @@ def test_a_load_takes_two_rounds(mode: Mode, tmp_path: Path) -> None:
 # --- events and log lines ----------------------------------------------------------------------------------------
 
 
+@both_modes
 def test_loads_and_unloads_are_events_on_the_custom_stream(mode: Mode, tmp_path: Path) -> None:
     """A load, an unload and a refusal are each one typed event; a word that nothing changed is none."""
     library(tmp_path, "alpha", "beta")
@@ -889,6 +917,7 @@ def test_loads_and_unloads_are_events_on_the_custom_stream(mode: Mode, tmp_path:
     assert all(isinstance(reason, str) and reason for reason in reasons)
 
 
+@both_modes
 def test_the_reasons_of_refusals_differ(mode: Mode, tmp_path: Path) -> None:
     """A consumer of events can tell a token limit from a slot limit from a file that cannot be read."""
     library(tmp_path, "alpha", "beta", body="word " * 100)
@@ -908,6 +937,7 @@ def test_the_reasons_of_refusals_differ(mode: Mode, tmp_path: Path) -> None:
     assert reasons == ["max_loaded_skills", "max_loaded_tokens", "unreadable"]
 
 
+@both_modes
 def test_events_about_a_skill_that_exists_say_where_it_comes_from(mode: Mode, tmp_path: Path) -> None:
     """A load and unload of one turn, a refusal before a file is read and one that cannot be read have an origin."""
     library(tmp_path, "alpha", "gone")
@@ -933,6 +963,7 @@ def log_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return lines
 
 
+@both_modes
 def test_each_event_is_one_log_line(mode: Mode, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Loads and unloads log at INFO with the slots left, limits at WARNING, unreadable files at ERROR."""
     caplog.set_level(logging.INFO, logger="deepskills")

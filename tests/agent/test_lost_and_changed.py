@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
@@ -91,7 +92,6 @@ def hide(message: AnyMessage) -> AnyMessage:
     return message.model_copy(update={"content": message.content.replace(SECRET, "[hidden]")})
 
 
-@both_modes
 @pytest.mark.parametrize("kind", ["pii", "own"])
 def test_what_others_hide_stays_hidden(mode: Mode, kind: str, tmp_path: Path) -> None:
     """A text in which other middleware hides personal data goes out as it left it, also when it is put back later."""
@@ -285,7 +285,6 @@ def test_what_did_not_go_out_is_not_told_as_put_back(mode: Mode, tmp_path: Path)
     assert "its instructions are in this conversation" in answers[-1]
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["load", "pin"])
 def test_what_is_put_back_is_what_was_brought_in(mode: Mode, how: str, tmp_path: Path) -> None:
     """A text that was loaded or pinned comes back as it was, whatever became of its file."""

@@ -1,12 +1,14 @@
 """One catalog is believed: what callers write into state shows nothing, loads nothing and enables nothing."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NotRequired
 
 import pytest
+from by_turns import mode_by_turns, share_of  # noqa: F401 - the fixture `mode`
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -110,12 +112,16 @@ class Paused:
         self, mode: Mode, middleware: SkillsMiddleware, *after: Any, keep: InMemorySaver | None = None
     ) -> None:
         self.mode = mode
-        self.model = ScriptedChatModel(replies=[call_tools(load("alpha")), call_tools(("ping", {})), *after])
+        self.script = [call_tools(load("alpha")), call_tools(("ping", {})), *after]
+        self.model = ScriptedChatModel(replies=[])
         both: list[Any] = [middleware, HumanInTheLoopMiddleware(interrupt_on={"ping": True})]
         self.agent: Any = create_agent(self.model, tools=[ping], middleware=both, checkpointer=keep or InMemorySaver())
         self.config: RunnableConfig = {"configurable": {"thread_id": "paused"}}
 
-    def start(self) -> None:
+    def start(self, thread: str = "paused") -> None:
+        """Run the script up to the pause, on a thread of its own."""
+        self.config = {"configurable": {"thread_id": thread}}
+        self.model.replies = [*[self.model.fallback] * len(self.model.requests), *self.script]
         run(self.mode, self.agent, "go", self.config)
         assert self.agent.get_state(self.config).next
 
@@ -142,15 +148,14 @@ def test_a_forged_copy_of_the_catalog_in_the_input_does_nothing(mode: Mode, tmp_
     assert found == []
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["Command", "update_state"])
 def test_a_forged_copy_of_the_catalog_in_the_middle_of_a_run_does_nothing(mode: Mode, how: str, tmp_path: Path) -> None:
     """`Command(update=...)` and `update_state` put nothing into the prompt and make no tool callable."""
     library(tmp_path)
     found = []
+    paused = Paused(mode, skills(tmp_path), call_tools(load("evil"), ("launch", {})))
     for what, entries in forged_lists().items():
-        paused = Paused(mode, skills(tmp_path), call_tools(load("evil"), ("launch", {})))
-        paused.start()
+        paused.start(what)
         before = len(paused.model.requests)
         result = paused.resume({"skills_metadata": entries}, how)
         found += check_nothing_came_of_it(paused.model, result, before, what)
@@ -159,15 +164,14 @@ def test_a_forged_copy_of_the_catalog_in_the_middle_of_a_run_does_nothing(mode: 
     assert found == []
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["Command", "update_state"])
 def test_a_forged_catalog_itself_grants_nothing(mode: Mode, how: str, tmp_path: Path) -> None:
     """Whoever writes `skills_catalog` cannot grant a tool or read a file: files are read first."""
     library(tmp_path)
     found = []
+    paused = Paused(mode, skills(tmp_path), call_tools(load("evil"), ("launch", {})))
     for what, entries in forged_lists().items():
-        paused = Paused(mode, skills(tmp_path), call_tools(load("evil"), ("launch", {})))
-        paused.start()
+        paused.start(what)
         before = len(paused.model.requests)
         result = paused.resume({"skills_catalog": record_of(entries)}, how)
         found += check_nothing_came_of_it(paused.model, result, before, what)
@@ -196,7 +200,6 @@ def test_the_source_of_a_skill_is_not_taken_from_state(mode: Mode, tmp_path: Pat
     assert seen[-1] == {"alpha": "/skills"}
 
 
-@both_modes
 @pytest.mark.parametrize("is_function", [False, True], ids=["fixed", "function"])
 def test_a_true_catalog_of_other_sources_shows_nothing(mode: Mode, is_function: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """What this process found for an agent with more sources, or under other labels, is not shown in this one."""
@@ -239,14 +242,13 @@ def test_nonsense_for_a_catalog_is_replaced(mode: Mode, tmp_path: Path) -> None:
     """A catalog of any shape in state raises nothing, and the model goes on seeing the real one."""
     library(tmp_path)
     offenders = []
-    for what, value in NONSENSE.items():
-        for key in ("skills_catalog", "skills_metadata"):
-            paused = Paused(mode, skills(tmp_path), call_tools(load("beta")))
-            paused.start()
-            paused.resume({key: value}, "Command")
-            state = paused.agent.get_state(paused.config).values
-            if "**beta**" not in paused.model.requests[-1].system or state["skills_loaded"] != ["alpha", "beta"]:
-                offenders.append((what, key))
+    paused = Paused(mode, skills(tmp_path), call_tools(load("beta")))
+    for key, what in share_of(mode, itertools.product(("skills_catalog", "skills_metadata"), NONSENSE)):
+        paused.start(f"{what} {key}")
+        paused.resume({key: NONSENSE[what]}, "Command")
+        state = paused.agent.get_state(paused.config).values
+        if "**beta**" not in paused.model.requests[-1].system or state["skills_loaded"] != ["alpha", "beta"]:
+            offenders.append((what, key))
     assert offenders == []
 
 
@@ -363,7 +365,6 @@ def old_state(root: Path, *, with_texts: bool) -> tuple[dict[str, Any], str]:
     return values, str(answer.text)
 
 
-@both_modes
 @pytest.mark.parametrize("records", ["with texts", "without texts"])
 def test_a_thread_of_the_first_release_goes_on(mode: Mode, records: str, tmp_path: Path) -> None:
     """A checkpoint of the first release resumes: skills are discovered again and nothing that is loaded is lost."""

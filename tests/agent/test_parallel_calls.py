@@ -25,6 +25,7 @@ from deepskills._loading.turn import SkillCall
 from deepskills.testing import Reply, ScriptedChatModel, call_tools
 from support import (
     MODES,
+    SOAK,
     Conversation,
     Mode,
     disk,
@@ -237,10 +238,13 @@ def check(turn: Turn, model: ScriptedChatModel, result: dict[str, Any], state: d
 START_INPUT = {"messages": [HumanMessage("go")]}
 
 
-def offenders(one: Callable[[Turn, Path], None], root: Path) -> dict[str, str]:
-    """Try every turn of the table, each below a directory of its own, and return those that went wrong."""
+def offenders(one: Callable[[Turn, Path], None], root: Path, part: int, of: int) -> dict[str, str]:
+    """Try turns of the table, each below a directory of its own, and return those that went wrong.
+
+    The cases of a test divide the table among them, `part` of so many; under `make soak` each has all of it.
+    """
     wrong: dict[str, str] = {}
-    for turn in TURNS:
+    for turn in TURNS if SOAK else TURNS[part::of]:
         place = root / turn.name
         place.mkdir()
         try:
@@ -251,10 +255,10 @@ def offenders(one: Callable[[Turn, Path], None], root: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "place"),
-    [("sync", "nowhere"), ("async", "memory"), ("async", "sqlite")],
+    ("part", "mode", "place"),
+    [(0, "sync", "nowhere"), (1, "async", "memory"), (2, "async", "sqlite")],
 )
-def test_calls_of_one_turn_act_as_if_one_after_another(place: str, mode: Mode, tmp_path: Path) -> None:
+def test_calls_of_one_turn_act_as_if_one_after_another(part: int, place: str, mode: Mode, tmp_path: Path) -> None:
     """Parallel calls leave what the same calls in their order would leave, wherever checkpoints are kept, if at all."""
 
     def one(turn: Turn, root: Path) -> None:
@@ -266,11 +270,11 @@ def test_calls_of_one_turn_act_as_if_one_after_another(place: str, mode: Mode, t
         [result], state = play(mode, place, root, build, START_INPUT)
         check(turn, model, result, None if place == "nowhere" else state)
 
-    assert offenders(one, tmp_path) == {}
+    assert offenders(one, tmp_path, part, of=3) == {}
 
 
-@pytest.mark.parametrize(("mode", "place"), [("async", "memory"), ("sync", "sqlite")])
-def test_calls_of_a_turn_that_was_interrupted_and_resumed(place: str, mode: Mode, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("part", "mode", "place"), [(0, "async", "memory"), (1, "sync", "sqlite")])
+def test_calls_of_a_turn_that_was_interrupted_and_resumed(part: int, place: str, mode: Mode, tmp_path: Path) -> None:
     """A turn that a sibling tool interrupts ends the same after the resume, by another process too."""
 
     def one(turn: Turn, root: Path) -> None:
@@ -286,7 +290,7 @@ def test_calls_of_a_turn_that_was_interrupted_and_resumed(place: str, mode: Mode
         assert loaded_in(model.requests[-2].system) == sorted(turn.before)
         check(turn, model, results[1], state)
 
-    assert offenders(one, tmp_path) == {}
+    assert offenders(one, tmp_path, part, of=2) == {}
 
 
 @pytest.mark.parametrize(("mode", "interrupted"), [("sync", False), ("async", True)], ids=["straight", "resumed"])
@@ -303,7 +307,7 @@ def test_calls_of_one_turn_in_a_hand_written_graph(mode: Mode, tmp_path: Path, *
         assert ("__interrupt__" in results[0]) == interrupted
         check(turn, model, results[-1], state)
 
-    assert offenders(one, tmp_path) == {}
+    assert offenders(one, tmp_path, int(interrupted), of=2) == {}
 
 
 @pytest.mark.parametrize("mode", MODES)

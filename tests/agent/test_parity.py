@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, get_type_hints
 
 import deepagents.middleware.skills as upstream
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents.backends import FilesystemBackend, StateBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from deepagents.middleware import FilesystemMiddleware
@@ -249,7 +250,6 @@ def catalogs(mode: Mode, files: Files, sources: Sequence[Any], root: Path | None
     return found
 
 
-@EACH_MODE
 @pytest.mark.parametrize("files", WELL_FORMED.values(), ids=WELL_FORMED.keys())
 def test_skills_on_disk_have_the_same_catalog(mode: Mode, tmp_path: Path, files: Files) -> None:
     """Names, order and every field are the same, and neither class has an error."""
@@ -287,7 +287,6 @@ LAYERS: Files = {
 }
 
 
-@EACH_MODE
 @pytest.mark.parametrize(
     ("place", "name"),
     [*[("disk", name) for name in SOURCES], *[("state", name) for name in ("other-order", "three", "no-skill-at-all")]],
@@ -302,7 +301,6 @@ def test_layered_sources_give_the_same_catalog(mode: Mode, tmp_path: Path, place
     assert theirs["skills_load_errors"] == []
 
 
-@EACH_MODE
 @pytest.mark.parametrize("sources", [["/missing", "/base"], ["/base", "/missing"]], ids=["first", "last"])
 def test_a_missing_source_costs_no_other(mode: Mode, tmp_path: Path, sources: list[str]) -> None:
     """Both classes go on with the sources that are there."""
@@ -336,7 +334,6 @@ class Peculiar(FilesystemBackend):
         return FileDownloadResponse(path, content, error if found.error else None)
 
 
-@EACH_MODE
 @pytest.mark.parametrize("way", ["tuples", "other-paths", "bytearray", "other-words", "no-words"])
 def test_a_backend_that_serves_one_class_serves_the_other(mode: Mode, tmp_path: Path, way: str) -> None:
     """What deepagents' class makes of a backend's answers, ours makes of them too, and complains of nothing."""
@@ -391,7 +388,6 @@ RELOADS: dict[str, list[Step]] = {
 }
 
 
-@EACH_MODE
 @pytest.mark.parametrize("name", RELOADS)
 def test_skills_are_looked_for_again_when_asked(mode: Mode, tmp_path: Path, name: str) -> None:
     """`skills_metadata=None` has both classes look again, and nothing else does."""
@@ -532,7 +528,6 @@ PINNING: dict[str, list[Step]] = {
 }
 
 
-@EACH_MODE
 @pytest.mark.parametrize("name", PINNING)
 def test_pins_come_in_the_same_messages(mode: Mode, tmp_path: Path, name: str) -> None:
     """Which messages the model sees, in which order and with which marks, is the same; only the wording is ours."""
@@ -588,7 +583,6 @@ def kit(name: str, runtime: object) -> list[BaseTool]:  # noqa: ARG001 - a resol
     return {"kit": [echo, ping], "ping": [ping]}.get(name, [])
 
 
-@EACH_MODE
 @pytest.mark.parametrize("name", TOOL_USE)
 def test_tools_of_skills_are_disclosed_alike(mode: Mode, tmp_path: Path, name: str) -> None:
     """For reads and pins, tools shown, answers of tools and the record in state are the same."""
@@ -615,7 +609,6 @@ TOOL_KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@EACH_MODE
 @pytest.mark.parametrize(
     ("way", "name"),
     [*[("read", name) for name in TOOL_KINDS], ("pin", "own-deferred-tool"), ("pin", "two-tools-of-one-name")],

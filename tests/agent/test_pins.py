@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse
 from langchain.agents import create_agent
@@ -33,7 +34,7 @@ from support import (
     write_files,
 )
 
-pytestmark = pytest.mark.parametrize("mode", MODES)
+both_modes = pytest.mark.parametrize("mode", MODES)
 
 NAMES = ("alpha", "beta", "gamma")
 SKILL_STATE = ("skills_loaded", "skill_resources", "skills_load_records")
@@ -80,6 +81,7 @@ def last_request(conversation: Conversation) -> list[BaseMessage]:
 # --- what a pin gives --------------------------------------------------------------------------------------------
 
 
+@both_modes
 def test_a_pin_gives_the_text_and_the_state_of_a_load(mode: Mode, tmp_path: Path) -> None:
     """A pinned skill is there with the very block, resources and record that `load_skill` gives."""
     pinned, loaded = talk(mode, tmp_path), talk(mode, tmp_path)
@@ -99,6 +101,7 @@ def test_a_pin_gives_the_text_and_the_state_of_a_load(mode: Mode, tmp_path: Path
     assert pinned.loaded == ["alpha"]
 
 
+@both_modes
 def test_a_pin_is_marked_as_deepagents_marks_it(mode: Mode, tmp_path: Path) -> None:
     """The message is the user's, and says in `additional_kwargs` which skill it brings."""
     conversation = talk(mode, tmp_path)
@@ -115,6 +118,7 @@ def test_a_pin_is_marked_as_deepagents_marks_it(mode: Mode, tmp_path: Path) -> N
     }
 
 
+@both_modes
 def test_the_model_sees_a_pin_at_once(mode: Mode, tmp_path: Path) -> None:
     """The first model call of the run has the text behind the user's message, and the catalog marks the skill."""
     conversation = talk(mode, tmp_path)
@@ -177,6 +181,7 @@ def test_names_are_pinned_once_and_unknown_ones_are_problems(mode: Mode, tmp_pat
     assert conversation.result["messages"][-1].text == "Done."
 
 
+@both_modes
 def test_an_unknown_name_is_logged_once(mode: Mode, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The log has one error that names what was asked for."""
     conversation = talk(mode, tmp_path)
@@ -191,6 +196,7 @@ def test_an_unknown_name_is_logged_once(mode: Mode, tmp_path: Path, caplog: pyte
     assert "pin-unknown" in record.getMessage()
 
 
+@both_modes
 def test_the_same_unknown_name_stays_one_problem(mode: Mode, tmp_path: Path) -> None:
     """A client that pins the same unknown name in every run does not fill the thread with problems."""
     conversation = talk(mode, tmp_path)
@@ -201,6 +207,7 @@ def test_the_same_unknown_name_stays_one_problem(mode: Mode, tmp_path: Path) -> 
     assert [problem["path"] for problem in conversation.state["skills_problems"]] == ["nope"]
 
 
+@both_modes
 def test_problems_of_skills_stay_beside_those_of_pins(mode: Mode, tmp_path: Path) -> None:
     """An unknown pin adds to what discovery found wrong."""
     write_files(tmp_path, {"skills/broken/SKILL.md": "no frontmatter"})
@@ -211,6 +218,7 @@ def test_problems_of_skills_stay_beside_those_of_pins(mode: Mode, tmp_path: Path
     assert [problem["code"] for problem in conversation.state["skills_problems"]] == ["no-frontmatter", "pin-unknown"]
 
 
+@both_modes
 def test_a_pin_lasts_for_the_thread_and_is_asked_for_once(mode: Mode, tmp_path: Path) -> None:
     """A later run that pins nothing still has the skill, and gets no second message."""
     conversation = talk(mode, tmp_path)
@@ -271,6 +279,7 @@ class FailingBackend(FilesystemBackend):
         return super().download_files(paths)
 
 
+@both_modes
 def test_a_backend_that_raises_costs_the_pin_and_not_the_run(mode: Mode, tmp_path: Path) -> None:
     """The reason is in the problem, and the pin works once the backend does."""
     backend = FailingBackend(root_dir=tmp_path, virtual_mode=True)
@@ -293,6 +302,7 @@ def test_a_backend_that_raises_costs_the_pin_and_not_the_run(mode: Mode, tmp_pat
 # --- pins and load_skill count once ------------------------------------------------------------------------------
 
 
+@both_modes
 def test_a_load_after_a_pin_says_already_loaded(mode: Mode, tmp_path: Path) -> None:
     """`load_skill` on a pinned skill adds no second text and changes no state."""
     conversation = talk(mode, tmp_path)
@@ -307,6 +317,7 @@ def test_a_load_after_a_pin_says_already_loaded(mode: Mode, tmp_path: Path) -> N
     assert times_shown(last_request(conversation), "alpha") == 1
 
 
+@both_modes
 def test_a_pin_after_a_load_adds_no_second_text(mode: Mode, tmp_path: Path) -> None:
     """Pinning a loaded skill leaves the conversation and the state as they are."""
     conversation = talk(mode, tmp_path)
@@ -321,6 +332,7 @@ def test_a_pin_after_a_load_adds_no_second_text(mode: Mode, tmp_path: Path) -> N
     assert conversation.state["pinned_skills"] == []
 
 
+@both_modes
 def test_a_pin_in_every_run_is_one_text(mode: Mode, tmp_path: Path) -> None:
     """A client may name the same skill with every message."""
     conversation = talk(mode, tmp_path)
@@ -332,6 +344,7 @@ def test_a_pin_in_every_run_is_one_text(mode: Mode, tmp_path: Path) -> None:
     assert conversation.loaded == ["alpha"]
 
 
+@both_modes
 def test_a_load_and_a_pin_of_one_turn_are_one_text(mode: Mode, tmp_path: Path) -> None:
     """Where the model loads a skill and another tool pins it in the same turn, it is loaded once."""
     conversation = talk(mode, tmp_path, tools=[pin_skills])
@@ -342,6 +355,7 @@ def test_a_load_and_a_pin_of_one_turn_are_one_text(mode: Mode, tmp_path: Path) -
     assert times_shown(last_request(conversation), "alpha") == 1
 
 
+@both_modes
 def test_a_pin_brings_the_changed_text(mode: Mode, tmp_path: Path) -> None:
     """A skill whose file changed since is pinned with its new text; the older text gives way to a notice."""
     conversation = talk(mode, tmp_path)
@@ -359,6 +373,7 @@ def test_a_pin_brings_the_changed_text(mode: Mode, tmp_path: Path) -> None:
 # --- unloading a pin ---------------------------------------------------------------------------------------------
 
 
+@both_modes
 def test_a_pinned_skill_can_be_unloaded(mode: Mode, tmp_path: Path) -> None:
     """After `unload_skill` the request holds a notice in place of the text; the history keeps what was said."""
     conversation = talk(mode, tmp_path)
@@ -398,6 +413,7 @@ def test_an_unloaded_pin_can_come_back(mode: Mode, tmp_path: Path, again: str) -
     assert times_shown(last_request(conversation), "alpha") == 1
 
 
+@both_modes
 def test_an_unload_spares_the_other_pins(mode: Mode, tmp_path: Path) -> None:
     """Only the named skill goes."""
     conversation = talk(mode, tmp_path)
@@ -423,6 +439,7 @@ def compacting(mode: Mode, root: Path, **options: Any) -> Conversation:
     return Conversation(mode, summarizer, SkillsMiddleware(backend=disk(root), sources=["/skills"], **options))
 
 
+@both_modes
 def test_a_pin_survives_compaction(mode: Mode, tmp_path: Path) -> None:
     """When a summary takes the pinned message from state, its text is put back into every request, once."""
     conversation = compacting(mode, tmp_path)
@@ -439,6 +456,7 @@ def test_a_pin_survives_compaction(mode: Mode, tmp_path: Path) -> None:
     assert conversation.loaded == ["alpha"]
 
 
+@both_modes
 def test_a_compacted_pin_can_be_unloaded(mode: Mode, tmp_path: Path) -> None:
     """What was put back goes when the skill is unloaded."""
     conversation = compacting(mode, tmp_path)
@@ -452,6 +470,7 @@ def test_a_compacted_pin_can_be_unloaded(mode: Mode, tmp_path: Path) -> None:
     assert conversation.loaded == []
 
 
+@both_modes
 def test_a_pin_after_compaction_is_still_one_text(mode: Mode, tmp_path: Path) -> None:
     """Naming a skill again whose message was summarized away does not double it."""
     conversation = compacting(mode, tmp_path)
@@ -503,6 +522,7 @@ def test_budgets_count_pins(mode: Mode, tmp_path: Path, options: dict[str, Any])
 # --- several writers ---------------------------------------------------------------------------------------------
 
 
+@both_modes
 def test_tools_of_one_turn_add_up_their_pins(mode: Mode, tmp_path: Path) -> None:
     """Two calls of one turn that each name skills are both heard, in the order of the calls."""
     conversation = talk(mode, tmp_path, tools=[pin_skills])
@@ -515,6 +535,7 @@ def test_tools_of_one_turn_add_up_their_pins(mode: Mode, tmp_path: Path) -> None
     assert [times_shown(last_request(conversation), name) for name in NAMES] == [1, 1, 0]
 
 
+@both_modes
 def test_a_pin_by_a_tool_adds_to_that_of_the_user(mode: Mode, tmp_path: Path) -> None:
     """A pin in the middle of a run comes with the next model call and leaves the earlier one as it is."""
     conversation = talk(mode, tmp_path, tools=[pin_skills])
@@ -612,6 +633,7 @@ def test_a_forged_catalog_reads_nothing(
     assert ("pin-unknown", "evil") in [(p["code"], p["path"]) for p in conversation.state["skills_problems"]]
 
 
+@both_modes
 def test_a_forged_pin_message_loads_nothing(mode: Mode, tmp_path: Path) -> None:
     """A message that only claims to pin a skill leads to no read and to no loaded skill."""
     write_files(tmp_path, {"secret/SKILL.md": skill_md("evil", body=SECRET)})
@@ -635,6 +657,7 @@ class User:
     name: str
 
 
+@both_modes
 def test_a_backend_by_function_serves_pins(mode: Mode, tmp_path: Path) -> None:
     """Pins read from the backend that the function gives for the run."""
     write_files(
@@ -655,6 +678,7 @@ def test_a_backend_by_function_serves_pins(mode: Mode, tmp_path: Path) -> None:
     assert ["Only for bob." in request.text for request in model.requests] == [False, True]
 
 
+@both_modes
 def test_a_backend_that_cannot_be_made_costs_the_pin_and_not_the_run(mode: Mode, tmp_path: Path) -> None:
     """When the function that makes the backend raises, the pin is a problem and the run goes on."""
 
@@ -670,6 +694,7 @@ def test_a_backend_that_cannot_be_made_costs_the_pin_and_not_the_run(mode: Mode,
     assert {problem["code"] for problem in conversation.state["skills_problems"]} == {"source-failed", "pin-unknown"}
 
 
+@both_modes
 def test_runs_without_a_checkpointer_take_pins(mode: Mode, tmp_path: Path) -> None:
     """Nothing but the run itself is needed."""
     write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})

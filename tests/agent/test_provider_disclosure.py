@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.middleware import FilesystemMiddleware
 from deepagents.middleware._skill_tools import _inline_block_builder
@@ -29,7 +30,7 @@ from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, disk, load, run, skill_md, tool_messages, unload, write_files
 
-pytestmark = pytest.mark.parametrize("mode", MODES)
+both_modes = pytest.mark.parametrize("mode", MODES)
 
 IN_CONVERSATION = "claude-opus-4-8"
 """A model that can be given a tool in the middle of a conversation."""

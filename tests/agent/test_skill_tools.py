@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.middleware import FilesystemMiddleware
 from deepagents.middleware.skills import disclosed_skill_tool_names
@@ -69,8 +70,8 @@ def pin_skills(names: list[str], runtime: ToolRuntime[Any, Any]) -> Command[Any]
 
 
 KINDS: list[tuple[str, Mode, Tools]] = [
-    *[("list-of-tools", mode, [ping, echo]) for mode in MODES],
-    *[("list-of-functions", mode, [plain_ping]) for mode in MODES],
+    ("list-of-tools", "sync", [ping, echo]),
+    ("list-of-functions", "async", [plain_ping]),
     *[("sync-resolver", mode, resolve) for mode in MODES],
     ("async-resolver", "async", aresolve),
 ]
@@ -145,9 +146,19 @@ def outcome(answer: ToolMessage) -> str:
 def test_a_tool_is_callable_only_while_its_skill_is_in_use(mode: Mode, tmp_path: Path, tools: Tools, way: str) -> None:
     """Unknown before, callable after a load, a pin or a read, unknown after an unload, and callable once more."""
     write_files(tmp_path, with_tools("alpha", "ping"))
-    skills = SkillsMiddleware[Any, Any](backend=disk(tmp_path), sources=["/skills"], tools=tools)
-    conversation = DeepConversation(mode, tmp_path, skills)
+    check_the_life_of_a_tool(talk(mode, tmp_path, tools), way)
 
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tool_is_callable_in_a_deep_agent_too(mode: Mode, tmp_path: Path, way: str) -> None:
+    """In an agent of `create_deep_agent` a skill's tool comes and goes in the same way."""
+    write_files(tmp_path, with_tools("alpha", "ping"))
+    skills = SkillsMiddleware[Any, Any](backend=disk(tmp_path), sources=["/skills"], tools=[ping, echo])
+    check_the_life_of_a_tool(DeepConversation(mode, tmp_path, skills), way)
+
+
+def check_the_life_of_a_tool(conversation: Conversation, way: str) -> None:
+    """Assert that a tool is known and shown while its skill is in use, and neither before nor after."""
     outcomes = play(conversation, PING, use(way), PING, unload("alpha"), PING, use(way), PING)
 
     assert outcomes == ["unknown", "ok", "pong 1", "ok", "unknown", "ok", "pong 1"]
@@ -196,7 +207,6 @@ def test_a_skill_without_tools_that_was_only_read_is_not_loaded(mode: Mode, tmp_
     assert "not loaded" in answer.text
 
 
-@EACH_MODE
 @pytest.mark.parametrize("path", ["/skills/alpha/SKILL.md", "skills/alpha/SKILL.md", "/skills//alpha/./SKILL.md"])
 def test_a_read_counts_however_its_path_is_written(mode: Mode, tmp_path: Path, path: str) -> None:
     """The tool comes with the read and goes with the unload for every spelling that `read_file` takes."""
@@ -208,7 +218,6 @@ def test_a_read_counts_however_its_path_is_written(mode: Mode, tmp_path: Path, p
     assert outcomes == ["ok", "pong 1", "ok", "unknown"]
 
 
-@EACH_MODE
 @pytest.mark.parametrize("path", ["/skills/alpha/notes.md", "/skills/beta/SKILL.md", "/skills/none/SKILL.md"])
 def test_reading_another_file_discloses_nothing(mode: Mode, tmp_path: Path, path: str) -> None:
     """Only a successful read of the skill's own `SKILL.md` counts."""
@@ -220,7 +229,6 @@ def test_reading_another_file_discloses_nothing(mode: Mode, tmp_path: Path, path
     assert called == "unknown"
 
 
-@EACH_MODE
 @pytest.mark.parametrize(
     ("first", "second"), [("load", "read"), ("read", "load"), ("pin", "read"), ("read", "pin"), ("read", "read")]
 )
@@ -260,7 +268,6 @@ def test_threads_that_share_a_middleware_do_not_share_tools(mode: Mode, tmp_path
     assert play(conversation, PING) == ["pong 1"]
 
 
-@EACH_MODE
 @pytest.mark.parametrize("way", ["load", "pin"])
 def test_the_tool_of_a_loaded_skill_survives_compaction(mode: Mode, tmp_path: Path, way: str) -> None:
     """A loaded skill keeps its tool when a summary takes the message that brought it; an unload ends that too."""
@@ -283,7 +290,6 @@ def test_the_tool_of_a_loaded_skill_survives_compaction(mode: Mode, tmp_path: Pa
     assert (outcome(during), outcome(after)) == ("pong 1", "unknown")
 
 
-@EACH_MODE
 @pytest.mark.parametrize("way", WAYS)
 def test_a_skill_that_is_gone_takes_its_tool_along(mode: Mode, tmp_path: Path, way: str) -> None:
     """When a later discovery no longer has the skill, its tool is unknown again."""
@@ -299,7 +305,6 @@ def test_a_skill_that_is_gone_takes_its_tool_along(mode: Mode, tmp_path: Path, w
 # --- names and tools ---------------------------------------------------------------------------------------------
 
 
-@EACH_MODE
 @pytest.mark.parametrize(
     ("first", "second"),
     [("load", "load"), ("load", "read"), ("pin", "load"), ("pin", "pin"), ("read", "load"), ("read", "read")],
@@ -329,7 +334,6 @@ def test_one_name_may_stand_for_several_tools(mode: Mode, tmp_path: Path, tools:
     assert outcomes == ["ok", *during, "ok", "unknown", "unknown"]
 
 
-@EACH_MODE
 @pytest.mark.parametrize(
     "line",
     [
@@ -356,7 +360,6 @@ def test_names_may_be_written_in_every_common_way(mode: Mode, tmp_path: Path, li
     assert read == loaded == ["ok", "pong 1", "echo 1", "ok"]
 
 
-@EACH_MODE
 @pytest.mark.parametrize("way", ["load", "read"])
 def test_a_name_that_stands_for_nothing_costs_nothing(mode: Mode, tmp_path: Path, way: str) -> None:
     """A skill may name a tool that this agent does not have; its other tools work."""
@@ -366,7 +369,6 @@ def test_a_name_that_stands_for_nothing_costs_nothing(mode: Mode, tmp_path: Path
     assert play(conversation, use(way), PING, ("unheard-of", {})) == ["ok", "pong 1", "unknown"]
 
 
-@EACH_MODE
 @pytest.mark.parametrize("way", ["load", "read"])
 def test_the_agents_own_tool_is_never_gated(mode: Mode, tmp_path: Path, way: str) -> None:
     """A tool of the agent that a skill names too runs before, during and after its use, and is shown once."""
@@ -385,7 +387,6 @@ def test_the_agents_own_tool_is_never_gated(mode: Mode, tmp_path: Path, way: str
     assert {request.tools.count("ping") for request in conversation.model.requests} == {1}
 
 
-@EACH_MODE
 @pytest.mark.parametrize("way", ["load", "read"])
 def test_a_skills_tool_may_use_the_runtime(mode: Mode, tmp_path: Path, way: str) -> None:
     """A tool that takes a `ToolRuntime` gets that of its own call, and may return a `Command`."""
@@ -431,7 +432,6 @@ class Peek(AgentMiddleware[Any, Any]):
         ]
 
 
-@EACH_MODE
 @pytest.mark.parametrize("way", WAYS)
 def test_a_deferred_tool_is_shown_while_its_skill_is_in_use(mode: Mode, tmp_path: Path, way: str) -> None:
     """An own tool with `defer_loading` is sent in full while a skill in use names it, and deferred again after."""
@@ -448,7 +448,6 @@ def test_a_deferred_tool_is_shown_while_its_skill_is_in_use(mode: Mode, tmp_path
     assert deferred.extras == {"defer_loading": True, "kept": 1}
 
 
-@EACH_MODE
 @pytest.mark.parametrize("way", ["load", "read"])
 def test_a_deferred_tool_is_shown_for_a_name_that_stands_for_it(mode: Mode, tmp_path: Path, way: str) -> None:
     """A resolver's name may lead to an own tool that is deferred; the agent's own is the one that is shown."""
@@ -463,7 +462,6 @@ def test_a_deferred_tool_is_shown_for_a_name_that_stands_for_it(mode: Mode, tmp_
     assert disclosed_skill_tool_names(conversation.state) == {"echo"}
 
 
-@EACH_MODE
 @pytest.mark.parametrize("way", ["load", "read"])
 def test_middleware_behind_the_skills_sees_the_true_state(mode: Mode, tmp_path: Path, way: str) -> None:
     """The state in the request that is sent on holds the catalog as discovery wrote it."""
@@ -502,7 +500,6 @@ class Gate(AgentMiddleware[Any, Any]):
         return await handler(request)
 
 
-@EACH_MODE
 @pytest.mark.parametrize(
     ("place", "way"),
     [("before", "load"), ("before", "read"), ("behind", "load"), ("behind", "pin"), ("behind", "read")],
@@ -575,7 +572,6 @@ EACH_FAULT = pytest.mark.parametrize(
 )
 
 
-@EACH_MODE
 @EACH_FAULT
 def test_a_resolver_that_fails_costs_its_tools_and_not_the_run(
     mode: Mode, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault, way: str
@@ -598,7 +594,6 @@ def test_a_resolver_that_fails_costs_its_tools_and_not_the_run(
     assert play(conversation, PING, ECHO) == ["unknown", "echo 1"]
 
 
-@EACH_MODE
 @EACH_FAULT
 def test_a_resolver_that_fails_at_the_call_answers_with_an_error(
     mode: Mode, tmp_path: Path, fault: Fault, way: str

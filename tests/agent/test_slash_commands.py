@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import share_of
 from deepagents import create_deep_agent
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
@@ -104,7 +105,7 @@ def test_what_starts_a_skill(mode: Mode, tmp_path: Path) -> None:
     library(tmp_path)
     talk = Conversation(mode, skills(tmp_path))
     offenders: list[Any] = []
-    for what, (content, expected, text) in MESSAGES.items():
+    for what, (content, expected, text) in share_of(mode, MESSAGES.items()):
         talk.config = {"configurable": {"thread_id": what}}
         talk.say(given={"messages": [HumanMessage(content)]})
         [first, *_] = talk.state["messages"]

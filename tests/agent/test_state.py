@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
 from deepagents.middleware.skills import SkillsState as DeepAgentsSkillsState
@@ -255,7 +256,6 @@ def test_the_state_alone_makes_a_graph_with_a_schema() -> None:
     assert compiled.get_graph().nodes
 
 
-@both_modes
 @pytest.mark.parametrize("kind", ["create_agent", "create_deep_agent"])
 def test_private_keys_leave_no_agent(mode: Mode, kind: str, tmp_path: Path) -> None:
     """A result holds messages and files, nothing of the bookkeeping; a caller's private keys come in nowhere."""

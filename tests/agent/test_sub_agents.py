@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest
@@ -20,10 +21,8 @@ from deepskills import SkillsMiddleware, SkillsState
 from deepskills.testing import Request, ScriptedChatModel, call_tools
 from support import MODES, Mode, disk, load, loaded_in, run, skill_md, unload, write_files
 
-pytestmark = [
-    pytest.mark.parametrize("mode", MODES),
-    pytest.mark.filterwarnings("ignore:The feature `forked subagents` is in beta"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The feature `forked subagents` is in beta")
+both_modes = pytest.mark.parametrize("mode", MODES)
 
 NAMES = ("alpha", "beta", "gamma")
 OWN_KEYS = frozenset(SkillsState.__annotations__) - frozenset(AgentState.__annotations__)
@@ -268,6 +267,7 @@ def test_nothing_private_reaches_the_child(mode: Mode, tmp_path: Path, kind: str
     assert state["skills_loaded"] == ["beta", "alpha", "gamma"]
 
 
+@both_modes
 def test_a_declared_child_has_its_own_catalog(mode: Mode, tmp_path: Path) -> None:
     """With another instance in its `middleware` the child has other skills, and the parent keeps its catalog."""
     library(tmp_path)
@@ -287,6 +287,7 @@ def test_a_declared_child_has_its_own_catalog(mode: Mode, tmp_path: Path) -> Non
     assert answers(last)[1].startswith("Error: There is no skill named 'alpha'.")
 
 
+@both_modes
 def test_a_declared_child_without_our_middleware_has_no_skills(mode: Mode, tmp_path: Path) -> None:
     """Skills come to a declared sub-agent by its own `middleware` alone."""
     library(tmp_path)
@@ -339,6 +340,7 @@ def test_children_side_by_side_do_not_meet(mode: Mode, tmp_path: Path, kind: str
     assert skills.loaded("Second") == [[], ["beta"], ["beta", "gamma"]]
 
 
+@both_modes
 def test_children_with_different_catalogs_side_by_side_do_not_meet(mode: Mode, tmp_path: Path) -> None:
     """Two declared sub-agents with other sources than the parent's leave its catalog alone."""
     library(tmp_path)

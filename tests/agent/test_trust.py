@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns, share_of  # noqa: F401 - the fixture `mode`
 from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langchain.agents import create_agent
@@ -97,7 +98,7 @@ both_modes = pytest.mark.parametrize("mode", MODES)
 @both_modes
 def test_a_catalog_in_the_input_reads_nothing(mode: Mode, tmp_path: Path) -> None:
     """A caller's `skills_metadata` is replaced by discovery, whether its path is loaded or pinned."""
-    for path in FOREIGN:
+    for path in share_of(mode, FOREIGN):
         vault = Vault(tmp_path)
         conversation = Conversation(mode, vault.middleware())
         given = {"messages": [HumanMessage("go")], "skills_metadata": [vault.forged(path)], "pinned_skills": ["evil"]}
@@ -131,7 +132,7 @@ NONSENSE: list[Any] = ["alpha", 5, {}, [5], [None], [{}], [{"name": "evil"}], {"
 def test_nonsense_for_a_catalog_is_replaced(mode: Mode, tmp_path: Path) -> None:
     """Whatever a caller passes for the catalog, the run goes on with what discovery found."""
     vault = Vault(tmp_path)
-    for catalog in NONSENSE:
+    for catalog in share_of(mode, NONSENSE):
         conversation = Conversation(mode, vault.middleware())
 
         [answer] = conversation.say(
@@ -163,7 +164,7 @@ def forged_state(vault: Vault, path: str) -> dict[str, Any]:
 @both_modes
 def test_private_keys_in_the_input_read_nothing(mode: Mode, tmp_path: Path) -> None:
     """Private keys that a caller puts into an agent's input are not taken."""
-    for path in FOREIGN:
+    for path in share_of(mode, FOREIGN):
         vault = Vault(tmp_path)
         conversation = Conversation(mode, vault.middleware())
         given = {"messages": [HumanMessage("go")], **forged_state(vault, path)}
@@ -178,7 +179,7 @@ def test_private_keys_in_the_input_read_nothing(mode: Mode, tmp_path: Path) -> N
 @both_modes
 def test_private_keys_in_the_input_of_a_hand_written_graph_read_nothing(mode: Mode, tmp_path: Path) -> None:
     """In a graph whose input is its whole state, what a caller says about sources opens no path outside of them."""
-    for path in FOREIGN:
+    for path in share_of(mode, FOREIGN):
         vault = Vault(tmp_path)
         model = ScriptedChatModel(replies=[call_tools(load("evil"))])
         graph = hand_written_graph(model, vault.middleware())
@@ -191,7 +192,6 @@ def test_private_keys_in_the_input_of_a_hand_written_graph_read_nothing(mode: Mo
         vault.check((result["messages"], model.requests))
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["catalog", "everything"])
 def test_an_updated_state_reads_nothing(mode: Mode, tmp_path: Path, how: str) -> None:
     """A catalog written by `update_state` between runs, alone or with all other keys, is not believed."""
@@ -210,7 +210,6 @@ def test_an_updated_state_reads_nothing(mode: Mode, tmp_path: Path, how: str) ->
         vault.check((conversation.result, conversation.model.requests))
 
 
-@both_modes
 @pytest.mark.parametrize("way", ["input", "update"])
 @pytest.mark.parametrize("file", ["private.txt", "drafts/SKILL.md"])
 def test_a_file_inside_a_source_does_not_become_a_skill_because_a_caller_says_so(
@@ -240,7 +239,6 @@ def ask() -> str:
     return str(interrupt("May I?"))
 
 
-@both_modes
 @pytest.mark.parametrize("how", ["catalog", "everything"])
 def test_a_state_updated_during_an_interrupt_reads_nothing(mode: Mode, tmp_path: Path, how: str) -> None:
     """A catalog written while a run waits is not believed when it goes on, by a load or by a pin."""
@@ -271,7 +269,7 @@ def test_a_broken_catalog_is_replaced(mode: Mode, tmp_path: Path) -> None:
         {"sources": [["/", "x"]], "entries": "no json"},
         {"sources": [["/", "x"]], "entries": "[[1, 2, 3, 4]]"},
     ]
-    for record in records:
+    for record in share_of(mode, records):
         resting = Conversation(mode, vault.middleware())
         resting.say("Hello.")
         resting.agent.update_state(resting.config, {"skills_catalog": record})
@@ -343,7 +341,6 @@ def test_a_link_out_of_the_sources_is_no_way_for_a_caller(mode: Mode, tmp_path: 
     assert evil.status == "error"
 
 
-@both_modes
 @pytest.mark.parametrize("when", ["next-run", "resumed"])
 def test_a_relative_source_can_be_read_by_another_process(mode: Mode, tmp_path: Path, when: str) -> None:
     """Where a source's own listing leads can be read also by a process that did not make the catalog."""
@@ -370,7 +367,7 @@ def test_a_relative_source_can_be_read_by_another_process(mode: Mode, tmp_path: 
 @both_modes
 def test_a_path_that_the_sources_do_not_have_stays_refused_in_another_process(mode: Mode, tmp_path: Path) -> None:
     """A process that has listed nothing yet looks at its sources, and at nothing else, before it refuses."""
-    for path in FOREIGN:
+    for path in share_of(mode, FOREIGN):
         vault = Vault(tmp_path)
         saver = InMemorySaver()
         config: RunnableConfig = {"configurable": {"thread_id": "1"}}
@@ -507,11 +504,13 @@ class HangingInAThread(FilesystemBackend):
         self.armed = False
         self.hangs = threading.Event()
         self.released = threading.Event()
+        self.hung_to_the_end = False
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         if self.armed:
             self.hangs.set()
-            self.released.wait(30)
+            self.released.wait(60)
+            self.hung_to_the_end = True
         return super().download_files(paths)
 
 
@@ -531,7 +530,7 @@ class HangingInATask(HangingInAThread):
 def test_cancellation_passes_through(
     tmp_path: Path, kind: Callable[[Path], HangingInAThread], timeout: float | None, stage: str
 ) -> None:
-    """A run that is cancelled while a backend hangs ends at once as cancelled, in discovery and in a load."""
+    """A run that is cancelled while a backend hangs ends as cancelled while it hangs on, in discovery and in a load."""
     write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
     backend = kind(tmp_path)
 
@@ -544,20 +543,18 @@ def test_cancellation_passes_through(
     agent: Any = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
     backend.armed = stage == "discovery"
 
-    async def cancel_while_it_hangs() -> float:
-        loop = asyncio.get_running_loop()
+    async def cancel_while_it_hangs() -> None:
         given = {"messages": [HumanMessage("go")]}
         task = asyncio.create_task(agent.ainvoke(given, {"configurable": {"thread_id": "1"}}))
         try:
-            while not backend.hangs.is_set():  # noqa: ASYNC110 - set by another thread
+            while not (backend.hangs.is_set() or task.done()):  # noqa: ASYNC110 - set by another thread
                 await asyncio.sleep(0.005)
-            started = loop.time()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return loop.time() - started
+            assert not backend.hung_to_the_end
         finally:
             backend.released.set()
 
-    assert asyncio.run(cancel_while_it_hangs()) < 5
+    asyncio.run(cancel_while_it_hangs())
     assert len(model.requests) == (0 if stage == "discovery" else 1)

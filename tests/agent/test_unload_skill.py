@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import call_tools
 from support import MODES, Conversation, Mode, disk, load, loaded_in, skill_md, unload, write_files
 
-pytestmark = pytest.mark.parametrize("mode", MODES)
+both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 def talk(mode: Mode, root: Path, **options: Any) -> Conversation:
@@ -25,6 +26,7 @@ def talk(mode: Mode, root: Path, **options: Any) -> Conversation:
     return Conversation(mode, SkillsMiddleware(backend=disk(root), sources=["/skills"], **options))
 
 
+@both_modes
 def test_unloading_removes_every_trace_from_state(mode: Mode, tmp_path: Path) -> None:
     """An unload takes the skill's name, its resources and its record; other skills keep theirs."""
     conversation = talk(mode, tmp_path)
@@ -53,6 +55,7 @@ def test_a_loaded_name_is_found_in_any_case(mode: Mode, tmp_path: Path, asked: s
     assert conversation.loaded == []
 
 
+@both_modes
 def test_the_answer_says_what_is_free_now(mode: Mode, tmp_path: Path) -> None:
     """The answer counts free slots and free tokens, what else is loaded taken into account."""
     conversation = talk(mode, tmp_path, max_loaded_skills=3, max_loaded_tokens=5_000)
@@ -69,6 +72,7 @@ def test_the_answer_says_what_is_free_now(mode: Mode, tmp_path: Path) -> None:
     assert "5,000 of 5,000 tokens" in second.text
 
 
+@both_modes
 def test_without_a_token_limit_the_answer_counts_slots_alone(mode: Mode, tmp_path: Path) -> None:
     """Where tokens have no limit, none are said to be free."""
     conversation = talk(mode, tmp_path, max_loaded_tokens=None)
@@ -102,6 +106,7 @@ def test_what_is_not_loaded_cannot_be_unloaded(mode: Mode, tmp_path: Path, loade
         assert after[key] == before[key]
 
 
+@both_modes
 def test_a_second_load_finds_resources_anew(mode: Mode, tmp_path: Path) -> None:
     """Loaded again, a skill brings its text and the files that lie there now."""
     conversation = talk(mode, tmp_path)
@@ -120,6 +125,7 @@ def test_a_second_load_finds_resources_anew(mode: Mode, tmp_path: Path) -> None:
     ]
 
 
+@both_modes
 def test_a_skill_loaded_again_is_last_in_load_order(mode: Mode, tmp_path: Path) -> None:
     """Load order is the order of the loads that still hold."""
     conversation = talk(mode, tmp_path)
@@ -129,6 +135,7 @@ def test_a_skill_loaded_again_is_last_in_load_order(mode: Mode, tmp_path: Path) 
     assert conversation.loaded == ["beta", "alpha"]
 
 
+@both_modes
 def test_the_next_model_call_shows_the_hint_again(mode: Mode, tmp_path: Path) -> None:
     """After an unload the catalog entry is what it was before the load."""
     conversation = talk(mode, tmp_path)
@@ -141,6 +148,7 @@ def test_the_next_model_call_shows_the_hint_again(mode: Mode, tmp_path: Path) ->
     assert after == before
 
 
+@both_modes
 def test_unloading_reads_no_file(mode: Mode, tmp_path: Path) -> None:
     """A skill whose files are gone can still be unloaded."""
     conversation = talk(mode, tmp_path)
@@ -153,6 +161,7 @@ def test_unloading_reads_no_file(mode: Mode, tmp_path: Path) -> None:
     assert conversation.loaded == []
 
 
+@both_modes
 def test_a_slot_that_was_freed_can_be_taken(mode: Mode, tmp_path: Path) -> None:
     """With one slot, skills can be loaded one after another for as long as each is unloaded first."""
     conversation = talk(mode, tmp_path, max_loaded_skills=1)

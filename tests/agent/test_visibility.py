@@ -1,5 +1,6 @@
 """Who may see and start a skill: each visibility in each place, whatever says so, and the strictest winning."""
 
+import itertools
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import share_of
 from deepagents import create_deep_agent
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
@@ -93,25 +95,24 @@ def test_hidden_skills_are_nowhere(mode: Mode, tmp_path: Path) -> None:
     """A skill that is off or for users alone is in no section, answer, search, suggestion or file tool of ours."""
     library(tmp_path)
     offenders: list[Any] = []
-    for visibility in ("user-only", "off"):
-        for origin, options in by_rule(visibility).items():
-            section, answers, talk = trial(mode, skills(tmp_path, **options))
-            shown = [SECRET_TEXT, DESCRIPTION, "The guide of deploy", "scripts/run.sh", "echo hi"]
-            offenders += [(visibility, origin, "section")] if "deploy" in section or "zeppelin" in section else []
-            for call, answer in zip(CALLS, answers, strict=True):
-                told = [text for text in shown if text in answer]
-                is_suggested = call[1] == {"skill_name": "deploi"} and "'deploy'" in answer
-                offenders += [(visibility, origin, str(call), str(told), answer)] if told or is_suggested else []
-            says_so = "Only the user can start" in answers[0] and "Only the user can start" in answers[1]
-            offenders += [(visibility, origin, "word")] if says_so != (visibility == "user-only") else []
-            offenders += [(visibility, origin, "loaded")] if talk.loaded else []
+    for visibility, origin in share_of(mode, itertools.product(("user-only", "off"), by_rule("off"))):
+        section, answers, talk = trial(mode, skills(tmp_path, **by_rule(visibility)[origin]))
+        shown = [SECRET_TEXT, DESCRIPTION, "The guide of deploy", "scripts/run.sh", "echo hi"]
+        offenders += [(visibility, origin, "section")] if "deploy" in section or "zeppelin" in section else []
+        for call, answer in zip(CALLS, answers, strict=True):
+            told = [text for text in shown if text in answer]
+            is_suggested = call[1] == {"skill_name": "deploi"} and "'deploy'" in answer
+            offenders += [(visibility, origin, str(call), str(told), answer)] if told or is_suggested else []
+        says_so = "Only the user can start" in answers[0] and "Only the user can start" in answers[1]
+        offenders += [(visibility, origin, "word")] if says_so != (visibility == "user-only") else []
+        offenders += [(visibility, origin, "loaded")] if talk.loaded else []
     assert offenders == []
 
 
 @both_modes
 def test_frontmatter_makes_a_skill_the_users_alone(mode: Mode, tmp_path: Path) -> None:
     """`disable-model-invocation` counts in every spelling of true, and no rule makes it weaker."""
-    for value in ("true", "True", "yes", "on", "'true'"):
+    for value in share_of(mode, ("true", "True", "yes", "on", "'true'")):
         library(tmp_path, disable_model_invocation=value)
         _, answers, talk = trial(mode, skills(tmp_path, visibility={"deploy": "on"}))
         assert "Only the user can start" in answers[0], value
@@ -136,7 +137,7 @@ def test_a_mark_that_comes_after_the_listing_counts(mode: Mode, tmp_path: Path) 
 def test_a_name_alone(mode: Mode, tmp_path: Path) -> None:
     """`name-only` shows the name and no description, and the skill can be loaded."""
     library(tmp_path)
-    for origin, options in by_rule("name-only").items():
+    for origin, options in share_of(mode, by_rule("name-only").items()):
         section, answers, _ = trial(mode, skills(tmp_path, **options))
         assert "**deploy**" in section, origin
         assert "zeppelin" not in section, origin
@@ -271,12 +272,12 @@ def test_a_rule_that_fails_hides(mode: Mode, tmp_path: Path) -> None:
         "a list": lambda skill, _: ["on"] if skill["name"] == "deploy" else "on",
         "a spelling": lambda skill, _: "On" if skill["name"] == "deploy" else "on",
     }
-    for what, rule in rules.items():
+    for what, rule in share_of(mode, rules.items()):
         section, _, talk = trial(mode, skills(tmp_path, visibility=rule))
         assert "**other**" in section, what
         assert "deploy" not in section, what
         assert "visibility-failed" in [found["code"] for found in talk.state["skills_problems"]], what
-    for given in ({"deploy": "On"}, {"deploy": ["off"]}, None, 5):
+    for given in share_of(mode, ({"deploy": "On"}, {"deploy": ["off"]}, None, 5)):
         section, _, talk = trial(mode, skills(tmp_path, extensions=[Rules(given)]))  # type: ignore[arg-type]
         assert "deploy" not in section, str(given)
         assert "extension-failed" in [found["code"] for found in talk.state["skills_problems"]], str(given)
@@ -286,12 +287,13 @@ def test_a_rule_that_fails_hides(mode: Mode, tmp_path: Path) -> None:
 def test_sub_agents_and_forks_keep_to_it(mode: Mode, tmp_path: Path) -> None:
     """A hidden skill is in no catalog of a sub-agent or a fork, and neither can load it; both see a name alone."""
     library(tmp_path)
-    for kind, visibility in (
+    cases = [
         ("general-purpose", "user-only"),
         ("general-purpose", "off"),
         ("forked", "user-only"),
         ("forked", "name-only"),
-    ):
+    ]
+    for kind, visibility in share_of(mode, cases):
         model = ScriptedChatModel(
             replies=[
                 call_tools(("task", {"description": "deploy it", "subagent_type": kind})),
@@ -392,7 +394,7 @@ def test_a_user_only_skill_reaches_the_model_by_no_way_but_the_user(mode: Mode, 
         "function": {"visibility": lambda skill, _: "user-only" if skill["name"] == name else "on"},
         "extension": {"extensions": [Rules({name: "user-only"})]},
     }
-    for origin, options in origins.items():
+    for origin, options in share_of(mode, origins.items()):
         files = {
             f"skills/{name}/SKILL.md": text % ("disable-model-invocation: true\n" if origin == "frontmatter" else ""),
             f"skills/{name}/scripts/run.sh": "echo hi",

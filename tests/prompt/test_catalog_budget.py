@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from deepskills import ResourceMetadata, SkillMetadata, SkillsMiddleware
 from deepskills._catalog.entries import SkillEntry
 from deepskills._prompt.catalog_list import CatalogList
 from deepskills.testing import call_tools
-from support import MODES, Conversation, Mode, disk, load, loaded_in, skill_md, unload, write_files
+from support import MODES, Conversation, Mode, disk, load, loaded_in, scaled, skill_md, unload, write_files
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=200)
 
@@ -38,6 +39,9 @@ BUDGETS = (
     1_000,
     500,
 )
+ALL = scaled(150, 600)
+"""How many skills an agent lists whole."""
+
 LIST = "{skills_locations}{skills_load_warnings}<list>{skills_list}</list>"
 """A template that sets the list apart."""
 
@@ -286,9 +290,9 @@ def test_any_library_in_any_budget(
 
 @pytest.fixture(scope="module")
 def shelves(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with 600 skills in `/all` and 300 in `/some`, the first of them with a script."""
+    """Return a directory with skills in `/all` and 300 in `/some`, the first of them with a script."""
     root = tmp_path_factory.mktemp("shelves")
-    for shelf, size in (("all", 600), ("some", 300)):
+    for shelf, size in (("all", ALL), ("some", 300)):
         write_files(root, {f"{shelf}/{s['name']}/SKILL.md": _file(s) for s in library(size)})
     write_files(root, {"some/skill-0000/scripts/run.py": "print()"})
     return root
@@ -320,11 +324,10 @@ def test_an_agent_lists_a_large_library_whole(mode: Mode, shelves: Path) -> None
 
     conversation.say("Done.")
 
-    assert listed(conversation) == render(library(600), None)
+    assert listed(conversation) == render(library(ALL), None)
 
 
 @pytest.mark.parametrize("searchable", [True, False], ids=["searchable", "not-searchable"])
-@pytest.mark.parametrize("mode", MODES)
 def test_an_agent_keeps_to_its_budget(mode: Mode, searchable: bool, shelves: Path) -> None:  # noqa: FBT001 - a table
     """A model is shown 300 skills within the budget, told of `search_skills` if it has it, and of what is loaded."""
     extra = ["search_skills"] if searchable else []

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend, StateBackend
 from deepagents.backends.protocol import LsResult
@@ -111,7 +112,6 @@ def test_the_section_keeps_every_byte_when_loads_are_told_in_the_conversation(mo
     assert "[Loaded]" not in requests[-1].system
 
 
-@both_modes
 @pytest.mark.parametrize("loaded_status", ["system_prompt", "conversation"])
 def test_the_section_stays_the_same_while_nothing_changes(
     mode: Mode, loaded_status: LoadedStatus, tmp_path: Path
@@ -129,7 +129,6 @@ def test_the_section_stays_the_same_while_nothing_changes(
     assert len({request.system for request in model.requests}) == 1
 
 
-@both_modes
 @pytest.mark.parametrize("prompt", [None, "You are kind.", ""], ids=["none", "text", "empty"])
 def test_the_section_comes_after_the_agents_own_prompt(mode: Mode, prompt: str | None, tmp_path: Path) -> None:
     """The agent's own system prompt stays as it is, and the section follows it once, in one system message."""

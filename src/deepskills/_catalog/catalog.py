@@ -139,13 +139,13 @@ class Catalogs:
     def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""
         key = (tuple(map(id, entries)), tuple(sources))
-        catalog = self._by_entries.get(key)
-        if catalog is None:
-            catalog = Catalog(entries, sources)
-            self._by_entries.put(key, catalog)
-            if all(entry.is_read for entry in entries):
-                self._made.put(self._digest(catalog.record), value=True)
-            self._by_text.put(_key(catalog.record) or (), catalog)
+        return self._by_entries.get_or_make(key, lambda: self._newly_made(entries, sources))
+
+    def _newly_made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
+        catalog = Catalog(entries, sources)
+        if all(entry.is_read for entry in entries):
+            self._made.put(self._digest(catalog.record), value=True)
+        self._by_text.put(_key(catalog.record) or (), catalog)
         return catalog
 
     def recalled(self, record: object) -> Catalog | None:
@@ -186,9 +186,10 @@ class Catalogs:
             return known, True
         was_made = self._made.get(self._digest(record)) is not None
         catalog, is_read = self._parsed(record, trusts=was_made)
-        if catalog is not None and is_read:
-            self._by_text.put(key, catalog)
-        return catalog, is_read
+        if catalog is None or not is_read:
+            return catalog, is_read
+        worked_out = catalog
+        return self._by_text.get_or_make(key, lambda: worked_out), True
 
     def _digest(self, record: object) -> bytes:
         """Return what a catalog is known by in this process: its text, and which frontmatter was kept for it."""

@@ -150,11 +150,7 @@ class SearchCache:
         return [catalog.by_name[name] for name in found if name not in without][:n]
 
     def _index(self, catalog: Catalog) -> SearchIndex:
-        index = self._indexes.get(catalog)
-        if index is None:
-            index = SearchIndex([document_of(entry) for entry in catalog.entries])
-            self._indexes.put(catalog, index)
-        return index
+        return self._indexes.get_or_make(catalog, lambda: SearchIndex(list(map(document_of, catalog.entries))))
 
 
 def document_of(entry: SkillEntry) -> Document:

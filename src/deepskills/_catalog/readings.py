@@ -59,25 +59,17 @@ class Readings:
 
     def read(self, path: str, content: bytes) -> Reading:
         """Return what a file says."""
-        key = (path, digest_of(content))
-        remembered = self._remembered.get(key)
-        if remembered is None:
-            remembered = self._made(path, content, key[1])
-            self._remembered.put(key, remembered)
-        return remembered
+        digest = digest_of(content)
+        return self._remembered.get_or_make((path, digest), lambda: self._made(path, content, digest))
 
     def read_as(self, path: str, content: bytes, digest: str) -> Reading:
         """Return what a file of a store says, whose digest is known; `content` may be its frontmatter alone."""
-        key = (path, digest)
-        remembered = self._remembered.get(key)
-        if remembered is None:
-            # Users of one store have their own paths to the same file; its text is parsed once for all of them.
-            shared = (path.rpartition("/")[0].rpartition("/")[2], digest)
-            parsed = self._parsed.get(shared)
-            remembered = self._made(path, content, digest) if parsed is None else _moved(parsed, path)
-            self._parsed.put(shared, remembered)
-            self._remembered.put(key, remembered)
-        return remembered
+        return self._remembered.get_or_make((path, digest), lambda: self._shared(path, content, digest))
+
+    def _shared(self, path: str, content: bytes, digest: str) -> Reading:
+        # Users of one store have their own paths to the same file; its text is parsed once for all of them.
+        shared = (path.rpartition("/")[0].rpartition("/")[2], digest)
+        return _moved(self._parsed.get_or_make(shared, lambda: self._made(path, content, digest)), path)
 
     def recall(self, path: str, digest: str) -> Reading | None:
         """Return what a file of this digest says, if this process has read it."""
@@ -105,7 +97,9 @@ class Readings:
 
 
 def _moved(reading: Reading, path: str) -> Reading:
-    """Return what the same file says at another path, in a directory of the same name."""
+    """Return what the same file says at this path, in a directory of the same name."""
+    if reading.metadata is not None and reading.metadata["path"] == path:
+        return reading
     metadata = None if reading.metadata is None else reading.metadata.copy()
     problems = tuple(found.copy() for found in reading.problems)
     for item in (metadata, *problems):
