@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepskills._loading.arguments import MAX_FILLED_CHARACTERS, argument_names, fill_in, split_arguments
+from support import scaled
 
 repeatable = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
@@ -173,7 +174,7 @@ def test_names_come_as_a_list_or_as_text() -> None:
 
 def test_no_input_costs_more_than_its_size() -> None:
     """Time stays linear: runs of every character that placeholders, escapes and quotes are made of."""
-    size = 500_000
+    size = scaled(200_000, 500_000)
     bodies = [
         "$",
         "\\",
