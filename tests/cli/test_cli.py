@@ -781,7 +781,7 @@ def no_wait() -> Iterator[None]:
         raise TimeoutError("the command waits for something")
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(30)
+    signal.alarm(100)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from deepskills._loading.budgets import Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._types import LoadRecord
+from support import scaled
 
-repeatable = settings(deadline=None, derandomize=True, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+repeatable = settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=scaled(100, 1_000),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 def whole(position: int, skill: str, load: str = "new") -> Carrier:
