@@ -3,7 +3,7 @@
 # make test-part   a quick part of the tests, for a second Python
 # make test-oldest   the tests on the oldest supported releases
 # make test-server   a LangGraph server and PostgreSQL with the projects of the documentation, in a .venv of its own
-# make soak   the long form of the tests of a hostile world
+# make soak   all tests, in their long form where they have one
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
 # make pictures   draws the pictures in README and documentation again
@@ -63,7 +63,7 @@ test-server: $(SERVER)/.installed
 	$(SERVER)/bin/pytest tests/server tests/store/test_postgres_pages.py
 
 soak: $(VENV)/.installed
-	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto tests/world
+	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto --dist worksteal
 
 # `make bench MINILM=1` also measures suggestions with a real embedding model, which is large to install.
 bench: $(VENV)/.installed

@@ -1,5 +1,6 @@
 """Runs that go on in another process, or on a thread of another class: what the sources have can still be read."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ both_modes = pytest.mark.parametrize("mode", MODES)
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "1"}}
 
 KINDS = ["absolute", "relative", "relative-virtual", "dotted", "linked", "linked-skill", "by-function"]
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize(
+    ("kind", "mode"), [(KINDS[0], "sync"), *zip(KINDS, itertools.cycle(["async", "sync"]), strict=False)]
+)
+"""Every kind of source in one mode, and one of them in both: how a source is named does not depend on the mode."""
 
 
 class Watched(FilesystemBackend):
@@ -99,7 +103,6 @@ class Thread:
         return names
 
 
-@both_modes
 @every_kind
 def test_a_load_in_a_run_that_goes_on_in_another_process(mode: Mode, tmp_path: Path, kind: str) -> None:
     """A run that waited for a human loads what its sources have, whichever process it goes on in."""
@@ -114,7 +117,6 @@ def test_a_load_in_a_run_that_goes_on_in_another_process(mode: Mode, tmp_path: P
     assert thread.loaded == [thread.skill]
 
 
-@both_modes
 @every_kind
 def test_a_pin_in_a_run_that_goes_on_in_another_process(mode: Mode, tmp_path: Path, kind: str) -> None:
     """What a user pins while the run waits is loaded when it goes on."""
@@ -128,7 +130,6 @@ def test_a_pin_in_a_run_that_goes_on_in_another_process(mode: Mode, tmp_path: Pa
     assert f"Instructions of {thread.skill}." in thread.model.requests[-1].text
 
 
-@both_modes
 @every_kind
 def test_a_text_that_was_lost_is_put_back_by_another_process(mode: Mode, tmp_path: Path, kind: str) -> None:
     """A loaded skill whose message is gone is read again, also by a process that has listed nothing yet."""
@@ -145,8 +146,9 @@ def test_a_text_that_was_lost_is_put_back_by_another_process(mode: Mode, tmp_pat
     assert thread.loaded == [thread.skill]
 
 
-@both_modes
-@pytest.mark.parametrize("kind", ["absolute", "relative", "dotted"])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("absolute", "sync"), ("absolute", "async"), ("relative", "sync"), ("dotted", "async")]
+)
 def test_the_files_of_a_skill_in_a_run_that_goes_on_in_another_process(mode: Mode, tmp_path: Path, kind: str) -> None:
     """The extra tools read what the sources have, too."""
     thread = Thread(mode, tmp_path, kind)

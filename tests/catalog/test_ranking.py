@@ -13,11 +13,11 @@ import pytest
 from langchain_core.embeddings import Embeddings
 from langgraph.store.memory import InMemoryStore
 
-from deepskills._catalog.meaning import STORE_NAMESPACE
+from deepskills._catalog import meaning
 from deepskills._catalog.ranking import Indexes, Ranker, Ranking
 from deepskills._catalog.search import Document
 from deepskills._catalog.vectors import VectorMemory, checked_vectors, model_identity
-from support import MODES, Mode
+from support import MODES, Mode, scaled
 
 benchmark: Any = importlib.import_module("suggesting")
 
@@ -143,10 +143,10 @@ def test_a_long_paste_is_ranked_by_its_ends() -> None:
     """A message of a megabyte is ranked at once, by how it begins and by how it ends."""
     ranker = Ranker()
     noise = "lorem ipsum dolor " * 60_000
-    start = time.perf_counter()
+    start = time.thread_time()
     assert ranker.rank(LIBRARY, f"Write the postmortem of this outage:\n{noise}").fitting == ["incident-review"]
     assert ranker.rank(LIBRARY, f"{noise}\nWrite the postmortem of this outage.").fitting == ["incident-review"]
-    assert time.perf_counter() - start < 2
+    assert time.thread_time() - start < 2
 
 
 def test_a_lead_is_told() -> None:
@@ -189,7 +189,7 @@ class Held:
         self.reads += 1
         if self.reads == 2:
             self.started.set()
-            assert self.go.wait(10)
+            assert self.go.wait(60)
         return "About slow."
 
 
@@ -199,11 +199,11 @@ def test_an_index_in_the_making_holds_up_nobody_else() -> None:
     documents: list[Any] = [slow]
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(indexes.of, documents)
-        assert slow.started.wait(10)
+        assert slow.started.wait(60)
         assert indexes.of(catalog("quick")).search("quick") == ["quick-0"]
         second = pool.submit(indexes.of, catalog("slow"))
         slow.go.set()
-        assert first.result(10) is second.result(10)
+        assert first.result(60) is second.result(60)
 
 
 class Broken:
@@ -229,19 +229,19 @@ def test_an_index_that_could_not_be_made_is_made_the_next_time() -> None:
 
 
 def test_the_event_loop_is_not_held() -> None:
-    """Indexing and ranking ten thousand skills leaves the event loop free."""
+    """Indexing and ranking ten thousand skills is the work of other threads, not of the event loop's."""
     library = benchmark.libraries(10_000)[0]
 
     async def watch() -> float:
         ranking = asyncio.create_task(Ranker(Topics()).arank(library, "Plan a trip for me, with hotels and trains"))
-        longest, before = 0.0, time.perf_counter()
+        longest, before = 0.0, time.thread_time()
         while not ranking.done():
             await asyncio.sleep(0.001)
-            longest, before = max(longest, time.perf_counter() - before), time.perf_counter()
+            longest, before = max(longest, time.thread_time() - before), time.thread_time()
         assert (await ranking).fitting
         return longest
 
-    assert min(asyncio.run(watch()) for _ in range(2)) < 0.2  # the machine may be busy; blocking would take a second
+    assert asyncio.run(watch()) < 0.15  # of CPU time at a stretch: a busy machine adds nothing to it
 
 
 # Meaning.
@@ -284,7 +284,6 @@ FAULTS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "infinite": (lambda vectors: [[float("inf")] * 5 for _ in vectors], "not finite"),
     "words": (lambda _vectors: ["abcde"] * 4, "does not hold lists of numbers"),
     "nothing": (lambda _vectors: None, "NoneType that does not hold"),
-    "late": (slowly(0.5), "no answer within"),
 }
 
 
@@ -294,12 +293,26 @@ def test_embeddings_that_fail_leave_the_words(mode: Mode) -> None:
     for case, (fault, reason) in FAULTS.items():
         topics = Topics()
         topics.fault = fault
-        ranker = Ranker(topics, seconds=0.2)
+        ranker = Ranker(topics, seconds=60)
         found = rank(mode, ranker, LIBRARY, "a postmortem please")
         assert found.fitting == ["incident-review"], case
         assert reason in (found.trouble or ""), case
         topics.fault = lambda vectors: vectors
         assert rank(mode, ranker, LIBRARY, UNNAMED).fitting[:1] == ["schema-changes"], case
+
+
+@both_modes
+def test_embeddings_that_are_late_leave_the_words(mode: Mode) -> None:
+    """No ranking waits longer than it may for embeddings; once they answer in time, meaning is back."""
+    topics = Topics()
+    answering = threading.Event()
+    topics.fault = lambda vectors: vectors if answering.wait(60) else None
+    ranker = Ranker(topics, seconds=0.2)
+    found = rank(mode, ranker, LIBRARY, "a postmortem please")
+    assert found.fitting == ["incident-review"]
+    assert "gave no answer within" in (found.trouble or "")
+    answering.set()
+    assert any(rank(mode, ranker, LIBRARY, UNNAMED).fitting[:1] == ["schema-changes"] for _ in range(100))
 
 
 class BadQueries(Topics):
@@ -363,10 +376,10 @@ def test_what_are_no_embeddings_is_refused(wrong: Any) -> None:
 
 @both_modes
 def test_only_what_changed_is_embedded(mode: Mode) -> None:
-    """Ten thousand skills are embedded once, in batches; afterwards only new and changed ones."""
+    """Thousands of skills are embedded once, in batches; afterwards only new and changed ones."""
     topics = Topics()
     ranker = Ranker(topics, seconds=60)
-    count = 10_000 if mode == "async" else 1_000
+    count = scaled(2_000, 10_000) if mode == "async" else 1_000
     [library] = benchmark.libraries(count)
     assert rank(mode, ranker, library, UNNAMED).trouble is None
     assert len(topics.embedded) == len(set(topics.embedded)) == count
@@ -385,23 +398,34 @@ def test_only_what_changed_is_embedded(mode: Mode) -> None:
     assert len(topics.embedded) == 2
 
 
+class Clock:
+    """A clock that only a test moves."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 @both_modes
-def test_a_large_library_is_embedded_over_several_requests(mode: Mode) -> None:
+def test_a_large_library_is_embedded_over_several_requests(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Embeddings too slow for one request go on with the next ones, which use what was embedded."""
+    clock = Clock()
+    monkeypatch.setattr(meaning, "time", clock)
+
+    def minute(vectors: Any) -> Any:
+        clock.now += 60
+        return vectors
+
     topics = Topics()
-    topics.fault = slowly(0.06)
-    ranker = Ranker(topics, seconds=0.2)
+    topics.fault = minute
+    ranker = Ranker(topics, seconds=200)
     library = [*LIBRARY, *catalog("filler", 400)]
-    troubles = []
-    for _ in range(20):
-        found = rank(mode, ranker, library, UNNAMED)
-        if found.trouble is None:
-            break
-        troubles.append(found.trouble)
-    assert found.fitting[0] == "schema-changes"
-    assert troubles
-    assert any("of 404 skills are embedded so far" in trouble for trouble in troubles)
-    assert len(topics.embedded) < 4 * 404  # a batch that comes too late is embedded again
+    first, second = (rank(mode, ranker, library, UNNAMED) for _ in range(2))
+    in_time = 4 * meaning.BATCH
+    assert f"{in_time} of 404 skills are embedded so far" in (first.trouble or "")
+    assert (second.fitting[0], second.trouble) == ("schema-changes", None)
+    assert len(topics.embedded) == len(set(topics.embedded)) == 404
 
 
 @both_modes
@@ -420,7 +444,7 @@ def test_threads_share_the_embedding() -> None:
     """Thirty users who ask at the same moment cost one embedding of each skill."""
     topics = Topics()
     topics.fault = slowly(0.02)
-    ranker = Ranker(topics)
+    ranker = Ranker(topics, seconds=60)
     library = [*LIBRARY, *catalog("filler", 300)]
     with ThreadPoolExecutor(30) as pool:
         found = list(pool.map(lambda _: ranker.rank(library, UNNAMED), range(30)))
@@ -432,16 +456,20 @@ def test_tasks_share_the_embedding() -> None:
     """Runs on one event loop cost one embedding of each skill, and one that is cancelled leaves its part to others."""
     topics = Native()
     library = [*LIBRARY, *catalog("filler", 300)]
+    second_batch = asyncio.Event()
 
     class Slow(Native):
         async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-            await asyncio.sleep(0.05)
+            if topics.calls and not second_batch.is_set():
+                second_batch.set()
+                await asyncio.Event().wait()
+            await asyncio.sleep(0.01)
             return topics.embed_documents(texts)
 
     async def main() -> list[Ranking]:
-        ranker = Ranker(Slow())
+        ranker = Ranker(Slow(), seconds=60)
         leaving = asyncio.create_task(ranker.arank(library, UNNAMED))
-        await asyncio.sleep(0.1)
+        await second_batch.wait()
         leaving.cancel()
         found = await asyncio.gather(*(ranker.arank(library, UNNAMED) for _ in range(10)))
         assert leaving.cancelled()
@@ -486,7 +514,7 @@ def test_what_others_wrote_to_a_store_is_passed_over(mode: Mode) -> None:
     """Values of any shape in the store neither raise nor count."""
     store = InMemoryStore()
     rank(mode, Ranker(Topics()), LIBRARY, UNNAMED, store=store)
-    [namespace] = store.list_namespaces(prefix=STORE_NAMESPACE)
+    [namespace] = store.list_namespaces(prefix=meaning.STORE_NAMESPACE)
     items = store.search(namespace)
     hostile: list[Any] = [None, "x", [], {"k": 1}, {"k": "!!"}, {"k": "AAA="}, {"k": "A" * 10_000_000}, {1: {}}, 7]
     for value in hostile:

@@ -1,5 +1,6 @@
 """The `deepskills` command: what it prints for people, pipes and programs, how it exits, what it writes."""
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -8,9 +9,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -31,9 +34,9 @@ BROKEN = "no frontmatter here"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "skills"
 
 
-def invoke(*args: str) -> Result:
+def invoke(*args: str, **env: str) -> Result:
     """Run the command in this process, its output in pipes."""
-    return CliRunner().invoke(app, list(args))
+    return CliRunner(env=env).invoke(app, list(args), prog_name="deepskills")
 
 
 def command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -49,29 +52,52 @@ def command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def in_terminal(args: Sequence[str], typed: str = "", columns: int = 120) -> tuple[int, str]:
+def in_terminal(args: Sequence[str], typed: str = "") -> tuple[int, str]:
     """Run the real command in a terminal; return its exit code and all that the terminal showed."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "deepskills", *args],
-        env={**os.environ, "COLUMNS": str(columns)},
+        env={**os.environ, "COLUMNS": "120"},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
     )
     os.close(theirs)
     os.write(ours, typed.encode())
+    shown = read_to_the_end(ours)
+    return process.wait(), shown
+
+
+def drawn(*args: str, columns: int = 120) -> str:
+    """Run a command that asks nothing in this process, on a terminal, and return all that the terminal showed."""
+    ours, theirs = pty.openpty()
+    with ThreadPoolExecutor(1) as pool:
+        shown = pool.submit(read_to_the_end, ours)
+        with (
+            open(theirs, "w", encoding="utf-8") as terminal,  # noqa: PTH123 - a number, not a path
+            contextlib.redirect_stdout(terminal),
+            contextlib.redirect_stderr(terminal),
+            mock.patch.dict(os.environ, COLUMNS=str(columns)),
+            mock.patch.object(sys, "argv", ["deepskills", *args]),
+            contextlib.suppress(SystemExit),
+        ):
+            entry.main()
+        return shown.result()
+
+
+def read_to_the_end(terminal: int) -> str:
+    """Return what is written to a terminal until its other end is closed."""
     shown = b""
     while True:
         try:
-            part = os.read(ours, 65536)
+            part = os.read(terminal, 65536)
         except OSError:  # the other end is closed
             break
         if not part:
             break
         shown += part
-    os.close(ours)
-    return process.wait(), shown.decode()
+    os.close(terminal)
+    return shown.decode()
 
 
 def as_json(result: Result) -> Any:
@@ -323,9 +349,9 @@ def test_a_pipe_gets_plain_lines_with_nothing_cut(workplace: Path) -> None:
 def test_a_pipe_is_plain_also_where_color_is_forced(workplace: Path, args: list[str]) -> None:
     """Build servers set FORCE_COLOR for all; what a program reads stays the same."""
     write_files(workplace / "s", {"a/SKILL.md": skill_md("a"), "b/SKILL.md": BROKEN})
-    plain, forced = command(*args), command(*args, FORCE_COLOR="1", TTY_COMPATIBLE="1")
+    plain, forced = invoke(*args), command(*args, FORCE_COLOR="1", TTY_COMPATIBLE="1")
     assert ESCAPE not in forced.stdout + forced.stderr
-    assert (forced.stdout, forced.stderr, forced.returncode) == (plain.stdout, plain.stderr, plain.returncode)
+    assert (forced.stdout, forced.stderr, forced.returncode) == (plain.stdout, plain.stderr, plain.exit_code)
 
 
 def test_a_terminal_gets_skills_by_source_with_bars(workplace: Path) -> None:
@@ -367,7 +393,7 @@ def test_names_stay_whole_and_lines_fit(workplace: Path, columns: int) -> None:
     files = {f"{name}/SKILL.md": skill_md(name, f"Does {name[:5]}. " * 30 + "End.") for name in NAMES}
     write_files(workplace / "s", files)
     for args in (["list", "-s", "s"], ["search", "does", "-s", "s"]):
-        lines = STYLED.sub("", in_terminal(args, columns=columns)[1]).splitlines()
+        lines = STYLED.sub("", drawn(*args, columns=columns)).splitlines()
         assert [name for name in NAMES if not any(name in line.split() for line in lines)] == []
         data = [line for line in lines if not line.startswith("/") and "in every request" not in line]
         assert [line for line in data if cell_len(line.rstrip()) > columns] == []
@@ -376,7 +402,7 @@ def test_names_stay_whole_and_lines_fit(workplace: Path, columns: int) -> None:
 def test_a_description_is_cut_at_two_lines_and_info_shows_it_all(workplace: Path) -> None:
     """A list of many skills stays a list; the cut is shown."""
     write_files(workplace / "s", {"a/SKILL.md": skill_md("a", "word " * 150 + "end")})
-    listed = STYLED.sub("", in_terminal(["list", "-s", "s"], columns=60)[1])
+    listed = STYLED.sub("", drawn("list", "-s", "s", columns=60))
     assert "…" in listed
     assert "end" not in listed
     assert sum(line.startswith("    word") for line in listed.splitlines()) == 2
@@ -387,8 +413,7 @@ def test_a_narrow_terminal_cuts_no_name(workplace: Path) -> None:
     """In forty columns every letter of a name is still there."""
     name = "abcdefghijklmnopqrstuvwxyz0123456789"
     write_files(workplace / "s", {f"{name}/SKILL.md": skill_md(name)})
-    _, shown = in_terminal(["list", "-s", "s"], columns=40)
-    assert name in STYLED.sub("", shown)
+    assert name in STYLED.sub("", drawn("list", "-s", "s", columns=40))
 
 
 def test_a_terminal_that_only_has_ascii_is_served(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +432,7 @@ def test_every_script_is_shown_as_written() -> None:
     """Chinese names stay readable in text and in JSON."""
     assert "\n周报\t" in invoke("list", "-s", str(EXAMPLES)).stdout
     assert '"name": "周报"' in invoke("list", "-s", str(EXAMPLES), "--json").stdout
-    assert "周报" in in_terminal(["list", "-s", str(EXAMPLES)])[1]
+    assert "周报" in drawn("list", "-s", str(EXAMPLES))
 
 
 HOSTILE = "ev\x1b[31m\x9b\u202eil\nx [red]y"
@@ -422,9 +447,7 @@ def test_hostile_names_and_paths_reach_no_terminal(workplace: Path, args: list[s
     """Whatever strangers put into names and directories, only our own styling leaves."""
     file = '---\nname: "a\x1b]0;title\x07[bold]b"\ndescription: "[red]x[/red] \x1b[2J"\nk: 1\n---\n'
     write_files(workplace / "s", {f"{HOSTILE}/SKILL.md": file, f"{HOSTILE}2/SKILL.md": BROKEN})
-    shown = (
-        STYLED.sub("", in_terminal(args, columns=300)[1]).replace("\r\n", "\n") if terminal else invoke(*args).output
-    )
+    shown = STYLED.sub("", drawn(*args, columns=300)).replace("\r\n", "\n") if terminal else invoke(*args).output
     assert not {c for c in shown if c not in "\n\t" and not c.isprintable()}
     escaped = r"ev\u001b[31m\u009b\u202eil\nx [red]y" if "--json" in args else r"ev\x1b[31m\x9b\u202eil\nx [red]y"
     assert escaped in shown
@@ -534,7 +557,7 @@ def test_search_finds_the_right_skill_first() -> None:
     plain = invoke("search", "summarize a csv file", "-s", str(EXAMPLES)).stdout.splitlines()
     assert [line.split("\t")[0] for line in plain] == [row["name"] for row in rows]
     assert plain[0] == f"csv-report\t{rows[0]['description']}"
-    assert "csv-report" in in_terminal(["search", "csv", "-s", str(EXAMPLES)])[1]
+    assert "csv-report" in drawn("search", "csv", "-s", str(EXAMPLES))
 
 
 def test_search_obeys_its_limit(workplace: Path) -> None:
@@ -579,8 +602,8 @@ def tree(workplace: Path) -> Path:
 
 def test_validate_reads_a_whole_tree(tree: Path) -> None:
     """Each problem of each bad skill is a line `path: code: message`, and the exit code is 1."""
-    result = command("validate", "tree")
-    assert result.returncode == 1
+    result = invoke("validate", "tree")
+    assert result.exit_code == 1
     assert [line.split(": ")[:2] for line in result.stdout.splitlines()] == [
         ["tree/Upper/SKILL.md", "name-invalid"],
         ["tree/Upper/SKILL.md", "unknown-field"],
@@ -758,7 +781,7 @@ def no_wait() -> Iterator[None]:
         raise TimeoutError("the command waits for something")
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(30)
+    signal.alarm(100)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -803,9 +826,9 @@ def test_list_never_opens_what_is_no_file(workplace: Path, kind: str) -> None:
 
 def test_create_writes_what_validate_passes(workplace: Path) -> None:
     """The new skill has the standard directories, is listed, and both validators accept it."""
-    result = command("create", "pdf-forms", "--description", "Fill PDF forms. Use when: a form is due, #1!")
+    result = invoke("create", "pdf-forms", "--description", "Fill PDF forms. Use when: a form is due, #1!")
     place = workplace / ".agents/skills/pdf-forms"
-    assert result.returncode == 0, result.stderr
+    assert result.exit_code == 0, result.stderr
     assert result.stdout == f"Created {place}/SKILL.md\n"
     assert sorted(entry.name for entry in place.iterdir()) == ["SKILL.md", "assets", "references", "scripts"]
     assert invoke("validate", str(place)).exit_code == 0
@@ -1087,12 +1110,13 @@ def test_completion_offers_skill_names(workplace: Path) -> None:
     """A shell is told the names of the skills in the sources given so far; no source, no names, no noise."""
     write_files(workplace / "s", {"web-a/SKILL.md": skill_md("web-a"), "other/SKILL.md": skill_md("other")})
 
-    def offered(words: str) -> list[str]:
+    def offered(words: str, run: Callable[..., Any] = invoke) -> list[str]:
         position = str(len(words.split(" ")) - 1)
-        result = command(_DEEPSKILLS_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=position)
+        result = run(_DEEPSKILLS_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=position)
         assert result.stderr == ""
         return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
 
+    assert offered("deepskills info --source s web", run=command) == ["web-a"]
     assert offered("deepskills info --source s web") == ["web-a"]
     assert offered("deepskills info --source gone web") == []
     assert "doctor" in offered("deepskills d")
@@ -1105,4 +1129,4 @@ def test_help_names_arguments_and_no_python_types(name: str) -> None:
     assert not re.search(r"\{|<|list\[|None", shown)
     assert "--source DIR" in shown
     if name in {"info", "create"}:
-        assert shown.startswith(f"Usage: app {name} [OPTIONS] NAME\n")
+        assert shown.startswith(f"Usage: deepskills {name} [OPTIONS] NAME\n")

@@ -1,6 +1,7 @@
 """Hostile files: whatever comes in, reading never raises, stays fast and small, and hands on clean text."""
 
 import functools
+import gc
 import itertools
 import json
 import re
@@ -19,16 +20,22 @@ from deepskills import SkillFormatError, SkillReading, parse_skill_md, read_skil
 from deepskills._format.problems import PROBLEMS
 from support import scaled
 
-repeatable = settings(deadline=None, derandomize=True, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+repeatable = settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=scaled(200, 2_000),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 PATH = "/skills/demo/SKILL.md"
 REQUIRED = "name: demo\ndescription: Does it.\n"
 
-MAX_RATIO = 6.0
-"""How much dearer than plain frontmatter of full size a file may be: 0.25 s where that takes 0.04 s."""
+MAX_RATIO = 8.0
+"""How much dearer than plain frontmatter of full size a file may be: 0.3 s where that takes 0.04 s."""
 MAX_GROWTH = 3.5
 """How much dearer twice the input may be: two, and room for noise."""
-MEASURABLE_SECONDS = 0.002
+MEASURABLE_SECONDS = 0.005
+"""What a reading must take for its growth to be told from noise."""
 SECONDS_PER_FRESH_BYTE = 5e-9
 """What the system may take for memory that it hands out again, as it does for the largest files alone."""
 
@@ -60,6 +67,12 @@ def texts_of(reading: SkillReading) -> Iterator[str]:
 def check_reading(content: bytes | str, path: str = PATH) -> SkillReading:
     """Read `content` and check all that holds for any reading."""
     reading = read_skill(content, path=path)
+    check_what_was_read(reading, content, path)
+    return reading
+
+
+def check_what_was_read(reading: SkillReading, content: bytes | str, path: str = PATH) -> None:
+    """Check all that holds for the reading of any file."""
     for problem in reading.problems:
         assert problem["path"] == path
         assert problem["severity"] == PROBLEMS[problem["code"]][0]
@@ -83,7 +96,6 @@ def check_reading(content: bytes | str, path: str = PATH) -> SkillReading:
     strict = validate_skill(content, path=path)
     assert {problem["severity"] for problem in strict} <= {"error"}
     assert [problem["code"] for problem in strict][: len(codes)] == codes
-    return reading
 
 
 any_text = st.text(st.characters(exclude_categories=[]))
@@ -331,16 +343,19 @@ ATTACKS = {
     "comments": Attack(lambda n: fields(fill("#\n", n))),
     "blank-lines-in-block": Attack(lambda n: fields("license: |\n  a" + "\n" * n + "  b")),
 }
-attacks = pytest.mark.parametrize("attack", [pytest.param(attack, id=name) for name, attack in ATTACKS.items()])
 
 
 def seconds_to_read(content: bytes | str, rounds: int = 3) -> float:
-    """Return the CPU time of the fastest of `rounds` readings."""
+    """Return the CPU time of the fastest of `rounds` readings; what else the process holds is not collected in them."""
     times = []
-    for _ in range(rounds):
-        started = time.process_time()
-        read_skill(content, path=PATH)
-        times.append(time.process_time() - started)
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            started = time.process_time()
+            read_skill(content, path=PATH)
+            times.append(time.process_time() - started)
+    finally:
+        gc.enable()
     return min(times)
 
 
@@ -357,39 +372,41 @@ def plain_seconds(size: int) -> float:
     return seconds_to_read(fields(fill("a: b\n", size)))
 
 
-@attacks
-def test_attacks_are_read_like_any_file(attack: Attack) -> None:
-    """An attack gives a reading that says what was wrong, and that is not much larger than the file."""
-    content = attack.build(attack.size)
-    reading = check_reading(content)
-    assert {problem["code"] for problem in reading.problems} >= set(attack.codes)
-    handed_on = json.dumps([reading.metadata, reading.frontmatter], ensure_ascii=False)
-    assert len(handed_on) < 6 * len(content) + 1000
-
-
-@attacks
-def test_attacks_cost_little_time(attack: Attack) -> None:
-    """No file takes much longer than plain frontmatter does, and twice the file takes about twice the time."""
-    whole, half = attack.build(attack.size), attack.build(attack.size // 2)
-    assert not is_slow(whole)
-    seconds = seconds_to_read(whole, 1)
-    fresh_memory = attack.size * SECONDS_PER_FRESH_BYTE
-    if seconds > MEASURABLE_SECONDS and seconds > MAX_GROWTH * seconds_to_read(half, 1) + fresh_memory:
-        assert seconds_to_read(whole, 9) < MAX_GROWTH * seconds_to_read(half, 9) + fresh_memory
-
-
-@attacks
-def test_attacks_cost_little_memory(attack: Attack) -> None:
-    """Reading needs memory in proportion to the file."""
-    content = attack.build(attack.size)
-    size = len(content) if isinstance(content, bytes) else len(content.encode("utf-8", "surrogatepass"))
+def read_with_peak(content: bytes | str) -> tuple[SkillReading, int]:
+    """Return a reading, and the most memory that it took."""
     tracemalloc.start()
     try:
-        read_skill(content, path=PATH)
-        _, peak = tracemalloc.get_traced_memory()
+        reading = read_skill(content, path=PATH)
+        return reading, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 8 * size + 5_000_000
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attacks_are_read_like_any_file_and_cost_little(name: str) -> None:
+    """An attack gives a reading that says what was wrong, and costs little.
+
+    What is handed on is not much larger than the file, and memory is in proportion to it. No file takes much longer
+    than plain frontmatter does, and twice the file takes about twice the time.
+    """
+    attack = ATTACKS[name]
+    content = attack.build(attack.size)
+
+    reading, peak = read_with_peak(content)
+    check_what_was_read(reading, content)
+    assert {problem["code"] for problem in reading.problems} >= set(attack.codes)
+    handed_on = json.dumps([reading.metadata, reading.frontmatter], ensure_ascii=False)
+    assert len(handed_on) < 6 * len(content) + 1000, "what is handed on is too large"
+    size = len(content) if isinstance(content, bytes) else len(content.encode("utf-8", "surrogatepass"))
+    assert peak < 8 * size + 5_000_000, "too much memory"
+
+    seconds = seconds_to_read(content, 1)
+    assert seconds <= MAX_RATIO * plain_seconds(FRONTMATTER) or not is_slow(content), "too slow"
+    if seconds > MEASURABLE_SECONDS:
+        half = attack.build(attack.size // 2)
+        fresh_memory = attack.size * SECONDS_PER_FRESH_BYTE
+        if seconds > MAX_GROWTH * seconds_to_read(half, 1) + fresh_memory:
+            assert seconds_to_read(content, 9) < MAX_GROWTH * seconds_to_read(half, 9) + fresh_memory, "not linear"
 
 
 def test_no_repeated_pattern_is_slow() -> None:

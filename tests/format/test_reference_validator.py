@@ -9,14 +9,15 @@ from skills_ref.parser import parse_frontmatter
 from skills_ref.validator import validate_metadata
 
 from deepskills import read_skill, validate_skill
+from support import scaled
 
 DIRECTORY = Path("/skills/demo")
 PATH = str(DIRECTORY / "SKILL.md")
 REQUIRED = "name: demo\ndescription: Does it.\n"
 
 SEED = 20_250_101
-FILES = 8_000
-LEAST_PASSED = 800
+FILES = scaled(3_000, 30_000)
+LEAST_PASSED = FILES // 10
 
 OPTIONAL = [
     "license: MIT\n",

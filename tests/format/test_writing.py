@@ -7,15 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from skills_ref.parser import parse_frontmatter
 from skills_ref.validator import validate, validate_metadata
 
 from deepskills import SkillFormatError, generate_skill_md, read_skill, validate_skill
 from deepskills._format.reading import SPECIFIED_FIELDS
+from support import scaled
 
-repeatable = settings(deadline=None, derandomize=True, max_examples=250)
+repeatable = settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=scaled(100, 1_000),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 BIDIRECTIONAL = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 NONCHARACTERS = frozenset("\ufeff\ufffe\uffff")

@@ -13,8 +13,11 @@ from deepskills._format.frontmatter import FrontmatterError, read_full_yaml, rea
 from deepskills._format.text import clean
 from deepskills._format.yaml_plain import read_plain
 from deepskills._format.yaml_tree import Notes
+from support import scaled
 
-repeatable = settings(deadline=None, derandomize=True, max_examples=300, suppress_health_check=list(HealthCheck))
+repeatable = settings(
+    deadline=None, derandomize=True, max_examples=scaled(150, 1_500), suppress_health_check=list(HealthCheck)
+)
 
 
 def differs(text: str) -> bool:

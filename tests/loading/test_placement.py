@@ -3,14 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepskills._loading.budgets import Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._types import LoadRecord
+from support import scaled
 
-repeatable = settings(deadline=None, derandomize=True, max_examples=200)
+repeatable = settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=scaled(100, 1_000),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 def whole(position: int, skill: str, load: str = "new") -> Carrier:

@@ -2,12 +2,14 @@
 
 import time
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
 from deepskills._loading.tokens import count_text_tokens, count_tokens
+
+repeatable = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 OVERHEAD = count_tokens("")
 
@@ -21,6 +23,7 @@ def langchain_count(text: str) -> int:
     return count_tokens_approximately([ToolMessage(text, name="load_skill", tool_call_id="call_" + "x" * 25)])
 
 
+@repeatable
 @given(NARROW)
 def test_a_text_of_other_scripts_counts_as_langchain_counts_it(text: str) -> None:
     """To the token, from the empty text on."""

@@ -60,12 +60,8 @@ SHOWN = {
 """What each example prints."""
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_example_shows_what_it_promises(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An example runs from any directory without a key and prints what it is about."""
-    monkeypatch.chdir(tmp_path)
+def printed_by(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run an example in this process and return what it prints."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setattr(sys, "argv", [f"{name}.py"])
     logger = logging.getLogger("deepskills")
@@ -74,7 +70,16 @@ def test_example_shows_what_it_promises(
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     finally:
         logger.setLevel(level)
-    printed = capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_example_shows_what_it_promises(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An example runs from any directory without a key and prints what it is about."""
+    monkeypatch.chdir(tmp_path)
+    printed = printed_by(name, monkeypatch, capsys)
     assert [text for text in SHOWN[name] if text not in printed] == []
 
 

@@ -85,23 +85,53 @@ def test_the_table_of_names_is_what_type_checkers_see() -> None:
     assert sorted(seen) == sorted(deepskills.__all__)
 
 
-def test_a_star_import_brings_every_name() -> None:
-    """`from deepskills import *` gives all public names and nothing else of ours."""
-    program = "from deepskills import *; print(sorted(name for name in dir() if not name.startswith('__')))"
-    assert ast.literal_eval(run(program)) == sorted(deepskills.__all__)
+FIRST_USES = """
+import concurrent.futures, importlib, inspect, json, pickle, sys
+
+def first_use():
+    for name in [name for name in sys.modules if name.partition(".")[0] == "deepskills"]:
+        del sys.modules[name]
+    return importlib.import_module("deepskills")
+
+package, answers = first_use(), {}
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    answers["classes"] = len(set(pool.map(lambda _: id(package.SkillsMiddleware), range(64))))
+
+first_use()
+names = {}
+exec("from deepskills import *", names)
+answers["star"] = sorted(name for name in names if not name.startswith("__"))
+
+package = first_use()
+answers["dir"] = sorted(dir(package))
+answers["members"] = [name for name, _ in inspect.getmembers(package)]
+answers["unknown"] = hasattr(package, "nothing")
+answers["pickled"] = pickle.loads(pickle.dumps(package.SkillsMiddleware)) is package.SkillsMiddleware
+print(json.dumps(answers))
+"""
 
 
-def test_the_package_looks_as_if_everything_were_imported() -> None:
-    """`dir`, `inspect`, `hasattr` and pickles see whole classes, first use or not."""
-    program = (
-        "import deepskills, inspect, pickle; missing = set(deepskills.__all__) - set(dir(deepskills)); "
-        "members = dict(inspect.getmembers(deepskills)); "
-        "print(sorted(missing), sorted(set(deepskills.__all__) - set(members)), hasattr(deepskills, 'nothing'), "
-        "pickle.loads(pickle.dumps(deepskills.SkillsMiddleware)) is deepskills.SkillsMiddleware)"
-    )
-    assert run(program) == "[] [] False True\n"
+def test_the_first_use_is_like_any_other() -> None:
+    """Whatever touches the package first finds all of it, as if everything were imported.
+
+    Threads that import at once get one class, `from deepskills import *` gives all public names and nothing else of
+    ours, and `dir`, `inspect`, `hasattr` and pickles see whole classes.
+    """
+    answers = json.loads(run(FIRST_USES))
+    public = set(deepskills.__all__)
+    assert answers["classes"] == 1
+    assert answers["star"] == sorted(public)
+    assert public - set(answers["dir"]) == set()
+    assert public - set(answers["members"]) == set()
+    assert (answers["unknown"], answers["pickled"]) == (False, True)
+
+
+def test_later_uses_see_whole_classes() -> None:
+    """`inspect`, pickles and threads find what was imported long ago."""
     assert inspect.getsourcefile(deepskills.SkillsMiddleware)
     assert pickle.loads(pickle.dumps(deepskills.SkillsError("x"))).args == ("x",)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda name: hasattr(deepskills, name), deepskills.__all__)) == {True}
 
 
 def test_an_unknown_name_is_an_ordinary_error() -> None:
@@ -110,16 +140,3 @@ def test_an_unknown_name_is_an_ordinary_error() -> None:
         deepskills.SkillMiddleware  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(ImportError, match="SkillMiddleware"):
         from deepskills import SkillMiddleware  # type: ignore[attr-defined]  # noqa: F401, PLC0415
-
-
-def test_threads_that_import_at_once_get_one_class() -> None:
-    """The first use may come from many threads at the same time."""
-    program = (
-        "import concurrent.futures, deepskills\n"
-        "with concurrent.futures.ThreadPoolExecutor(8) as pool:\n"
-        "    found = set(pool.map(lambda _: id(deepskills.SkillsMiddleware), range(64)))\n"
-        "print(len(found))"
-    )
-    assert run(program) == "1\n"
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(lambda name: hasattr(deepskills, name), deepskills.__all__)) == {True}

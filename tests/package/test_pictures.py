@@ -4,13 +4,12 @@ import html
 import itertools
 import re
 import runpy
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_examples import printed_by
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"
@@ -20,14 +19,13 @@ def words_of(text: str) -> Counter[str]:
     return Counter(word for word in text.replace("\xa0", " ").split() if word != "|")
 
 
-def test_the_demo_is_drawn_as_it_runs() -> None:
+def test_the_demo_is_drawn_as_it_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The picture in the README holds the transcript of the demo; answers of parallel calls come in any order."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py")], capture_output=True, encoding="utf-8", check=True
-    )
+    transcript = printed_by("demo", monkeypatch, capsys)
+    assert "loaded now" in transcript
     picture = (PICTURES / "demo.svg").read_text(encoding="utf-8")
     drawn = re.findall(r"<text[^>]*>(.*?)</text>|aria-label=\"(.*?)\"", picture)
-    assert words_of(done.stdout) - words_of(html.unescape(" ".join(" ".join(parts) for parts in drawn))) == Counter()
+    assert words_of(transcript) - words_of(html.unescape(" ".join(" ".join(parts) for parts in drawn))) == Counter()
 
 
 def test_the_demo_shows_no_boxes() -> None:
