@@ -257,7 +257,8 @@ async def _await(call: WaitFor, _backend: Backend) -> Reply:
 
     call.future.add_done_callback(notify)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(is_done.wait(), call.timeout)
+        async with asyncio.timeout(call.timeout):
+            await is_done.wait()
     return _outcome(call)
 
 

@@ -87,10 +87,12 @@ async def _aperform(step: Step) -> Any:  # noqa: ANN401 - what the step asks for
         return await asyncio.sleep(step.seconds)
     twin = getattr(step.target, f"a{step.method}", None)
     try:
-        if twin is None or _only_waits_for_a_thread(twin):
-            own = in_thread(lambda: getattr(step.target, step.method)(*step.arguments, **step.options))
-            return await asyncio.wait_for(asyncio.wrap_future(own), step.seconds)
-        return await asyncio.wait_for(twin(*step.arguments, **step.options), step.seconds)
+        # Not `wait_for`: on Python 3.11 that can swallow a cancellation which comes as the call ends.
+        async with asyncio.timeout(step.seconds):
+            if twin is None or _only_waits_for_a_thread(twin):
+                own = in_thread(lambda: getattr(step.target, step.method)(*step.arguments, **step.options))
+                return await asyncio.wrap_future(own)
+            return await twin(*step.arguments, **step.options)
     except TimeoutError:
         return _late(step)
     except Exception as error:  # noqa: BLE001 - a user's object may raise anything; the flow is told

@@ -115,6 +115,7 @@ async def _or_stop(step: Coroutine[Any, Any, Any], stop: str, run: SkillRun, *, 
 async def _end(stop: str, run: SkillRun) -> None:
     """Run a command that ends a script."""
     try:
-        await asyncio.wait_for(run.aexecute(stop, GRACE_SECONDS), GRACE_SECONDS)
+        async with asyncio.timeout(GRACE_SECONDS):
+            await run.aexecute(stop, GRACE_SECONDS)
     except (SkillsError, TimeoutError) as error:
         logger.warning("A script of a cancelled run could not be ended: %s", type(error).__name__)
