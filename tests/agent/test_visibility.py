@@ -535,3 +535,22 @@ def test_a_broken_skill_that_is_off_does_not_exist(mode: Mode, tmp_path: Path) -
     answers = [str(answer.text) for answer in talk.say(call_tools(*calls), given="/payroll now")]
     assert ["There is no skill named" in answer for answer in answers] == [True, True, False]
     assert "description-missing" in answers[2]
+
+
+@both_modes
+def test_a_load_names_no_file_of_a_hidden_skill_inside(mode: Mode, tmp_path: Path) -> None:
+    """What a loaded skill lists of its files leaves out a directory that belongs to a skill the model may not see."""
+    inside = {"SKILL.md": skill_md("deploy", disable_model_invocation=True), "plan.md": "The plan."}
+    write_files(
+        tmp_path,
+        {
+            "skills/outer/SKILL.md": skill_md("outer"),
+            "skills/outer/assets/logo.svg": "<svg/>",
+            **{f"skills/outer/assets/deploy/{name}": text for name, text in inside.items()},
+        },
+    )
+    sources = ["/skills", "/skills/outer/assets"]
+    talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=sources, resource_depth=3))
+    [answer] = talk.call(load("outer"))
+    assert "deploy" not in answer.text
+    assert [item["path"] for item in talk.state["skill_resources"]["outer"]] == ["/skills/outer/assets/logo.svg"]
