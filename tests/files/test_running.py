@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -34,6 +35,7 @@ from deepskills._files.running import (
     run_by_function,
     run_in_shell,
 )
+from support import write_files
 from waiting import at_once, found_processes, is_gone, new_mark, wait_until
 
 ENVIRONMENT = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
@@ -73,13 +75,17 @@ class Shell:
         self.virtual = virtual
         self.temporary = root / "temporary"
         self.temporary.mkdir()
-        env = {**ENVIRONMENT, "TMPDIR": str(self.temporary)}
-        self.backend = LocalShellBackend(root_dir=root, virtual_mode=virtual, env=env)
+        self.use()
         self.directory = root / "skill"
         self.commands: list[str] = []
         self.written: list[tuple[str, bytes]] = []
         self.script_path: str | None = None
         """What the backend says of the script's path, where its shell knows another."""
+
+    def use(self, **variables: str) -> None:
+        """Take a backend with these variables."""
+        env = {**ENVIRONMENT, "TMPDIR": str(self.temporary), **variables}
+        self.backend = LocalShellBackend(root_dir=self.root, virtual_mode=self.virtual, env=env)
 
     def perform(self, step: Step) -> Any:
         match step:
@@ -354,8 +360,23 @@ def a_less_patient_backend_is_told_apart(shell: Shell) -> None:
     assert is_gone(token)
 
 
+def a_script_that_starts_while_it_is_stopped_ends(shell: Shell) -> None:
+    """A machine may be so busy that a script starts when the stop command has given up waiting for that."""
+    mark, slow = new_mark(), shell.root / "slow"
+    write_files(slow, {"sha256sum": f': >"$TMPDIR/../asked"; sleep 1.5; exec {shutil.which("sha256sum")}\n'})
+    (slow / "sha256sum").chmod(0o755)
+    shell.use(PATH=f"{slow}{os.pathsep}{ENVIRONMENT['PATH']}")
+    plan = run_in_shell(shell.call(f"sleep {mark}", "x.sh", seconds=3600))
+    thread = threading.Thread(target=shell.drive, args=[plan], daemon=True)
+    thread.start()
+    assert wait_until((shell.root / "asked").exists)
+    shell.backend.execute(stop_command(shell.commands[0].partition("deepskills-")[2][:32]))
+    thread.join(60)
+    assert is_gone(mark)
+
+
 def test_time_limits_hold_whatever_a_script_does(tmp_path: Path) -> None:
-    """At its limit a script is ended with all that it started, the answer comes, and no file is left."""
+    """At its limit, or stopped, a script is ended with all that it started, the answer comes, and no file is left."""
 
     def check(what: Callable[[Shell], None]) -> None:
         root = tmp_path / what.__name__
@@ -372,6 +393,7 @@ def test_time_limits_hold_whatever_a_script_does(tmp_path: Path) -> None:
             endless_output_is_cut,
             a_process_that_escapes_does_not_hold_the_answer_up,
             a_less_patient_backend_is_told_apart,
+            a_script_that_starts_while_it_is_stopped_ends,
         ],
     )
 

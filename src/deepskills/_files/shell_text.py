@@ -64,12 +64,13 @@ else
   read -r _ds_pid <"$_ds_dir/pid" && _ds_end
   for _ds_try in 1 2 3 4 5 6 7 8 9 10; do [ -d "$_ds_dir" ] || exit 0; sleep 0.1; done
   rm -rf "$_ds_dir"
+  [ -z "$(_ds_marked)" ] || _ds_end
 fi 2>/dev/null
 :
 """
 """A job that starts later finds its directory taken, and ends; one whose shell was killed is cleaned up after.
 
-A script may have removed the directory itself; its marks are found all the same.
+A script may have removed the directory itself, or have started after the wait for it; its marks are found all the same.
 """
 
 RUN = (
