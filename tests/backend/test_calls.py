@@ -22,6 +22,7 @@ from deepagents.backends.protocol import (
 )
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
+from waiting import at_once, within_some_limit
 
 from deepskills._backend.batches import read_files
 from deepskills._backend.calls import (
@@ -50,7 +51,6 @@ from deepskills._backend.drivers import adrive, drive
 from deepskills._backend.making import NO_SHELL
 from deepskills._backend.routes import can_execute, is_backend
 from support import MODES, Mode, disk, write_files
-from waiting import at_once, within_some_limit
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 

@@ -16,6 +16,7 @@ from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBac
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
+from waiting import at_once, within_some_limit
 
 from deepskills._backend.batches import MAX_FAILED_BATCHES, MAX_WAITS, read_files
 from deepskills._backend.calls import (
@@ -35,7 +36,6 @@ from deepskills._backend.calls import (
 from deepskills._backend.drivers import MAX_CALLS_AT_ONCE, adrive, drive
 from deepskills._backend.missing import is_missing_error
 from support import MODES, Mode, write_files
-from waiting import at_once, within_some_limit
 
 ResultT = TypeVar("ResultT")
 
@@ -737,17 +737,19 @@ def test_an_error_of_the_plan_itself_reaches_its_caller(mode: Mode) -> None:
 @pytest.mark.parametrize("kind", ["threads", "native"])
 def test_cancellation_closes_the_plan(seconds: float | None, kind: str) -> None:
     """A cancelled run ends at once with `CancelledError`, its plan closed and its calls cancelled."""
-    over, both_made = threading.Event(), threading.Barrier(3, timeout=SOON)
-    made, ended = [], []
+    over, meeting = threading.Event(), threading.Barrier(3, timeout=SOON)
+    made, ended, both_made = [], [], asyncio.Event()
 
     def hang(path: str) -> LsResult:
-        both_made.wait()
+        meeting.wait()
         over.wait(HANGS)
         return one_file(path)
 
     class Native(Answering):
         async def als(self, path: str) -> Any:
             made.append(path)
+            if len(made) > 1:
+                both_made.set()
             try:
                 await asyncio.sleep(HANGS)
             finally:
@@ -758,10 +760,7 @@ def test_cancellation_closes_the_plan(seconds: float | None, kind: str) -> None:
 
     async def cancelled() -> None:
         task = asyncio.create_task(adrive(watched.plan(), lambda: backend, seconds))
-        if kind == "threads":
-            await asyncio.to_thread(both_made.wait)
-        while kind == "native" and len(made) < 2:
-            await asyncio.sleep(0.01)
+        await (both_made.wait() if kind == "native" else asyncio.to_thread(meeting.wait))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -12,11 +12,11 @@ from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langchain.agents import create_agent
 from langgraph.checkpoint.memory import InMemorySaver
+from waiting import within_some_limit
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, write_files
-from waiting import within_some_limit
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 

@@ -16,6 +16,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.tools import tool
 from langgraph.types import Command
+from waiting import at_once
 
 from deepskills import Refuse, SkillsMiddleware
 from deepskills.extensions import SkillHooks
@@ -23,7 +24,6 @@ from deepskills.extensions._hook_plan import CHUNK_CHARACTERS, command_lines
 from deepskills.extensions._hook_reading import Hook, read_hooks
 from deepskills.testing import Request, call_tools
 from support import MODES, Conversation, Mode, load, unload, write_files
-from waiting import at_once
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 

@@ -18,12 +18,12 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
+from waiting import at_once, found_processes, is_gone, new_mark, wait_until
 
 from deepskills import InlineBackend, InlineSkill, SkillsMiddleware
 from deepskills.extensions import SkillScripts, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, load, run, skill_md, tool_messages, unload, write_files
-from waiting import at_once, found_processes, is_gone, new_mark, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "skills"
 

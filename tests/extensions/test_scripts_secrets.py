@@ -17,12 +17,12 @@ from deepagents.backends.protocol import ExecuteResponse
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from waiting import at_once
 
 from deepskills import SkillsMiddleware
 from deepskills.extensions import SkillScripts
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, load, skill_md, tool_messages, write_files
-from waiting import at_once
 
 VALUE = "sk-live/T0p+Sëcret 'q'\"&=42"
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from deepagents.backends import LocalShellBackend
 from deepagents.backends.protocol import ExecuteResponse
+from waiting import at_once, found_processes, is_gone, new_mark, wait_until
 
 from deepskills import SkillEntry, SkillsError
 from deepskills._files.commands import MAX_ARGUMENT_BYTES, stop_command
@@ -36,7 +37,6 @@ from deepskills._files.running import (
     run_in_shell,
 )
 from support import write_files
-from waiting import at_once, found_processes, is_gone, new_mark, wait_until
 
 ENVIRONMENT = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
 
