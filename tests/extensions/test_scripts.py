@@ -442,9 +442,12 @@ def test_a_cancelled_run_ends_its_scripts(env: dict[str, str] | None, tmp_path: 
     middleware = SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[scripts])
     agent = create_agent(model, middleware=[middleware])
 
+    def all_sleep() -> bool:
+        return sum(line.startswith("sleep ") for line in found_processes(mark).values()) == 16
+
     async def cancel() -> None:
         task = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("go")]}))
-        assert await asyncio.to_thread(wait_until, lambda: len(found_processes(f"sleep {mark}")) >= 8)
+        assert await asyncio.to_thread(wait_until, all_sleep)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -452,6 +455,42 @@ def test_a_cancelled_run_ends_its_scripts(env: dict[str, str] | None, tmp_path: 
     asyncio.run(cancel())
     assert is_gone(mark)
     assert wait_until(lambda: left_behind(tmp_path) == [])
+
+
+def test_a_run_that_is_cancelled_while_a_place_for_secrets_is_made_leaves_none(tmp_path: Path) -> None:
+    """A directory that the shell makes when the run is cancelled already is removed after that."""
+    preparing, may_go_on, is_made = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(LocalShellBackend):
+        def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
+            if preparing.is_set() or "mkdir -m 700" not in command:
+                return super().execute(command, timeout=timeout)
+            preparing.set()
+            may_go_on.wait(60)
+            response = super().execute(command, timeout=timeout)
+            is_made.set()
+            return response
+
+    write_skill(tmp_path, run="print(1)")
+    (tmp_path / "temporary").mkdir()
+    backend = Slow(root_dir=tmp_path, env={**ENVIRONMENT, "TMPDIR": str(tmp_path / "temporary")})
+    model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(script())])
+    scripts = SkillScripts(env=lambda _runtime, _skill: {"KEY": "value-of-key"})
+    middleware = SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[scripts])
+    agent = create_agent(model, middleware=[middleware])
+
+    async def cancel() -> None:
+        task = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("go")]}))
+        assert await asyncio.to_thread(preparing.wait, 60)
+        task.cancel()
+        # A clean-up that does not wait is over by then.
+        threading.Timer(0.5, may_go_on.set).start()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert is_made.wait(60)
+    assert left_behind(tmp_path) == []
 
 
 def test_a_run_that_is_cancelled_while_files_are_copied_leaves_none(tmp_path: Path) -> None:

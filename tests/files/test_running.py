@@ -431,6 +431,18 @@ def test_a_script_can_be_stopped_from_outside(shell: Shell) -> None:
         early.send(shell.backend.execute(step.command))
 
 
+def test_a_script_with_secrets_that_is_stopped_before_it_starts_leaves_nothing(shell: Shell) -> None:
+    """Its files are removed, so it does not start, and neither does the mark of the stop stay."""
+    plan = run_in_shell(shell.call("print(1)", env={"KEY": "value-of-key"}))
+    step = next(plan)
+    while not (isinstance(step, Execute) and step.seconds > 20):
+        step = plan.send(shell.perform(step))
+    shell.perform(Execute(step.stop, 15))
+    with pytest.raises(SkillsError, match="did not start"):
+        plan.send(shell.perform(step))
+    assert litter(shell) == []
+
+
 def test_secrets_reach_the_script_and_no_command_line(shell: Shell) -> None:
     """A value is in the script's environment alone: not in a command, not in another process, not in a file."""
     mark = new_mark()

@@ -17,14 +17,14 @@ START = r"""for _ds_job in @PLACES@; do [ -r "$_ds_job/job" ] && break; done
 _ds_text=$(cat "$_ds_job/job" 2>/dev/null)
 rm -f ./.deepskills-@TOKEN@/job "$_ds_job/job"
 if [ -z "$_ds_text" ]; then
-  rm -rf @PLACES@ 2>/dev/null
+  rm -rf @PLACES@ @DIRECTORY@ 2>/dev/null
   printf '\ndeepskills-%s report failure no-job\n' @TOKEN@
 else
   _ds_places='@PLACES@'
   eval "$_ds_text"
 fi
 """
-"""Reads the job file and removes it before anything else happens."""
+"""Reads the job file and removes it before anything else happens; without one, the job may have been stopped before."""
 
 END = r"""_ds_marked() {
   grep -l -e 'DEEPSKILLS_RUN=@TOKEN@' -e ' locks  *@LIMIT@ ' /proc/[0-9]*/environ /proc/[0-9]*/limits 2>/dev/null
