@@ -116,6 +116,7 @@ echo "$_ds_pid" >"$_ds_dir/pid"
 trap 'kill "$_ds_nap" 2>/dev/null; exit 0' TERM
 _ds_n=0
 while [ "$_ds_n" -lt @SECONDS@ ]; do
+  [ -e "$_ds_dir/done" ] && exit 0
   sleep 1 & _ds_nap=$!
   wait "$_ds_nap"
   [ -d "$_ds_dir" ] || kill -0 "$$" 2>/dev/null || kill -0 "$_ds_pid" 2>/dev/null || exit 0
@@ -131,6 +132,7 @@ exit 9
 ) >/dev/null 2>&1 </dev/null & _ds_watch=$!
 wait "$_ds_pid" 2>/dev/null; _ds_code=$?
 wait "$_ds_tee" "$_ds_r1" "$_ds_r2" "$_ds_r3" 2>/dev/null
+echo 2>/dev/null >"$_ds_dir/done"
 kill "$_ds_watch" 2>/dev/null
 wait "$_ds_watch" 2>/dev/null; _ds_late=$?
 [ "$_ds_late" -eq 9 ] || _ds_late=0
@@ -142,4 +144,8 @@ printf 'deepskills-%s end\n' @TOKEN@
 rm -rf "$_ds_dir" $_ds_places
 """
 )
-"""Runs the script, keeps both ends of its output, and reports."""
+"""Runs the script, keeps both ends of its output, and reports.
+
+On a busy machine the script may end before the process that watches the time has begun. A shell loses a signal that
+comes so early, so there is a file as well that says that the script is done.
+"""
