@@ -43,7 +43,7 @@ def test_what_is_missing_is_made_once_and_outside_the_lock() -> None:
 
     def make() -> int:
         with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(cache.get, "a").result(timeout=5)
+            found = pool.submit(cache.get, "a").result(timeout=60)
         return (found or 0) + 1
 
     assert cache.get_or_make("b", make) == 2

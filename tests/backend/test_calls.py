@@ -22,6 +22,7 @@ from deepagents.backends.protocol import (
 )
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
+from waiting import at_once, within_some_limit
 
 from deepskills._backend.batches import read_files
 from deepskills._backend.calls import (
@@ -181,18 +182,28 @@ def test_a_backend_without_a_shell_runs_nothing(mode: Mode, tmp_path: Path) -> N
         assert perform(mode, ask(Execute("true", 5)), backend) == [Failed(NO_SHELL)]
 
 
-@both_modes
-def test_commands_keep_their_timeout(mode: Mode, tmp_path: Path) -> None:
+def test_commands_keep_their_timeout(tmp_path: Path) -> None:
     """A sandbox that takes a timeout ends the command itself; one that does not is given up by us."""
-    started = time.monotonic()
-    [ended] = perform(mode, ask(Execute("sleep 30", timeout=1)), LocalShellBackend(root_dir=tmp_path))
-    [late] = perform(mode, ask(Execute("x", timeout=1)), Old(seconds=20))
-    [fine] = perform(mode, ask(Execute("x", timeout=9)), Old())
-    assert time.monotonic() - started < 10
-    assert isinstance(ended, Executed)
-    assert ended.response.exit_code != 0
-    assert late == Failed("no answer within 1 seconds", timed_out=True)
-    assert fine == Executed(ExecuteResponse(output="old: x", exit_code=0))
+    sleeping, shell = (Execute("sleep 60", timeout=1), LocalShellBackend(root_dir=tmp_path))
+    late = (Execute("x", timeout=1), Old(seconds=60))
+    cases: list[tuple[Mode, Execute, Any]] = [
+        (mode, call, backend) for mode in MODES for call, backend in ((sleeping, shell), late)
+    ]
+    replies = at_once(lambda case: perform(case[0], ask(case[1]), case[2])[0], cases)
+    for (mode, _call, backend), reply in zip(cases, replies, strict=True):
+        if backend is shell:
+            assert isinstance(reply, Executed), mode
+            assert reply.response.exit_code != 0, mode
+        else:
+            assert reply == Failed("no answer within 1 seconds", timed_out=True), mode
+
+
+@both_modes
+def test_a_command_that_ends_in_time_is_answered(mode: Mode) -> None:
+    """A timeout costs nothing where the sandbox does not take one and answers before."""
+    assert perform(mode, ask(Execute("x", timeout=60)), Old()) == [
+        Executed(ExecuteResponse(output="old: x", exit_code=0))
+    ]
 
 
 def test_a_native_sandbox_is_awaited() -> None:
@@ -325,7 +336,7 @@ class Awaited(FilesystemBackend):
 
 
 @both_modes
-@pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
+@pytest.mark.parametrize("seconds", [None, 60.0], ids=["no-limit", "limit"])
 def test_what_could_hang_or_drown_a_run_is_never_opened(mode: Mode, seconds: float | None, hostile: Path) -> None:
     """FIFOs, sockets, devices and files that are too large cost nothing, and no neighbour, on any local backend."""
     virtual = disk(hostile)
@@ -346,7 +357,7 @@ def test_what_could_hang_or_drown_a_run_is_never_opened(mode: Mode, seconds: flo
         assert (files["good.md"].content, files["small.md"].content) == (b"good", b"x" * 10)
         assert files["missing.md"].is_missing
         assert (files["dir"].error, files["dir"].unfit) == ("is_directory", None)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 @both_modes
@@ -401,10 +412,13 @@ class OneHangs(FilesystemBackend):
     def __init__(self, root: Path) -> None:
         super().__init__(root, virtual_mode=True)
         self.released = threading.Event()
+        self.asked: list[list[str]] = []
+        """The batches that never came: one time limit was waited for each."""
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         if any("/hangs/" in path for path in paths):
-            self.released.wait(60)
+            self.asked.append(paths)
+            self.released.wait(120)
         return super().download_files(paths)
 
 
@@ -415,13 +429,18 @@ def test_one_file_that_hangs_costs_no_neighbour(mode: Mode, tmp_path: Path) -> N
     names.insert(70, "hangs")
     write_files(tmp_path, {f"{name}/SKILL.md": name for name in names})
     backend = OneHangs(tmp_path)
-    started = time.monotonic()
-    found = perform(mode, read_files([f"/{name}/SKILL.md" for name in names]), backend, 0.3)
-    seconds = time.monotonic() - started
-    backend.released.set()
-    assert [path for path, file in found.items() if file.content is None] == ["/hangs/SKILL.md"]
-    assert found["/hangs/SKILL.md"].error == "no answer within 0.3 seconds"
-    assert seconds < 5
+
+    def check(limit: float) -> None:
+        backend.asked.clear()
+        found = perform(mode, read_files([f"/{name}/SKILL.md" for name in names]), backend, limit)
+        assert [path for path, file in found.items() if file.content is None] == ["/hangs/SKILL.md"]
+        assert found["/hangs/SKILL.md"].error == f"no answer within {limit:g} seconds"
+        assert len(backend.asked) <= 5
+
+    try:
+        within_some_limit(check)
+    finally:
+        backend.released.set()
 
 
 # Backends with async methods alone.

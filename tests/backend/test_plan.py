@@ -16,6 +16,7 @@ from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBac
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
+from waiting import at_once, within_some_limit
 
 from deepskills._backend.batches import MAX_FAILED_BATCHES, MAX_WAITS, read_files
 from deepskills._backend.calls import (
@@ -38,8 +39,11 @@ from support import MODES, Mode, write_files
 
 ResultT = TypeVar("ResultT")
 
-HANGS = 10.0
+HANGS = 60.0
 """How long a backend hangs that never answers: longer than any test waits."""
+
+SOON = HANGS / 2
+"""Within what time a run ends that does not wait for a backend that hangs, also on a busy machine."""
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
@@ -102,14 +106,6 @@ class NativelyAsync(Answering):
 
 def one_file(path: str) -> LsResult:
     return LsResult(entries=[{"path": f"{path}/file", "is_dir": False}])
-
-
-def sleeping(seconds: float) -> Callable[[str], LsResult]:
-    def answer(path: str) -> LsResult:
-        time.sleep(seconds)
-        return one_file(path)
-
-    return answer
 
 
 def raising(error: BaseException) -> Callable[[Any], NoReturn]:
@@ -205,7 +201,7 @@ def test_a_plan_may_consult_a_function_without_a_backend(mode: Mode) -> None:
     assert bad == Failed("KeyError: 'missing'")
 
 
-@pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
+@pytest.mark.parametrize("seconds", [None, HANGS], ids=["no-limit", "limit"])
 def test_functions_are_called_here_when_sync_and_in_a_thread_when_async(seconds: float | None) -> None:
     """A sync run without a limit calls functions where it is; others do so, and make their backend, in threads."""
     here = threading.current_thread()
@@ -241,7 +237,7 @@ def test_a_backend_that_is_made_too_late_fails_every_call() -> None:
     started = time.monotonic()
     replies = asyncio.run(adrive(plan(), late, 0.1))
     released.set()
-    assert time.monotonic() - started < HANGS / 2
+    assert time.monotonic() - started < SOON
     assert replies == [Failed("no answer within 0.1 seconds", timed_out=True)] * 3
 
 
@@ -249,10 +245,13 @@ def test_a_backend_that_is_made_too_late_fails_every_call() -> None:
 
 
 @both_modes
-@pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
+@pytest.mark.parametrize("seconds", [None, HANGS], ids=["no-limit", "limit"])
 def test_the_calls_of_a_round_run_together(mode: Mode, seconds: float | None) -> None:
-    """No call of a round waits for another to end: each is answered only once all have been made."""
-    all_made = threading.Barrier(5, timeout=10)
+    """No call of a round waits for another to end: each is answered only once all have been made.
+
+    So a slow backend costs a round about one call.
+    """
+    all_made = threading.Barrier(5, timeout=SOON)
 
     def answer(path: str) -> LsResult:
         all_made.wait()
@@ -262,7 +261,7 @@ def test_the_calls_of_a_round_run_together(mode: Mode, seconds: float | None) ->
     assert replies == [Listing((Entry(f"/{number}/file", is_directory=False),)) for number in range(5)]
 
 
-@pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
+@pytest.mark.parametrize("seconds", [None, HANGS], ids=["no-limit", "limit"])
 def test_native_calls_of_a_round_run_together(seconds: float | None) -> None:
     """Async methods of a backend's own are awaited together, in the loop that the caller runs in."""
 
@@ -272,7 +271,7 @@ def test_native_calls_of_a_round_run_together(seconds: float | None) -> None:
             self._all_made = asyncio.Barrier(10)
 
         async def als(self, path: str) -> LsResult:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(SOON):
                 await self._all_made.wait()
             return one_file(path)
 
@@ -281,15 +280,7 @@ def test_native_calls_of_a_round_run_together(seconds: float | None) -> None:
 
 
 @both_modes
-def test_a_slow_backend_costs_a_round_about_one_call(mode: Mode) -> None:
-    """Five calls of half a second take less time than three of them would one after the other."""
-    with Clock() as clock:
-        perform(mode, ask(*lists(5)), Answering(sleeping(0.5)))
-    assert clock.seconds < 1.5
-
-
-@both_modes
-@pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
+@pytest.mark.parametrize("seconds", [None, HANGS], ids=["no-limit", "limit"])
 def test_replies_keep_the_order_of_the_calls_and_only_so_many_run_at_once(mode: Mode, seconds: float | None) -> None:
     """However many calls a round has, the replies match them, and a backend sees a bounded number at a time."""
     lock = threading.Lock()
@@ -313,7 +304,7 @@ def test_replies_keep_the_order_of_the_calls_and_only_so_many_run_at_once(mode: 
 
 
 @both_modes
-@pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
+@pytest.mark.parametrize("seconds", [None, HANGS], ids=["no-limit", "limit"])
 def test_backends_see_the_context_of_their_caller(mode: Mode, seconds: float | None) -> None:
     """A backend that reads the run's context, as those on graph state do, finds it in every thread."""
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -354,19 +345,20 @@ SLOW_BACKENDS: dict[str, tuple[Callable[[Callable[[str], LsResult]], BackendProt
 
 
 @both_modes
-@pytest.mark.parametrize("kind", SLOW_BACKENDS)
-def test_a_call_without_an_answer_in_time_counts_as_failed(
-    mode: Mode, kind: str, hanging: Callable[[str], LsResult]
-) -> None:
+def test_a_call_without_an_answer_in_time_counts_as_failed(mode: Mode, hanging: Callable[[str], LsResult]) -> None:
     """A hanging call is given up after its time, holds up neither the run nor the loop, and costs no other call."""
-    make, prefix = SLOW_BACKENDS[kind]
-    calls = [ListDirectory(f"{prefix}/{name}") for name in ("one", "hangs", "two")]
-    with Clock() as clock:
-        first, late, last = perform(mode, ask(*calls), make(hanging), 0.2)
-    assert clock.seconds < 5
-    assert late == Failed("no answer within 0.2 seconds", timed_out=True)
-    assert isinstance(first, Listing)
-    assert isinstance(last, Listing)
+
+    def check(kind: str, seconds: float) -> None:
+        make, prefix = SLOW_BACKENDS[kind]
+        calls = [ListDirectory(f"{prefix}/{name}") for name in ("one", "hangs", "two")]
+        with Clock() as clock:
+            first, late, last = perform(mode, ask(*calls), make(hanging), seconds)
+        assert clock.seconds < SOON + seconds, kind
+        assert late == Failed(f"no answer within {seconds:g} seconds", timed_out=True), kind
+        assert isinstance(first, Listing), kind
+        assert isinstance(last, Listing), kind
+
+    within_some_limit(lambda seconds: at_once(lambda kind: check(kind, seconds), SLOW_BACKENDS))
 
 
 @both_modes
@@ -376,7 +368,7 @@ def test_one_call_alone_is_given_up_too(mode: Mode, hanging: Callable[[str], LsR
         (late,) = perform(mode, ask(ListDirectory("/hangs")), Answering(hanging), 0.1)
         slow = Answering(lambda paths: hanging(paths[0]))
         found = perform(mode, read_files(["/hangs", "/also/hangs"]), slow, 0.1)
-    assert clock.seconds < 5
+    assert clock.seconds < SOON
     assert isinstance(late, Failed)
     assert late.timed_out
     assert {file.error for file in found.values()} == {"no answer within 0.1 seconds"}
@@ -412,9 +404,9 @@ def test_a_batch_over_several_backends_is_given_up_too(mode: Mode, hanging: Call
     parts: dict[str, BackendProtocol] = {"/r/": Answering(slow), "/n/": NativelyAsync(lambda _paths: [])}
     backend = CompositeBackend(default=NativelyAsync(one_file), routes=parts)
     with Clock() as clock:
-        found = perform(mode, read_files(["/n/one", "/r/hangs"]), backend, 0.2)
-    assert clock.seconds < 5
-    assert found["/r/hangs"].error == "no answer within 0.2 seconds"
+        found = perform(mode, read_files(["/n/one", "/r/hangs"]), backend, 0.1)
+    assert clock.seconds < SOON
+    assert found["/r/hangs"].error == "no answer within 0.1 seconds"
 
 
 SLEEPER = """
@@ -444,48 +436,57 @@ backends = {
     "composite": CompositeBackend(default=FilesystemBackend("/nowhere"), routes={"/r/": Sleeper()}),
     "composite-mixed": CompositeBackend(default=Native(), routes={"/r/": Sleeper()}),
 }
-mode, *kinds = sys.argv[1:]
-for kind in kinds:
+for mode, kind in (case.split(" ") for case in sys.argv[1:]):
     middleware = SkillsMiddleware(backend=backends[kind], sources=["/r/one", "/r/two"], backend_timeout=0.2)
     agent = create_agent(ScriptedChatModel(replies=["Hello."]), middleware=[middleware])
     given = {"messages": [("user", "go")]}
     result = agent.invoke(given) if mode == "sync" else asyncio.run(agent.ainvoke(given))
-    print(kind, result["messages"][-1].text, flush=True)
+    print(mode, kind, result["messages"][-1].text, flush=True)
 """
 
 
-@pytest.mark.parametrize(
-    ("mode", "kinds"),
-    [("sync", ["threads", "composite"]), ("async", ["threads", "native", "composite", "composite-mixed"])],
-    ids=MODES,
-)
-def test_a_hanging_backend_holds_up_no_process(mode: Mode, kinds: list[str]) -> None:
-    """A process whose backend sleeps for minutes ends as soon as its own work is done."""
+def test_a_hanging_backend_holds_up_no_process() -> None:
+    """A process whose backends sleep for minutes ends as soon as its own work is done, sync and async."""
+    cases = [f"sync {kind}" for kind in ("threads", "composite")]
+    cases += [f"async {kind}" for kind in ("threads", "native", "composite", "composite-mixed")]
     ended = subprocess.run(
-        [sys.executable, "-c", SLEEPER, mode, *kinds], capture_output=True, text=True, check=True, timeout=90
+        [sys.executable, "-c", SLEEPER, *cases], capture_output=True, text=True, check=True, timeout=300
     )
-    assert ended.stdout.splitlines() == [f"{kind} Hello." for kind in kinds]
+    assert ended.stdout.splitlines() == [f"{case} Hello." for case in cases]
 
 
 @both_modes
 @pytest.mark.parametrize("kind", ["threads", "native"])
 def test_the_times_of_calls_that_hang_do_not_add_up(mode: Mode, kind: str, hanging: Callable[[str], LsResult]) -> None:
-    """Once as many calls as run at a time were all too late, the rest of that step is given up with them."""
-    make, prefix = SLOW_BACKENDS[kind]
-    calls = [ListDirectory(f"{prefix}/{number}/hangs") for number in range(160)]
-    with Clock() as clock:
-        replies = perform(mode, ask(*calls), make(hanging), 0.3)
-    assert clock.seconds < 1.5
-    assert replies == [Failed("no answer within 0.3 seconds", timed_out=True)] * 160
+    """Once as many calls as run at a time were all too late, the rest of that step is given up without a call."""
+    made: list[str] = []
+
+    def answer(path: str) -> LsResult:
+        made.append(path)
+        return hanging(path)
+
+    class Native(Answering):
+        async def als(self, path: str) -> Any:
+            made.append(path)
+            await asyncio.sleep(HANGS)
+
+    backend = Native(answer) if kind == "native" else Answering(answer)
+    calls = [ListDirectory(f"/{number}/hangs") for number in range(160)]
+    replies = perform(mode, ask(*calls), backend, 0.1)
+    assert len(made) <= MAX_CALLS_AT_ONCE
+    assert replies == [Failed("no answer within 0.1 seconds", timed_out=True)] * 160
 
 
 @both_modes
 def test_calls_go_on_while_some_are_answered(mode: Mode, hanging: Callable[[str], LsResult]) -> None:
     """A backend that answers some calls of a wave is asked the rest, too."""
-    make, prefix = SLOW_BACKENDS["threads"]
-    calls = [ListDirectory(f"{prefix}/{number}/{'hangs' if number % 2 else 'fine'}") for number in range(40)]
-    replies = perform(mode, ask(*calls), make(hanging), 0.2)
-    assert [isinstance(reply, Listing) for reply in replies] == [True, False] * 20
+
+    def check(seconds: float) -> None:
+        calls = [ListDirectory(f"/{number}/{'hangs' if number % 2 else 'fine'}") for number in range(40)]
+        replies = perform(mode, ask(*calls), Answering(hanging), seconds)
+        assert [isinstance(reply, Listing) for reply in replies] == [True, False] * 20
+
+    within_some_limit(check)
 
 
 # Backends that lie.
@@ -658,7 +659,7 @@ def test_entries_that_are_no_list_raise_nothing(mode: Mode, answer: LsResult) ->
 
 
 @both_modes
-@pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
+@pytest.mark.parametrize("seconds", [None, HANGS], ids=["no-limit", "limit"])
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -705,7 +706,7 @@ class Watched:
 
 
 @both_modes
-@pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
+@pytest.mark.parametrize("seconds", [None, HANGS], ids=["no-limit", "limit"])
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("backend_type", [Answering, NativelyAsync])
 def test_an_interrupt_passes_through(
@@ -732,38 +733,46 @@ def test_an_error_of_the_plan_itself_reaches_its_caller(mode: Mode) -> None:
         perform(mode, plan(), Answering(one_file))
 
 
-@pytest.mark.parametrize("seconds", [None, 20.0], ids=["no-limit", "limit"])
+@pytest.mark.parametrize("seconds", [None, HANGS], ids=["no-limit", "limit"])
 @pytest.mark.parametrize("kind", ["threads", "native"])
-def test_cancellation_closes_the_plan(seconds: float | None, kind: str, hanging: Callable[[str], LsResult]) -> None:
+def test_cancellation_closes_the_plan(seconds: float | None, kind: str) -> None:
     """A cancelled run ends at once with `CancelledError`, its plan closed and its calls cancelled."""
-    ended = []
+    over, meeting = threading.Event(), threading.Barrier(3, timeout=SOON)
+    made, ended, both_made = [], [], asyncio.Event()
+
+    def hang(path: str) -> LsResult:
+        meeting.wait()
+        over.wait(HANGS)
+        return one_file(path)
 
     class Native(Answering):
         async def als(self, path: str) -> Any:
+            made.append(path)
+            if len(made) > 1:
+                both_made.set()
             try:
                 await asyncio.sleep(HANGS)
             finally:
                 ended.append(path)
 
-    watched = Watched(ListDirectory("/hangs"), ListDirectory("/b/hangs"))
-    # Without a limit the loop's own pool is waited for at its end, so that thread is let go first.
-    backend: BackendProtocol = Native(one_file) if kind == "native" else Answering(hanging)
-    if kind == "threads" and seconds is None:
-        backend = Answering(sleeping(0.3))
+    watched = Watched(ListDirectory("/a"), ListDirectory("/b"))
+    backend = Native(one_file) if kind == "native" else Answering(hang)
 
     async def cancelled() -> None:
         task = asyncio.create_task(adrive(watched.plan(), lambda: backend, seconds))
-        await asyncio.sleep(0.05)
+        await (both_made.wait() if kind == "native" else asyncio.to_thread(meeting.wait))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert watched.closed
         await asyncio.sleep(0.05)
-        assert ended == (["/hangs", "/b/hangs"] if kind == "native" else [])
+        assert ended == made
+        # Without a limit the loop's own pool is waited for at its end, so its threads are let go first.
+        over.set()
 
     with Clock() as clock:
         asyncio.run(cancelled())
-    assert clock.seconds < 5
+    assert clock.seconds < SOON
 
 
 # Files in one batch, and what becomes of a batch that fails.

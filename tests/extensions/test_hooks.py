@@ -16,6 +16,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.tools import tool
 from langgraph.types import Command
+from waiting import at_once
 
 from deepskills import Refuse, SkillsMiddleware
 from deepskills.extensions import SkillHooks
@@ -205,19 +206,22 @@ def test_a_script_of_the_skill_runs_by_its_relative_path(mode: Mode, tmp_path: P
     assert world.send("x") == []
 
 
-@both_modes
-def test_a_command_that_cannot_start_or_hangs_refuses(mode: Mode, tmp_path: Path) -> None:
+def test_a_command_that_cannot_start_or_hangs_refuses(tmp_path: Path) -> None:
     """A check that did not happen is not a check that passed."""
     hooks: list[dict[str, Any]] = [{"command": "no-such-program-x"}, {"command": "sleep 600", "timeout": 1}]
-    for number, hook in enumerate(hooks):
-        root = tmp_path / str(number)
+
+    def check(case: tuple[Mode, dict[str, Any]]) -> None:
+        mode, hook = case
+        root = tmp_path / mode / hook["command"]
         started = time.monotonic()
         world = World(mode, shell(root), commands(), root, guard=one("PreToolUse", "*", type="command", **hook))
         (error,) = world.send("x")
-        assert "did not run" in error
-        assert world.sent == []
-        assert time.monotonic() - started < 300
-        assert world.talk.call(unload("guard"))[0].status == "success"
+        assert "did not run" in error, case
+        assert world.sent == [], case
+        assert time.monotonic() - started < 300, case
+        assert world.talk.call(unload("guard"))[0].status == "success", case
+
+    at_once(check, [(mode, hook) for mode in MODES for hook in hooks])
 
 
 @both_modes
@@ -247,11 +251,11 @@ def test_a_scripted_sandbox_is_asked_with_everything_quoted(mode: Mode, tmp_path
         (ExecuteResponse(output="odd", exit_code=255, truncated=False), True),
         (RuntimeError("down"), False),
     ]
+    box = Box(tmp_path)
+    world = World(mode, box, commands(), tmp_path, guard=one("PreToolUse", type="command", command="./check"))
     wrong = []
-    for number, (answer, runs) in enumerate(table):
-        root = tmp_path / str(number)
-        box = Box(root, answer)
-        world = World(mode, box, commands(), root, guard=one("PreToolUse", type="command", command="./check"))
+    for answer, runs in table:
+        box.answers, box.commands, world.sent = [answer], [], []
         world.send("'; rm -rf / #")
         if (world.sent != []) is not runs or len(box.commands) != 1:
             wrong.append((answer, world.sent, box.commands))

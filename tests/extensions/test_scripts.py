@@ -6,14 +6,11 @@ import os
 import shutil
 import sys
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deepagents import create_deep_agent
 from deepagents.backends import CompositeBackend, FilesystemBackend, LocalShellBackend
 from deepagents.backends.protocol import ExecuteResponse
 from langchain.agents import create_agent
@@ -21,6 +18,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
+from waiting import at_once, found_processes, is_gone, new_mark, wait_until
 
 from deepskills import InlineBackend, InlineSkill, SkillsMiddleware
 from deepskills.extensions import SkillScripts, ToolPolicy
@@ -215,44 +213,58 @@ def test_a_runner_runs_where_the_backend_cannot(mode: Mode, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_runner_that_fails_costs_its_call(mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that raises, answers nonsense or does not answer is told; the run goes on."""
-    write_skill(tmp_path, run="print(1)")
+def test_a_runner_that_fails_costs_its_call(mode: Mode, tmp_path: Path) -> None:
+    """One that raises, leaves the process or answers nonsense is told; the run goes on."""
 
-    def broken(*_given: Any) -> ExecuteResponse:
+    def broken() -> ExecuteResponse:
         raise RuntimeError("no machine left for value-of-key")
 
+    def exits() -> ExecuteResponse:
+        sys.exit("value-of-key")
+
+    async def aexits(*_given: Any) -> ExecuteResponse:
+        sys.exit("value-of-key")
+
+    functions: dict[str, Any] = {"broken": broken, "exits": exits, "wrong": lambda: "text"}
+    told = {
+        "broken": "no machine left for [secret]",
+        "exits": "it called exit('[secret]')",
+        "aexits": "it called exit('[secret]')",
+        "wrong": "returned str",
+    }
+    write_skill(tmp_path, **dict.fromkeys(told, "print(1)"))
+    runner: Any = lambda _skill, path, *_given: functions[Path(path).stem]()  # noqa: E731 - returns what each returns
+    for function, names in ((runner, tuple(functions)), (aexits, ("aexits",))):
+        scripts = SkillScripts(function, env=lambda _runtime, _skill: {"KEY": "value-of-key"})
+        talk = talk_to(mode, tmp_path, scripts, backend=FilesystemBackend(root_dir=tmp_path, virtual_mode=True))
+        answers = dict(zip(names, talk.call(*(script(f"{name}.py") for name in names)), strict=True))
+        assert {name: answer.text for name, answer in answers.items() if told[name] not in answer.text} == {}
+        assert {answer.status for answer in answers.values()} == {"error"}
+        assert talk.result["messages"][-1].text == "Done."
+
+
+def test_a_runner_that_does_not_answer_costs_its_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs, sync or async, is told to be late; the run goes on."""
+    monkeypatch.setattr("deepskills._files.running.RUNNER_GRACE_SECONDS", -0.9)
+    write_skill(tmp_path, run="print(1)")
+    over = threading.Event()
+
     def late(*_given: Any) -> ExecuteResponse:
-        time.sleep(2)
+        over.wait(60)
         return ExecuteResponse("late")
 
     async def alate(*_given: Any) -> ExecuteResponse:
         await asyncio.sleep(60)
         return ExecuteResponse("late")
 
-    def exits(*_given: Any) -> ExecuteResponse:
-        sys.exit("value-of-key")
-
-    async def aexits(*_given: Any) -> ExecuteResponse:
-        sys.exit("value-of-key")
-
-    wrong: Any = lambda *_given: "text"  # noqa: E731 - one of a row of functions
-    told = {
-        broken: "no machine left for [secret]",
-        exits: "it called exit('[secret]')",
-        aexits: "it called exit('[secret]')",
-        wrong: "returned str",
-        late: "in time",
-        alate: "in time",
-    }
-    for function, reason in told.items():
-        monkeypatch.setattr("deepskills._files.running.RUNNER_GRACE_SECONDS", -0.9 if reason == "in time" else 5)
-        scripts = SkillScripts(function, env=lambda _runtime, _skill: {"KEY": "value-of-key"}, timeout=1)
-        files = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
-        talk = talk_to(mode, tmp_path, scripts, backend=files)
-        [answer] = talk.call(script())
-        assert (answer.status, reason in answer.text) == ("error", True), answer.text
-        assert talk.result["messages"][-1].text == "Done."
+    for mode in MODES:
+        for function in (late, alate):
+            files = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+            talk = talk_to(mode, tmp_path, SkillScripts(function, timeout=1), backend=files)
+            [answer] = talk.call(script())
+            assert (answer.status, "in time" in answer.text) == ("error", True), (mode, function, answer.text)
+            assert talk.result["messages"][-1].text == "Done."
+    over.set()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -380,64 +392,105 @@ def test_failures_of_a_script_are_told(mode: Mode, tmp_path: Path) -> None:
     assert "bytes of output are left out here" in huge
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_script_that_takes_too_long_is_ended(mode: Mode, tmp_path: Path) -> None:
-    """The model reads that it was ended and what it wrote until then; nothing of it runs on."""
-    mark = f"4{os.getpid()}"
-    write_skill(tmp_path)
-    write_files(tmp_path, {"skills/tool/scripts/run.sh": f"echo begun; sleep {mark} & sleep {mark}"})
-    [answer] = talk_to(mode, tmp_path, SkillScripts(timeout=2)).call(script("run.sh"))
-    assert answer.status == "error"
-    assert answer.text == (
-        "The script was not done after 2 s: it was ended, with everything that it had started. Its output:\nbegun\n"
-    )
-    assert running(mark) == []
-    assert left_behind(tmp_path) == []
+def streamed(mode: Mode, agent: Any) -> list[Any]:
+    """Run an agent and return what it streams: custom events, and the values at the end of each step."""
+    given: Any = {"messages": [HumanMessage("go")]}
+    kinds: Any = ["custom", "values"]
+
+    async def astream() -> list[Any]:
+        return [item async for item in agent.astream(given, stream_mode=kinds)]
+
+    return list(agent.stream(given, stream_mode=kinds)) if mode == "sync" else asyncio.run(astream())
 
 
-def running(mark: str) -> list[str]:
-    """Return the command lines of live processes that hold a mark."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (path / "cmdline").read_bytes().replace(b"\x00", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if mark in line and str(os.getpid()) != path.name:
-            found.append(line)
-    return found
+def script_events(items: list[Any]) -> list[dict[str, Any]]:
+    """Return the events of scripts in a stream."""
+    return [item for kind, item in items if kind == "custom" and item["type"] == "skill.script"]
 
 
-def wait_until(is_true: Callable[[], bool], seconds: float = 30) -> bool:
-    """Return whether something becomes true in time."""
-    deadline = time.monotonic() + seconds
-    while not is_true() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return is_true()
+def test_a_script_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    """The model reads that it was ended and what it wrote until then, an event tells it; nothing of it runs on."""
+
+    def check(mode: Mode) -> None:
+        mark, root = new_mark(), tmp_path / mode
+        write_skill(root)
+        write_files(root, {"skills/tool/scripts/run.sh": f"echo begun; sleep {mark} & sleep {mark}"})
+        model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(script("run.sh"))])
+        middleware = SkillsMiddleware(backend=shell(root), sources=["/skills"], extensions=[SkillScripts(timeout=2)])
+        items = streamed(mode, create_agent(model, middleware=[middleware]))
+        answer = tool_messages(items[-1][1])[-1]
+        assert answer.status == "error"
+        assert answer.text == (
+            "The script was not done after 2 s: it was ended, with everything that it had started. Its output:\nbegun\n"
+        )
+        [event] = script_events(items)
+        assert (event["script"], event["exit_code"]) == ("scripts/run.sh", None)
+        assert event["seconds"] >= 1.9
+        assert is_gone(mark)
+        assert left_behind(root) == []
+
+    at_once(check, MODES)
 
 
 @pytest.mark.parametrize("env", [None, {"KEY": "value-of-key"}])
 def test_a_cancelled_run_ends_its_scripts(env: dict[str, str] | None, tmp_path: Path) -> None:
     """When a run is cancelled, the scripts that it started end with it, and leave no file."""
-    mark = f"5{os.getpid()}"
+    mark = new_mark()
     write_skill(tmp_path, run=f"import os; os.system('setsid sleep {mark} & sleep {mark}')")
     scripts = SkillScripts(env=lambda _runtime, _skill: env)
     model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(*[script()] * 8)])
     middleware = SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[scripts])
     agent = create_agent(model, middleware=[middleware])
 
-    async def cancel() -> float:
+    def all_sleep() -> bool:
+        return sum(line.startswith("sleep ") for line in found_processes(mark).values()) == 16
+
+    async def cancel() -> None:
         task = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("go")]}))
-        await asyncio.to_thread(wait_until, lambda: len(running(f"sleep {mark}")) >= 8, 30)
-        started = time.monotonic()
+        assert await asyncio.to_thread(wait_until, all_sleep)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return time.monotonic() - started
 
-    assert asyncio.run(cancel()) < 30
-    assert wait_until(lambda: running(mark) == [])
+    asyncio.run(cancel())
+    assert is_gone(mark)
     assert wait_until(lambda: left_behind(tmp_path) == [])
+
+
+def test_a_run_that_is_cancelled_while_a_place_for_secrets_is_made_leaves_none(tmp_path: Path) -> None:
+    """A directory that the shell makes when the run is cancelled already is removed after that."""
+    preparing, may_go_on, is_made = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(LocalShellBackend):
+        def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
+            if preparing.is_set() or "mkdir -m 700" not in command:
+                return super().execute(command, timeout=timeout)
+            preparing.set()
+            may_go_on.wait(60)
+            response = super().execute(command, timeout=timeout)
+            is_made.set()
+            return response
+
+    write_skill(tmp_path, run="print(1)")
+    (tmp_path / "temporary").mkdir()
+    backend = Slow(root_dir=tmp_path, env={**ENVIRONMENT, "TMPDIR": str(tmp_path / "temporary")})
+    model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(script())])
+    scripts = SkillScripts(env=lambda _runtime, _skill: {"KEY": "value-of-key"})
+    middleware = SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[scripts])
+    agent = create_agent(model, middleware=[middleware])
+
+    async def cancel() -> None:
+        task = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("go")]}))
+        assert await asyncio.to_thread(preparing.wait, 60)
+        task.cancel()
+        # A clean-up that does not wait is over by then.
+        threading.Timer(0.5, may_go_on.set).start()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert is_made.wait(60)
+    assert left_behind(tmp_path) == []
 
 
 def test_a_run_that_is_cancelled_while_files_are_copied_leaves_none(tmp_path: Path) -> None:
@@ -485,35 +538,20 @@ def test_twenty_calls_in_one_turn_do_not_meet(mode: Mode, tmp_path: Path) -> Non
 @pytest.mark.parametrize("mode", MODES)
 def test_each_script_is_an_event(mode: Mode, tmp_path: Path) -> None:
     """The custom stream tells script, exit code and seconds, and where the skill came from; refusals are not events."""
-    write_skill(tmp_path, slow="import time; time.sleep(99)")
+    write_skill(tmp_path)
     write_files(tmp_path, {"skills/tool/scripts/run.sh": "exit $1"})
-    model = ScriptedChatModel(
-        replies=[
-            call_tools(load("tool")),
-            call_tools(script("run.sh", ["4"]), script("slow.py"), script("missing.py")),
-        ]
-    )
-    scripts = SkillScripts(timeout=2)
-    middleware = SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[scripts])
-    agent = create_agent(model, middleware=[middleware])
-    given: Any = {"messages": [HumanMessage("go")]}
-
-    async def astream() -> list[Any]:
-        return [event async for event in agent.astream(given, stream_mode="custom")]
-
-    streamed = list(agent.stream(given, stream_mode="custom")) if mode == "sync" else asyncio.run(astream())
-    events = sorted(
-        (event for event in streamed if event["type"] == "skill.script"), key=lambda event: str(event["script"])
-    )
-    assert [(event["skill"], event["script"], event["exit_code"]) for event in events] == [
+    calls = [script("run.sh", ["4"]), script("missing.py"), script("run.sh", ["0"])]
+    model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(*calls)])
+    middleware = SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[SkillScripts()])
+    events = script_events(streamed(mode, create_agent(model, middleware=[middleware])))
+    assert sorted((event["skill"], event["script"], event["exit_code"]) for event in events) == [
+        ("tool", "scripts/run.sh", 0),
         ("tool", "scripts/run.sh", 4),
-        ("tool", "scripts/slow.py", None),
     ]
-    assert [set(event) for event in events] == [
-        {"type", "skill", "script", "exit_code", "seconds", "source", "digest", "trigger"}
-    ] * 2
-    assert 0 < events[0]["seconds"] < events[1]["seconds"] < 30
-    assert (events[0]["source"].rstrip("/"), events[0]["trigger"]) == ("/skills", "model")
+    for event in events:
+        assert set(event) == {"type", "skill", "script", "exit_code", "seconds", "source", "digest", "trigger"}
+        assert event["seconds"] > 0
+        assert (event["source"].rstrip("/"), event["trigger"]) == ("/skills", "model")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -527,7 +565,7 @@ def test_a_human_may_decide_on_each_script(mode: Mode, tmp_path: Path) -> None:
         SkillsMiddleware(backend=shell(tmp_path), sources=["/skills"], extensions=[SkillScripts()]),
         HumanInTheLoopMiddleware(interrupt_on={"run_skill_script": True}),
     ]
-    agent = create_deep_agent(model, middleware=middleware, checkpointer=InMemorySaver())
+    agent = create_agent(model, middleware=middleware, checkpointer=InMemorySaver())
     config = {"configurable": {"thread_id": "1"}}
     assert "__interrupt__" in run(mode, agent, "go", config)
     rejected = run(mode, agent, Command(resume={"decisions": [{"type": "reject", "message": "Not that."}]}), config)

@@ -5,7 +5,7 @@ import base64
 import logging
 import os
 import sys
-import time
+import threading
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +17,12 @@ from deepagents.backends.protocol import ExecuteResponse
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from waiting import at_once
 
 from deepskills import SkillsMiddleware
 from deepskills.extensions import SkillScripts
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, load, skill_md, write_files
+from support import MODES, Mode, load, skill_md, tool_messages, write_files
 
 VALUE = "sk-live/T0p+Sëcret 'q'\"&=42"
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -82,10 +83,10 @@ class LeakyShell(LocalShellBackend):
         return super().execute(command, timeout=timeout)
 
 
-def converse(mode: Mode, middleware: SkillsMiddleware, script_name: str) -> tuple[str, str]:
-    """Run a script in an agent; return its answer, and all that can be seen of the run."""
-    arguments = {"skill_name": "tool", "script_name": script_name}
-    model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(("run_skill_script", arguments))])
+def converse(mode: Mode, middleware: SkillsMiddleware, *script_names: str) -> tuple[dict[str, str], str]:
+    """Run scripts in one turn of an agent; return the answer for each, and all that can be seen of the run."""
+    calls = [("run_skill_script", {"skill_name": "tool", "script_name": name}) for name in script_names]
+    model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(*calls)])
     saver = InMemorySaver()
     agent = create_agent(model, middleware=[middleware], checkpointer=saver)
     config: Any = {"configurable": {"thread_id": "1"}}
@@ -101,8 +102,8 @@ def converse(mode: Mode, middleware: SkillsMiddleware, script_name: str) -> tupl
     raw += [write[2][1] for writes in saver.writes.values() for write in writes.values()]
     seen = [repr(events), repr(state), repr([request.messages for request in model.requests])]
     seen += [data.decode(errors="replace") for data in raw]
-    answer = next(message for message in reversed(state.values["messages"]) if message.type == "tool")
-    return answer.text, "\n".join(seen)
+    answers = tool_messages(state.values)[-len(script_names) :]
+    return dict(zip(script_names, (answer.text for answer in answers), strict=True)), "\n".join(seen)
 
 
 def leaks(seen: str) -> list[str]:
@@ -134,12 +135,12 @@ def test_no_script_gives_its_secret_away(mode: Mode, root: Path, caplog: pytest.
     """Whatever a script prints and however it ends, the value is in its process alone."""
     caplog.set_level(logging.DEBUG)
     backend = LocalShellBackend(root_dir=root, env=environment(root))
-    answers, found = {}, {}
-    for name in (*SCRIPTS, "missing.py", "../x.py"):
-        answers[name], seen = converse(mode, skills(backend, timeout=1 if name == "hangs.py" else 60), name)
-        found[name] = leaks(seen)
-    assert {name: forms for name, forms in found.items() if forms} == {}
-    assert leaks(caplog.text) == []
+    others = [name for name in (*SCRIPTS, "missing.py", "../x.py") if name != "hangs.py"]
+    answers, seen = converse(mode, skills(backend), *others)
+    late, seen_of_late = converse(mode, skills(backend, timeout=1), "hangs.py")
+    answers |= late
+    assert {name: forms for name, text in answers.items() if (forms := leaks(text))} == {}
+    assert leaks(seen) == leaks(seen_of_late) == leaks(caplog.text) == []
     used = {name for name, text in answers.items() if f"used {len(VALUE)}" in text}
     # A busy machine may not have got as far before the limit.
     assert used - {"hangs.py"} == {"prints.py", "exits.py", "much.py"}
@@ -187,8 +188,8 @@ def test_no_failure_gives_a_secret_away(mode: Mode, root: Path, caplog: pytest.L
     }
     found = {}
     for name, (make, told) in cases.items():
-        answer, seen = converse(mode, make(), "prints.py")
-        assert told in answer, (name, answer)
+        answers, seen = converse(mode, make(), "prints.py")
+        assert told in answers["prints.py"], (name, answers)
         found[name] = leaks(seen)
     assert {name: forms for name, forms in found.items() if forms} == {}
     assert leaks(caplog.text) == []
@@ -219,24 +220,27 @@ def test_only_the_shell_is_given_secrets(mode: Mode, root: Path) -> None:
     middleware = SkillsMiddleware(
         backend=CompositeBackend(default=shell, routes=routes), sources=[str(root / "skills")], extensions=[scripts]
     )
-    answer, seen = converse(mode, middleware, "prints.py")
-    assert f"used {len(VALUE)}" in answer
+    answers, seen = converse(mode, middleware, "prints.py")
+    assert f"used {len(VALUE)}" in answers["prints.py"]
     assert leaks(seen) == []
     assert files.written == []
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_secrets_that_do_not_arrive_in_time_cost_the_call(mode: Mode, root: Path) -> None:
-    """A function that hangs does not hold up the run."""
-    slow: Any = lambda *_: time.sleep(2)  # noqa: E731 - one of a row of functions
+def test_secrets_that_do_not_arrive_in_time_cost_the_call(root: Path) -> None:
+    """A function that hangs, sync or async, does not hold up the run."""
+    over = threading.Event()
+
+    def slow(*_: Any) -> Any:
+        over.wait(60)
 
     async def aslow(*_: Any) -> Any:
         await asyncio.sleep(60)
 
     backend = LocalShellBackend(root_dir=root, env=environment(root))
-    for env in (slow, aslow):
-        answer, _seen = converse(mode, skills(backend, env=env, timeout=1), "prints.py")
-        assert "could not be prepared (TimeoutError)" in answer
+    cases: list[tuple[Mode, Any]] = [(mode, env) for mode in MODES for env in (slow, aslow)]
+    found = at_once(lambda case: converse(case[0], skills(backend, env=case[1], timeout=1), "prints.py")[0], cases)
+    over.set()
+    assert ["could not be prepared (TimeoutError)" in answers["prints.py"] for answers in found] == [True] * 4, found
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -251,6 +255,6 @@ def test_each_skill_and_user_has_secrets_of_its_own(mode: Mode, root: Path) -> N
 
     write_files(root, {"skills/tool/scripts/len.py": "import os; print('length', len(os.environ.get('KEY', '')))"})
     middleware = skills(LocalShellBackend(root_dir=root, env=environment(root)), env=env)
-    lengths = [converse(mode, middleware, "len.py")[0].strip().rpartition("\n")[2] for _ in given]
+    lengths = [converse(mode, middleware, "len.py")[0]["len.py"].strip().rpartition("\n")[2] for _ in given]
     assert lengths == ["length 9", "length 0", "length 0"]
     assert asked == [("1", "tool")] * 3

@@ -106,24 +106,24 @@ def test_blocks_and_pictures_are_kept(mode: Mode, root: Path) -> None:
 
 
 @both_modes
-def test_notes_stay_the_same_for_thirty_turns(mode: Mode, root: Path) -> None:
+def test_notes_stay_the_same_for_many_turns(mode: Mode, root: Path) -> None:
     """Whatever is loaded, unloaded and summarized, a note never changes while its message is there."""
     summarizer = SummarizationMiddleware(
-        ScriptedChatModel(replies=[], fallback="A summary."), trigger=("messages", 40), keep=("messages", 12)
+        ScriptedChatModel(replies=[], fallback="A summary."), trigger=("messages", 24), keep=("messages", 8)
     )
     conversation = talk(mode, root, None, summarizer)
     texts = [REQUEST, "Fill in these PDF forms please", "hello", "Plan trips with hotels for me", "thanks a lot"]
     calls = [load("incident-review"), load("pdf-forms"), unload("incident-review"), None, unload("pdf-forms")]
     first: dict[str, str] = {}
-    for turn in range(30):
+    for turn in range(18):
         call = calls[turn % 5]
         conversation.say(*([call_tools(call)] if call else []), given=f"{texts[turn % 5]} ({turn})")
     for request in conversation.model.requests:
         for message in request.messages:
             if message.type == "human" and message.id and "(" in str(message.text)[:80]:
                 assert first.setdefault(message.id, str(message.text)) == message.text
-    assert len(first) == 30
-    assert sum(NOTE_HEADING in text for text in first.values()) >= 12
+    assert len(first) == 18
+    assert sum(NOTE_HEADING in text for text in first.values()) >= 7
     assert any(message.additional_kwargs.get("lc_source") for message in conversation.state["messages"])
     assert not any(NOTE_HEADING in str(message.text) for message in conversation.state["messages"])
 
@@ -427,14 +427,15 @@ FORGED: list[Callable[[str], Any]] = [
 @both_modes
 def test_forged_state_shows_nothing(mode: Mode, root: Path) -> None:
     """Whatever somebody writes into the private state, no text of theirs is shown and no run ends by it."""
-    for forge in FORGED:
-        conversation = talk(mode, root)
+    conversation = talk(mode, root)
+    for number, forge in enumerate(FORGED):
+        conversation.config = {"configurable": {"thread_id": str(number)}}
         conversation.say(given=REQUEST)
         message_id = conversation.state["messages"][0].id
         conversation.agent.update_state(conversation.config, {"skills_extensions": forge(message_id)})
         conversation.say(given="hello")
-        assert "forged" not in conversation.model.requests[-1].text
-        assert isinstance(conversation.result["messages"][-1], AIMessage)
+        assert "forged" not in conversation.model.requests[-1].text, number
+        assert isinstance(conversation.result["messages"][-1], AIMessage), number
 
 
 @both_modes

@@ -1,5 +1,6 @@
 """Tool policy: what the model is offered and may call while skills are in use, and which calls a human need not see."""
 
+import copy
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,6 +77,13 @@ ADD = shell("git add .")
 RM = shell("rm -rf /")
 
 
+def on_another_thread(talk: Conversation, thread_id: str) -> Conversation:
+    """Return a conversation with the same agent, which was not talked to yet, on a thread of its own."""
+    other = copy.copy(talk)
+    other.config = {"configurable": {"thread_id": thread_id}}
+    return other
+
+
 def newest(model: ScriptedChatModel) -> Request:
     return model.requests[-1]
 
@@ -122,9 +130,11 @@ ENFORCED: list[tuple[Sequence[str], set[str], list[tuple[tuple[str, dict[str, An
 def test_only_what_skills_in_use_declare_is_offered_and_runs(mode: Mode, tmp_path: Path) -> None:
     """While a skill in use declares tools, the union of the declared ones is offered and runs, and nothing else."""
     wrong: list[object] = []
-    for skills, offered, calls in ENFORCED:
-        tools = Tools()
-        talk = Conversation(mode, library(tmp_path, ToolPolicy("enforce")), tools=tools.tools)
+    tools = Tools()
+    start = Conversation(mode, library(tmp_path, ToolPolicy("enforce")), tools=tools.tools)
+    for number, (skills, offered, calls) in enumerate(ENFORCED):
+        tools.ran.clear()
+        talk = on_another_thread(start, str(number))
         talk.call(*(load(name) for name in skills)) if skills else talk.say()
         if set(newest(talk.model).tools) != offered | OWN:
             wrong.append((skills, newest(talk.model).tools))
@@ -136,7 +146,7 @@ def test_only_what_skills_in_use_declare_is_offered_and_runs(mode: Mode, tmp_pat
         ]
         expected = sorted(f"{name} {args.get('command', '')}".strip() for (name, args), may_run in calls if may_run)
         if sorted(tools.ran) != expected:
-            wrong.append((skills, tools.ran))
+            wrong.append((skills, tools.ran.copy()))
     assert wrong == []
 
 
@@ -360,16 +370,14 @@ class Reviewed:
 
     def __init__(self, mode: Mode, root: Path, *, ahead: bool = True, per_call: bool = False, **options: Any) -> None:
         trusted = options.pop("trusted_sources", ["/skills/"])
-        self.saver: InMemorySaver = options.pop("saver", None) or InMemorySaver()
+        saver: InMemorySaver | None = options.pop("saver", None)
         self.tools = Tools()
         policy = ToolPolicy("approve", trusted_sources=trusted)
         review = reviewing(policy, "per_call" if per_call else "batched")
         skills = library(root, policy, **options)
         order = [review, skills] if ahead else [skills, review]
         self.talk = Conversation(mode, *order, tools=self.tools.tools)
-        self.talk.agent = create_agent(
-            self.talk.model, tools=self.tools.tools, middleware=order, checkpointer=self.saver
-        )
+        self.talk.agent.checkpointer = self.saver = saver or self.talk.agent.checkpointer
 
     def load(self, *names: str) -> None:
         self.talk.say(call_tools(*(load(name) for name in names)))
@@ -455,12 +463,12 @@ def test_edited_calls_are_judged_as_edited(mode: Mode, tmp_path: Path) -> None:
     mend = {"type": "edit", "edited_action": {"name": "execute", "args": {"command": "ls"}}}
     orders = [(True, False), (False, False), *([(True, True)] if ASKS_PER_CALL else [])]
     for number, (ahead, per_call) in enumerate(orders):
+        talk = Reviewed(mode, tmp_path / str(number), ahead=ahead, per_call=per_call)
+        talk.talk.say(call_tools(load("careful")))
+        approve: Any = {"type": "approve"}
+        resume = approve if per_call else {"decisions": [approve]}
+        talk.talk.say("Loaded.", given=Command(resume=resume))
         for decision, asked, ran in ((edit, shell("ls"), []), (mend, RM, ["execute ls"])):
-            talk = Reviewed(mode, tmp_path / f"{number}-{asked[1]['command'][:2]}", ahead=ahead, per_call=per_call)
-            talk.talk.say(call_tools(load("careful")))
-            approve: Any = {"type": "approve"}
-            resume = approve if per_call else {"decisions": [approve]}
-            talk.talk.say("Loaded.", given=Command(resume=resume))
             talk.talk.say(call_tools(asked))
             talk.talk.say("Done.", given=Command(resume=decision if per_call else {"decisions": [decision]}))
             assert talk.tools.ran == ran, (ahead, per_call, asked)

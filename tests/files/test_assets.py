@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,19 @@ class Trap:
         return SkillsManager(backend=backend, sources=[f"/disk{place}"])
 
 
-each_kind = pytest.mark.parametrize("kind", ["real", "virtual", "composite"])
+KINDS = ("real", "virtual", "composite")
+each_kind = pytest.mark.parametrize("kind", KINDS)
+EVERYWHERE = [(mode, kind) for mode in MODES for kind in KINDS]
+
+
+@contextlib.contextmanager
+def case(*names: object) -> Iterator[None]:
+    """Name the case of a loop in whatever fails in it."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"In the case {names}.")
+        raise
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +148,28 @@ def refusal(mode: Mode, manager: SkillsManager, method: str, *arguments: str) ->
     return caught.value
 
 
+def answers(mode: Mode, manager: SkillsManager, method: str, paths: Iterable[str]) -> dict[str, str | SkillPathError]:
+    """Return what a method answers for each path, or the error by which it turns the path down."""
+    found: dict[str, str | SkillPathError] = {}
+
+    async def ask_all() -> None:
+        for path in paths:
+            try:
+                found[path] = await getattr(manager, f"a{method}")("demo", path)
+            except SkillPathError as error:
+                found[path] = error
+
+    if mode == "async":
+        asyncio.run(ask_all())
+        return found
+    for path in paths:
+        try:
+            found[path] = getattr(manager, method)("demo", path)
+        except SkillPathError as error:
+            found[path] = error
+    return found
+
+
 def test_the_trap_is_set(trap: Trap) -> None:
     """The secret really lies where careless code would find it."""
     planted = [path for path in trap.area.rglob("*") if path.is_file() and path.read_bytes() == SECRET.encode()]
@@ -150,14 +184,17 @@ def test_the_trap_is_set(trap: Trap) -> None:
 @each_kind
 def test_hostile_paths_are_refused(mode: Mode, kind: str, trap: Trap) -> None:
     """No hostile path reads a file or gives a script, though a secret lies where it leads: the path is refused."""
-    manager = trap.manager(kind)
-    offenders = []
-    for name, path in HOSTILE.items():
-        for method in ("get_skill_asset", "get_skill_script_path"):
-            error = refusal(mode, manager, method, "demo", spelled(path, trap.secret))
-            if isinstance(error, SkillFileNotFoundError) or "refused" not in str(error):
-                offenders.append((name, method, error))
-    assert offenders == []
+    paths = [spelled(path, trap.secret) for path in HOSTILE.values()]
+    for method in ("get_skill_asset", "get_skill_script_path"):
+        found = answers(mode, trap.manager(kind), method, paths)
+        assert len(found) == len(set(paths))
+        assert [path for path, answer in found.items() if not is_refusal(answer)] == []
+
+
+def is_refusal(answer: str | SkillPathError) -> bool:
+    """Whether an answer turns a path down for what it is, and gives nothing away."""
+    is_error = isinstance(answer, SkillPathError) and not isinstance(answer, SkillFileNotFoundError)
+    return is_error and "refused" in str(answer) and SECRET not in str(answer)
 
 
 @both_modes
@@ -173,8 +210,9 @@ def test_other_places_are_refused(mode: Mode, kind: str, trap: Trap) -> None:
 @each_kind
 def test_other_places_have_no_scripts(mode: Mode, kind: str, trap: Trap) -> None:
     """A script's name is taken below `scripts/` alone: what lies elsewhere under that name is not a script."""
+    manager = trap.manager(kind)
     for name in ("SKILL.md", "private/secret.txt", "~/secret.txt"):
-        error = refusal(mode, trap.manager(kind), "get_skill_script_path", "demo", name)
+        error = refusal(mode, manager, "get_skill_script_path", "demo", name)
         assert isinstance(error, SkillFileNotFoundError)
 
 
@@ -183,7 +221,7 @@ def test_other_places_have_no_scripts(mode: Mode, kind: str, trap: Trap) -> None
 def test_honest_paths_are_read(mode: Mode, kind: str, trap: Trap) -> None:
     """Every file that people have in the three directories can be read, however deep and in any script."""
     manager = trap.manager(kind)
-    read = {path: ask(mode, manager, "get_skill_asset", "demo", path) for path in HONEST.values()}
+    read = answers(mode, manager, "get_skill_asset", HONEST.values())
     assert [path for path, text in read.items() if text != honest_text(path)] == []
     assert ask(mode, manager, "get_skill_asset", "demo", ".//references/./guide.md") == honest_text(
         "references/guide.md"
@@ -311,54 +349,54 @@ def put_links(trap: Trap, links: dict[str, str]) -> None:
         (trap.skill / place).symlink_to(target.format(outside=trap.area / "outside"))
 
 
-@both_modes
-@each_kind
 @pytest.mark.parametrize("links", LINKS.values(), ids=LINKS)
-def test_links_to_files_outside_are_refused(mode: Mode, kind: str, linked: Trap, links: dict[str, str]) -> None:
+def test_links_to_files_outside_are_refused(linked: Trap, links: dict[str, str]) -> None:
     """A link that leads to a file outside the skill, by however many steps, is refused and not listed."""
     put_links(linked, links)
-    manager = linked.manager(kind)
-    error = refusal(mode, manager, "get_skill_asset", "demo", "references/bad.md")
-    assert not isinstance(error, SkillFileNotFoundError)
-    assert "link" in str(error)
-    assert ask(mode, manager, "list_skill_assets", "demo") == OWN_FILES
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            manager = linked.manager(kind)
+            error = refusal(mode, manager, "get_skill_asset", "demo", "references/bad.md")
+            assert not isinstance(error, SkillFileNotFoundError)
+            assert "link" in str(error)
+            assert ask(mode, manager, "list_skill_assets", "demo") == OWN_FILES
 
 
-@both_modes
-@each_kind
 @pytest.mark.parametrize("links", DIRECTORY_LINKS.values(), ids=DIRECTORY_LINKS)
-def test_links_to_directories_outside_are_refused(mode: Mode, kind: str, linked: Trap, links: dict[str, str]) -> None:
+def test_links_to_directories_outside_are_refused(linked: Trap, links: dict[str, str]) -> None:
     """Nothing below a link that leads to a directory outside the skill is read or listed."""
     put_links(linked, links)
-    manager = linked.manager(kind)
-    for path in ("references/sub/secret.txt", "references/sub/outside/secret.txt"):
-        refusal(mode, manager, "get_skill_asset", "demo", path)
-    error = refusal(mode, manager, "get_skill_asset", "demo", "references/sub/secret.txt")
-    assert not isinstance(error, SkillFileNotFoundError)
-    assert ask(mode, manager, "list_skill_assets", "demo") == OWN_FILES
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            manager = linked.manager(kind)
+            for path in ("references/sub/secret.txt", "references/sub/outside/secret.txt"):
+                refusal(mode, manager, "get_skill_asset", "demo", path)
+            error = refusal(mode, manager, "get_skill_asset", "demo", "references/sub/secret.txt")
+            assert not isinstance(error, SkillFileNotFoundError)
+            assert ask(mode, manager, "list_skill_assets", "demo") == OWN_FILES
 
 
-@both_modes
-@each_kind
-def test_a_whole_directory_may_not_lead_outside(mode: Mode, kind: str, linked: Trap) -> None:
+def test_a_whole_directory_may_not_lead_outside(linked: Trap) -> None:
     """Where `references/` itself is a link out of the skill, nothing in it is read, and the rest still is."""
     (linked.skill / "references" / "guide.md").unlink()
     (linked.skill / "references").rmdir()
     put_links(linked, {"references": "{outside}"})
-    manager = linked.manager(kind)
-    refusal(mode, manager, "get_skill_asset", "demo", "references/secret.txt")
-    assert ask(mode, manager, "list_skill_assets", "demo") == ["assets/real.md", "scripts/run.py"]
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            manager = linked.manager(kind)
+            refusal(mode, manager, "get_skill_asset", "demo", "references/secret.txt")
+            assert ask(mode, manager, "list_skill_assets", "demo") == ["assets/real.md", "scripts/run.py"]
 
 
-@both_modes
-@each_kind
-def test_scripts_may_not_lead_outside(mode: Mode, kind: str, linked: Trap) -> None:
+def test_scripts_may_not_lead_outside(linked: Trap) -> None:
     """A script that is a link to a program outside the skill has no path that is given out."""
     put_links(linked, {"scripts/bad.py": "{outside}/secret.txt", "scripts/sub": "{outside}"})
-    manager = linked.manager(kind)
-    for name in ("bad.py", "scripts/bad.py", "sub/secret.txt"):
-        error = refusal(mode, manager, "get_skill_script_path", "demo", name)
-        assert not isinstance(error, SkillFileNotFoundError)
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            manager = linked.manager(kind)
+            for name in ("bad.py", "scripts/bad.py", "sub/secret.txt"):
+                error = refusal(mode, manager, "get_skill_script_path", "demo", name)
+                assert not isinstance(error, SkillFileNotFoundError)
 
 
 INNER_LINKS = {
@@ -369,76 +407,72 @@ INNER_LINKS = {
 }
 
 
-@both_modes
-@each_kind
 @pytest.mark.parametrize("links", INNER_LINKS.values(), ids=INNER_LINKS)
-def test_links_inside_the_skill_are_fine(mode: Mode, kind: str, linked: Trap, links: dict[str, str]) -> None:
+def test_links_inside_the_skill_are_fine(linked: Trap, links: dict[str, str]) -> None:
     """A link to another file of the same skill is read, and costs the listing no doubles."""
     put_links(linked, links)
-    manager = linked.manager(kind)
-    assert ask(mode, manager, "get_skill_asset", "demo", "references/alias.md") == "real"
-    listing = ask(mode, manager, "list_skill_assets", "demo")
-    assert set(OWN_FILES) <= set(listing)
-    assert len(set(listing)) == len(listing)
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            manager = linked.manager(kind)
+            assert ask(mode, manager, "get_skill_asset", "demo", "references/alias.md") == "real"
+            listing = ask(mode, manager, "list_skill_assets", "demo")
+            assert set(OWN_FILES) <= set(listing)
+            assert len(set(listing)) == len(listing)
 
 
-@both_modes
-@each_kind
-def test_directory_links_inside_the_skill_are_fine(mode: Mode, kind: str, linked: Trap) -> None:
+def test_directory_links_inside_the_skill_are_fine(linked: Trap) -> None:
     """A link to another directory of the same skill can be read through."""
     put_links(linked, {"references/more": "../assets"})
-    manager = linked.manager(kind)
-    assert ask(mode, manager, "get_skill_asset", "demo", "references/more/real.md") == "real"
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            manager = linked.manager(kind)
+            assert ask(mode, manager, "get_skill_asset", "demo", "references/more/real.md") == "real"
 
 
-@both_modes
-@each_kind
-def test_linked_scripts_run(mode: Mode, kind: str, linked: Trap) -> None:
+def test_linked_scripts_run(linked: Trap) -> None:
     """A script that is a link to another file of the skill, whatever that is called, has a path that runs."""
     write_files(linked.skill, {"assets/tool-1.2.py": "print('linked')"})
     put_links(linked, {"scripts/tool.py": "../assets/tool-1.2.py"})
-    path = ask(mode, linked.manager(kind), "get_skill_script_path", "demo", "tool.py")
-    assert subprocess.check_output([sys.executable, path], text=True) == "linked\n"
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            path = ask(mode, linked.manager(kind), "get_skill_script_path", "demo", "tool.py")
+            assert subprocess.check_output([sys.executable, path], text=True) == "linked\n"
 
 
-@both_modes
-@each_kind
 @pytest.mark.parametrize(
     "links",
     [{"references/alias.md": "../SKILL.md"}, {"references/alias.md": "../notes.md"}, {"references/alias": ".."}],
     ids=["instructions", "root file", "the skill itself"],
 )
-def test_listings_hold_only_what_can_be_read(mode: Mode, kind: str, linked: Trap, links: dict[str, str]) -> None:
+def test_listings_hold_only_what_can_be_read(linked: Trap, links: dict[str, str]) -> None:
     """Whatever links a skill has to its own files, each path of its listing is a good one and can be read."""
     write_files(linked.skill, {"notes.md": "notes"})
     put_links(linked, links)
-    manager = linked.manager(kind)
-    listing = ask(mode, manager, "list_skill_assets", "demo")
-    assert set(OWN_FILES) <= set(listing)
-    for path in listing:
-        assert check_relative(path)
-        assert ask(mode, manager, "get_skill_asset", "demo", path)
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            manager = linked.manager(kind)
+            listing = ask(mode, manager, "list_skill_assets", "demo")
+            assert set(OWN_FILES) <= set(listing)
+            for path in listing:
+                assert check_relative(path)
+                assert ask(mode, manager, "get_skill_asset", "demo", path)
 
 
-@both_modes
-@each_kind
 @pytest.mark.parametrize("place", ["scripts", "references/more"])
-def test_links_to_other_directories_of_the_skill_are_passed_over(
-    mode: Mode, kind: str, linked: Trap, place: str
-) -> None:
+def test_links_to_other_directories_of_the_skill_are_passed_over(linked: Trap, place: str) -> None:
     """A link to a directory that is none of the three adds nothing to the listing, and costs it nothing."""
     write_files(linked.skill, {"lib/x.py": "1", "lib/sub/y.py": "1"})
     (linked.skill / "scripts/run.py").unlink()
     (linked.skill / "scripts").rmdir()
     put_links(linked, {place: os.path.relpath(linked.skill / "lib", (linked.skill / place).parent)})
-    manager = linked.manager(kind)
-    assert ask(mode, manager, "list_skill_assets", "demo") == ["assets/real.md", "references/guide.md"]
-    error = refusal(mode, manager, "get_skill_asset", "demo", "references/guides.md")
-    assert "references/guide.md" in str(error)
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            manager = linked.manager(kind)
+            assert ask(mode, manager, "list_skill_assets", "demo") == ["assets/real.md", "references/guide.md"]
+            error = refusal(mode, manager, "get_skill_asset", "demo", "references/guides.md")
+            assert "references/guide.md" in str(error)
 
 
-@both_modes
-@each_kind
 @pytest.mark.parametrize(
     "links",
     [
@@ -449,16 +483,22 @@ def test_links_to_other_directories_of_the_skill_are_passed_over(
     ],
     ids=["dangling", "dangling chain", "to itself", "to each other"],
 )
-def test_links_to_nothing_are_missing_files(mode: Mode, kind: str, linked: Trap, links: dict[str, str]) -> None:
+def test_links_to_nothing_are_missing_files(linked: Trap, links: dict[str, str]) -> None:
     """A link that leads nowhere is a file that is not there, and is not listed."""
     put_links(linked, links)
     put_links(linked, {place.replace("references", "scripts"): target for place, target in links.items()})
-    manager = linked.manager(kind)
-    assert isinstance(refusal(mode, manager, "get_skill_asset", "demo", "references/gone.md"), SkillFileNotFoundError)
-    assert isinstance(refusal(mode, manager, "get_skill_script_path", "demo", "gone.md"), SkillFileNotFoundError)
-    listing = ask(mode, manager, "list_skill_assets", "demo")
-    # A composite backend gives no entries of a directory in which one entry is a circle.
-    assert listing == [path for path in OWN_FILES if kind != "composite" or path in listing]
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            manager = linked.manager(kind)
+            assert isinstance(
+                refusal(mode, manager, "get_skill_asset", "demo", "references/gone.md"), SkillFileNotFoundError
+            )
+            assert isinstance(
+                refusal(mode, manager, "get_skill_script_path", "demo", "gone.md"), SkillFileNotFoundError
+            )
+            listing = ask(mode, manager, "list_skill_assets", "demo")
+            # A composite backend gives no entries of a directory in which one entry is a circle.
+            assert listing == [path for path in OWN_FILES if kind != "composite" or path in listing]
 
 
 class Patient(FilesystemBackend):
@@ -483,16 +523,17 @@ CIRCLES = {
 }
 
 
-@both_modes
-@pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "real"])
 @pytest.mark.parametrize("links", CIRCLES.values(), ids=CIRCLES)
-def test_circles_of_links_end(mode: Mode, linked: Trap, links: dict[str, str], *, virtual: bool) -> None:
+def test_circles_of_links_end(linked: Trap, links: dict[str, str]) -> None:
     """Directories that link to each other in a circle are listed soon, and each file once."""
     put_links(linked, links)
-    backend = Patient(linked.area, virtual_mode=virtual)
-    manager = SkillsManager(backend=backend, sources=["/skills" if virtual else str(linked.area / "skills")])
-    assert ask(mode, manager, "list_skill_assets", "demo") == OWN_FILES
-    assert backend.listings < 100
+    for mode in MODES:
+        for virtual in (True, False):
+            backend = Patient(linked.area, virtual_mode=virtual)
+            manager = SkillsManager(backend=backend, sources=["/skills" if virtual else str(linked.area / "skills")])
+            with case(mode, virtual):
+                assert ask(mode, manager, "list_skill_assets", "demo") == OWN_FILES
+                assert backend.listings < 100
 
 
 @both_modes
@@ -514,16 +555,16 @@ def test_safety_holds_in_linked_skills(mode: Mode, linked: Trap) -> None:
 # Listings.
 
 
-@both_modes
-@each_kind
-def test_directories_are_no_files(mode: Mode, kind: str, linked: Trap) -> None:
+def test_directories_are_no_files(linked: Trap) -> None:
     """A directory, and a path that goes on below a file, are files that are not there."""
     write_files(linked.skill, {"references/sub/x.md": "", "scripts/sub/x.py": ""})
-    manager = linked.manager(kind)
-    for path in ("references/sub", "references/guide.md/below"):
-        assert isinstance(refusal(mode, manager, "get_skill_asset", "demo", path), SkillFileNotFoundError)
-    for path in ("sub", "scripts/sub", "run.py/below"):
-        assert isinstance(refusal(mode, manager, "get_skill_script_path", "demo", path), SkillFileNotFoundError)
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            manager = linked.manager(kind)
+            for path in ("references/sub", "references/guide.md/below"):
+                assert isinstance(refusal(mode, manager, "get_skill_asset", "demo", path), SkillFileNotFoundError)
+            for path in ("sub", "scripts/sub", "run.py/below"):
+                assert isinstance(refusal(mode, manager, "get_skill_script_path", "demo", path), SkillFileNotFoundError)
 
 
 @both_modes
@@ -670,24 +711,24 @@ def test_files_that_could_hang_or_drown_a_run_are_not_opened(mode: Mode, linked:
 # Scripts that run.
 
 
-@both_modes
-@each_kind
 @pytest.mark.parametrize("name", ["run.py", "scripts/run.py"])
-def test_script_paths_run(mode: Mode, kind: str, linked: Trap, name: str) -> None:
+def test_script_paths_run(linked: Trap, name: str) -> None:
     """The path of a script on a local backend, virtual mode included, runs as it is."""
-    path = ask(mode, linked.manager(kind), "get_skill_script_path", "demo", name)
-    assert subprocess.check_output([sys.executable, path], text=True) == "ran\n"
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            path = ask(mode, linked.manager(kind), "get_skill_script_path", "demo", name)
+            assert subprocess.check_output([sys.executable, path], text=True) == "ran\n"
 
 
-@both_modes
 @pytest.mark.parametrize("place", ["tool", "sub dir/my tool.sh", "周报/工具.sh"])
-@each_kind
-def test_executables_run_by_path_alone(mode: Mode, kind: str, linked: Trap, place: str) -> None:
+def test_executables_run_by_path_alone(linked: Trap, place: str) -> None:
     """A script with its own first line and permission is run by nothing but its path."""
     write_files(linked.skill, {f"scripts/{place}": "#!/bin/sh\necho ran in $0\n"})
     (linked.skill / "scripts" / place).chmod(0o755)
-    path = ask(mode, linked.manager(kind), "get_skill_script_path", "demo", place)
-    assert subprocess.check_output([path], text=True) == f"ran in {path}\n"
+    for mode, kind in EVERYWHERE:
+        with case(mode, kind):
+            path = ask(mode, linked.manager(kind), "get_skill_script_path", "demo", place)
+            assert subprocess.check_output([path], text=True) == f"ran in {path}\n"
 
 
 @both_modes

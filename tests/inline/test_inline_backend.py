@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,23 @@ def pair(tmp_path: Path) -> tuple[InlineBackend, BackendProtocol]:
     return InlineBackend(skills), disk(tmp_path)
 
 
-def ask(mode: Mode, backend: BackendProtocol, method: str, *args: Any, **kwargs: Any) -> Any:
-    """Return what a backend method answers, by its sync or its async form, without times and sizes of the disk."""
-    if mode == "sync":
-        answer = getattr(backend, method)(*args, **kwargs)
-    else:
-        answer = asyncio.run(getattr(backend, f"a{method}")(*args, **kwargs))
-    plain = [dataclasses.asdict(item) for item in answer] if isinstance(answer, list) else dataclasses.asdict(answer)
-    return _without_times(plain)
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Callable[..., Any]]:
+    """Ask a backend by the sync or the async form of a method; times and sizes of the disk are left out.
+
+    All async questions are asked on one event loop.
+    """
+
+    def asked(mode: Mode, backend: BackendProtocol, method: str, *args: Any, **kwargs: Any) -> Any:
+        if mode == "sync":
+            answer = getattr(backend, method)(*args, **kwargs)
+        else:
+            answer = runner.run(getattr(backend, f"a{method}")(*args, **kwargs))
+        many = isinstance(answer, list)
+        return _without_times([dataclasses.asdict(item) for item in answer] if many else dataclasses.asdict(answer))
+
+    with asyncio.Runner() as runner:
+        yield asked
 
 
 def _without_times(value: Any) -> Any:
@@ -69,7 +79,7 @@ def _without_times(value: Any) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_listing_and_downloading_answer_as_the_disk_does(
-    mode: Mode, pair: tuple[InlineBackend, BackendProtocol]
+    mode: Mode, ask: Callable[..., Any], pair: tuple[InlineBackend, BackendProtocol]
 ) -> None:
     """Directories, files, missing paths and files taken for directories give the same entries and error values."""
     inline, files = pair
@@ -96,7 +106,9 @@ def test_a_batch_keeps_its_order_and_its_good_files(pair: tuple[InlineBackend, B
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_reading_answers_as_the_disk_does(mode: Mode, pair: tuple[InlineBackend, BackendProtocol]) -> None:
+def test_reading_answers_as_the_disk_does(
+    mode: Mode, ask: Callable[..., Any], pair: tuple[InlineBackend, BackendProtocol]
+) -> None:
     """Windows of lines, ends of files, binary files and missing ones read the same."""
     inline, files = pair
     windows = [(0, 2000), (0, 5), (48, 10), (50, 1), (500, 5), (-3, 2), (0, 0), (3, -1)]
@@ -117,7 +129,9 @@ def test_reading_answers_as_the_disk_does(mode: Mode, pair: tuple[InlineBackend,
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_searching_answers_as_the_disk_does(mode: Mode, pair: tuple[InlineBackend, BackendProtocol]) -> None:
+def test_searching_answers_as_the_disk_does(
+    mode: Mode, ask: Callable[..., Any], pair: tuple[InlineBackend, BackendProtocol]
+) -> None:
     """`glob` and `grep` find the same files and lines, below the same paths, and refuse the same patterns."""
     inline, files = pair
     places = [None, "/", "/one", "/one/", "/one/assets", "/missing"]
@@ -150,7 +164,9 @@ def _is_searched(match: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_write_is_refused_with_a_reason(mode: Mode, pair: tuple[InlineBackend, BackendProtocol]) -> None:
+def test_every_write_is_refused_with_a_reason(
+    mode: Mode, ask: Callable[..., Any], pair: tuple[InlineBackend, BackendProtocol]
+) -> None:
     """Nothing can be created, changed or removed, and the answer says why."""
     inline, _files = pair
     path = "/one/CHECKLIST.md"

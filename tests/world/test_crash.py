@@ -22,7 +22,7 @@ from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import load, scaled, skill_md, unload, write_files
 
-CRASHES = scaled(4, 100)
+CRASHES = scaled(3, 100)
 POINTS = 150
 """About how many points a run has at which it may die; beyond the last one it ends unharmed."""
 
@@ -142,10 +142,13 @@ def go_on(root: Path, point: int | None) -> None:
 def in_a_process(root: Path, point: int | None) -> int | None:
     """Go on with the thread in a process of its own, and return how that ended."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["deepskills", "deepskills.testing", "langgraph.checkpoint.sqlite"])
+    # What a process needs is imported once, in the server that it is forked from.
+    context.set_forkserver_preload(
+        ["deepagents.backends", "deepskills.extensions", "deepskills.testing", "langgraph.checkpoint.sqlite"]
+    )
     process = context.Process(target=go_on, args=(root, point))
     process.start()
-    process.join(60)
+    process.join(300)
     return process.exitcode
 
 

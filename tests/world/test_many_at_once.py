@@ -24,8 +24,8 @@ from support import disk, load, scaled, skill_md, unload, write_files
 SKILLS = [f"skill-{number:02}" for number in range(12)]
 RUNS = scaled(2, 3)
 TURNS = 2
-THREADS = scaled(10, 200)
-TASKS = scaled(20, 500)
+THREADS = scaled(8, 200)
+TASKS = scaled(12, 500)
 
 
 def calls_of(number: int) -> list[list[tuple[str, dict[str, Any]]]]:

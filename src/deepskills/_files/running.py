@@ -69,6 +69,9 @@ class Execute:
     stop: str = ""
     """The command that ends it from outside, for when nobody waits for it any more."""
 
+    is_brief: bool = False
+    """Whether it ends soon by itself: then it is waited for, and what it made is removed after that."""
+
 
 @dataclass(frozen=True)
 class WriteFiles:
@@ -197,7 +200,8 @@ def _run_from_files(
 ) -> ScriptPlan[Report]:
     """Run a job whose text, and whose script if the shell does not have it, the backend writes to files."""
     remove = remove_command(job.token)
-    prepared = yield Execute(prepare_command(job.token, job.script, job.digest), GRACE_SECONDS, remove)
+    prepare = prepare_command(job.token, job.script, job.digest)
+    prepared = yield Execute(prepare, GRACE_SECONDS, remove, is_brief=True)
     absent = must_copy or is_absent(prepared.output, job.token)
     copies: list[tuple[str, bytes]] = []
     if absent:

@@ -17,14 +17,14 @@ START = r"""for _ds_job in @PLACES@; do [ -r "$_ds_job/job" ] && break; done
 _ds_text=$(cat "$_ds_job/job" 2>/dev/null)
 rm -f ./.deepskills-@TOKEN@/job "$_ds_job/job"
 if [ -z "$_ds_text" ]; then
-  rm -rf @PLACES@ 2>/dev/null
+  rm -rf @PLACES@ @DIRECTORY@ 2>/dev/null
   printf '\ndeepskills-%s report failure no-job\n' @TOKEN@
 else
   _ds_places='@PLACES@'
   eval "$_ds_text"
 fi
 """
-"""Reads the job file and removes it before anything else happens."""
+"""Reads the job file and removes it before anything else happens; without one, the job may have been stopped before."""
 
 END = r"""_ds_marked() {
   grep -l -e 'DEEPSKILLS_RUN=@TOKEN@' -e ' locks  *@LIMIT@ ' /proc/[0-9]*/environ /proc/[0-9]*/limits 2>/dev/null
@@ -64,12 +64,13 @@ else
   read -r _ds_pid <"$_ds_dir/pid" && _ds_end
   for _ds_try in 1 2 3 4 5 6 7 8 9 10; do [ -d "$_ds_dir" ] || exit 0; sleep 0.1; done
   rm -rf "$_ds_dir"
+  [ -z "$(_ds_marked)" ] || _ds_end
 fi 2>/dev/null
 :
 """
 """A job that starts later finds its directory taken, and ends; one whose shell was killed is cleaned up after.
 
-A script may have removed the directory itself; its marks are found all the same.
+A script may have removed the directory itself, or have started after the wait for it; its marks are found all the same.
 """
 
 RUN = (
@@ -115,6 +116,7 @@ echo "$_ds_pid" >"$_ds_dir/pid"
 trap 'kill "$_ds_nap" 2>/dev/null; exit 0' TERM
 _ds_n=0
 while [ "$_ds_n" -lt @SECONDS@ ]; do
+  [ -e "$_ds_dir/done" ] && exit 0
   sleep 1 & _ds_nap=$!
   wait "$_ds_nap"
   [ -d "$_ds_dir" ] || kill -0 "$$" 2>/dev/null || kill -0 "$_ds_pid" 2>/dev/null || exit 0
@@ -130,6 +132,7 @@ exit 9
 ) >/dev/null 2>&1 </dev/null & _ds_watch=$!
 wait "$_ds_pid" 2>/dev/null; _ds_code=$?
 wait "$_ds_tee" "$_ds_r1" "$_ds_r2" "$_ds_r3" 2>/dev/null
+echo 2>/dev/null >"$_ds_dir/done"
 kill "$_ds_watch" 2>/dev/null
 wait "$_ds_watch" 2>/dev/null; _ds_late=$?
 [ "$_ds_late" -eq 9 ] || _ds_late=0
@@ -141,4 +144,8 @@ printf 'deepskills-%s end\n' @TOKEN@
 rm -rf "$_ds_dir" $_ds_places
 """
 )
-"""Runs the script, keeps both ends of its output, and reports."""
+"""Runs the script, keeps both ends of its output, and reports.
+
+On a busy machine the script may end before the process that watches the time has begun. A shell loses a signal that
+comes so early, so there is a file as well that says that the script is done.
+"""

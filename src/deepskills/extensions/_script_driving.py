@@ -72,7 +72,7 @@ def _perform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each step has 
 async def _aperform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each step has its own reply
     match step:
         case Execute(command, seconds):
-            return await _or_stop(run.aexecute(command, seconds), step.stop, run)
+            return await _or_stop(run.aexecute(command, seconds), step.stop, run, waits=step.is_brief)
         case WriteFiles(files):
             return await _or_stop(run.awrite_files(files, for_shell=True), step.stop, run, waits=True)
         case LocateScript(entry, script_name):
@@ -103,7 +103,7 @@ async def _or_stop(step: Coroutine[Any, Any, Any], stop: str, run: SkillRun, *, 
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if waits:
-            # A file that arrives after the clean-up would stay.
+            # A file or a directory that arrives after the clean-up would stay.
             await asyncio.wait({task}, timeout=GRACE_SECONDS)
         if not task.cancel() and not task.cancelled():
             task.exception()
