@@ -550,7 +550,10 @@ def test_a_load_names_no_file_of_a_hidden_skill_inside(mode: Mode, tmp_path: Pat
         },
     )
     sources = ["/skills", "/skills/outer/assets"]
-    talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=sources, resource_depth=3))
-    [answer] = talk.call(load("outer"))
-    assert "deploy" not in answer.text
-    assert [item["path"] for item in talk.state["skill_resources"]["outer"]] == ["/skills/outer/assets/logo.svg"]
+    for depth in (1, 3):
+        middleware = SkillsMiddleware(backend=disk(tmp_path), sources=sources, resource_depth=depth)
+        talk = Conversation(mode, middleware)
+        [answer] = talk.call(load("outer"))
+        assert "deploy" not in answer.text, depth
+        resources = talk.state["skill_resources"]["outer"]
+        assert [item["path"] for item in resources] == ["/skills/outer/assets/logo.svg"], depth

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from store_support import DATABASES, create_database, drop_database, new_engine, pooled_sessions, run_sql
 
 from deepskills.store import migrations
+from support import MODES, Mode
 
 POSTGRES_URL = "DEEPSKILLS_TEST_POSTGRES_URL"
 """Names a PostgreSQL server to use where pgserver has no wheel; its user must be allowed to create databases."""
@@ -29,6 +30,12 @@ POSTGRES_URL = "DEEPSKILLS_TEST_POSTGRES_URL"
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    found: Mode = request.param
+    return found
 
 
 @pytest.fixture(scope="session", autouse=True)

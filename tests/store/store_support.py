@@ -27,6 +27,11 @@ BINARY = bytes(range(256))
 """No text in any encoding."""
 
 
+def names(state: Mapping[str, Any]) -> list[str]:
+    """Return the names of the skills that an agent found."""
+    return sorted(skill["name"] for skill in state["skills_metadata"])
+
+
 def create_database(server: str) -> str:
     """Create an empty database on a PostgreSQL server and return its URL."""
     name = f"deepskills_{uuid.uuid4().hex[:12]}"

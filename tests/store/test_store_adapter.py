@@ -24,6 +24,7 @@ from store_support import (
     Sessions,
     draft,
     draft_with_files,
+    names,
     new_engine,
     on_both,
     on_postgres,
@@ -35,13 +36,7 @@ from store_support import (
 from deepskills import SkillsMiddleware
 from deepskills.store import DatabaseSkillAdapter, Skill, SkillUpdate, create_store_engine
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, load, run, scaled, tool_messages, unload
-
-
-@pytest.fixture(params=MODES)
-def mode(request: pytest.FixtureRequest) -> Mode:
-    found: Mode = request.param
-    return found
+from support import Conversation, Mode, load, run, scaled, tool_messages, unload
 
 
 @pytest.fixture
@@ -53,10 +48,6 @@ def kind(mode: Mode) -> str:
 def user_of_context(runtime: Any) -> str | None:
     user: str | None = runtime.context["user"]
     return user
-
-
-def names(state: dict[str, Any]) -> list[str]:
-    return sorted(skill["name"] for skill in state["skills_metadata"])
 
 
 def errors(state: dict[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from store_support import (
     Sessions,
     draft,
     draft_with_files,
+    names,
     new_engine,
     on_postgres,
     on_sqlite,
@@ -40,23 +41,13 @@ from deepskills.store import _overview as overview
 from deepskills.store import _usage as usage
 from deepskills.store._listings import Filter
 from deepskills.store._view import View
-from support import MODES, Conversation, Mode, load
-
-
-@pytest.fixture(params=MODES)
-def mode(request: pytest.FixtureRequest) -> Mode:
-    found: Mode = request.param
-    return found
+from support import Conversation, Mode, load
 
 
 @pytest.fixture
 def kind(mode: Mode) -> str:
     """Run each mode on one database; `test_store_adapter.py` has the other pairs."""
     return {"sync": "postgres", "async": "sqlite"}[mode]
-
-
-def names(state: dict[str, Any]) -> list[str]:
-    return sorted(skill["name"] for skill in state["skills_metadata"])
 
 
 @contextmanager

@@ -106,10 +106,8 @@ def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) ->
     if failure is not None:
         return Prepared(entry, arguments, failure=failure)
     shelf = yield from shelf_of(run)
-    closed = shelf.closed_below(entry, loaded=())
-    inventory, shell = contents.inventory, contents.shell_directory
-    if closed:
-        inventory = without_closed(inventory, parent(entry.path), closed)
+    inventory = without_closed(contents.inventory, parent(entry.path), shelf.closed_below(entry, loaded=()))
+    shell = contents.shell_directory
     reading = run.settings.memory.readings.read(entry.path, contents.file.content or b"")
     filled = fill_in(
         text,

@@ -68,12 +68,13 @@ class Shelf:
         """Return the directories below a skill's own that belong to skills which the model may not read."""
         if not self.hidden:
             return []
-        root = f"{parent(entry.path).rstrip('/')}/"
-        others = (self.catalog.by_name.get(name) for name in self.hidden if name not in loaded)
+        root, known = f"{parent(entry.path).rstrip('/')}/", self.catalog.by_name
+        # By the path first: thousands may be hidden, and hardly any lies inside another.
+        inside = [other for name in self.hidden if (other := known.get(name)) and other.path.startswith(root)]
         return [
             parent(other.path).removeprefix(root)
-            for other in others
-            if other is not None and parent(other.path).startswith(root) and not self.is_shown(other)
+            for other in inside
+            if other.name not in loaded and parent(other.path).startswith(root) and not self.is_shown(other)
         ]
 
     def sources_to_show(self, sources: Sequence[Source]) -> Sequence[Source]:

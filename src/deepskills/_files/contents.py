@@ -33,6 +33,8 @@ class Contents:
 
 def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) -> Inventory:
     """Return what lies beside a skill in `directory`, but for what lies in directories that are closed."""
+    if not closed:
+        return inventory
     root = f"{directory.rstrip('/')}/"
     resources = [item for item in inventory.resources if not is_closed(item["path"].removeprefix(root), closed)]
     others = [name for name in inventory.other_directories if not is_closed(f"{name}/", closed)]
