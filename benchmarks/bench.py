@@ -38,9 +38,9 @@ from suggestion_rows import suggestion_rows
 from unloading import tokens_given_back
 
 from deepskills import SkillsMiddleware, read_skill
-from deepskills._backend.drivers import adrive
 from deepskills._catalog.entries import SkillEntry
-from deepskills._files.contents import read_contents
+from deepskills._files.inventory import read_contents
+from deepskills._io.drivers import adrive
 from store import store_rows
 
 SOURCES = ["/skills"]

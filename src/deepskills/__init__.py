@@ -8,9 +8,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deepskills._agent.extension import Answer, LoadedSkill, Refuse, SkillExtension, SkillLoad, SkillRun, SkillsHost
-    from deepskills._agent.middleware import SkillsMiddleware
-    from deepskills._agent.state import SkillsState, SkillsStateUpdate
     from deepskills._catalog.entries import SkillEntry, Visibility
     from deepskills._errors import (
         SkillFileNotFoundError,
@@ -19,9 +16,20 @@ if TYPE_CHECKING:
         SkillPathError,
         SkillsError,
     )
-    from deepskills._format.reading import SkillReading, parse_skill_md, read_skill, validate_skill
-    from deepskills._format.writing import generate_skill_md
-    from deepskills._prompt.template import SKILLS_SYSTEM_PROMPT
+    from deepskills._middleware.extension import (
+        Answer,
+        LoadedSkill,
+        Refuse,
+        SkillExtension,
+        SkillLoad,
+        SkillRun,
+        SkillsHost,
+    )
+    from deepskills._middleware.middleware import SkillsMiddleware
+    from deepskills._middleware.state import SkillsState, SkillsStateUpdate
+    from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT
+    from deepskills._skillmd.read import SkillReading, parse_skill_md, read_skill, validate_skill
+    from deepskills._skillmd.write import generate_skill_md
     from deepskills._types import (
         OptionalSource,
         ResourceMetadata,
@@ -69,38 +77,38 @@ __all__ = [
 ]
 
 _MODULES = {
-    "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.template",
-    "Answer": "deepskills._agent.extension",
+    "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.section",
+    "Answer": "deepskills._middleware.extension",
     "InlineBackend": "deepskills.inline",
     "InlineSkill": "deepskills.inline",
-    "LoadedSkill": "deepskills._agent.extension",
+    "LoadedSkill": "deepskills._middleware.extension",
     "OptionalSource": "deepskills._types",
-    "Refuse": "deepskills._agent.extension",
+    "Refuse": "deepskills._middleware.extension",
     "ResourceMetadata": "deepskills._types",
     "SkillEntry": "deepskills._catalog.entries",
-    "SkillExtension": "deepskills._agent.extension",
+    "SkillExtension": "deepskills._middleware.extension",
     "SkillFileNotFoundError": "deepskills._errors",
     "SkillFormatError": "deepskills._errors",
-    "SkillLoad": "deepskills._agent.extension",
+    "SkillLoad": "deepskills._middleware.extension",
     "SkillMetadata": "deepskills._types",
     "SkillNotFoundError": "deepskills._errors",
     "SkillPathError": "deepskills._errors",
     "SkillProblem": "deepskills._types",
-    "SkillReading": "deepskills._format.reading",
-    "SkillRun": "deepskills._agent.extension",
+    "SkillReading": "deepskills._skillmd.read",
+    "SkillRun": "deepskills._middleware.extension",
     "SkillSource": "deepskills._types",
     "SkillSummary": "deepskills._types",
     "SkillsError": "deepskills._errors",
-    "SkillsHost": "deepskills._agent.extension",
+    "SkillsHost": "deepskills._middleware.extension",
     "SkillsManager": "deepskills.manager",
-    "SkillsMiddleware": "deepskills._agent.middleware",
-    "SkillsState": "deepskills._agent.state",
-    "SkillsStateUpdate": "deepskills._agent.state",
+    "SkillsMiddleware": "deepskills._middleware.middleware",
+    "SkillsState": "deepskills._middleware.state",
+    "SkillsStateUpdate": "deepskills._middleware.state",
     "Visibility": "deepskills._catalog.entries",
-    "generate_skill_md": "deepskills._format.writing",
-    "parse_skill_md": "deepskills._format.reading",
-    "read_skill": "deepskills._format.reading",
-    "validate_skill": "deepskills._format.reading",
+    "generate_skill_md": "deepskills._skillmd.write",
+    "parse_skill_md": "deepskills._skillmd.read",
+    "read_skill": "deepskills._skillmd.read",
+    "validate_skill": "deepskills._skillmd.read",
 }
 """Where each public name comes from; the imports above tell type checkers the same."""
 

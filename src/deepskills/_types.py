@@ -49,6 +49,9 @@ SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource
 ResourceType: TypeAlias = Literal["script", "reference", "asset", "other"]
 """What a file of a skill is for, told by the directory it lies in."""
 
+RESOURCE_TYPE_MAP: dict[str, ResourceType] = {"scripts": "script", "references": "reference", "assets": "asset"}
+"""The directories of the specification, and what their files are for."""
+
 Severity: TypeAlias = Literal["error", "warning"]
 """`error`: the skill or source is not usable. `warning`: it is used all the same."""
 

@@ -9,24 +9,23 @@ from deepagents.backends import BackendProtocol, FilesystemBackend
 from langchain_core.embeddings import Embeddings
 from typing_extensions import TypedDict
 
-from deepskills._agent.settings import Settings
-from deepskills._backend.batches import read_files
-from deepskills._backend.cache import BoundedCache
-from deepskills._backend.calls import Plan
-from deepskills._backend.routes import is_backend
-from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.catalog import Catalog, Remembered
 from deepskills._catalog.discovery import discover
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import check_known, document_of, find_or_raise
 from deepskills._catalog.ranking import MAX_INDEXED, Library, Ranker, Ranking
-from deepskills._catalog.remembered import Remembered
 from deepskills._catalog.sources import parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
 from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
-from deepskills._format.names import shown_name
-from deepskills._format.reading import decode_skill
-from deepskills._loading.budgets import Budgets
+from deepskills._io.backends import is_backend
+from deepskills._io.cache import BoundedCache
+from deepskills._io.plan import Plan
+from deepskills._io.walk import read_files
+from deepskills._loading.budget import Budgets
+from deepskills._middleware.config import Settings
+from deepskills._skillmd.names import shown_name
+from deepskills._skillmd.read import decode_skill
 from deepskills._types import SkillMetadata, SkillProblem, SkillSource
 
 __all__ = ["SearchResult", "SkillsManager"]

@@ -2,7 +2,7 @@
 
 from langchain_core.exceptions import ContextOverflowError
 
-from deepskills._agent.model_call import is_overflow
+from deepskills._middleware.request import is_overflow
 
 
 class ApiError(Exception):

@@ -25,7 +25,7 @@ from langgraph.types import Command
 from pydantic import Field
 
 from deepskills import SkillsMiddleware, SkillsState
-from deepskills._loading.tokens import count_tokens
+from deepskills._loading.budget import count_tokens
 from deepskills.testing import Reply, Request, ScriptedChatModel, call_tools
 from support import MODES, Mode, disk, run, skill_md, state_files, write_files
 

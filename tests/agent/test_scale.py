@@ -19,7 +19,7 @@ from test_discovery_agents import grows_in_proportion
 
 from deepskills import SkillsMiddleware
 from deepskills._catalog import lookup
-from deepskills._catalog.readings import Readings
+from deepskills._catalog.entries import Readings
 from deepskills._prompt import section
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, load, run, scaled, skill_md, tool_messages, write_files

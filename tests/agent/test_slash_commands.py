@@ -18,7 +18,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 
 from deepskills import SkillsMiddleware, SkillsState
-from deepskills._agent.discovery import MAX_KNOWN_COMMANDS
+from deepskills._middleware.startup import MAX_KNOWN_COMMANDS
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, unload, write_files
 

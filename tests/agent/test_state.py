@@ -17,8 +17,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph import END, START, StateGraph
 
 from deepskills import ResourceMetadata, SkillsMiddleware, SkillsState, SkillsStateUpdate
-from deepskills._agent.state import merge_by_name, merge_loaded, merge_pins
-from deepskills._agent.thread import Thread
+from deepskills._middleware.state import Thread, merge_by_name, merge_loaded, merge_pins
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, run, skill_md, write_files
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from deepskills._backend.cache import BoundedCache
+from deepskills._io.cache import BoundedCache
 
 
 def test_the_least_recently_used_goes_first() -> None:

@@ -24,8 +24,9 @@ from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
 from waiting import at_once, within_some_limit
 
-from deepskills._backend.batches import read_files
-from deepskills._backend.calls import (
+from deepskills._io.backends import can_execute, is_backend
+from deepskills._io.drivers import NO_SHELL, adrive, drive
+from deepskills._io.plan import (
     Ask,
     Call,
     Consulted,
@@ -47,9 +48,7 @@ from deepskills._backend.calls import (
     WriteFiles,
     Written,
 )
-from deepskills._backend.drivers import adrive, drive
-from deepskills._backend.making import NO_SHELL
-from deepskills._backend.routes import can_execute, is_backend
+from deepskills._io.walk import read_files
 from support import MODES, Mode, disk, write_files
 
 both_modes = pytest.mark.parametrize("mode", MODES)

@@ -18,8 +18,8 @@ from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
 from waiting import at_once, within_some_limit
 
-from deepskills._backend.batches import MAX_FAILED_BATCHES, MAX_WAITS, read_files
-from deepskills._backend.calls import (
+from deepskills._io.drivers import MAX_CALLS_AT_ONCE, adrive, drive
+from deepskills._io.plan import (
     Call,
     Consult,
     Consulted,
@@ -32,9 +32,9 @@ from deepskills._backend.calls import (
     Plan,
     ReadFiles,
     Reply,
+    is_missing_error,
 )
-from deepskills._backend.drivers import MAX_CALLS_AT_ONCE, adrive, drive
-from deepskills._backend.missing import is_missing_error
+from deepskills._io.walk import MAX_FAILED_BATCHES, MAX_WAITS, read_files
 from support import MODES, Mode, write_files
 
 ResultT = TypeVar("ResultT")

@@ -8,9 +8,9 @@ import pytest
 from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import LsResult
 
-from deepskills._backend.calls import Call, Entry, Failed, ListDirectory, Listing, Plan, Reply
-from deepskills._backend.drivers import adrive, drive
-from deepskills._backend.walk import Visit, Visitor, Walked, walk
+from deepskills._io.drivers import adrive, drive
+from deepskills._io.plan import Call, Entry, Failed, ListDirectory, Listing, Plan, Reply
+from deepskills._io.walk import Visit, Visitor, Walked, walk
 from support import MODES, Mode, write_files
 
 both_modes = pytest.mark.parametrize("mode", MODES)

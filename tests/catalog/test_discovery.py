@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from deepskills import OptionalSource, SkillProblem
-from deepskills._backend.calls import (
+from deepskills._catalog.catalog import Catalog, Catalogs
+from deepskills._catalog.discovery import Discovery, discover, source_errors
+from deepskills._catalog.entries import Readings, SkillEntry, digest_of
+from deepskills._catalog.sources import parse_sources
+from deepskills._catalog.trust import Library, Look, remembered_files
+from deepskills._io.plan import (
     Call,
     Consulted,
     Entry,
@@ -26,12 +31,6 @@ from deepskills._backend.calls import (
     Summarized,
     Work,
 )
-from deepskills._catalog.access import Library, Look, remembered_files
-from deepskills._catalog.catalog import Catalog, Catalogs
-from deepskills._catalog.discovery import Discovery, discover, source_errors
-from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.readings import Readings, digest_of
-from deepskills._catalog.sources import parse_sources
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SkillSource
 from support import skill_md
 

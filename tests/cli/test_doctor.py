@@ -12,9 +12,9 @@ from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 
 from deepskills import SkillsMiddleware
-from deepskills._cli import doctor
 from deepskills._cli.app import app
-from deepskills._loading.tokens import count_text_tokens
+from deepskills._cli.commands import doctor
+from deepskills._loading.budget import count_text_tokens
 from deepskills.testing import ScriptedChatModel
 from support import skill_md, write_files
 

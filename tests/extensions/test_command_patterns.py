@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deepskills.extensions._command_patterns import CommandPattern, is_plain
+from deepskills.extensions.tool_policy import CommandPattern, is_plain
 
 # Pattern, command, and whether it is covered.
 COMMANDS: list[tuple[str, str, bool]] = [

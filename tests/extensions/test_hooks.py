@@ -20,8 +20,7 @@ from waiting import at_once
 
 from deepskills import Refuse, SkillsMiddleware
 from deepskills.extensions import SkillHooks
-from deepskills.extensions._hook_plan import CHUNK_CHARACTERS, command_lines
-from deepskills.extensions._hook_reading import Hook, read_hooks
+from deepskills.extensions.hooks import CHUNK_CHARACTERS, Hook, command_lines, read_hooks
 from deepskills.testing import Request, call_tools
 from support import MODES, Conversation, Mode, load, unload, write_files
 

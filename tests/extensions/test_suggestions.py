@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from deepskills import SkillsMiddleware
-from deepskills._prompt.suggestions import NOTE_HEADING
+from deepskills._prompt.messages import NOTE_HEADING
 from deepskills.extensions import SkillSuggestions
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, load, run, skill_md, unload, write_files

@@ -37,11 +37,11 @@ from deepskills import (
     SkillsError,
     SkillsManager,
 )
-from deepskills._backend.calls import Plan, ResultT
-from deepskills._backend.drivers import adrive, drive
 from deepskills._files.assets import MAX_ASSETS, list_assets, read_asset, read_asset_bytes, script_path
-from deepskills._files.inventory import RESOURCE_DIRECTORIES
 from deepskills._files.paths import check_relative
+from deepskills._io.drivers import adrive, drive
+from deepskills._io.plan import Plan, ResultT
+from deepskills._types import RESOURCE_TYPE_MAP
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, disk, run, skill_md, state_files, write_files
 from support_tables import HONEST, HOSTILE, OUTSIDE, ask, spelled
@@ -72,7 +72,7 @@ def is_honest_place(skill: Path, path: str, reading: str) -> bool:
     """Whether a reading of a hostile path is a path that a file of the skill may have."""
     if reading == path == os.path.normpath(path):
         return False
-    return any(Path(os.path.normpath(skill / reading)).is_relative_to(skill / name) for name in RESOURCE_DIRECTORIES)
+    return any(Path(os.path.normpath(skill / reading)).is_relative_to(skill / name) for name in RESOURCE_TYPE_MAP)
 
 
 def plant(area: Path, skill: Path, path: str) -> None:
@@ -277,7 +277,7 @@ def state_trap() -> dict[str, str]:
         for reading in readings(path):
             if not is_honest_place(skill, path, reading):
                 files[os.path.normpath(skill / reading)] = SECRET
-    files |= {f"{skill}/{path}": SECRET for path in OUTSIDE.values() if path not in RESOURCE_DIRECTORIES}
+    files |= {f"{skill}/{path}": SECRET for path in OUTSIDE.values() if path not in RESOURCE_TYPE_MAP}
     files |= {f"{skill}/{path}": honest_text(path) for path in HONEST.values()}
     return files | {f"{skill}/SKILL.md": skill_md("demo")}
 

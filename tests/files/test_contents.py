@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from deepskills import ResourceMetadata, SkillMetadata
-from deepskills._backend.calls import (
+from deepskills._catalog.entries import SkillEntry
+from deepskills._files.inventory import read_contents, summarize, take_inventories
+from deepskills._io.plan import (
     Call,
     Entry,
     Failed,
@@ -17,9 +19,6 @@ from deepskills._backend.calls import (
     Reply,
     ShellPaths,
 )
-from deepskills._catalog.entries import SkillEntry
-from deepskills._files.contents import read_contents
-from deepskills._files.inventory import summarize, take_inventories
 from deepskills._types import ResourceType
 from support import skill_md
 

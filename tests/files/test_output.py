@@ -1,7 +1,6 @@
 """What a model reads of a script's output: text within a limit, both ends kept, nothing of a secret at the cuts."""
 
-from deepskills._files.output import shown_output, told_exit_code
-from deepskills._files.secrets import MASK, Secrets
+from deepskills.extensions.scripts.output import MASK, Secrets, shown_output, told_exit_code
 
 NONE = Secrets()
 

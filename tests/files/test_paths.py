@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepskills import SkillFileNotFoundError, SkillPathError, SkillsError
-from deepskills._files.inventory import RESOURCE_DIRECTORIES
 from deepskills._files.paths import (
     MAX_PATH_LENGTH,
     STANDARD_DIRECTORIES,
@@ -20,6 +19,7 @@ from deepskills._files.paths import (
     normalised,
     script_to_relative,
 )
+from deepskills._types import RESOURCE_TYPE_MAP
 from support_tables import HONEST, HOSTILE, NORMALISED, OUTSIDE, spelled
 
 __all__ = ["HONEST", "HOSTILE", "OUTSIDE", "spelled"]  # until other tests import the tables themselves
@@ -194,7 +194,7 @@ FRAGMENTS = (
 
 
 @repeatable
-@given(st.sampled_from(list(RESOURCE_DIRECTORIES)), st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join))
+@given(st.sampled_from(list(RESOURCE_TYPE_MAP)), st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join))
 def test_what_passes_stays_inside(directory: str, rest: str) -> None:
     """However a path that passed is decoded or normalized later, it names a file in the same directory."""
     try:

@@ -21,8 +21,8 @@ from deepagents.backends.protocol import ExecuteResponse
 from waiting import at_once, found_processes, is_gone, new_mark, wait_until
 
 from deepskills import SkillEntry, SkillsError
-from deepskills._files.commands import MAX_ARGUMENT_BYTES, stop_command
-from deepskills._files.running import (
+from deepskills.extensions.scripts.command import MAX_ARGUMENT_BYTES, stop_command
+from deepskills.extensions.scripts.run import (
     AskForShell,
     CallFunction,
     Execute,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deepskills._files.secrets import MASK, MAX_FORM_LENGTH, Secrets
+from deepskills.extensions.scripts.output import MASK, MAX_FORM_LENGTH, Secrets
 
 VALUE = "s3cr3t/Tök'en \"+=& 42"
 KEY = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEF\n" * 12 + "-----END PRIVATE KEY-----\n"

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from deepskills._format.frontmatter import MAX_DEPTH, FrontmatterError, Notes, Tree, as_text, read_yaml
+from deepskills._skillmd.repair import MAX_DEPTH, FrontmatterError, Notes, Tree, as_text, read_yaml
 
 
 def noted(notes: Notes) -> dict[str, object]:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from deepskills import SkillFormatError, SkillReading, parse_skill_md, read_skill, validate_skill
-from deepskills._format.problems import PROBLEMS
+from deepskills._skillmd.problems import PROBLEMS
 from support import scaled
 
 repeatable = settings(

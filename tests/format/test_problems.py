@@ -5,7 +5,7 @@ import string
 
 import pytest
 
-from deepskills._format.problems import MAX_LISTED, MAX_QUOTED_LENGTH, PROBLEMS, listed, problem, quoted
+from deepskills._skillmd.problems import MAX_LISTED, MAX_QUOTED_LENGTH, PROBLEMS, listed, problem, quoted
 
 
 def test_every_code_is_kebab_case_with_a_whole_message() -> None:

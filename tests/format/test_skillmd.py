@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from deepskills import SkillFormatError, SkillMetadata, SkillProblem, parse_skill_md, read_skill, validate_skill
-from deepskills._format.problems import PROBLEMS
-from deepskills._format.reading import FALLBACK_NAME, split_tools
+from deepskills._skillmd.problems import PROBLEMS
+from deepskills._skillmd.read import FALLBACK_NAME, split_tools
 
 COVERED_ELSEWHERE: frozenset[str] = frozenset(
     {

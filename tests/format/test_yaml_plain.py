@@ -7,12 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepskills import read_skill, validate_skill
-from deepskills._format import reading
-from deepskills._format.fences import split_plain
-from deepskills._format.frontmatter import FrontmatterError, read_full_yaml, read_yaml
-from deepskills._format.text import clean
-from deepskills._format.yaml_plain import read_plain
-from deepskills._format.yaml_tree import Notes
+from deepskills._skillmd import read as reading
+from deepskills._skillmd.read import split_plain
+from deepskills._skillmd.repair import FrontmatterError, read_full_yaml, read_yaml
+from deepskills._skillmd.text import clean
+from deepskills._skillmd.yaml import Notes, read_plain
 from support import scaled
 
 repeatable = settings(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deepskills._loading.budgets import Standing
+from deepskills._loading.budget import Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._types import LoadRecord
 from support import scaled

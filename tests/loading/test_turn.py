@@ -5,19 +5,17 @@ from typing import Any
 from deepskills import SkillMetadata
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.entries import SkillEntry
-from deepskills._loading.budgets import Assumed, Budgets, Standing
-from deepskills._loading.outcomes import (
+from deepskills._loading.budget import Assumed, Budgets, Standing
+from deepskills._loading.turn import (
     AlreadyLoaded,
     Loaded,
     NotLoaded,
     Outcome,
     OverBudget,
     Prepared,
+    SkillCall,
     Unloaded,
     Unreadable,
-)
-from deepskills._loading.turn import (
-    SkillCall,
     after_calls,
     decide_in_turn,
     decide_load,

@@ -12,13 +12,13 @@ PACKAGE = Path(deepskills.__file__).parent
 ORDER = (
     "_types",
     "_errors",
-    "_format",
-    "_backend",
+    "_skillmd",
+    "_io",
     "_catalog",
     "_files",
     "_loading",
     "_prompt",
-    "_agent",
+    "_middleware",
     "inline",
     "manager",
     "testing",
@@ -30,15 +30,12 @@ ORDER = (
 )
 """Every folder and module of the package, each allowed to import those before it and itself."""
 
-KNOWS_FRAMEWORKS = frozenset({"_backend", "_agent", "extensions", "inline", "manager", "testing", "_cli", "store"})
+KNOWS_FRAMEWORKS = frozenset({"_io", "_middleware", "extensions", "inline", "manager", "testing", "_cli", "store"})
 
 AGENT_IS_PRIVATE_TO = frozenset({"extensions", "_cli", "store"})
 """Folders that use the agent side through the public package only."""
 
 FRAMEWORKS = frozenset({"langchain", "langchain_core", "langgraph", "deepagents"})
-
-MAX_LINES = 350
-"""Longest module; a longer one has two jobs."""
 
 BACKEND_METHODS = frozenset({"ls", "als", "download_files", "adownload_files", "execute", "aexecute"})
 
@@ -126,14 +123,14 @@ def test_what_is_built_on_the_public_api_does_not_reach_into_the_agent() -> None
     reaching = [
         module
         for module, tree in TREES.items()
-        if room(module) in AGENT_IS_PRIVATE_TO and "_agent" in rooms_imported(tree)
+        if room(module) in AGENT_IS_PRIVATE_TO and "_middleware" in rooms_imported(tree)
     ]
     assert reaching == []
 
 
 def test_only_the_backend_folder_calls_a_backend() -> None:
     """Backend methods are called by the drivers alone; everything else asks for a request to be performed."""
-    library = {m: t for m, t in TREES.items() if room(m) not in {"store", "_cli", "_backend", "extensions"}}
+    library = {m: t for m, t in TREES.items() if room(m) not in {"store", "_cli", "_io", "extensions"}}
     assert [module for module, tree in library.items() if BACKEND_METHODS & called_names(tree)] == []
 
 
@@ -153,12 +150,6 @@ def test_no_private_name_of_a_framework_is_used() -> None:
         and any(part.startswith("_") for part in [*module.split("."), taken or ""])
     ]
     assert private == []
-
-
-def test_modules_are_short() -> None:
-    """A module has one job, and fits in one reading."""
-    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
-    assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from deepskills import validate_skill
-from deepskills._format.problems import PROBLEMS
+from deepskills._skillmd.problems import PROBLEMS
 from deepskills.testing import ScriptedChatModel
 
 ROOT = Path(__file__).parents[2]

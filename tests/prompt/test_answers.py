@@ -4,8 +4,8 @@ from typing import Any
 
 from deepskills import SkillMetadata
 from deepskills._catalog.entries import SkillEntry
-from deepskills._loading.budgets import Assumed, Budgets, Standing
-from deepskills._loading.outcomes import (
+from deepskills._loading.budget import Assumed, Budgets, Standing
+from deepskills._loading.turn import (
     AlreadyLoaded,
     Answered,
     Broken,
@@ -21,7 +21,7 @@ from deepskills._loading.outcomes import (
     Unreadable,
     UserOnly,
 )
-from deepskills._prompt.answers import reply_to
+from deepskills._prompt.messages import reply_to
 from deepskills._types import LoadRecord, SkillProblem
 
 

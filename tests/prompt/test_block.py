@@ -3,7 +3,7 @@
 from deepskills import SkillMetadata
 from deepskills._catalog.entries import SkillEntry
 from deepskills._files.inventory import Inventory
-from deepskills._prompt.block import skill_block
+from deepskills._prompt.messages import skill_block
 
 ALPHA = SkillEntry(
     SkillMetadata(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from deepskills import ResourceMetadata, SkillMetadata, SkillsMiddleware
 from deepskills._catalog.entries import SkillEntry
-from deepskills._prompt.catalog_list import CatalogList
+from deepskills._prompt.section import CatalogList
 from deepskills.testing import call_tools
 from support import MODES, Conversation, Mode, disk, load, loaded_in, scaled, skill_md, unload, write_files
 

@@ -16,8 +16,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from world_support import check_whole, told, versions_in
 
 from deepskills import SkillsMiddleware
-from deepskills._agent.memory import Memory
-from deepskills._catalog.readings import Readings
+from deepskills._catalog.entries import Readings
+from deepskills._middleware.config import Memory
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, scaled, skill_md, unload, write_files
 
@@ -101,7 +101,7 @@ def test_memory_and_time_per_turn_stay_flat(tmp_path: Path) -> None:
 
 def test_remembered_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a middleware remembers of texts stays within its size, however many are loaded, the newest being kept."""
-    monkeypatch.setattr("deepskills._agent.memory.MAX_TEXT_CHARACTERS", 10_000)
+    monkeypatch.setattr("deepskills._middleware.config.MAX_TEXT_CHARACTERS", 10_000)
     memory = Memory()
     texts = [f"{number:04}" * 250 for number in range(1_000)]
     keys = [memory.keep_text(text) for text in texts]
@@ -113,7 +113,7 @@ def test_remembered_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_remembered_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a middleware remembers of parsed files stops growing at its size, however often files change."""
-    monkeypatch.setattr("deepskills._catalog.readings.MAX_REMEMBERED_CHARACTERS", 50 * 620)
+    monkeypatch.setattr("deepskills._catalog.entries.MAX_REMEMBERED_CHARACTERS", 50 * 620)
     readings = Readings()
     contents = [skill_md("alpha", description=f"Edit {number}.").encode() for number in range(400)]
     held = []

@@ -2,24 +2,27 @@
 
 State may be written by callers, so an entry that comes from state is taken only as far as this process has read the
 same file with the same digest. What it has not read is stripped of everything that grants power.
+
+A catalog as it was last seen: how long ago, and which new files would change whose name is whose. Pure.
 """
 
 import hashlib
 import json
 import threading
+import time
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from deepskills._backend.cache import BoundedCache
-from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.readings import Readings
-from deepskills._catalog.sources import Source
-from deepskills._format.names import shown_name
-from deepskills._format.text import one_line
-from deepskills._types import CatalogRecord, SkillMetadata
+from deepskills._catalog.entries import Readings, SkillEntry
+from deepskills._catalog.sources import Source, parent
+from deepskills._io.cache import BoundedCache
+from deepskills._skillmd.names import shown_name
+from deepskills._skillmd.text import is_text, one_line
+from deepskills._types import SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
 
 MAX_REMEMBERED_CHARACTERS = 128_000_000
 """How much text of catalogs a middleware remembers."""
@@ -284,3 +287,38 @@ def _is_skill(item: object) -> bool:
 
 def _are_text(values: Iterable[object]) -> bool:
     return all(isinstance(value, str) for value in values)
+
+
+# A catalog as it was last seen: how long ago, and which new files would change whose name is whose. Pure.
+
+
+_LOSERS = frozenset({"skill-shadowed", "skill-duplicate"})
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What a look at all sources found, and when."""
+
+    catalog: Catalog
+    problems: Sequence[SkillProblem]
+    seen: float = field(default_factory=time.monotonic)
+
+    def is_younger_than(self, seconds: float) -> bool:
+        """Whether the look was that recent."""
+        return time.monotonic() - self.seen < seconds
+
+    @cached_property
+    def _losers(self) -> frozenset[str]:
+        return frozenset(found["path"] for found in self.problems if found["code"] in _LOSERS)
+
+    def rivals(self, entry: SkillEntry) -> list[str]:
+        """Return where a skill of the same name would usually lie if it had come since, in each source."""
+        folder = parent(entry.path).rpartition("/")[2]
+        folders = sorted({name for name in (folder, entry.name) if _may_be_folder(name)})
+        sources = [source.path.rstrip("/") for source in self.catalog.sources]
+        paths = dict.fromkeys(f"{source}/{name}/{SKILL_FILE}" for source in sources for name in folders)
+        return [path for path in paths if path != entry.path and path not in self._losers]
+
+
+def _may_be_folder(name: str) -> bool:
+    return bool(name) and is_text(name) and not name.startswith(".") and not set(name) & set("/\\\x00")

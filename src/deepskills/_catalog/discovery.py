@@ -3,17 +3,24 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deepskills._backend.batches import read_files
-from deepskills._backend.calls import Entry, Failed, File, Listing, Plan, Reply, Summarize, Summarized
-from deepskills._backend.missing import is_missing_error
-from deepskills._backend.walk import Visit, Visitor, walk
-from deepskills._backend.work import apart
 from deepskills._catalog.catalog import Catalog, Catalogs
-from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.readings import Reading, Readings
+from deepskills._catalog.entries import Reading, Readings, SkillEntry
 from deepskills._catalog.sources import PASSED_OVER, Source, distinct, lies_under
-from deepskills._format.problems import problem, quoted
-from deepskills._format.text import as_readable, is_text
+from deepskills._io.plan import (
+    Entry,
+    Failed,
+    File,
+    Listing,
+    Plan,
+    Reply,
+    Summarize,
+    Summarized,
+    apart,
+    is_missing_error,
+)
+from deepskills._io.walk import Visit, Visitor, read_files, walk
+from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.text import as_readable, is_text
 from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, SkillProblem, SkillSummary
 
 MAX_INCOMPLETE = 100

@@ -12,8 +12,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from deepskills._backend.steps import aperform, perform
-from deepskills._backend.threads import in_thread
+from deepskills._io.drivers import aperform, in_thread, perform
 
 
 @dataclass(frozen=True)

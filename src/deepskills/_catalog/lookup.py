@@ -4,15 +4,14 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deepskills._backend.cache import BoundedCache
 from deepskills._catalog.catalog import Catalog, folded
 from deepskills._catalog.discovery import SOURCE_ERRORS
-from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.readings import TAG_KEYS
+from deepskills._catalog.entries import TAG_KEYS, SkillEntry
 from deepskills._catalog.search import Document, SearchIndex
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
-from deepskills._format.frontmatter import as_text
-from deepskills._format.problems import PROBLEMS, listed, quoted
+from deepskills._io.cache import BoundedCache
+from deepskills._skillmd.problems import PROBLEMS, listed, quoted
+from deepskills._skillmd.repair import as_text
 from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE, SkillProblem
 
 CLOSEST_NAMES = 3

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from deepskills._cli.sources import DEFAULT_SOURCES, NEW_SKILLS, UsageError, absolute
+from deepskills._cli.files import DEFAULT_SOURCES, NEW_SKILLS, UsageError, absolute
 from deepskills._errors import SkillNotFoundError, SkillsError
 
 if TYPE_CHECKING:
-    from deepskills._cli.catalog import LocalCatalog
+    from deepskills._cli.commands.catalog import LocalCatalog
     from deepskills._cli.output import Output
 
 __all__ = ["app", "main"]
@@ -120,7 +120,7 @@ sources = click.option(
 
 def _complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the skills whose names a shell may offer; on any failure none."""
-    from deepskills._cli.catalog import read_catalog  # noqa: PLC0415 - only names need it
+    from deepskills._cli.commands.catalog import read_catalog  # noqa: PLC0415 - only names need it
     from deepskills._cli.output import prose  # noqa: PLC0415 - only names need it
 
     try:
@@ -136,7 +136,7 @@ def _complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str)
 @as_json
 def list_skills(source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
     """List all skills, with costs and problems."""
-    from deepskills._cli import screens  # noqa: PLC0415 - imported by the commands that need it
+    from deepskills._cli.commands import catalog as screens  # noqa: PLC0415 - imported by the commands that need it
 
     output = _output()
     local = _read(source, output)
@@ -158,7 +158,7 @@ def search(query: str, source: Sequence[str], limit: int, as_json: bool) -> None
 
     QUERY says in a few words what the skill should be for.
     """
-    from deepskills._cli import screens  # noqa: PLC0415 - imported by the commands that need it
+    from deepskills._cli.commands import catalog as screens  # noqa: PLC0415 - imported by the commands that need it
 
     output = _output()
     local = _read(source, output)
@@ -178,7 +178,7 @@ def search(query: str, source: Sequence[str], limit: int, as_json: bool) -> None
 @as_json
 def info(name: str, source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
     """Show all that is known of the skill NAME."""
-    from deepskills._cli import screens  # noqa: PLC0415 - imported by the commands that need it
+    from deepskills._cli.commands import catalog as screens  # noqa: PLC0415 - imported by the commands that need it
 
     output = _output()
     local = _read(source, output)
@@ -202,9 +202,8 @@ def doctor(source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - clic
 
     Skills are seen as an agent with default settings sees them. Exits with 1 if something is broken.
     """
-    from deepskills._cli.catalog import read_catalog  # noqa: PLC0415 - imported by the commands that need it
-    from deepskills._cli.doctor import examine  # noqa: PLC0415 - this command alone needs it
-    from deepskills._cli.doctor_screen import show_examination  # noqa: PLC0415 - this command alone needs it
+    from deepskills._cli.commands.catalog import read_catalog  # noqa: PLC0415 - imported by the commands that need it
+    from deepskills._cli.commands.doctor import examine, show_examination  # noqa: PLC0415 - this command alone needs it
 
     output = _output()
     local = read_catalog(source)
@@ -228,8 +227,8 @@ def validate(paths: Sequence[str], source: Sequence[str], as_json: bool) -> None
 
     PATH is a SKILL.md, a skill's directory or a tree of skills; without any, the usual sources are checked.
     """
+    from deepskills._cli.commands.validate import validate_paths, validate_usual_sources  # noqa: PLC0415 - needed here alone
     from deepskills._cli.output import counted  # noqa: PLC0415 - imported by the commands that need it
-    from deepskills._cli.validate import validate_paths, validate_usual_sources  # noqa: PLC0415 - needed here alone
 
     output = _output()
     if wanted := [*paths, *source]:
@@ -265,7 +264,7 @@ def create(name: str, description: str | None, source: Sequence[str], as_json: b
 
     NAME is made of lower-case letters, digits and single hyphens between them.
     """
-    from deepskills._cli.create import free_place, write_skill  # noqa: PLC0415 - this command alone needs it
+    from deepskills._cli.commands.create import free_place, write_skill  # noqa: PLC0415 - this command alone needs it
     from deepskills._cli.output import visible  # noqa: PLC0415 - imported by the commands that need it
 
     output = _output()
@@ -273,7 +272,7 @@ def create(name: str, description: str | None, source: Sequence[str], as_json: b
     place = free_place(absolute(given), name)
     file = write_skill(place, _ask_for_description() if description is None else description)
     if as_json:
-        from deepskills._cli.catalog import read_one  # noqa: PLC0415 - JSON alone needs it
+        from deepskills._cli.commands.catalog import read_one  # noqa: PLC0415 - JSON alone needs it
 
         output.json(read_one(place.as_posix(), given).row)
     else:
@@ -295,7 +294,7 @@ def _output() -> "Output":
 
 def _read(source: Sequence[str], output: "Output") -> "LocalCatalog":
     """Read the catalog and remark on sources; the skills' own problems are left to the caller."""
-    from deepskills._cli.catalog import read_catalog  # noqa: PLC0415 - imported by the commands that need it
+    from deepskills._cli.commands.catalog import read_catalog  # noqa: PLC0415 - imported by the commands that need it
 
     local = read_catalog(source)
     output.problem_remarks(local.source_problems)

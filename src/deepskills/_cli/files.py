@@ -1,15 +1,87 @@
-"""The local file system as a backend of the command line, without the framework that agents' backends come from."""
+"""Which directories the command line reads: those named, else the usual places that exist.
+
+The local file system as a backend of the command line, without the framework that agents' backends come from.
+
+Plans: the skill files below a directory, at any depth.
+"""
 
 import errno
 import os
 import stat
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from deepskills._backend.calls import Plan
-from deepskills._backend.drivers import drive
-from deepskills._backend.local import PathsOfThisMachine
-from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE
+from deepskills._catalog.sources import PASSED_OVER, Source
+from deepskills._errors import SkillsError
+from deepskills._io.backends import PathsOfThisMachine
+from deepskills._io.drivers import drive
+from deepskills._io.plan import Entry, Failed, Listing, Plan, Reply
+from deepskills._io.walk import Visit, Visitor, walk
+from deepskills._skillmd.problems import problem, quoted
+from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
+
+DEFAULT_SOURCES = ("~/.agents/skills", ".claude/skills", "skills", ".agents/skills")
+"""Where skills are looked for if no source is named; the later wins, so the project's win over the user's."""
+
+NEW_SKILLS = ".agents/skills"
+"""Where a new skill goes if no source is named."""
+
+
+class UsageError(SkillsError):
+    """The command was given something that is wrong or is not there."""
+
+
+def absolute(path: str) -> str:
+    """Return a path of the local machine in full, `~` and `..` worked out.
+
+    Raises:
+        UsageError: If it is empty, or names the home of a user who does not exist.
+    """
+    if not path.strip():
+        raise UsageError("A path is empty. Name a directory, or `.` for the current one.")
+    try:
+        local = Path(path).expanduser()
+    except RuntimeError:
+        raise UsageError(f"There is no home directory for {path}. Write the path in full.") from None
+    return Path(os.path.abspath(local)).as_posix()  # noqa: PTH100 - pathlib keeps `..`
+
+
+def usual_sources() -> list[Source]:
+    """Return the default sources that exist, each place once: people link one of them to another."""
+    sources = [Source(absolute(path), path) for path in DEFAULT_SOURCES]
+    there = [source for source in sources if _is_there(Path.is_dir, source)]
+    last = {os.path.realpath(source.path): source for source in there}
+    return [source for source in there if last[os.path.realpath(source.path)] is source]
+
+
+def named_sources(given: Sequence[str]) -> list[Source]:
+    """Return the sources that were named, each labelled as it was given.
+
+    Raises:
+        UsageError: If a named source is a file, or none of them exists.
+    """
+    sources = [Source(absolute(path), path) for path in given]
+    for source in sources:
+        if _is_there(Path.exists, source) and not _is_there(Path.is_dir, source):
+            raise UsageError(f"The source {source.label} is a file. Name the directory that holds skill directories.")
+    if not any(_is_there(Path.exists, source) for source in sources):
+        names = ", ".join(source.label for source in sources)
+        raise UsageError(f"There is no such source: {names}. Name a directory that holds skill directories.")
+    return sources
+
+
+def _is_there(check: Callable[[Path], bool], source: Source) -> bool:
+    """Whether a check holds; a path that cannot be looked at counts as there, so that the reading reports it."""
+    try:
+        return check(Path(source.path))
+    except OSError:
+        return True
+
+
+# The local file system as a backend of the command line, without the framework that agents' backends come from.
+
 
 ResultT = TypeVar("ResultT")
 
@@ -112,3 +184,65 @@ def _refusal(mode: int) -> str | None:
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+# Plans: the skill files below a directory, at any depth.
+
+
+@dataclass
+class Tree:
+    """The `SKILL.md` files below a directory, and what kept others from being found."""
+
+    files: list[str] = field(default_factory=list)
+    problems: list[SkillProblem] = field(default_factory=list)
+
+
+def find_skill_files(root: str) -> Plan[Tree]:
+    """Find every `SKILL.md` below `root`, at any depth; a skill's own directory is not searched further."""
+    finder = _Finder()
+    walked = yield from walk([(root, root)], finder, levels=None, max_directories=MAX_DIRECTORIES, resolve_links=True)
+    tree = finder.tree
+    if walked.cut:
+        tree.problems.append(problem(root, "source-cut"))
+    tree.files.sort()
+    if not tree.files and not tree.problems:
+        tree.problems.append(problem(root, "source-empty"))
+    return tree
+
+
+def is_misnamed(name: str) -> bool:
+    """Whether a file's name is `SKILL.md` in another case, which agents do not read."""
+    return name != SKILL_FILE and name.lower() == SKILL_FILE.lower()
+
+
+class _Finder(Visitor[str]):
+    """Collects the `SKILL.md` files of the directories it is shown."""
+
+    def __init__(self) -> None:
+        self.tree = Tree()
+
+    def take(self, visit: Visit[str], reply: Reply) -> list[tuple[str, str]]:
+        """Note the directory's own `SKILL.md`; without one, return the directories to search next."""
+        reason = reply.error if isinstance(reply, Listing) else _unread_reason(reply)
+        if reason:
+            self.tree.problems.append(problem(visit.path, "source-incomplete", reason=reason))
+        entries = reply.entries if isinstance(reply, Listing) else ()
+        return [(visit.key, path) for path in self._below(entries)]
+
+    def _below(self, entries: Sequence[Entry]) -> list[str]:
+        own = next((entry for entry in entries if entry.name == SKILL_FILE), None)
+        if own is not None:
+            # A directory of that name is read like a file, so that its error is reported.
+            self.tree.files.append(own.path)
+            if not own.is_directory:
+                return []
+        else:
+            misnamed = [entry for entry in entries if is_misnamed(entry.name) and not entry.is_directory]
+            self.tree.problems += [
+                problem(entry.path, "skill-file-misnamed", found=quoted(entry.name)) for entry in misnamed
+            ]
+        return [entry.path for entry in entries if entry.is_directory and entry.name not in {*PASSED_OVER, SKILL_FILE}]
+
+
+def _unread_reason(reply: Reply) -> str:
+    return reply.reason if isinstance(reply, Failed) else "no listing"

@@ -5,7 +5,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from deepskills._backend.calls import (
+from deepskills._catalog.sources import PASSED_OVER, lies_under, parent
+from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
+from deepskills._files.paths import (
+    STANDARD_DIRECTORIES,
+    AssetDirectories,
+    check_relative,
+    is_allowed,
+    is_closed,
+    script_to_relative,
+)
+from deepskills._io.plan import (
     Entry,
     Failed,
     File,
@@ -17,20 +27,10 @@ from deepskills._backend.calls import (
     RealPaths,
     Reply,
     ResolveLinks,
+    is_missing_error,
 )
-from deepskills._backend.missing import is_missing_error
-from deepskills._backend.walk import Visit, Visitor, walk
-from deepskills._catalog.sources import PASSED_OVER, lies_under, parent
-from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
-from deepskills._files.paths import (
-    STANDARD_DIRECTORIES,
-    AssetDirectories,
-    check_relative,
-    is_allowed,
-    is_closed,
-    script_to_relative,
-)
-from deepskills._format.problems import listed, quoted
+from deepskills._io.walk import Visit, Visitor, walk
+from deepskills._skillmd.problems import listed, quoted
 from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillMetadata
 
 MAX_ASSETS = 500

@@ -1,15 +1,31 @@
-"""Plans: the resources of skills, typed by the directory they are in."""
+"""Plans: the resources of skills, typed by the directory they are in.
+
+A plan: what a load needs of skills, read in two rounds however many they are.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from deepskills._backend.calls import Entry, Failed, Listing, Plan, Reply
-from deepskills._backend.walk import Visit, Visitor, walk
+from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import PASSED_OVER, parent
-from deepskills._types import MAX_RESOURCES, SKILL_FILE, ResourceMetadata, ResourceType
-
-RESOURCE_DIRECTORIES: dict[str, ResourceType] = {"scripts": "script", "references": "reference", "assets": "asset"}
-"""The directories of the specification, and what their files are for."""
+from deepskills._files.paths import is_closed
+from deepskills._io.plan import (
+    Entry,
+    Failed,
+    File,
+    Files,
+    ListDirectory,
+    Listing,
+    Plan,
+    ReadFiles,
+    RealPaths,
+    Reply,
+    ShellPaths,
+)
+from deepskills._io.walk import Visit, Visitor, walk
+from deepskills._skillmd.problems import problem
+from deepskills._skillmd.read import decode_skill
+from deepskills._types import MAX_RESOURCES, RESOURCE_TYPE_MAP, SKILL_FILE, ResourceMetadata, ResourceType
 
 
 @dataclass
@@ -48,9 +64,9 @@ class _Resources(Visitor[_Key]):
             if not entry.is_directory:
                 if entry.name != SKILL_FILE:
                     self._add((skill, "other"), entry)
-            elif entry.name in RESOURCE_DIRECTORIES:
+            elif entry.name in RESOURCE_TYPE_MAP:
                 self._roots[skill] = parent(entry.path)
-                yield (skill, RESOURCE_DIRECTORIES[entry.name]), entry.path
+                yield (skill, RESOURCE_TYPE_MAP[entry.name]), entry.path
             elif entry.name not in PASSED_OVER:
                 self.inventories[skill].other_directories.append(entry.name)
 
@@ -106,3 +122,57 @@ def summarize(resources: Iterable[ResourceMetadata]) -> str:
 def _count(kind: str, number: int) -> str:
     noun = "other file" if kind == "other" else kind
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# A plan: what a load needs of skills, read in two rounds however many they are.
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A skill's file as it is now, the list of its other files, and where a shell finds it."""
+
+    file: File
+    inventory: Inventory
+    shell_directory: str | None = None
+    """The skill's directory as a local shell knows it, if that is not as file tools do."""
+
+    def text(self) -> tuple[str, str | None]:
+        """Return the file's text, or why there is none."""
+        if self.file.unfit == "too-large":
+            return "", problem(self.file.path, "file-too-large", size=self.file.size)["message"]
+        if self.file.content is None:
+            return "", self.file.error or "the backend gave no content"
+        text, found = decode_skill(self.file.content, path=self.file.path)
+        return (text, None) if found is None else ("", found["message"])
+
+
+def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) -> Inventory:
+    """Return what lies beside a skill in `directory`, but for what lies in directories that are closed."""
+    if not closed:
+        return inventory
+    root = f"{directory.rstrip('/')}/"
+    resources = [item for item in inventory.resources if not is_closed(item["path"].removeprefix(root), closed)]
+    others = [name for name in inventory.other_directories if not is_closed(f"{name}/", closed)]
+    return replace(inventory, resources=resources, other_directories=others)
+
+
+def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, Contents]]:
+    """Read the text and list the files of several skills, by name."""
+    if not entries:
+        return {}
+    directories = [parent(entry.path) for entry in entries]
+    reads = tuple(ReadFiles((entry.path,)) for entry in entries)
+    replies = yield (*reads, *(ListDirectory(path) for path in directories))
+    [shell] = yield (ShellPaths(tuple(directories)),)
+    in_shell = shell.paths if isinstance(shell, RealPaths) else {}
+    inventories = yield from take_inventories([entry.name for entry in entries], replies[len(entries) :], depth)
+    return {
+        entry.name: Contents(_only_file(entry.path, reply), inventory, in_shell.get(directory))
+        for entry, directory, reply, inventory in zip(entries, directories, replies, inventories, strict=False)
+    }
+
+
+def _only_file(path: str, reply: Reply) -> File:
+    if isinstance(reply, Files):
+        return reply.files[0]
+    return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend gave no file")

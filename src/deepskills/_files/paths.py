@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from deepskills._errors import SkillPathError
-from deepskills._files.inventory import RESOURCE_DIRECTORIES
-from deepskills._format.problems import quoted
-from deepskills._types import SKILL_FILE
+from deepskills._skillmd.problems import quoted
+from deepskills._types import RESOURCE_TYPE_MAP, SKILL_FILE
 
 MAX_PATH_LENGTH = 1024
 """Longest path below a skill's directory."""
@@ -19,7 +18,7 @@ MAX_PART_LENGTH = 255
 AssetDirectories: TypeAlias = Literal["all"] | Sequence[str]
 """Where a skill's files may be read: the directories named, or `"all"`: everywhere but `SKILL.md` and hidden files."""
 
-STANDARD_DIRECTORIES: tuple[str, ...] = tuple(RESOURCE_DIRECTORIES)
+STANDARD_DIRECTORIES: tuple[str, ...] = tuple(RESOURCE_TYPE_MAP)
 """The directories of the specification."""
 
 _ENCODED = re.compile(r"%(?:2e|2f|5c|00|25|c0|c1|e0|u|%)", re.IGNORECASE)

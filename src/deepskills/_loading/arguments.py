@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepskills._format.reading import read_skill
+from deepskills._skillmd.read import read_skill
 
 MAX_FILLED_CHARACTERS = 10 * 1024 * 1024
 """Longest text that filling in may give; a small file could otherwise repeat a large value without end."""

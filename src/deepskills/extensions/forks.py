@@ -21,7 +21,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost, SkillsState
-from deepskills._format.text import one_line
+from deepskills._skillmd.text import one_line
 
 logger = logging.getLogger("deepskills")
 

@@ -1,36 +1,333 @@
-"""Frontmatter `hooks` of skills in use: what happens before and after tool calls."""
+"""Frontmatter `hooks` as values, and what is wrong with them. Pure.
 
+Matchers are regular expressions that strangers wrote, and Python's engine can take forever on one: only those are
+taken whose work on a tool's name is bounded.
+
+How hooks are run: what a plan asks for, the two drivers that perform it, and the command lines of a command hook.
+
+Frontmatter `hooks` of skills in use: what happens before and after tool calls.
+"""
+
+import inspect
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast, get_args
+from uuid import uuid4
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
-from deepskills._format.text import clean, one_line
-from deepskills.extensions._edits import as_edited
-from deepskills.extensions._hook_plan import (
-    Ask,
-    Directory,
-    Execute,
-    Handler,
-    Plan,
-    Steps,
-    adrive,
-    as_json,
-    command_lines,
-    drive,
-)
-from deepskills.extensions._hook_reading import Hook, HookEvent, HookProblem, read_hooks
-from deepskills.extensions._sources import tidy_source, tidy_sources
+from deepskills._io.drivers import aperform, perform
+from deepskills._skillmd.text import clean, one_line
+from deepskills.extensions._shared import as_edited, tidy_source, tidy_sources
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES
 
 logger = logging.getLogger("deepskills")
+
+
+HookEvent: TypeAlias = Literal["PreToolUse", "PostToolUse"]
+HookType: TypeAlias = Literal["python", "prompt", "command"]
+
+MAX_HOOKS = 50
+"""Most hooks of one skill."""
+
+MAX_MATCHER_CHARACTERS = 300
+MAX_NAME_CHARACTERS = 256
+"""Longest tool name that is matched; a longer one matches everything."""
+
+MAX_PROMPT_CHARACTERS = 4_000
+MAX_COMMAND_CHARACTERS = 4_000
+"""Longest command; it has to fit on a command line together with the call."""
+
+DEFAULT_TIMEOUT = 60
+MAX_TIMEOUT = 600
+
+MATCHER_INVALID = (
+    'The matcher {matcher!r} cannot be used ({reason}), so its hooks do not run. Write tool names separated by "|", '
+    'with ".*" for what may vary.'
+)
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_VALUE_KEY: dict[HookType, str] = {"python": "handler", "prompt": "prompt", "command": "command"}
+_PIECE = re.compile(
+    r"\\(?P<reference>[1-9])|\\.|\[\^?\]?(?:[^\]\\]|\\.)*+\]|(?P<open>\((?:\?:)?)|(?P<close>\))|(?P<bar>\|)|(?P<repeat>[*+?{])|.",
+    re.DOTALL,
+)
+_MAX_REPEATS = 2
+_MAX_CHOICES = 6
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One hook of a skill."""
+
+    event: HookEvent
+    position: int
+    """Which of the skill's hooks it is."""
+
+    type: HookType
+    value: str
+    """The handler's name, the prompt or the command."""
+
+    matcher: re.Pattern[str] | None = None
+    """What the tool's whole name has to match; `None` for any tool."""
+
+    once: bool = False
+    timeout: int = DEFAULT_TIMEOUT
+
+    def matches(self, names: set[str]) -> bool:
+        """Whether the hook is about a tool, by any of its names."""
+        if self.matcher is None or any(len(name) > MAX_NAME_CHARACTERS for name in names):
+            return True
+        return any(self.matcher.fullmatch(name) for name in names)
+
+
+@dataclass(frozen=True)
+class HookProblem:
+    """Why a hook of a skill does not run."""
+
+    code: str
+    message: str
+
+
+def read_hooks(tree: Any) -> tuple[list[Hook], list[HookProblem]]:  # noqa: ANN401 - whatever an author wrote
+    """Read the hooks of a skill. Never raises; what cannot be used comes back as problems."""
+    hooks: list[Hook] = []
+    problems: list[HookProblem] = []
+    if tree is not None and not isinstance(tree, Mapping):
+        problems.append(HookProblem("hooks-invalid", "`hooks` is not a mapping of events, so no hook runs."))
+    for event, group in _groups(tree):
+        if event not in get_args(HookEvent):
+            message = f"Hooks of the event {event[:50]!r} do not run; use PreToolUse or PostToolUse."
+            problems.append(HookProblem("hook-event-unknown", message))
+            continue
+        try:
+            matcher = _matcher(group.get("matcher"))
+        except ValueError as error:
+            shown = str(group.get("matcher"))[:50]
+            problems.append(HookProblem("hook-matcher-invalid", MATCHER_INVALID.format(matcher=shown, reason=error)))
+            continue
+        for item in _items(group.get("hooks")):
+            hook = _hook(cast("HookEvent", event), len(hooks), item, matcher)
+            if hook is None:
+                message = (
+                    f"A hook of {event} is not of the type python, prompt or command with its text; it does not run."
+                )
+                problems.append(HookProblem("hook-invalid", message))
+            elif len(hooks) < MAX_HOOKS:
+                hooks.append(hook)
+            else:
+                problems.append(HookProblem("hooks-too-many", f"Only the first {MAX_HOOKS} hooks of the skill run."))
+    return hooks, list(dict.fromkeys(problems))
+
+
+def _groups(tree: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(tree, Mapping):
+        for event, groups in tree.items():
+            yield from ((str(event), group) for group in _items(groups))
+
+
+def _items(value: object) -> list[Mapping[str, Any]]:
+    found = value if isinstance(value, list | tuple) else [value]
+    return [item for item in found if isinstance(item, Mapping)]
+
+
+def _hook(event: HookEvent, position: int, item: Mapping[str, Any], matcher: re.Pattern[str] | None) -> Hook | None:
+    kind = item.get("type")
+    if not isinstance(kind, str) or kind not in _VALUE_KEY:
+        return None
+    value = item.get(_VALUE_KEY[kind])
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        return None
+    if kind == "command" and len(value) > MAX_COMMAND_CHARACTERS:
+        return None
+    value = value[:MAX_PROMPT_CHARACTERS] if kind == "prompt" else value
+    once = str(item.get("once", "")).strip().casefold() in _TRUE
+    return Hook(event, position, kind, value, matcher, once=once, timeout=_timeout(item.get("timeout")))
+
+
+def _timeout(value: object) -> int:
+    text = str(value).strip()
+    seconds = int(float(text)) if re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", text) else DEFAULT_TIMEOUT
+    return min(max(seconds, 1), MAX_TIMEOUT)
+
+
+def _matcher(value: object) -> re.Pattern[str] | None:
+    """Return a matcher, bounded in its work.
+
+    Raises:
+        ValueError: If it is not a regular expression, or too complex a one.
+    """
+    text = "" if value is None else value
+    if not isinstance(text, str):
+        raise ValueError("it is not text")  # noqa: TRY004 - one kind of failure
+    if text in {"", "*"}:
+        return None
+    if len(text) > MAX_MATCHER_CHARACTERS or not _is_bounded(text):
+        raise ValueError("it is too complex")
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"it is not a regular expression: {error}") from None
+
+
+def _is_bounded(text: str) -> bool:
+    """Whether matching a name takes little work: few repetitions and choices per alternative, no repeated groups."""
+    depth = repeats = choices = 0
+    closed = False
+    for piece in _PIECE.finditer(text):
+        if piece["reference"] or (piece["repeat"] and (closed or text[piece.start() - 1 : piece.start()] == "(")):
+            return False
+        depth += bool(piece["open"]) - bool(piece["close"])
+        if piece["bar"] and depth == 0:
+            repeats = choices = 0
+        choices += bool(piece["bar"]) and depth > 0
+        repeats += bool(piece["repeat"])
+        if repeats > _MAX_REPEATS or choices > _MAX_CHOICES:
+            return False
+        closed = bool(piece["close"])
+    return True
+
+
+# How hooks are run: what a plan asks for, the two drivers that perform it, and the command lines of a command hook.
+
+
+Handler: TypeAlias = Callable[[ToolCallRequest], Refuse | Awaitable[Refuse | None] | None]
+"""What `type: python` calls, sync or async; before a call it may return a `Refuse`."""
+
+MAX_INPUT_CHARACTERS = 1_000_000
+"""Longest call that a command is given; a longer one cannot be looked at."""
+
+CHUNK_CHARACTERS = 60_000
+"""What goes into one command line; Linux takes no argument over 128 KiB."""
+
+MAX_RESPONSE_CHARACTERS = 100_000
+"""How much of a tool's answer a command is given."""
+
+CANNOT_START = 126
+"""Exit code of a shell for what it cannot run, such as a command in a directory that it does not know."""
+
+ASYNC_HANDLER = "its handler is async; run the agent with ainvoke or astream"
+TOO_LARGE = f"the call is over {MAX_INPUT_CHARACTERS:,} characters"
+
+_LIMITED = "if command -v timeout >/dev/null 2>&1; then timeout {seconds} sh -c {command}; else sh -c {command}; fi"
+
+
+@dataclass(frozen=True)
+class Execute:
+    """Asks the driver to run a shell command."""
+
+    command: str
+    timeout: int
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Asks the driver to call a handler."""
+
+    handler: Handler
+    request: ToolCallRequest
+
+
+@dataclass(frozen=True)
+class Directory:
+    """Asks the driver where a skill lies for a shell."""
+
+    entry: SkillEntry
+
+
+Steps: TypeAlias = Generator[Execute | Ask | Directory, Any, str | None]
+"""The run of one hook; returns why it refuses, if it does."""
+
+Plan: TypeAlias = Generator[Execute | Ask | Directory, Any, Refuse | None]
+"""The run of all hooks of one call; returns the refusal, if there is one."""
+
+
+def drive(plan: Plan, run: SkillRun) -> Refuse | None:
+    """Perform what a plan asks for, on a sync call."""
+
+    def do(asked: Execute | Ask | Directory) -> object:
+        if isinstance(asked, Execute):
+            return run.execute(asked.command, timeout=asked.timeout)
+        if isinstance(asked, Directory):
+            return run.directory(asked.entry)
+        return _finished(asked.handler(asked.request))
+
+    return perform(plan, do)
+
+
+async def adrive(plan: Plan, run: SkillRun) -> Refuse | None:
+    """Perform what a plan asks for, on an async call."""
+
+    async def do(asked: Execute | Ask | Directory) -> object:
+        if isinstance(asked, Execute):
+            return await run.aexecute(asked.command, timeout=asked.timeout)
+        if isinstance(asked, Directory):
+            return await run.adirectory(asked.entry)
+        reply = asked.handler(asked.request)
+        return await reply if inspect.isawaitable(reply) else reply
+
+    return await aperform(plan, do)
+
+
+def as_json(entry: SkillEntry, hook: Hook, request: ToolCallRequest, result: ToolMessage | Command[Any] | None) -> str:
+    """Return what a command reads on standard input: the call, and after it the tool's answer.
+
+    Raises:
+        SkillsError: If that is too large.
+    """
+    call = request.tool_call
+    told: dict[str, Any] = {"hook_event_name": hook.event, "skill_name": entry.name, "tool_name": call["name"]}
+    told |= {"tool_input": call["args"], "tool_use_id": call["id"]}
+    if result is not None:
+        told["tool_response"] = _answer(result)[:MAX_RESPONSE_CHARACTERS]
+    text = json.dumps(told, default=str).replace("'", "\\u0027")  # a quote costs a shell five characters
+    if len(text) > MAX_INPUT_CHARACTERS:
+        raise SkillsError(TOO_LARGE)
+    return text
+
+
+def command_lines(hook: Hook, directory: str, given: str) -> Sequence[str]:
+    """Return the shell commands that run a hook's command in a directory, with JSON on its standard input.
+
+    A shell backend takes a command line and no input: a short text is piped, a long one goes into a file, in pieces.
+    """
+    place = shlex.quote(directory)
+    limited = _LIMITED.format(seconds=hook.timeout, command=shlex.quote(hook.value))
+    prepared = f"cd {place} || exit {CANNOT_START}; export SKILL_DIR={place} CLAUDE_SKILL_DIR={place}"
+    if len(given) <= CHUNK_CHARACTERS:
+        return [f"({prepared}; printf %s {shlex.quote(given)} | {{ {limited}; }})"]
+    file = f"/tmp/deepskills-hook-{uuid4().hex}"  # noqa: S108 - random, and for its owner alone
+    pieces = [given[start : start + CHUNK_CHARACTERS] for start in range(0, len(given), CHUNK_CHARACTERS)]
+    failed = f"{{ rm -f {file}; exit {CANNOT_START}; }}"
+    last = f"(({prepared}; {{ {limited}; }} < {file}); code=$?; rm -f {file}; exit $code)"
+    return [*(f"(umask 077; printf %s {shlex.quote(piece)} >> {file} || {failed})" for piece in pieces), last]
+
+
+def _finished(reply: object) -> object:
+    if inspect.isawaitable(reply):
+        if inspect.iscoroutine(reply):
+            reply.close()
+        raise SkillsError(ASYNC_HANDLER)
+    return reply
+
+
+def _answer(result: ToolMessage | Command[Any]) -> str:
+    if isinstance(result, ToolMessage):
+        return str(result.text)
+    messages: Sequence[AnyMessage] = result.update.get("messages", ()) if isinstance(result.update, Mapping) else ()
+    return "\n".join(str(message.text) for message in messages)
+
+
+# Frontmatter `hooks` of skills in use: what happens before and after tool calls.
+
 
 REFUSED_BY_HOOK = "Tool `{tool}` was not run: a hook of the skill {skill} refused it: {reason}"
 HOOK_FAILED = (

@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langgraph.errors import GraphBubbleUp
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun
-from deepskills._format.text import one_line
+from deepskills._skillmd.text import one_line
 from deepskills.extensions.forks import running_fork
 
 logger = logging.getLogger("deepskills")

@@ -9,11 +9,11 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AnyMessage
 
 from deepskills import SkillEntry, SkillExtension, SkillRun
-from deepskills._backend.cache import BoundedCache
 from deepskills._catalog.lookup import document_of
 from deepskills._catalog.ranking import MAX_INDEXED, SECONDS, Library, Ranker, Ranking
 from deepskills._catalog.search import Document
-from deepskills._prompt.suggestions import replaced_list, suggestion_line, suggestion_note
+from deepskills._io.cache import BoundedCache
+from deepskills._prompt.messages import replaced_list, suggestion_line, suggestion_note
 
 CatalogForm: TypeAlias = Literal["full", "none"]
 """Whether the section lists all skills, or only says how many there are."""

@@ -1,11 +1,23 @@
-"""Which tools a model may call while skills are in use, and which calls a human need not approve."""
+"""Which shell commands a pattern such as `git add:*` covers. Pure.
+
+A pattern is the start of a command, in whole words. It covers a command only if a POSIX shell would run that program
+and nothing else: a command that holds an operator, an expansion that can run code, or anything that a shell, a terminal
+or a code page could take for one is covered by no pattern, whether it is quoted or not.
+
+Items of `allowed-tools` and `disallowed-tools`: which calls each is about. Pure.
+
+Which tools a model may call while skills are in use, and which calls a human need not approve.
+"""
 
 import asyncio
 import logging
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
@@ -16,14 +28,172 @@ from langchain_core.tools import BaseTool
 
 from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
 from deepskills._catalog.catalog import meant_name
-from deepskills._format.reading import split_tools
-from deepskills._format.text import one_line
-from deepskills.extensions._edits import as_edited
-from deepskills.extensions._sources import tidy_source, tidy_sources
-from deepskills.extensions._tool_rules import MAX_RULE_CHARACTERS, Rule, parse_rules
+from deepskills._skillmd.read import split_tools
+from deepskills._skillmd.text import one_line
+from deepskills.extensions._shared import as_edited, tidy_source, tidy_sources
 from deepskills.extensions.forks import is_fork, runs_forks
 
 logger = logging.getLogger("deepskills")
+
+
+_OPERATORS = frozenset(";&|<>`")
+_UNJUDGED = re.compile(
+    r"[;&|<>`\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"  # operators, control characters, what is not text
+    r"|\$[({\[]"  # command substitution, parameter expansion with operators, arithmetic
+)
+_TOKEN = re.compile(
+    r"\\."  # an escaped character
+    r"|'[^']*+'"
+    r'|"(?:[^"\\]|\\.)*+"'
+    r"|[^\\'\"()$#]++"
+    r"|\$(?![\"'])"  # neither $'...' nor $"..."
+    r"|#"
+)
+_MAX_EXPANDED = 256
+"""Longest word with a wildcard that is compared; a longer one could be anything."""
+
+_QUOTES_OF_SOME_SHELL = frozenset("‘’‚‛“”„")
+
+
+@dataclass(frozen=True)
+class CommandPattern:
+    """A pattern as it stands between the parentheses of a rule; one of an unknown shape covers nothing."""
+
+    start: str
+    is_open: bool
+    """Whether more words may follow."""
+
+    is_known: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> "CommandPattern":
+        """Read `git add:*` or `git add *` (a start), or `git status` (that command alone)."""
+        text = text.strip(" ")
+        start = text
+        for ending in (":*", " *"):
+            start = start.removesuffix(ending) if start == text else start
+        if text == "*":
+            start = ""
+        return cls(start.rstrip(" "), is_open=start != text, is_known="*" not in start and bool(text))
+
+    def covers(self, command: object) -> bool:
+        """Whether a command starts as the pattern says, and could not run anything else."""
+        if not self.is_known or not isinstance(command, str) or not is_plain(command):
+            return False
+        command = command.strip(" ")
+        if not self.start:
+            return bool(command)
+        return command == self.start or (self.is_open and command.startswith(f"{self.start} "))
+
+    def could_match(self, command: object) -> bool:
+        """Whether a command could run what the pattern names: its words occur, in their order; in doubt it could."""
+        if not self.is_known or not isinstance(command, str) or not is_plain(command) or not self.start:
+            return True
+        if set("'\"\\$") & set(command):
+            return True
+        words = iter(command.replace("=", " ").split(" "))
+        return all(any(_could_be(word, wanted) for word in words) for wanted in self.start.split(" ") if wanted)
+
+
+def is_plain(command: str) -> bool:
+    """Whether a command is words alone: one program and its arguments, quoted or not."""
+    if _UNJUDGED.search(command) or not (command.isascii() or _is_harmless(command)):
+        return False
+    position = 0
+    while position < len(command):
+        token = _TOKEN.match(command, position)
+        if token is None:  # a quote without its partner, a parenthesis outside of quotes, a backslash at the end
+            return False
+        position = token.end()
+    return True
+
+
+def _is_harmless(command: str) -> bool:
+    """Whether no character is invisible, or stands for an operator, a space or a quote in some shell or code page."""
+    characters = {character for character in command if not character.isascii()}
+    if characters & _QUOTES_OF_SOME_SHELL or any(
+        unicodedata.category(c) in {"Cf", "Zs", "Co", "Cn"} for c in characters
+    ):
+        return False
+    return not any(set(unicodedata.normalize("NFKC", c)) & (_OPERATORS | set("$'\"\\")) for c in characters)
+
+
+def _could_be(word: str, wanted: str) -> bool:
+    """Whether a shell could make a wanted word of this one, by its path or by what it expands to."""
+    expands = set("*?[{") & set(word)
+    if expands & set("[{") or (expands and len(word) > _MAX_EXPANDED):
+        return True
+    is_same = fnmatchcase if expands else str.__eq__
+    return is_same(_base_name(wanted), _base_name(word))
+
+
+def _base_name(word: str) -> str:
+    return word.rstrip("/").rpartition("/")[2]
+
+
+# Items of `allowed-tools` and `disallowed-tools`: which calls each is about. Pure.
+
+
+MAX_RULE_CHARACTERS = 80
+"""How much of a rule or a name is shown."""
+
+_SHELL_ARGUMENTS = frozenset({"command", "timeout"})
+_RULE = re.compile(r"([^()\s]+)\((.*)\)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One item of `allowed-tools` or `disallowed-tools`."""
+
+    text: str
+    tools: frozenset[str]
+    pattern: CommandPattern | None
+    """What has to be true of the command, if anything."""
+
+    shell: str
+
+    def covers(self, tool: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether the rule allows a call; what it says of other tools than the shell cannot be judged."""
+        if tool not in self.tools or self.pattern is None:
+            return tool in self.tools
+        is_judged = tool == self.shell and arguments.keys() <= _SHELL_ARGUMENTS
+        return is_judged and self.pattern.covers(arguments.get("command"))
+
+    def forbids(self, tool: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether the rule, as one that forbids, could be about a call."""
+        if tool not in self.tools or self.pattern is None or tool != self.shell:
+            return tool in self.tools
+        return not arguments.keys() <= _SHELL_ARGUMENTS or self.pattern.could_match(arguments.get("command"))
+
+    def offers(self, tool: str) -> bool:
+        """Whether some call of a tool is allowed."""
+        return tool in self.tools and (self.pattern is None or (tool == self.shell and self.pattern.is_known))
+
+    def withholds(self, tool: str) -> bool:
+        """Whether, as a rule that forbids, it forbids every call of a tool."""
+        return tool in self.tools and (self.pattern is None or tool != self.shell)
+
+    def shown(self) -> str:
+        """The rule in the agent's words."""
+        name = next(iter(self.tools - {self.text}), self.text) if self.pattern is None else self.text
+        return one_line(name)[:MAX_RULE_CHARACTERS]
+
+
+def parse_rules(texts: tuple[str, ...], aliases: Mapping[str, str], shell: str) -> tuple[Rule, ...]:
+    """Return the rules that texts such as `Read` or `Bash(git add:*)` stand for."""
+    rules = []
+    for text in dict.fromkeys(texts):
+        matched = _RULE.fullmatch(text)
+        name = matched[1] if matched else text.partition("(")[0]
+        pattern = CommandPattern.parse(matched[2]) if matched else None
+        if matched is None and name != text:  # parentheses that are not closed
+            pattern = CommandPattern.parse("")
+        rules.append(Rule(text, frozenset({name, aliases.get(name, name)}), pattern, shell))
+    return tuple(rules)
+
+
+# Which tools a model may call while skills are in use, and which calls a human need not approve.
+
 
 ResultT = TypeVar("ResultT")
 

@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 from uuid import UUID
 
 from deepskills._errors import SkillNotFoundError
-from deepskills._format.problems import quoted
+from deepskills._skillmd.problems import quoted
 from deepskills.store._document import Document
 from deepskills.store._errors import (
     SkillAuthenticationError,

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from deepskills._format.problems import quoted
+from deepskills._skillmd.problems import quoted
 from deepskills.store._base import now
 from deepskills.store._checks import (
     Need,

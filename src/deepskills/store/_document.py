@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from deepskills._errors import SkillFormatError
-from deepskills._format.frontmatter import Tree, as_text
-from deepskills._format.problems import quoted
-from deepskills._format.reading import SkillReading, read_skill
-from deepskills._format.writing import generate_skill_md
+from deepskills._skillmd.problems import quoted
+from deepskills._skillmd.read import SkillReading, read_skill
+from deepskills._skillmd.repair import Tree, as_text
+from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import MAX_DESCRIPTION_LENGTH, SKILL_FILE
 from deepskills.store._rules import MAX_TAGS, check_name, check_skill_size, check_text, checked_tags
 

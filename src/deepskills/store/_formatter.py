@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from deepskills._format.text import clean, one_line
+from deepskills._skillmd.text import clean, one_line
 from deepskills._types import SKILL_FILE
 from deepskills.store._models import Skill, SkillFile
 

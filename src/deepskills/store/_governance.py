@@ -3,7 +3,7 @@
 from datetime import timedelta
 from uuid import UUID
 
-from deepskills._format.problems import quoted
+from deepskills._skillmd.problems import quoted
 from deepskills.store._base import now
 from deepskills.store._checks import UserId, check_revision, check_right, known_id, no_skill, signed_in
 from deepskills.store._errors import SkillPermissionError

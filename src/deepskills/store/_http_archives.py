@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 
 from deepskills._errors import SkillFormatError, SkillPathError
-from deepskills._format.problems import quoted
+from deepskills._skillmd.problems import quoted
 from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE
 from deepskills.store._errors import SkillTooLargeError
 from deepskills.store._rules import StoreLimits, storable

@@ -10,7 +10,7 @@ from uuid import UUID
 from deepskills._catalog.search import Document as SearchDocument
 from deepskills._catalog.search import SearchIndex
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError
-from deepskills._format.problems import quoted
+from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
 from deepskills.store._base import now
 from deepskills.store._checks import UserId, as_id, document_of, known_id

@@ -11,9 +11,9 @@ from uuid import UUID
 
 from deepskills._errors import SkillFormatError, SkillPathError
 from deepskills._files.paths import refusal
-from deepskills._format import names as _naming
-from deepskills._format.problems import quoted
-from deepskills._format.text import one_line
+from deepskills._skillmd import names as _naming
+from deepskills._skillmd.problems import quoted
+from deepskills._skillmd.text import one_line
 from deepskills._types import MAX_NAME_LENGTH, MAX_SKILL_FILE_BYTES, SKILL_FILE
 from deepskills.store._errors import SkillQuotaError, SkillTooLargeError
 

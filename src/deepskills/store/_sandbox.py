@@ -14,9 +14,9 @@ from typing import Any
 
 from deepagents.backends import BackendProtocol
 
-from deepskills._backend.local import real_paths
-from deepskills._backend.missing import is_missing_error
 from deepskills._errors import SkillsError
+from deepskills._io.backends import real_paths
+from deepskills._io.plan import is_missing_error
 from deepskills._types import SKILL_FILE
 from deepskills.store._models import Skill
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from deepagents.backends import BackendProtocol
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 
-from deepskills._format.writing import generate_skill_md
+from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import SKILL_FILE, SkillSummary
 from deepskills.store._bridge import private_loop
 from deepskills.store._listings import Head

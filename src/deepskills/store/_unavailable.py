@@ -3,7 +3,7 @@
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from deepskills._format.text import one_line
+from deepskills._skillmd.text import one_line
 from deepskills.store._errors import SkillStoreUnavailableError
 
 TABLES_MISSING = "the tables of the skill store are missing or old: run `migrations.upgrade` on the database first"

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from uuid import UUID, uuid4
 
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
-from deepskills._format.problems import quoted
+from deepskills._skillmd.problems import quoted
 from deepskills.store._base import now
 from deepskills.store._checks import UserId, as_id, document_of, known_id
 from deepskills.store._core import Values

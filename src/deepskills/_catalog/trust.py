@@ -1,0 +1,120 @@
+"""What a run may read: only files that its current sources hold, as a look at them in this process showed.
+
+State may come from a caller, so a path in it is never proof. A file that lies below a source by its path is that
+source's. A listing may lead elsewhere, by links or because the backend spells a relative path out; then only a listing
+of this process counts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from deepskills._catalog.catalog import Catalog, Catalogs, row_count
+from deepskills._catalog.discovery import Discovery, discover
+from deepskills._catalog.entries import Readings, SkillEntry
+from deepskills._catalog.sources import Source, lies_under
+from deepskills._io.cache import BoundedCache
+from deepskills._io.plan import Plan, apart
+from deepskills._skillmd.problems import problem
+from deepskills._types import SKILL_FILE
+
+MAX_REMEMBERED_FILES = 65_536
+"""How many files outside their sources a middleware remembers that listings led to."""
+
+Led = BoundedCache[tuple[str, str], bool]
+"""Files that listings of this process led to outside their sources: source and file."""
+
+SourcesOfRun = Callable[[], Plan[tuple[list[Source], str | None]]]
+"""Gives the sources of a run, or the reason why they cannot be told."""
+
+
+def remembered_files() -> Led:
+    """Return an empty memory of where listings led."""
+    return BoundedCache(MAX_REMEMBERED_FILES, lambda _: 1)
+
+
+@dataclass(frozen=True)
+class Library:
+    """Where the skills of a run come from, and what this process remembers of them."""
+
+    sources: SourcesOfRun
+    max_depth: int
+    readings: Readings
+    catalogs: Catalogs
+    led: Led
+    thread_id: str = ""
+    """The thread of the run; empty if it has none."""
+
+
+class Look:
+    """One plan's look at the sources: they are resolved once, and listed at most once."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._sources: list[Source] | None = None
+        self._failure: str | None = None
+        self.found: Discovery | None = None
+        """What a look showed, if one was needed."""
+
+    def sources(self) -> Plan[tuple[list[Source], str | None]]:
+        """Return the sources of the run, or why they cannot be told."""
+        if self._sources is None:
+            self._sources, self._failure = yield from self._library.sources()
+        return self._sources, self._failure
+
+    def discover(self, known: Catalog | None = None) -> Plan[Discovery]:
+        """Return what the sources hold now; where they cannot be told, what is known already."""
+        if self.found is None:
+            library = self._library
+            sources, failure = yield from self.sources()
+            if failure is None:
+                self.found = yield from discover(
+                    sources,
+                    max_depth=library.max_depth,
+                    readings=library.readings,
+                    catalogs=library.catalogs,
+                    known=known,
+                )
+                for pair in self.found.led:
+                    library.led.put(pair, value=True)
+            else:
+                known = known or Catalog()
+                problems = [problem("sources", "sources-failed", reason=failure)]
+                self.found = Discovery(known, problems, frozenset(source.path for source in known.sources))
+        return self.found
+
+    def catalog(self, record: object) -> Plan[Catalog]:
+        """Return the catalog in state if it can be believed and is of this run's sources, else what there is now."""
+        catalogs, thread_id = self._library.catalogs, self._library.thread_id
+        sources, failure = yield from self.sources()
+
+        def is_usable(catalog: Catalog | None) -> bool:
+            return catalog is not None and (failure is not None or catalog.is_of(sources))
+
+        believed = catalogs.found_for(thread_id, record)
+        if not is_usable(believed):
+            believed = catalogs.recalled(record)
+        if believed is None:
+            believed = yield from apart(lambda: catalogs.believed(record), row_count(record))
+        if believed is not None and is_usable(believed):
+            return believed
+        known = yield from apart(lambda: catalogs.claimed(record), row_count(record))
+        found = yield from self.discover(known)
+        catalogs.put_found(thread_id, record, found.catalog)
+        return found.catalog
+
+    def refusals(self, entries: Sequence[SkillEntry]) -> Plan[dict[str, str]]:
+        """Return which of these skills must not be read, and why; the sources are listed if that may tell more."""
+        sources, failure = yield from self.sources()
+        refused = [entry for entry in entries if not self._holds(entry, sources)]
+        if refused and failure is None:
+            yield from self.discover()
+            refused = [entry for entry in refused if not self._holds(entry, sources)]
+        reason = "its path lies under no current source"
+        if failure is not None:
+            reason = f"the sources could not be resolved ({failure}); try again later"
+        return dict.fromkeys((entry.name for entry in refused), reason)
+
+    def _holds(self, entry: SkillEntry, sources: Sequence[Source]) -> bool:
+        if not entry.path.endswith(f"/{SKILL_FILE}") or not any(source.path == entry.source for source in sources):
+            return False
+        return lies_under(entry.path, entry.source) or self._library.led.get((entry.source, entry.path)) is not None

@@ -1,0 +1,115 @@
+"""Plans: the strict reading of files, skill directories and whole trees."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deepskills._cli.files import Tree, UsageError, absolute, find_skill_files, is_misnamed, perform, usual_sources
+from deepskills._io.plan import Plan
+from deepskills._io.walk import read_files
+from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.read import validate_skill
+from deepskills._types import SKILL_FILE, SkillProblem
+
+
+@dataclass
+class Validation:
+    """What a strict reading found: every problem an error, its path written as the argument was."""
+
+    problems: list[SkillProblem] = field(default_factory=list)
+    skills: int = 0
+    """How many `SKILL.md` were read."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A path as it was given, and in full; whether it is a directory, or why the system does not say."""
+
+    given: str
+    path: str
+    is_directory: bool
+    refusal: str = ""
+
+    @classmethod
+    def of(cls, given: str) -> "_Target":
+        path = absolute(given)
+        local = Path(path)
+        try:
+            local.lstat()
+            is_directory = local.is_dir()
+        except (FileNotFoundError, NotADirectoryError):
+            raise UsageError(
+                f"There is nothing at {given}. Name a {SKILL_FILE}, a skill's directory or a tree of skills."
+            ) from None
+        except OSError as error:
+            return cls(given, path, is_directory=False, refusal=error.strerror or str(error))
+        if not is_directory and local.name.lower() != SKILL_FILE.lower():
+            raise UsageError(f"{given} is not a {SKILL_FILE}. Name one, a skill's directory or a tree of skills.")
+        return cls(given, path, is_directory)
+
+    def shown(self, path: str) -> str:
+        """Return a path at or below this one as the user would write it."""
+        return (Path(self.given) / Path(path).relative_to(self.path)).as_posix()
+
+
+def validate_paths(paths: Sequence[str]) -> Validation:
+    """Read every skill at or below `paths` strictly, each once.
+
+    Raises:
+        UsageError: If a path leads nowhere, or to a file that is no `SKILL.md`.
+    """
+    return perform(_validate([_Target.of(path) for path in paths]))
+
+
+def validate_usual_sources() -> tuple[Validation, list[str]]:
+    """Read every skill of the usual sources strictly; return what was found, and the sources that hold any.
+
+    Raises:
+        UsageError: If there is nothing to read: a check that looks in the wrong place must not pass.
+    """
+    sources = usual_sources()
+    done = perform(_validate([_Target(source.label, source.path, is_directory=True) for source in sources]))
+    empty = {found["path"] for found in done.problems if found["code"] == "source-empty"}
+    used = [source.label for source in sources if source.label not in empty]
+    if not used:
+        raise UsageError("Nothing to validate. Name a SKILL.md, a skill's directory or a tree of skills.")
+    return Validation([found for found in done.problems if found["code"] != "source-empty"], done.skills), used
+
+
+def _validate(targets: Sequence[_Target]) -> Plan[Validation]:
+    done = Validation()
+    seen: set[str] = set()
+    for target in targets:
+        tree = yield from _tree(target)
+        # Links lead to one file by many paths.
+        places = {path: os.path.realpath(path) for path in tree.files}
+        wanted = [path for path, place in places.items() if place not in seen]
+        seen.update(places.values())
+        files = yield from read_files(wanted)
+        problems = list(tree.problems)
+        for path in wanted:
+            file = files[path]
+            if file.content is None:
+                problems.append(problem(path, "skill-unreadable", reason=file.error))
+            else:
+                problems += validate_skill(file.content, path=path)
+        done.skills += len(wanted)
+        done.problems += [_strict(found, target.shown(found["path"])) for found in problems]
+    return done
+
+
+def _tree(target: _Target) -> Plan[Tree]:
+    if target.is_directory:
+        return (yield from find_skill_files(target.path))
+    if target.refusal:
+        code = "skill-unreadable" if Path(target.path).name == SKILL_FILE else "source-incomplete"
+        return Tree(problems=[problem(target.path, code, reason=target.refusal)])
+    name = Path(target.path).name
+    if is_misnamed(name):
+        return Tree(problems=[problem(target.path, "skill-file-misnamed", found=quoted(name))])
+    return Tree([target.path])
+
+
+def _strict(found: SkillProblem, path: str) -> SkillProblem:
+    return SkillProblem(path=path, code=found["code"], severity="error", message=found["message"])

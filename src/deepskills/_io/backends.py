@@ -1,0 +1,294 @@
+"""What the drivers must recognize of the frameworks, without importing them.
+
+A class of a module that nobody has imported has no instances, so that a look at what is imported is enough. The
+command line, which needs no framework, then starts without the second that importing them takes.
+
+Which backend serves a path behind those that only route, and what a backend can do. Calls nothing.
+
+Looks at the disk of a local backend, without opening a file. The one place that does so beside a backend.
+
+What backends answer, whatever it is, as replies: each file its own content, each listing sorted. Pure.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from deepskills._io.plan import Entry, Failed, File, Files, Listing, Nature, ReadFiles, Reply, WriteFiles, Written
+
+
+def is_instance_of(value: object, module: str, name: str) -> bool:
+    """Whether `value` is an instance of a class of a framework's module, imported or not."""
+    known = getattr(sys.modules.get(module), name, None)
+    return known is not None and isinstance(value, known)
+
+
+def accepts_timeout(shell: object) -> bool:
+    """Whether a backend's `execute` takes a timeout; older ones do not."""
+    protocol = sys.modules.get("deepagents.backends.protocol")
+    return protocol is not None and bool(protocol.execute_accepts_timeout(type(shell)))
+
+
+def passes_through(error: BaseException) -> bool:
+    """Whether an exception is LangGraph's own, such as an interrupt: nobody but LangGraph may catch it."""
+    return is_instance_of(error, "langgraph.errors", "GraphBubbleUp")
+
+
+# Which backend serves a path behind those that only route, and what a backend can do. Calls nothing.
+
+
+if TYPE_CHECKING:
+    from deepagents.backends import CompositeBackend
+    from deepagents.backends.protocol import SandboxBackendProtocol
+
+_BACKENDS = "deepagents.backends"
+_PROTOCOL = "deepagents.backends.protocol"
+
+_BORROWED = "deepagents."
+"""Modules whose async methods only wait for a thread that runs the sync one."""
+
+
+def is_backend(value: object) -> bool:
+    """Whether `value` can be asked for files, sync or async; a class or a function cannot."""
+    if is_instance_of(value, _PROTOCOL, "BackendProtocol"):
+        return True
+    if isinstance(value, type):
+        return False
+    return any(all(hasattr(value, name) for name in names) for names in (_SYNC, _ASYNC))
+
+
+_SYNC = ("ls", "download_files")
+_ASYNC = ("als", "adownload_files")
+
+
+def is_composite(backend: object) -> "TypeGuard[CompositeBackend]":
+    """Whether a backend only routes to others."""
+    return is_instance_of(backend, _BACKENDS, "CompositeBackend")
+
+
+def routed(backend: object, path: str) -> tuple[object, str]:
+    """Return the backend that serves `path`, and the path as that backend knows it."""
+    if not is_composite(backend):
+        return backend, path
+    for prefix, part in backend.sorted_routes:
+        root = prefix.rstrip("/")
+        if path == root or path.startswith(f"{root}/"):
+            return routed(part, path[len(root) :] or "/")
+    return routed(backend.default, path)
+
+
+def routed_parts(backend: object, paths: Iterable[str]) -> list[object]:
+    """Return the backends that really serve `paths`, behind however many that only route."""
+    if not is_composite(backend):
+        return [backend]
+    return list({id(part): part for part, _path in (routed(backend, path) for path in paths)}.values())
+
+
+def shell_of(backend: Any) -> "SandboxBackendProtocol | None":  # noqa: ANN401 - whatever was passed
+    """Return the backend that runs commands: a composite's is its default; `None` if there is none."""
+    while is_composite(backend):
+        backend = backend.default
+    return backend if is_instance_of(backend, _PROTOCOL, "SandboxBackendProtocol") else None
+
+
+def can_execute(backend: object) -> bool:
+    """Whether a backend runs shell commands."""
+    return shell_of(backend) is not None
+
+
+def has_own(part: object, method: str) -> bool:
+    """Whether a backend implements a method itself; the protocol's own methods raise, or call their sync twin."""
+    own = getattr(type(part), method, None) or getattr(part, method, None)
+    return own is not None and own is not _of_protocol(method)
+
+
+def _of_protocol(method: str) -> object:
+    """Return the protocol's own method, if the protocol is imported at all."""
+    return getattr(getattr(sys.modules.get(_PROTOCOL), "BackendProtocol", None), method, None)
+
+
+def is_natively_async(part: object, method: str) -> bool:
+    """Whether an async method does its own work on the event loop; deepagents' own wait for a thread."""
+    return has_own(part, method) and not getattr(getattr(type(part), method, None), "__module__", _BORROWED).startswith(
+        _BORROWED
+    )
+
+
+# Looks at the disk of a local backend, without opening a file. The one place that does so beside a backend.
+
+
+if TYPE_CHECKING:
+    from deepagents.backends import FilesystemBackend
+
+
+class PathsOfThisMachine:
+    """Marks a backend whose paths are those of the local file system, as they stand."""
+
+
+def _is_filesystem(backend: object) -> "TypeGuard[FilesystemBackend]":
+    return is_instance_of(backend, "deepagents.backends", "FilesystemBackend")
+
+
+def is_local(backend: object, paths: Iterable[str]) -> bool:
+    """Whether any of `paths` lies on a local file system."""
+    return any(_is_filesystem(part) or isinstance(part, PathsOfThisMachine) for part in routed_parts(backend, paths))
+
+
+def real_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
+    """Return each path with all links resolved; paths of backends that are not local file systems are left out."""
+    found: dict[str, str] = {}
+    for path in paths:
+        local = _local_path(backend, path)
+        if local is not None:
+            found[path] = os.path.realpath(local)
+    return found
+
+
+def natures(backend: object, paths: Iterable[str]) -> dict[str, Nature]:
+    """Return what lies at each path, links followed; other backends' paths, and what cannot be seen, are left out."""
+    return {path: Nature(stat.S_ISREG(seen.st_mode), seen.st_size) for path, seen in _seen(backend, paths)}
+
+
+def _seen(backend: object, paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+    local_path = partial(_path_below, backend) if _is_filesystem(backend) else partial(_local_path, backend)
+    for path in paths:
+        local = local_path(path)
+        if local is None:
+            continue
+        try:
+            yield path, os.stat(local)  # noqa: PTH116 - a Path for each of 10,000 files costs more than the call
+        except (OSError, ValueError):
+            # The backend has its own words for what is missing or denied.
+            continue
+
+
+def unfit_files(backend: object, paths: Iterable[str], max_bytes: int) -> dict[str, File]:
+    """Return the files that must not be opened: FIFOs, sockets and devices, which may hang, and what is too large."""
+    found: dict[str, File] = {}
+    for path, seen in _seen(backend, paths):
+        if stat.S_ISREG(seen.st_mode):
+            if seen.st_size > max_bytes:
+                found[path] = too_large(path, seen.st_size, max_bytes)
+        elif not stat.S_ISDIR(seen.st_mode):  # for a directory backends have an error of their own
+            found[path] = File(path, error="it is not a regular file", unfit="not-a-file")
+    return found
+
+
+def too_large(path: str, size: int, max_bytes: int) -> File:
+    """Return the answer for a file whose size alone says that it is not read."""
+    error = f"it is too large: {size:,} bytes, and at most {max_bytes:,} are read"
+    return File(path, error=error, unfit="too-large", size=size)
+
+
+def _local_path(backend: object, path: str) -> str | None:
+    part, own_path = routed(backend, path)
+    if isinstance(part, PathsOfThisMachine):
+        return own_path
+    if not _is_filesystem(part):
+        return None
+    return _path_below(part, own_path)
+
+
+def _path_below(backend: "FilesystemBackend", path: str) -> str:
+    return os.path.join(backend.cwd, path.lstrip("/") if backend.virtual_mode else path)  # noqa: PTH118 - as above
+
+
+def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
+    """Return each path as a local shell knows it, where that is not as file tools do; others are left out."""
+    shell = shell_of(backend)
+    if not _is_filesystem(shell):
+        return {}
+    found = {path: _local_path(backend, path) for path in paths if routed(backend, path)[0] is shell}
+    return {path: local for path, local in found.items() if local is not None and local != path}
+
+
+# What backends answer, whatever it is, as replies: each file its own content, each listing sorted. Pure.
+
+
+_NO_CONTENT = "file_not_found: the backend gave no content and no error"
+_NO_ANSWER = "the backend gave no answer for this file"
+_BYTES = (bytes, bytearray, memoryview)
+
+
+def listing(answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
+    """Return a backend's answer to `ls`, sorted; what is not an entry is passed over."""
+    error = getattr(answer, "error", None)
+    items = answer if _is_sequence(answer) else getattr(answer, "entries", None)
+    if items is None and (error or not hasattr(answer, "entries")):
+        return Failed(str(error) if error else f"the backend answered with {type(answer).__name__}")
+    found: dict[str, Entry] = {}
+    for item in items or ():
+        path = item.get("path") if isinstance(item, dict) else None
+        if isinstance(path, str) and path:
+            tidy = path.replace("\\", "/").rstrip("/") or "/"
+            size = item.get("size")
+            found[tidy] = Entry(
+                tidy, bool(item.get("is_dir")) or path.endswith("/"), size if isinstance(size, int) else None
+            )
+    return Listing(tuple(found[path] for path in sorted(found)), str(error) if error else None)
+
+
+def to_files(call: ReadFiles, answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
+    """Return a backend's answer to `download_files` in the order of the call, whatever its own order and length.
+
+    A backend may name files differently than the call did; then their position counts, if there are as many.
+    """
+    if not _is_sequence(answer):
+        return Failed(f"the backend answered with {type(answer).__name__}")
+    return Files(tuple(_file(path, item) for path, item in _matched(call.paths, answer)))
+
+
+def to_written(call: WriteFiles, answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
+    """Return a backend's answer to `upload_files`: why files were not written, by path."""
+    if not _is_sequence(answer):
+        return Failed(f"the backend answered with {type(answer).__name__}")
+    errors: dict[str, str] = {}
+    for path, item in _matched([path for path, _content in call.files], answer):
+        error = getattr(item, "error", None) if hasattr(item, "error") else _NO_ANSWER
+        if error:
+            errors[path] = str(error)
+    return Written(errors)
+
+
+def _matched(paths: Sequence[str], answer: Sequence[Any]) -> Iterable[tuple[str, Any]]:
+    by_path = {getattr(item, "path", None): item for item in answer}
+    by_place = dict(zip(paths, answer, strict=True)) if len(answer) == len(paths) else {}
+    others = {path: item for path, item in by_place.items() if getattr(item, "path", None) not in by_place}
+    return ((path, by_path.get(path, others.get(path))) for path in paths)
+
+
+def _file(path: str, item: object) -> File:
+    if not hasattr(item, "content"):
+        return File(path, error=_NO_ANSWER)
+    content, error = item.content, getattr(item, "error", None)
+    if error:
+        return File(path, error=str(error))
+    if isinstance(content, _BYTES):
+        return File(path, bytes(content))
+    return File(path, error=_NO_CONTENT if content is None else f"the backend gave {type(content).__name__}, not bytes")
+
+
+def _is_sequence(answer: object) -> bool:
+    return isinstance(answer, Sequence) and not isinstance(answer, str | bytes | bytearray | memoryview)
+
+
+def only_async(backend: object, paths: Iterable[str], method: str) -> str | None:
+    """Return why a sync method cannot be called: the backend, or a part of it, has the async one alone."""
+    for part in routed_parts(backend, paths):
+        if not has_own(part, method) and has_own(part, f"a{method}"):
+            return (
+                f"the backend {type(part).__name__} has no `{method}`, only `a{method}`: "
+                "use the async methods, such as `ainvoke`"
+            )
+    return None
+
+
+def describe(error: BaseException) -> str:
+    """Return what an exception says, as the reason of a failure."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, KeyError) and error.args == ("files",):
+        return f"{text} (StateBackend needs FilesystemMiddleware in the same agent)"
+    return text

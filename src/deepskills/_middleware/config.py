@@ -1,0 +1,291 @@
+"""Calls of one turn share what they read, so that each file is read once however many calls need it.
+
+A call that needs a skill which no other call of the turn is reading claims it, and must deliver it; others wait. What
+was delivered is used for a few seconds only: a call that is executed again later, after an interrupt, reads again.
+
+What a middleware remembers between calls: nothing that belongs to a run, all of it bounded and shared by threads.
+
+The middleware's settings, checked once, and how a plan is performed on the backend of a run.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_args
+
+from deepagents.backends import BackendProtocol
+from langgraph.errors import GraphBubbleUp
+
+from deepskills._catalog.catalog import Catalog, Catalogs
+from deepskills._catalog.entries import STRICTNESS, Readings, Visibility
+from deepskills._catalog.lookup import SearchCache
+from deepskills._catalog.sources import Source, parse_sources
+from deepskills._catalog.trust import Library, Look, remembered_files
+from deepskills._errors import SkillsError
+from deepskills._files.paths import AssetDirectories, check_directories
+from deepskills._io.backends import can_execute, is_backend
+from deepskills._io.cache import BoundedCache
+from deepskills._io.drivers import adrive, drive, needs_loop
+from deepskills._io.plan import Consult, Consulted, Failed, Plan, ResultT
+from deepskills._loading.budget import Budgets, count_tokens
+from deepskills._loading.turn import Prepared
+from deepskills._middleware.extension import SkillExtension
+from deepskills._middleware.state import fingerprint
+from deepskills._types import SkillMetadata, SkillSource
+
+MAX_TURNS = 64
+"""How many turns are remembered."""
+
+FRESH_SECONDS = 5.0
+"""How long what was read serves the other calls of its turn."""
+
+
+@dataclass
+class _Turn:
+    claims: dict[Hashable, tuple[Future[Prepared], float]] = field(default_factory=dict)
+
+
+class TurnReadings:
+    """Claims of the calls of each turn; safe to share by threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: BoundedCache[Hashable, _Turn] = BoundedCache(MAX_TURNS)
+
+    def claim(self, turn: Hashable, key: Hashable) -> tuple[Future[Prepared], bool]:
+        """Return the future of a reading, and whether the caller has to make it."""
+        now = time.monotonic()
+        with self._lock:
+            claims = self._turns.get_or_make(turn, _Turn).claims
+            known = claims.get(key)
+            if known is not None and not (known[0].done() and now - known[1] > FRESH_SECONDS):
+                return known[0], False
+            future: Future[Prepared] = Future()
+            claims[key] = (future, now)
+            return future, True
+
+
+# What a middleware remembers between calls: nothing that belongs to a run, all of it bounded and shared by threads.
+
+
+MAX_TEXT_CHARACTERS = 32_000_000
+"""How much text of loaded skills a middleware remembers."""
+
+MAX_RULED_CATALOGS = 256
+"""For how many catalogs the fixed rules of visibility stay worked out."""
+
+
+class Memory:
+    """What was read, found, rendered and loaded in this process."""
+
+    def __init__(self, frontmatter_keys: Sequence[str] = (), backend: object = None) -> None:
+        self._keys = tuple(frontmatter_keys)
+        self._backend = backend
+        self.readings = Readings(self._keys)
+        self.catalogs = Catalogs(self.readings, backend)
+        self.led = remembered_files()
+        self.search = SearchCache()
+        self.turn_readings = TurnReadings()
+        self.rules: BoundedCache[Catalog, dict[str, Visibility]] = BoundedCache(MAX_RULED_CATALOGS)
+        self._texts: BoundedCache[str, str] = BoundedCache(MAX_TEXT_CHARACTERS, len)
+
+    def emptied(self) -> "Memory":
+        """Return a memory of the same kind that holds nothing."""
+        return Memory(self._keys, self._backend)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Memory":
+        return self.emptied()
+
+    def keep_text(self, text: str) -> str:
+        """Remember a text of a loaded skill, and return its fingerprint."""
+        key = fingerprint(text)
+        self._texts.put(key, text)
+        return key
+
+    def text(self, key: str) -> str | None:
+        """Return the text that has this fingerprint."""
+        return self._texts.get(key)
+
+
+# The middleware's settings, checked once, and how a plan is performed on the backend of a run.
+
+
+Refresh: TypeAlias = Literal["thread", "run"]
+"""When skills are discovered: once per thread, or at every run."""
+
+LoadedStatus: TypeAlias = Literal["system_prompt", "conversation"]
+"""Where the model sees what is loaded."""
+
+UnloadWhen: TypeAlias = Literal["now", "cheap"]
+"""When an unloaded skill's text leaves requests: at once, or when the prefix changes anyway."""
+
+BackendFactory: TypeAlias = Callable[[Any], BackendProtocol]
+"""Makes the backend of a run from its runtime, which has `.context` and `.store`."""
+
+SourcesFactory: TypeAlias = Callable[[Any], Sequence[SkillSource]]
+"""Gives the sources of a run from its runtime, which has `.context` and `.store`."""
+
+VisibilityRule: TypeAlias = Mapping[str, Visibility] | Callable[[SkillMetadata, Any], Visibility]
+"""How visible skills are: by name or glob pattern, or as a function of skill and runtime says."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The constructor's arguments, valid, and what the middleware remembers."""
+
+    backend: BackendProtocol | BackendFactory
+    sources: tuple[Source, ...] | SourcesFactory
+    budgets: Budgets
+    refresh: Refresh = "thread"
+    loaded_status: LoadedStatus = "system_prompt"
+    max_depth: int = 1
+    resource_depth: int = 1
+    backend_timeout: float | None = None
+    strict: bool = False
+    catalog_budget: int | None = None
+    visibility: VisibilityRule | None = None
+    slash_commands: bool = False
+    unload_when: UnloadWhen = "now"
+    asset_directories: AssetDirectories = "all"
+    token_counter: Callable[[str], int] = count_tokens
+    extensions: tuple[SkillExtension, ...] = ()
+    own_tools: frozenset[str] = frozenset()
+    """Names of the tools that every agent with this middleware has."""
+    memory: Memory = field(default_factory=Memory)
+
+    def __post_init__(self) -> None:
+        _check_choice("refresh", self.refresh, get_args(Refresh))
+        _check_choice("loaded_status", self.loaded_status, get_args(LoadedStatus))
+        _check_choice("unload_when", self.unload_when, get_args(UnloadWhen))
+        _check_number("max_depth", self.max_depth, at_least=1)
+        _check_number("resource_depth", self.resource_depth, at_least=1)
+        _check_number("max_loaded_skills", self.budgets.skills, at_least=0)
+        for name, value in (("max_loaded_tokens", self.budgets.tokens), ("catalog_budget", self.catalog_budget)):
+            if value is not None:
+                _check_number(name, value, at_least=0)
+        if self.backend_timeout is not None and not self.backend_timeout > 0:
+            raise ValueError(f"backend_timeout must be above 0 or None, got {self.backend_timeout!r}")
+        if not is_backend(self.backend) and not callable(self.backend):
+            raise TypeError(f"backend must be a backend or a function of the runtime, got {self.backend!r}")
+        if not callable(self.token_counter):
+            raise TypeError(f"token_counter must be a function of a text, got {self.token_counter!r}")
+        _check_visibility(self.visibility)
+        check_directories(self.asset_directories)
+
+    @property
+    def varies_by_run(self) -> bool:
+        """Whether another run may see other skills, so that each has to look for itself."""
+        return self.refresh == "run" or callable(self.sources) or not is_backend(self.backend)
+
+    @property
+    def fixed_sources(self) -> tuple[Source, ...] | None:
+        """The sources, if they are the same in every run."""
+        return None if callable(self.sources) else self.sources
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Settings":
+        """Return the same settings with nothing remembered; backend, functions and extensions are shared."""
+        return replace(self, memory=self.memory.emptied())
+
+    def look(self, runtime: object, thread_id: str = "") -> Look:
+        """Return a look at the sources of a run on a thread.
+
+        Each user's backend may lead elsewhere by one path, so with a backend function a look trusts only itself.
+        """
+        memory = self.memory
+        led = memory.led if is_backend(self.backend) else remembered_files()
+        library = Library(
+            lambda: self._sources_in(runtime), self.max_depth, memory.readings, memory.catalogs, led, thread_id
+        )
+        return Look(library)
+
+    def perform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
+        """Perform a plan on the backend of a run."""
+        return drive(plan, lambda: self._backend_for(runtime), self.backend_timeout, self._fixed_backend)
+
+    async def aperform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
+        """Perform a plan on the backend of a run, without blocking."""
+        return await adrive(plan, lambda: self._backend_for(runtime), self.backend_timeout, self._fixed_backend)
+
+    def can_execute(self, runtime: object) -> bool:
+        """Whether the backend of a run runs commands; one that cannot be made does not."""
+        backend: object = self._fixed_backend
+        if backend is None:
+            try:
+                backend = self._backend_for(runtime)
+            except SkillsError:
+                return False
+        return can_execute(backend)
+
+    @property
+    def _fixed_backend(self) -> BackendProtocol | None:
+        return self.backend if is_backend(self.backend) else None  # type: ignore[return-value]
+
+    def _backend_for(self, runtime: object) -> BackendProtocol:
+        """Return the backend of a run.
+
+        Raises:
+            SkillsError: If it cannot be made; the driver answers every call of the plan with the reason.
+        """
+        try:
+            backend: Any = self.backend(runtime)  # type: ignore[operator]
+        except GraphBubbleUp:
+            raise
+        except Exception as error:
+            if needs_loop(error):
+                raise
+            raise SkillsError(f"the backend could not be made: {_explain(error)}") from error
+        if not is_backend(backend):
+            raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
+        return backend  # type: ignore[no-any-return]
+
+    def _sources_in(self, runtime: object) -> Plan[tuple[list[Source], str | None]]:
+        """Return the sources of a run, or why there are none; a user's function is called by the driver."""
+        if not callable(self.sources):
+            return list(self.sources), None
+        make = self.sources
+        [reply] = yield (Consult(lambda: _parsed_sources(make, runtime)),)
+        if isinstance(reply, Consulted):
+            found: tuple[list[Source], str | None] = reply.value
+            return found
+        return [], reply.reason if isinstance(reply, Failed) else "no answer"
+
+
+def _parsed_sources(make: SourcesFactory, runtime: object) -> tuple[list[Source], str | None]:
+    try:
+        return parse_sources(make(runtime)), None
+    except GraphBubbleUp:
+        raise
+    except Exception as error:
+        if needs_loop(error):
+            raise
+        return [], _explain(error)
+
+
+def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _check_number(name: str, value: object, *, at_least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise ValueError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
+
+
+def _check_visibility(rule: object) -> None:
+    if rule is None or (callable(rule) and not isinstance(rule, Mapping)):
+        return
+    if not isinstance(rule, Mapping):
+        raise TypeError(f"visibility must be a mapping or a function of skill and runtime, got {rule!r}")
+    for name, visibility in rule.items():
+        if not isinstance(name, str) or not isinstance(visibility, str) or visibility not in STRICTNESS:
+            choices = ", ".join(map(repr, STRICTNESS))
+            raise ValueError(f"visibility must map names or patterns to one of {choices}, got {name!r}: {visibility!r}")
+
+
+def _explain(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, TypeError) and "StateBackend" in text:
+        return f"{text} (StateBackend takes no argument: pass StateBackend() itself)"
+    return text

@@ -1,0 +1,381 @@
+"""What one extension knows of a run and what it can ask for, on the backend and the state of that run.
+
+Calls the extensions: in their order, guarded, sync or async as the run is.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
+from typing import Any
+
+from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
+from langchain_core.messages import AnyMessage, ToolMessage
+from langgraph.types import Command
+
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.sources import parent
+from deepskills._errors import SkillsError
+from deepskills._files.assets import read_asset_bytes, script_path
+from deepskills._io.plan import (
+    Ask,
+    Consulted,
+    Execute,
+    Executed,
+    Failed,
+    Plan,
+    RealPaths,
+    ResolveLinks,
+    ResultT,
+    WriteFiles,
+    Written,
+)
+from deepskills._middleware.extension import Answer, LoadedSkill, Refuse, SkillExtension, SkillLoad, ToolResult
+from deepskills._middleware.reporting import tell
+from deepskills._middleware.run import Run, Shelf
+from deepskills._middleware.state import merged, note_update
+from deepskills._skillmd.problems import problem
+from deepskills._skillmd.text import one_line
+from deepskills._types import Severity, SkillMetadata, SkillProblem, Trigger
+
+logger = logging.getLogger("deepskills")
+
+
+def name_of(extension: SkillExtension) -> str:
+    """Return the name under which an extension keeps its state."""
+    return extension.name or type(extension).__name__
+
+
+class ExtensionRun:
+    """What one extension knows of a run, and what it can ask for: the `SkillRun` of the seam."""
+
+    def __init__(self, run: Run, extension: SkillExtension, shelf: Shelf | None = None) -> None:
+        self._run = run
+        self._extension = extension
+        self._shelf = shelf
+        self.name = name_of(extension)
+        self.runtime = run.runtime
+        self.state = run.state
+
+    @property
+    def _known_shelf(self) -> Shelf:
+        return self._shelf or self._run.known_shelf
+
+    @property
+    def skills(self) -> Sequence[SkillEntry]:
+        """The skills that exist in this run."""
+        return self._known_shelf.existing
+
+    @property
+    def visible(self) -> Sequence[SkillEntry]:
+        """The skills that the model may see and load."""
+        return self._known_shelf.visible
+
+    @property
+    def name_only(self) -> frozenset[str]:
+        """Names of visible skills whose descriptions the model must not see."""
+        return frozenset(name for name, how in self._known_shelf.hidden.items() if how == "name-only")
+
+    @property
+    def loaded(self) -> Sequence[LoadedSkill]:
+        """The skills in use, in load order."""
+        return self._run.loaded
+
+    @property
+    def own_tools(self) -> frozenset[str]:
+        """Names of the skills' own tools."""
+        return self._run.settings.own_tools | self._run.skill_tools
+
+    @property
+    def user_message(self) -> AnyMessage | None:
+        """The user's newest message."""
+        return self._run.thread.user_message
+
+    @property
+    def memory(self) -> Mapping[str, Any]:
+        """This extension's private state on the thread."""
+        kept = self.state.get("skills_extensions")
+        own = kept.get(self.name) if isinstance(kept, Mapping) else None
+        asked = self._run.collected.get("skills_extensions", {}).get(self.name, {})
+        values = {**(own if isinstance(own, Mapping) else {}), **asked}
+        return {key: value for key, value in values.items() if value is not None}
+
+    def remember(self, key: str, value: Any) -> None:  # noqa: ANN401 - any serializable value
+        """Change this extension's private state."""
+        self._run.collect({"skills_extensions": {self.name: {key: value}}})
+
+    def report(self, path: str, code: str, message: str, severity: Severity = "warning") -> None:
+        """Report a problem, once per thread."""
+        self._run.problems.append(SkillProblem(path=path, code=code, severity=severity, message=message))
+
+    def emit(self, event: Mapping[str, Any]) -> None:
+        """Write an event to the custom stream, and tell the extensions."""
+        tell(event, self.runtime, self._run.settings.extensions)
+
+    def load(self, name: str, arguments: str = "", *, trigger: Trigger = "system") -> None:
+        """Ask that a skill be loaded before the next model call, unless it is."""
+        self._run.collect({"skills_context": {"loads": {name: {"arguments": arguments, "trigger": trigger}}}})
+
+    def note(self, message_id: str, text: str) -> None:
+        """Put a note at the end of a message, in every request while the message is there."""
+        self._run.collect(note_update(self._run.thread, message_id, "end", text))
+
+    @property
+    def update(self) -> dict[str, Any]:
+        """The graph update that holds what was asked for."""
+        return merged(self._run.collected, tool_problems(self._run))
+
+    @property
+    def can_execute(self) -> bool:
+        """Whether the backend of this run runs commands."""
+        return self._run.settings.can_execute(self.runtime)
+
+    def execute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401 - deepagents' response
+        """Run a shell command through the backend."""
+        return self._perform(_executed(command, timeout))
+
+    async def aexecute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401, ASYNC109
+        """Run a shell command through the backend, without blocking."""
+        return await self._aperform(_executed(command, timeout))
+
+    def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
+        """Write files through the backend."""
+        self._perform(_written(files, for_shell=for_shell))
+
+    async def awrite_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
+        """Write files through the backend, without blocking."""
+        await self._aperform(_written(files, for_shell=for_shell))
+
+    def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
+        """Return the content of a skill's file."""
+        return self._perform(read_asset_bytes(_read(entry), relative_path, "all"))
+
+    async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
+        """Return the content of a skill's file, without blocking."""
+        return await self._aperform(read_asset_bytes(_read(entry), relative_path, "all"))
+
+    def directory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it."""
+        return self._perform(_directory(entry))
+
+    async def adirectory(self, entry: SkillEntry) -> str:
+        """Return a skill's directory as a shell knows it, without blocking."""
+        return await self._aperform(_directory(entry))
+
+    def script_path(self, entry: SkillEntry, script_name: str) -> str:
+        """Return the path by which a shell runs a script of a skill."""
+        return self._perform(script_path(_read(entry), script_name))
+
+    async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
+        """Return the path by which a shell runs a script of a skill, without blocking."""
+        return await self._aperform(script_path(_read(entry), script_name))
+
+    def _perform(self, plan: Plan[ResultT]) -> ResultT:
+        return self._run.settings.perform(plan, self.runtime)
+
+    async def _aperform(self, plan: Plan[ResultT]) -> ResultT:
+        return await self._run.settings.aperform(plan, self.runtime)
+
+
+def _read(entry: SkillEntry) -> SkillMetadata:
+    """Return a skill whose path is known from its source, not from what state claims.
+
+    Raises:
+        SkillsError: If this process has not read it.
+    """
+    if not entry.is_read:
+        raise SkillsError(f"The file of the skill {entry.name!r} cannot be read at the moment; try again later.")
+    return entry.skill
+
+
+def _directory(entry: SkillEntry) -> Plan[str]:
+    path = parent(_read(entry)["path"])
+    [reply] = yield (ResolveLinks((path,)),)
+    return reply.paths.get(path, path) if isinstance(reply, RealPaths) else path
+
+
+def _executed(command: str, timeout: int | None) -> Plan[Any]:
+    [reply] = yield (Execute(command, timeout),)
+    if isinstance(reply, Executed):
+        return reply.response
+    if not isinstance(reply, Failed):
+        raise SkillsError("the backend gave no response")
+    raise SkillsError(reply.reason) from (TimeoutError(reply.reason) if reply.timed_out else None)
+
+
+def _written(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> Plan[None]:
+    [reply] = yield (WriteFiles(tuple(files), for_shell),)
+    errors = reply.errors if isinstance(reply, Written) else {"files": getattr(reply, "reason", "no answer")}
+    if errors:
+        raise SkillsError("; ".join(f"{path}: {error}" for path, error in errors.items()))
+
+
+def tool_problems(run: Run) -> dict[str, Any]:
+    """Return the problems of a tool call as an update that calls of one turn can make side by side."""
+    fresh = run.new_problems()
+    return {"skills_context": {"problems": {f"{p['code']}:{p['path']}": p for p in fresh}}} if fresh else {}
+
+
+def with_changes(message: ToolMessage, run: Run) -> ToolResult:
+    """Return a tool's answer with what extensions asked to change, and the problems that were found on the way."""
+    update = merged(run.collected, tool_problems(run))
+    return Command(update=merged(update, {"messages": [message]})) if update else message
+
+
+# Calls the extensions: in their order, guarded, sync or async as the run is.
+
+
+_FAILED_CLOSED = "the extension {name} failed: {reason}"
+_ONLY_ASYNC = "it has {method} in its async form alone; run the agent with ainvoke or astream"
+
+
+def overrides(extension: SkillExtension, method: str) -> bool:
+    """Whether an extension does something in a method, or in its async twin."""
+    return any(_defines(extension, name) for name in (method, f"a{method}"))
+
+
+def _defines(extension: SkillExtension, method: str) -> bool:
+    return getattr(type(extension), method, None) is not getattr(SkillExtension, method, None)
+
+
+_GIVES: Mapping[str, tuple[type, ...]] = {
+    "visibility": (Mapping,),
+    "before_load": (Refuse, Answer, NoneType),
+    "change_text": (str,),
+    "change_request": (ModelRequest,),
+    "before_tool": (Refuse, NoneType),
+    "after_tool": (ToolMessage, Command, NoneType),
+    "search": (Sequence, NoneType),
+}
+"""What a method may return; where nothing is expected, all but a coroutine that nobody awaits."""
+
+
+def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) -> Plan[Any]:  # noqa: ANN401
+    """Call one method of an extension, sync or async as the run is, and return what it gives.
+
+    A result that means nothing is a failure as an exception is: logged, noted as a problem and returned as `Failed`.
+    """
+    [reply] = yield (
+        Ask(
+            lambda: _sync_method(extension, method)(*given, run),
+            lambda: getattr(extension, f"a{method}")(*given, run),
+        ),
+    )
+    if isinstance(reply, Consulted) and _is_usable(method, reply.value):
+        return reply.value
+    reason = reply.reason if isinstance(reply, Failed) else unusable(getattr(reply, "value", None))
+    logger.error("The extension %s failed in %s: %s", run.name, method, one_line(reason))
+    run._run.problems.append(  # noqa: SLF001 - the run that this one is about
+        problem("extensions", "extension-failed", name=run.name, method=method, reason=reason)
+    )
+    return Failed(_FAILED_CLOSED.format(name=run.name, reason=reason))
+
+
+def _sync_method(extension: SkillExtension, method: str) -> Callable[..., object]:
+    """Return the method that a sync run calls; the default must not pass for a judgement that only the twin makes."""
+    if _defines(extension, f"a{method}") and not _defines(extension, method):
+        raise SkillsError(_ONLY_ASYNC.format(method=method))
+    found: Callable[..., object] = getattr(extension, method)
+    return found
+
+
+def _is_usable(method: str, value: object) -> bool:
+    return isinstance(value, _GIVES.get(method, (object,))) and not inspect.isawaitable(value)
+
+
+def unusable(value: object) -> str:
+    """Say what was returned that means nothing here, such as the coroutine of a method that should not be async."""
+    if inspect.iscoroutine(value):
+        value.close()
+    return f"it returned {type(value).__name__}, which means nothing here"
+
+
+def before_load(load: SkillLoad, run: Run) -> Plan[Refuse | Answer | None]:
+    """Ask whether a load may happen; the first that refuses or answers decides. A failure refuses."""
+    for extension in run.settings.extensions:
+        if overrides(extension, "before_load"):
+            decision = yield from ask(extension, "before_load", ExtensionRun(run, extension), load)
+            if isinstance(decision, Failed):
+                return Refuse(decision.reason)
+            if isinstance(decision, Refuse | Answer):
+                return decision
+    return None
+
+
+def change_text(load: SkillLoad, run: Run) -> Plan[str | Failed]:
+    """Return the text that enters a request after every extension has seen it; a failure keeps it out."""
+    text = load.text
+    for extension in run.settings.extensions:
+        if overrides(extension, "change_text"):
+            given = SkillLoad(load.entry, load.arguments, load.trigger, text, load.tokens, load.resources, load.runtime)
+            changed = yield from ask(extension, "change_text", ExtensionRun(run, extension), given)
+            if isinstance(changed, Failed):
+                return changed
+            text = changed
+    return text
+
+
+def change_request(request: ModelRequest[Any], run: Run) -> Plan[ModelRequest[Any] | Failed]:
+    """Return the request as the extensions change it; a failure leaves it, or stops it if the extension protects."""
+    for extension in run.settings.extensions:
+        if overrides(extension, "change_request"):
+            changed = yield from ask(extension, "change_request", ExtensionRun(run, extension), request)
+            if not isinstance(changed, Failed):
+                request = changed
+            elif extension.protective:
+                return changed
+    return request
+
+
+def before_tool(request: ToolCallRequest, run: Run) -> Plan[Refuse | None]:
+    """Ask whether a tool call may run; the first refusal wins. A failure refuses."""
+    for extension in run.settings.extensions:
+        if overrides(extension, "before_tool"):
+            decision = yield from ask(extension, "before_tool", ExtensionRun(run, extension), request)
+            if isinstance(decision, Failed):
+                return Refuse(decision.reason)
+            if isinstance(decision, Refuse):
+                return decision
+    return None
+
+
+def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> Plan[ToolResult | Refuse]:
+    """Return a tool's result after every extension has seen it; a protecting one that fails withholds it."""
+    for extension in run.settings.extensions:
+        if overrides(extension, "after_tool"):
+            changed = yield from ask(extension, "after_tool", ExtensionRun(run, extension), request, result)
+            if not isinstance(changed, Failed):
+                result = result if changed is None else changed
+            elif extension.protective:
+                return Refuse(changed.reason)
+    return result
+
+
+def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> Plan[list[SkillEntry] | None]:
+    """Return what the first extension that searches has found of the visible skills; `None` if none searches.
+
+    Raises:
+        SkillsError: If an extension that protects failed.
+    """
+    for extension in run.settings.extensions:
+        if overrides(extension, "search"):
+            names = yield from ask(extension, "search", ExtensionRun(run, extension, shelf), query, n)
+            if isinstance(names, Failed) and extension.protective:
+                raise SkillsError(names.reason)
+            if isinstance(names, Sequence):
+                by_name = {entry.name: entry for entry in shelf.visible}
+                return [by_name[name] for name in names if name in by_name][:n]
+    return None
+
+
+def at(moment: str, run: Run) -> Plan[None]:
+    """Let the extensions act at the start or the end of a run; after its end there is nothing left to protect.
+
+    Raises:
+        SkillsError: If an extension that protects failed at the start.
+    """
+    for extension in run.settings.extensions:
+        if overrides(extension, moment):
+            failed = yield from ask(extension, moment, ExtensionRun(run, extension))
+            if isinstance(failed, Failed) and extension.protective and moment == "at_start":
+                raise SkillsError(failed.reason)

@@ -1,0 +1,173 @@
+"""The tools for agents without file tools or with large libraries: search a catalog, list and read a skill's files."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from langchain.tools import ToolRuntime
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.errors import GraphBubbleUp
+from pydantic import BaseModel, Field
+
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.lookup import check_known, not_found_error
+from deepskills._errors import SkillsError
+from deepskills._files.assets import list_assets, read_asset, script_path
+from deepskills._io.plan import LARGE, Plan, apart
+from deepskills._middleware.config import Settings
+from deepskills._middleware.extension import ToolResult
+from deepskills._middleware.extension_calls import searched_by_extensions, with_changes
+from deepskills._middleware.run import Run
+from deepskills._middleware.visibility import shelf_of
+from deepskills._prompt import messages as words
+
+logger = logging.getLogger("deepskills")
+
+
+MAX_RESULTS = 50
+"""How many results of a search are shown at most."""
+
+
+class SearchArguments(BaseModel):
+    """Arguments of `search_skills`."""
+
+    query: str = Field(description=words.QUERY)
+    n: int = Field(default=5, description=words.RESULTS)
+
+
+class SkillArguments(BaseModel):
+    """Arguments of `list_skill_assets`."""
+
+    skill_name: str = Field(description=words.SKILL_NAME)
+
+
+class AssetArguments(SkillArguments):
+    """Arguments of `load_skill_asset`."""
+
+    relative_path: str = Field(description=words.RELATIVE_PATH)
+
+
+class ScriptArguments(SkillArguments):
+    """Arguments of `get_skill_script_path`."""
+
+    script_name: str = Field(description=words.SCRIPT_NAME)
+
+
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "search_skills": SearchArguments,
+    "list_skill_assets": SkillArguments,
+    "load_skill_asset": AssetArguments,
+    "get_skill_script_path": ScriptArguments,
+}
+"""The extra tools by name."""
+
+
+def check_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names, each once.
+
+    Raises:
+        ValueError: If one is not an extra tool.
+    """
+    if isinstance(names, str):
+        raise ValueError(f"extra_tools must be a sequence of names, got the single name {names!r}")  # noqa: TRY004
+    if not isinstance(names, Iterable):
+        raise ValueError(f"extra_tools must be a sequence of names, got {names!r}")  # noqa: TRY004
+    names = list(names)
+    unknown = [name for name in names if not isinstance(name, str) or name not in SCHEMAS]
+    if unknown:
+        raise ValueError(f"extra_tools has no {', '.join(map(repr, unknown))}; choose from {', '.join(SCHEMAS)}")
+    return tuple(dict.fromkeys(names))
+
+
+class ExtraTools:
+    """Makes the extra tools for one middleware."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._plans: dict[str, Callable[..., Plan[str]]] = {
+            "search_skills": self._search_skills,
+            "list_skill_assets": self._list_assets,
+            "load_skill_asset": self._read_asset,
+            "get_skill_script_path": self._script_path,
+        }
+
+    def make(self, name: str) -> BaseTool:
+        """Return one tool; its sync and async calls perform the same plan."""
+        settings, plan = self._settings, self._plans[name]
+
+        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
+            run = Run(settings, runtime.state, runtime)
+            return settings.perform(_answered(name, plan(run, **arguments), run), runtime)
+
+        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
+            run = Run(settings, runtime.state, runtime)
+            return await settings.aperform(_answered(name, plan(run, **arguments), run), runtime)
+
+        return StructuredTool.from_function(
+            call,
+            acall,
+            name=name,
+            description=words.DESCRIPTIONS[name],
+            args_schema=SCHEMAS[name],
+            infer_schema=False,
+        )
+
+    def _search_skills(self, run: Run, query: str, n: int = 5) -> Plan[str]:
+        shelf = yield from shelf_of(run)
+        check_known(shelf.visible, shelf.problems, words.TRIED_AGAIN)
+        hidden = {name for name, visibility in shelf.hidden.items() if visibility in {"user-only", "off"}}
+        limit = max(1, min(n, MAX_RESULTS))
+        found = yield from searched_by_extensions(query, limit, run, shelf)
+        if found is None:
+            search, catalog = self._settings.memory.search.search, shelf.catalog
+            without = dict.fromkeys(hidden)
+            # The index of a small catalog is a database, too: never on the event loop.
+            found = yield from apart(lambda: search(catalog, query, limit, without), LARGE)
+        if not found:
+            check_known(found, shelf.problems, words.TRIED_AGAIN)
+            return words.nothing_found(query)
+        return words.found_skills(found, frozenset(shelf.hidden))
+
+    def _list_assets(self, run: Run, skill_name: str) -> Plan[str]:
+        entry, closed = yield from self._entry(run, skill_name)
+        assets = yield from list_assets(entry.skill, self._settings.asset_directories, closed)
+        if not assets.paths and not assets.notes:
+            return words.no_files(entry.name)
+        return "\n".join([*(f"- {path}" for path in assets.paths), *assets.notes])
+
+    def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Plan[str]:
+        entry, closed = yield from self._entry(run, skill_name)
+        return (yield from read_asset(entry.skill, relative_path, self._settings.asset_directories, closed))
+
+    def _script_path(self, run: Run, skill_name: str, script_name: str) -> Plan[str]:
+        entry, closed = yield from self._entry(run, skill_name)
+        return (yield from script_path(entry.skill, script_name, closed=closed))
+
+    def _entry(self, run: Run, skill_name: str) -> Plan[tuple[SkillEntry, list[str]]]:
+        """Return a skill that the model may read, seen or loaded, and what below it belongs to one it may not."""
+        shelf = yield from shelf_of(run)
+        entry, loaded = shelf.find(skill_name), run.thread.standing.loaded
+        if entry is None or not (shelf.is_shown(entry) or entry.name in loaded):
+            missing = yield from shelf.not_found(skill_name)
+            raise not_found_error(missing, list(shelf.problems), words.TRIED_AGAIN)
+        refusals = yield from run.look.refusals([entry])
+        if refusals:
+            raise SkillsError(words.unreadable(skill_name, refusals[entry.name]))
+        return entry, shelf.closed_below(entry, loaded)
+
+
+def _answered(name: str, plan: Plan[str], run: Run) -> Plan[ToolResult]:
+    """Turn a plan's text, or what it raised, into the tool's answer."""
+    message = ToolMessage("", name=name, tool_call_id=run.runtime.tool_call_id or "", status="error")
+    try:
+        message.content = yield from plan
+        message.status = "success"
+    except GraphBubbleUp:
+        raise
+    except SkillsError as error:
+        message.content = f"Error: {error}"
+    except Exception as error:
+        logger.exception("%s failed", name)
+        message.content = words.failed(name, error)
+    return with_changes(message, run)

@@ -1,0 +1,496 @@
+"""What the middleware offers to extensions, menus and hooks of others.
+
+What the middleware offers beside its hooks: for graphs of one's own, menus, and extensions.
+
+The end of a run: a hook that only agents whose extensions act there have, for a hook costs a step of the graph.
+
+`SkillsMiddleware`: settings and hooks, each hook a few lines.
+"""
+
+import copy
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
+
+from deepagents.backends import BackendProtocol
+from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
+from deepagents.middleware.skills import SkillToolResolver
+from langchain.agents.middleware.types import (
+    ContextT,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    ResponseT,
+    ToolCallRequest,
+    hook_config,
+)
+from langchain_core.messages import AnyMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import Command
+
+from deepskills._catalog.sources import parse_sources
+from deepskills._files.paths import AssetDirectories
+from deepskills._io.plan import Plan
+from deepskills._loading.budget import Budgets, count_tokens
+from deepskills._middleware.config import (
+    BackendFactory,
+    LoadedStatus,
+    Memory,
+    Refresh,
+    Settings,
+    SourcesFactory,
+    UnloadWhen,
+    VisibilityRule,
+)
+from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun
+from deepskills._middleware.extension_calls import ExtensionRun, at, name_of, overrides
+from deepskills._middleware.extra_tools import ExtraTools, check_names
+from deepskills._middleware.request import (
+    ModelCall,
+    PreparedCall,
+    before_model_call,
+    open_call,
+    prepare_call,
+    problems_update,
+    section_in_use,
+    section_text,
+    tell_composed,
+)
+from deepskills._middleware.run import Run, Shelf, is_user_invocable, loaded_skills
+from deepskills._middleware.skill_tools import ToolSource, answer_from_context
+from deepskills._middleware.startup import handing_over, start
+from deepskills._middleware.state import SkillsState, SkillsStateUpdate, Thread, merged, with_own_keys
+from deepskills._middleware.tool_call import ToolCall, open_tool_call
+from deepskills._middleware.tools import LOAD_TOOL, UNLOAD_TOOL, SkillTools
+from deepskills._middleware.visibility import shelf_of
+from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template
+from deepskills._skillmd.repair import as_text
+from deepskills._types import SkillSource
+
+
+def checked(extensions: Sequence[SkillExtension]) -> tuple[SkillExtension, ...]:
+    """Return the extensions of a middleware.
+
+    Raises:
+        TypeError: If one is not an extension.
+        ValueError: If two keep their state under one name.
+    """
+    plugged = tuple(extensions)
+    for extension in plugged:
+        if not isinstance(extension, SkillExtension):
+            raise TypeError(f"extensions must be SkillExtension instances, got {extension!r}")
+    names = [name_of(extension) for extension in plugged]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"extensions has {', '.join(sorted(twice))} twice; pass each once")
+    return plugged
+
+
+def extension_run(run: Run, extension: SkillExtension) -> SkillRun:
+    """Return a run as one extension sees it."""
+    return cast("SkillRun", ExtensionRun(run, extension))
+
+
+def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]:
+    """Return the skills in use, if this process has looked at the sources of the thread; no I/O."""
+    thread = Thread.of(state)
+    catalog = settings.memory.catalogs.believed(thread.catalog)
+    return loaded_skills(thread, catalog) if catalog is not None else []
+
+
+def slash_menu(shelf: Shelf) -> list[dict[str, str]]:
+    """Return the slash commands of a run, for a menu."""
+    return [
+        {
+            "name": entry.name,
+            "description": entry.description,
+            "argument_hint": as_text(entry.frontmatter.get("argument-hint")),
+        }
+        for entry in shelf.existing
+        if is_user_invocable(entry) and "/" not in entry.name
+    ]
+
+
+def current_runtime() -> Any:  # noqa: ANN401 - LangGraph's runtime
+    """Return the runtime of the run that this call is part of; `None` outside a run."""
+    try:
+        return get_runtime()
+    except (RuntimeError, LookupError, KeyError):
+        return None
+
+
+# What the middleware offers beside its hooks: for graphs of one's own, menus, and extensions.
+
+
+class Services:
+    """Methods of `SkillsMiddleware` that users and extensions call themselves."""
+
+    _settings: Settings
+    _section: Section | None
+
+    def skills_section(self, state: Mapping[str, Any]) -> str:
+        """Return the skills section for a system prompt, as it stands in `state`; empty if it is left out."""
+        run = Run(self._settings, state, current_runtime())
+        self._settings.perform(shelf_of(run), run.runtime)
+        return section_text(self._section, run, state)
+
+    def slash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
+        """Return the slash commands that a menu may offer: `name`, `description` and `argument_hint` of each.
+
+        Outside a run, functions of the runtime (`visibility`, `sources`, `backend`) are given `runtime`.
+        """
+        run = Run(self._settings, state, runtime or current_runtime())
+        return slash_menu(self._settings.perform(shelf_of(run), run.runtime))
+
+    async def aslash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
+        """Return the slash commands that a menu may offer, without blocking; see `slash_commands_for`."""
+        run = Run(self._settings, state, runtime or current_runtime())
+        return slash_menu(await self._settings.aperform(shelf_of(run), run.runtime))
+
+    def model_messages(self, state: Mapping[str, Any], runtime: object) -> tuple[list[AnyMessage], dict[str, Any]]:
+        """Return what to send to the model from a graph of your own, and the state update that goes with it.
+
+        The messages are those of `state`, with the skills section in front as a system message, every loaded skill's
+        text once and no unloaded skill's.
+        """
+        run = Run(self._settings, state, runtime)
+        return _for_own_graph(self._settings.perform(prepare_call(state["messages"], run, self._section), runtime), run)
+
+    async def amodel_messages(
+        self, state: Mapping[str, Any], runtime: object
+    ) -> tuple[list[AnyMessage], dict[str, Any]]:
+        """Return what to send to the model from a graph of your own, without blocking; see `model_messages`."""
+        run = Run(self._settings, state, runtime)
+        plan = prepare_call(state["messages"], run, self._section)
+        return _for_own_graph(await self._settings.aperform(plan, runtime), run)
+
+    def run_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
+        """Return the run that a tool call or another hook belongs to, for an extension."""
+        run = Run(self._settings, state, runtime)
+        self._settings.perform(shelf_of(run), runtime)
+        return extension_run(run, extension)
+
+    async def arun_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
+        """Return the run that a tool call or another hook belongs to, for an extension, without blocking."""
+        run = Run(self._settings, state, runtime)
+        await self._settings.aperform(shelf_of(run), runtime)
+        return extension_run(run, extension)
+
+    def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
+        """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
+        return loaded_in(self._settings, state)
+
+
+def _for_own_graph(prepared: PreparedCall, run: Run) -> tuple[list[AnyMessage], dict[str, Any]]:
+    composed = prepared.composed
+    tell_composed(composed, run)
+    update = merged(composed.update, run.collected, problems_update(run))
+    messages = composed.messages
+    if not prepared.section:
+        return messages, update
+    first = messages[0] if messages else None
+    if isinstance(first, SystemMessage):
+        return [appended(first, prepared.section), *messages[1:]], update
+    return [SystemMessage(prepared.section), *messages], update
+
+
+def appended(message: SystemMessage | None, section: str) -> SystemMessage:
+    """Return a system message with the section at its end."""
+    blocks: list[Any] = list(message.content_blocks) if message is not None else []
+    text = f"\n\n{section}" if blocks else section
+    return SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}])
+
+
+# The end of a run: a hook that only agents whose extensions act there have, for a hook costs a step of the graph.
+
+
+def with_end_of_run(middleware: Any, extensions: Sequence[SkillExtension]) -> None:  # noqa: ANN401 - our own class
+    """Give a middleware `after_agent`, if an extension acts at the end of a run.
+
+    LangChain looks at a middleware's class to see which hooks it has, so the instance gets a class of its own; one with
+    a second base would have another layout, which Python does not let an instance change to.
+    """
+    if any(overrides(extension, "at_end") for extension in extensions):
+        own = type(middleware)
+        hooks = {"after_agent": _EndOfRun.after_agent, "aafter_agent": _EndOfRun.aafter_agent}
+        middleware.__class__ = type(own.__name__, (own,), {"__module__": own.__module__, **hooks})
+
+
+def _end(run: Run) -> Plan[dict[str, Any] | None]:
+    yield from shelf_of(run)
+    yield from at("at_end", run)
+    return merged(run.collected, problems_update(run)) or None
+
+
+class _EndOfRun:
+    """Lets extensions act at the end of a run."""
+
+    _settings: Any
+
+    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ANN401 - LangChain's signature
+        """Let extensions act at the end of a run."""
+        result: dict[str, Any] | None = self._settings.perform(_end(Run(self._settings, state, runtime)), runtime)
+        return result
+
+    async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ANN401 - LangChain's signature
+        """Let extensions act at the end of a run."""
+        run = Run(self._settings, state, runtime)
+        result: dict[str, Any] | None = await self._settings.aperform(_end(run), runtime)
+        return result
+
+
+# `SkillsMiddleware`: settings and hooks, each hook a few lines.
+
+
+class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
+    """Gives an agent skills: finds them, lists them, and lets the model load and unload them.
+
+    Pass it to `create_deep_agent` or `create_agent` as middleware; it takes the place of deepagents' own class. In a
+    graph of your own, use `before_agent` as a node, `model_messages` for what the model is sent, and `tools`.
+
+    One instance serves any number of agents, sub-agents, threads and users; it holds nothing that belongs to a run.
+
+    Args:
+        backend: Where the files are: a backend, or a function of the runtime that gives one.
+        sources: Backend paths that hold skill directories, each alone or as `(path, label)`; the later wins. Or a
+            function of the runtime that gives them.
+        system_prompt: The section's template with the slots `{skills_locations}`, `{skills_load_warnings}` and
+            `{skills_list}`; `None` for no section.
+        tools: Tools that are callable only while a skill that names them in `metadata.include_tools` is in use.
+        max_depth: How many levels below a source skills may lie.
+        resource_depth: How many levels of a skill's `scripts/`, `references/` and `assets/` are listed.
+        max_loaded_skills: How many skills may be loaded at a time.
+        max_loaded_tokens: How many tokens loaded skills may take together; `None` for no limit.
+        refresh: `"thread"` to discover skills once per thread, `"run"` to look again at every run. Where `backend` or
+            `sources` is a function, every run looks for itself.
+        loaded_status: `"system_prompt"` marks loaded skills in the section; `"conversation"` leaves the section the
+            same until the catalog changes, so that prompt caches hold.
+        catalog_budget: How many characters the list of skills may take in the prompt; over it, hints go first, then
+            descriptions shrink, never a name. `None` to cut nothing.
+        extra_tools: Any of `search_skills`, `list_skill_assets`, `load_skill_asset` and `get_skill_script_path`, for
+            agents without file tools or with large libraries.
+        visibility: How visible skills are: a mapping from names or glob patterns to `"on"`, `"name-only"`,
+            `"user-only"` or `"off"`, or a function `(skill, runtime)` that returns one of them.
+        slash_commands: Whether a user's message that starts with `/name` starts that skill.
+        unload_when: `"now"` to take an unloaded skill's text out of requests at once; `"cheap"` to leave it until the
+            prefix changes anyway, so that prompt caches hold.
+        asset_directories: Which files of a skill the extra tools list and read: `"all"`, or names of directories.
+        token_counter: Counts the tokens of a text.
+        extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.
+        backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
+        strict: Raise `SkillsError` when a source or a skill has an error, instead of going on without it.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If an argument has a value that it cannot have, or the template cannot be filled in.
+    """
+
+    state_schema: Any = SkillsState
+
+    def __init__(  # noqa: PLR0913 - the options of a product, each by name
+        self,
+        *,
+        backend: BackendProtocol | BackendFactory,
+        sources: Sequence[SkillSource] | SourcesFactory,
+        system_prompt: str | None = SKILLS_SYSTEM_PROMPT,
+        tools: Sequence[BaseTool | Callable[..., Any]] | SkillToolResolver[ContextT] | None = None,
+        max_depth: int = 1,
+        resource_depth: int = 1,
+        max_loaded_skills: int = 10,
+        max_loaded_tokens: int | None = 50_000,
+        refresh: Refresh = "thread",
+        loaded_status: LoadedStatus = "system_prompt",
+        catalog_budget: int | None = None,
+        extra_tools: Sequence[str] = (),
+        visibility: VisibilityRule | None = None,
+        slash_commands: bool = False,
+        unload_when: UnloadWhen = "now",
+        asset_directories: AssetDirectories = "all",
+        token_counter: Callable[[str], int] = count_tokens,
+        extensions: Sequence[SkillExtension] = (),
+        backend_timeout: float | None = None,
+        strict: bool = False,
+    ) -> None:
+        if system_prompt is not None:
+            check_template(system_prompt)
+        plugged = checked(extensions)
+        turned_on = [name for extension in plugged for name in extension.extra_tools]
+        extra = check_names([*check_names(extra_tools), *turned_on])
+        fixed = None if callable(sources) else parse_sources(sources)
+        # deepagents' class judges the tools, then asks for what each model call has resolved.
+        super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
+        super().__init__(backend=backend, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
+        self._tool_source = ToolSource(tools)
+        self._settings = Settings(
+            backend=backend,
+            sources=sources if callable(sources) else tuple(fixed or ()),
+            budgets=Budgets(max_loaded_skills, max_loaded_tokens),
+            refresh=refresh,
+            loaded_status=loaded_status,
+            max_depth=max_depth,
+            resource_depth=resource_depth,
+            backend_timeout=backend_timeout,
+            strict=strict,
+            catalog_budget=catalog_budget,
+            visibility=visibility,
+            slash_commands=slash_commands,
+            unload_when=unload_when,
+            asset_directories=asset_directories,
+            token_counter=token_counter,
+            extensions=plugged,
+            own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
+            memory=Memory([key for extension in plugged for key in extension.frontmatter_keys], backend),
+        )
+        self.sources: list[str] = [source.path for source in fixed or ()]
+        self.source_labels: list[str] = [source.label for source in fixed or ()]
+        self.system_prompt_template = system_prompt
+        self._extra_tools = extra
+        self.tools: Sequence[BaseTool] = self._own_tools()
+        self._section = None
+        if system_prompt is not None:
+            self._section = Section(
+                system_prompt,
+                shows_loaded=loaded_status == "system_prompt",
+                budget=catalog_budget,
+                searchable="search_skills" in self._extra_tools,
+            )
+        self.state_schema = with_own_keys(type(self).state_schema)
+        with_end_of_run(self, plugged)
+        for extension in plugged:
+            extension.attach(self)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "SkillsMiddleware[ContextT, ResponseT]":
+        """Return a copy that remembers nothing and whose tools work on its own settings."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        for shared in (self._settings.backend, self._tool_source, self.state_schema, *self._settings.extensions):
+            memo[id(shared)] = shared
+        for key, value in vars(self).items():
+            if key != "tools":
+                setattr(twin, key, copy.deepcopy(value, memo))
+        own = {tool.name: tool for tool in twin._own_tools()}  # noqa: SLF001 - of the same class
+        twin.tools = [own.get(tool.name, tool) for tool in self.tools]
+        for extension in twin._settings.extensions:  # noqa: SLF001 - of the same class
+            extension.attach(twin)
+        return twin
+
+    def _own_tools(self) -> list[BaseTool]:
+        extra = ExtraTools(self._settings)
+        brought = [tool for extension in self._settings.extensions for tool in extension.tools(self)]
+        return [*SkillTools(self._settings).all(), *(extra.make(name) for name in self._extra_tools), *brought]
+
+    @property
+    def name(self) -> str:
+        """The slot this middleware takes, for subclasses too."""
+        return "SkillsMiddleware"
+
+    def before_agent(  # type: ignore[override]
+        self,
+        state: SkillsState,
+        runtime: Runtime[ContextT],
+        config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
+    ) -> SkillsStateUpdate | None:
+        """Discover skills, if this thread has none yet or is to look again."""
+        return self._settings.perform(start(Run(self._settings, state, runtime)), runtime)
+
+    async def abefore_agent(  # type: ignore[override]
+        self,
+        state: SkillsState,
+        runtime: Runtime[ContextT],
+        config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
+    ) -> SkillsStateUpdate | None:
+        """Discover skills, if this thread has none yet or is to look again."""
+        return await self._settings.aperform(start(Run(self._settings, state, runtime)), runtime)
+
+    def modify_request(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
+        """Append the skills section to the request's system message."""
+        section = section_in_use.get()
+        if section is None:
+            section = self.skills_section(request.state)
+        return request.override(system_message=appended(request.system_message, section)) if section else request
+
+    @hook_config(can_jump_to=["model"])
+    def before_model(  # type: ignore[override]
+        self, state: SkillsState, runtime: Runtime[ContextT]
+    ) -> dict[str, Any] | None:
+        """Load the skills that users and extensions ask for, and restore texts that were evicted."""
+        return self._settings.perform(before_model_call(Run(self._settings, state, runtime)), runtime)
+
+    @hook_config(can_jump_to=["model"])
+    async def abefore_model(  # type: ignore[override]
+        self, state: SkillsState, runtime: Runtime[ContextT]
+    ) -> dict[str, Any] | None:
+        """Load the skills that users and extensions ask for, and restore texts that were evicted."""
+        return await self._settings.aperform(before_model_call(Run(self._settings, state, runtime)), runtime)
+
+    def wrap_model_call(
+        self,
+        request: ModelRequest[ContextT],
+        handler: Callable[[ModelRequest[ContextT]], ModelResponse[ResponseT]],
+    ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
+        """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
+        model_call = self._settings.perform(self._opened(request), request.runtime)
+
+        def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
+            return handler(self._settings.perform(model_call.outgoing(changed), request.runtime))
+
+        with model_call.in_context():
+            try:
+                response = super().wrap_model_call(model_call.request(), call)
+            except Exception as error:
+                if not model_call.may_retry(error):
+                    raise
+                response = super().wrap_model_call(model_call.bare_request(), call)
+        return model_call.finish(response)
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[ContextT],
+        handler: Callable[[ModelRequest[ContextT]], Awaitable[ModelResponse[ResponseT]]],
+    ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
+        """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
+        model_call = await self._settings.aperform(self._opened(request), request.runtime)
+
+        async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
+            return await handler(await self._settings.aperform(model_call.outgoing(changed), request.runtime))
+
+        with model_call.in_context():
+            try:
+                response = await super().awrap_model_call(model_call.request(), call)
+            except Exception as error:
+                if not model_call.may_retry(error):
+                    raise
+                response = await super().awrap_model_call(model_call.bare_request(), call)
+        return model_call.finish(response)
+
+    def wrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
+    ) -> ToolMessage | Command[Any]:
+        """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
+        opened = self._settings.perform(open_tool_call(request, self._settings, self._tool_source), request.runtime)
+        if not isinstance(opened, ToolCall):
+            return opened
+        with handing_over(request.tool_call["name"], request.state):
+            result = handler(opened.request)
+        return self._settings.perform(opened.reviewed(result), request.runtime)
+
+    async def awrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
+    ) -> ToolMessage | Command[Any]:
+        """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
+        plan = open_tool_call(request, self._settings, self._tool_source)
+        opened = await self._settings.aperform(plan, request.runtime)
+        if not isinstance(opened, ToolCall):
+            return opened
+        with handing_over(request.tool_call["name"], request.state):
+            result = await handler(opened.request)
+        return await self._settings.aperform(opened.reviewed(result), request.runtime)
+
+    def _opened(self, request: ModelRequest[ContextT]) -> Plan[ModelCall[ContextT]]:
+        run = Run(self._settings, request.state, request.runtime)
+        return open_call(request, run, self._section, self._tool_source)

@@ -1,0 +1,707 @@
+"""Which texts were lost: those that other middleware evicted or cleared, by the signs it leaves. All else is intent.
+
+Composes the messages of a request: every loaded skill's text once, no unloaded skill's, notes in their places.
+
+How a lost text is put back: `losses` tells what was lost, `placement` decides where it goes and what fits, `_recalled`
+recovers it, `step` restores a text that was evicted before guards saw it. The history in state stays as it is here.
+
+Before each model call: evicted texts return, loads without room are undone, what users ask for is loaded.
+
+One model call with skills: the request that goes out, a second try, and what comes back into state.
+"""
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+from langchain.agents.middleware.types import ContextT, ExtendedModelResponse, ModelRequest, ModelResponse, ResponseT
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.types import Command
+
+from deepskills._errors import SkillsError
+from deepskills._io.plan import Failed, Plan, apart
+from deepskills._loading.budget import Standing
+from deepskills._loading.placement import Carrier, Decisions, decide
+from deepskills._loading.turn import loads_to_undo
+from deepskills._middleware.commands import user_loads
+from deepskills._middleware.extension import SkillLoad
+from deepskills._middleware.extension_calls import change_request, change_text, unusable
+from deepskills._middleware.loading import prepare
+from deepskills._middleware.reporting import skill_event, tell
+from deepskills._middleware.run import Run, usable
+from deepskills._middleware.skill_tools import (
+    DISCLOSED,
+    InUse,
+    Resolution,
+    ToolSource,
+    acceptance,
+    bound,
+    name_of,
+    needed_names,
+    resolved,
+    resolved_tools,
+    skills_in_use,
+)
+from deepskills._middleware.startup import log_problems
+from deepskills._middleware.state import (
+    LEFT_OUT,
+    LINGERING,
+    UNDONE,
+    Thread,
+    current_step,
+    fingerprint,
+    merged,
+    unload_update,
+    without_lingering,
+)
+from deepskills._middleware.tools import LOAD_TOOL
+from deepskills._middleware.visibility import shelf_of
+from deepskills._prompt.messages import CHANGED_LEAD, context_notice, lost_notice
+from deepskills._prompt.section import LIST_WITHHELD, Section, SectionInput
+from deepskills._skillmd.problems import problem
+from deepskills._skillmd.text import one_line
+from deepskills._types import LoadRecord, ResourceMetadata
+
+logger = logging.getLogger("deepskills")
+
+
+_EVICTED_RESULT = "Tool result too large, the result of this tool call"
+_EVICTED_MESSAGE = "Message content too large and was saved to the filesystem at:"
+_CLEARED = {"cleared": True}
+
+
+def is_lost(message: AnyMessage) -> bool:
+    """Whether a message that carried a skill's text was evicted or cleared."""
+    return is_evicted(message) or _is_cleared(message)
+
+
+def is_evicted(message: AnyMessage) -> bool:
+    """Whether the filesystem middleware put a stub in the place of a message's text."""
+    text = str(message.text)
+    if isinstance(message, ToolMessage):
+        return text.startswith(_EVICTED_RESULT)
+    return isinstance(message, HumanMessage) and text.startswith(_EVICTED_MESSAGE)
+
+
+def _is_cleared(message: AnyMessage) -> bool:
+    editing: Any = message.response_metadata.get("context_editing")
+    return isinstance(editing, dict) and bool(editing.get("cleared"))
+
+
+def shielded(message: AnyMessage) -> AnyMessage:
+    """Return a message that context editing further in passes over: it takes it for one that it has cleared."""
+    if not isinstance(message, ToolMessage):
+        return message
+    metadata = {**message.response_metadata, "context_editing": _CLEARED}
+    return message.model_copy(update={"response_metadata": metadata})
+
+
+# Composes the messages of a request: every loaded skill's text once, no unloaded skill's, notes in their places.
+#
+# How a lost text is put back: `losses` tells what was lost, `placement` decides where it goes and what fits,
+# `_recalled` recovers it, `step` restores a text that was evicted before guards saw it. The history in state stays
+# as it is here.
+
+
+@dataclass(frozen=True)
+class Composition:
+    """The messages to send, and what follows from them."""
+
+    messages: list[AnyMessage]
+    bare: list[AnyMessage] | None = None
+    """The messages without what was put back, for a model that has no room for it; `None` if nothing was."""
+
+    update: dict[str, Any] = field(default_factory=dict)
+    """What changes in state."""
+
+    put_back: list[str] = field(default_factory=list)
+    """The skills whose text was put back."""
+
+    reattached: dict[str, LoadRecord] = field(default_factory=dict)
+    """Those of them whose loss was not told yet."""
+
+    lost: dict[str, str] = field(default_factory=dict)
+    """The skills whose text could not be recovered, each with the reason."""
+
+    def without_put_back(self) -> "Composition":
+        """Return what goes out to a model that had no room for what was put back."""
+        left_out = {"skills_context": {"told": dict.fromkeys(self.put_back, LEFT_OUT)}}
+        return Composition(self.bare or self.messages, update=merged(self.update, left_out), lost=self.lost)
+
+    def seen_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return `state` without the skills that were lost."""
+        if not self.lost:
+            return state
+        loaded = [name for name in state.get("skills_loaded") or () if name not in self.lost]
+        return {**state, "skills_loaded": loaded}
+
+
+def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = False) -> Plan[Composition]:
+    """Return the request's messages; `prefix_changes` says that texts which linger may leave now."""
+    thread = run.thread
+    carriers = carriers_of(messages, thread)
+    if not carriers and not thread.standing.loaded:
+        return Composition(_noted(list(messages), thread))
+    off = [name for name in thread.standing.loaded if run.is_off(name)]
+    standing = _with_edits(messages, carriers, thread.standing.without(off), run)
+    texts: dict[str, str] = {}
+    lost: dict[str, str] = {}
+    decisions = decide(carriers, standing, run.settings.budgets.tokens)
+    while missing := [name for name in decisions.put_back if name not in texts]:
+        recalled = yield from _recalled(missing, standing, run)
+        for name, found in recalled.items():
+            if isinstance(found, str):
+                lost[name] = found
+                standing = standing.without([name])
+            else:
+                texts[name], record = found
+                standing = standing.with_load(name, record)
+        decisions = decide(carriers, standing, run.settings.budgets.tokens)
+    put_back = decisions.put_back
+    shown = {carrier.skill for carrier in carriers if carrier.position in decisions.kept}
+    standing = _seen(standing, [name for name in standing.loaded if name in shown or name in put_back])
+    newly = [name for name in put_back if thread.section("told").get(name) != standing.records[name]["digest"]]
+    update = _update(thread, put_back, newly, standing, [*lost, *off])
+    if newly or lost or prefix_changes or standing.is_crowded(run.settings.budgets):
+        gone = without_lingering(thread)
+        if gone:
+            update = merged(update, {"skills_context": {"texts": gone}})
+            carriers = [_settled(carrier) for carrier in carriers]
+            decisions = decide(carriers, standing, run.settings.budgets.tokens)
+    bare = _noted(_applied(messages, decisions, {}, lost), thread)
+    return Composition(
+        messages=_noted(_applied(messages, decisions, texts, lost), thread) if put_back else bare,
+        bare=bare if put_back else None,
+        update=update,
+        put_back=put_back,
+        reattached={name: standing.records[name] for name in newly},
+        lost=lost,
+    )
+
+
+def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
+    """Return the messages that brought skills into the conversation, as private state knows them."""
+    known = {message: text["skill"] for message, text in thread.section("texts").items()}
+    for name in thread.standing.loaded:
+        message = thread.standing.records[name].get("message")
+        if message:
+            known[message] = name
+    if not known:
+        return []
+    return [
+        Carrier(
+            position,
+            known[message.id],
+            message.id,
+            is_lost=is_lost(message),
+            is_lingering=(state := thread.text_state(message.id)) == LINGERING,
+            is_undone=state == UNDONE,
+        )
+        for position, message in enumerate(messages)
+        if message.id is not None and message.id in known
+    ]
+
+
+def _settled(carrier: Carrier) -> Carrier:
+    return Carrier(carrier.position, carrier.skill, carrier.message, carrier.is_lost, is_undone=carrier.is_undone)
+
+
+def _with_edits(messages: Sequence[AnyMessage], carriers: Sequence[Carrier], standing: Standing, run: Run) -> Standing:
+    """Take over texts that others changed in place: what was hidden stays hidden when the text is put back later."""
+    for carrier in carriers:
+        record = standing.records.get(carrier.skill)
+        if carrier.is_lost or record is None or record.get("message") != carrier.message:
+            continue
+        text, memory = str(messages[carrier.position].text), run.settings.memory
+        # A text that this process has seen survives its file, whichever process loaded it.
+        if memory.text(record.get("text", "")) == text or memory.keep_text(text) == record.get("text"):
+            continue
+        standing = standing.with_load(carrier.skill, _left_as(text, record, run))
+    return standing
+
+
+def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
+    """Return the text of each skill as it was left: from the history in state, from memory, else from its file.
+
+    State comes first, for a guard may have changed the text there in this very step. Where the text cannot be
+    recovered, the reason stands in its place.
+    """
+    found: dict[str, tuple[str, LoadRecord] | str] = {}
+    unread = []
+    history = {message.id: message for message in run.thread.messages if message.id is not None}
+    for name in names:
+        record = standing.records[name]
+        message = history.get(record.get("message", ""))
+        known = _from_history(record, message)
+        if known is None and _is_unseen(record, message, run):
+            found[name] = "it was taken away before any request held it, so that nobody can tell what guards did to it"
+        elif known is None and (known := run.settings.memory.text(record.get("text", ""))) is None:
+            if record.get("edited") or _is_edited(record, message):
+                found[name] = "others had changed the text, and only the file's own could be read"
+            else:
+                unread.append(name)
+        if known is not None:
+            found[name] = yield from _changed(name, known, _left_as(known, record, run), run)
+    found |= yield from read_again(unread, standing, run)
+    return found
+
+
+def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
+    """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
+
+    A file that has changed since gives its present text, which says so, and the record that goes with it.
+    """
+    if not names:
+        return {}
+    catalog = (yield from shelf_of(run)).catalog
+    entries = {name: entry for name in names if (entry := catalog.by_name.get(name)) is not None}
+    wanted = [(entry, standing.records[name].get("arguments", "")) for name, entry in entries.items()]
+    prepared = yield from prepare(wanted, run, "system")
+    found: dict[str, tuple[str, LoadRecord] | str] = dict.fromkeys(names, "it is no longer in the catalog")
+    for (name, _arguments), ready in prepared.items():
+        record = standing.records[name]
+        if ready.failure is not None:
+            found[name] = ready.failure
+            continue
+        text = ready.block if ready.digest == record["digest"] else CHANGED_LEAD + ready.block
+        key = run.settings.memory.keep_text(text)
+        found[name] = text, {**record, "tokens": ready.tokens, "text": key}
+    return found
+
+
+def _changed(name: str, text: str, record: LoadRecord, run: Run) -> Plan[tuple[str, LoadRecord] | str]:
+    """Return a text that is put back, after extensions have seen it again."""
+    if run.settings.extensions:
+        catalog = (yield from shelf_of(run)).catalog
+        entry = catalog.by_name.get(name)
+        if entry is not None:
+            load = SkillLoad(entry, record.get("arguments", ""), "system", text, record["tokens"], (), run.runtime)
+            changed = yield from change_text(load, run)
+            if isinstance(changed, Failed):
+                return changed.reason
+            text = changed
+    run.settings.memory.keep_text(text)
+    return text, record
+
+
+def _from_history(record: LoadRecord, message: AnyMessage | None) -> str | None:
+    """Return the text that a message in state holds; where others changed it for requests alone, state's is not it."""
+    if message is None or is_lost(message):
+        return None
+    text = str(message.text)
+    return None if record.get("edited") and fingerprint(text) != record.get("text") else text
+
+
+def _is_unseen(record: LoadRecord, message: AnyMessage | None, run: Run) -> bool:
+    """Whether a text left state in the step of its load, after guards may have changed it there."""
+    if message is not None:
+        was_restored = run.thread.section("texts").get(message.id or "", {}).get("restored")
+        return is_evicted(message) and "step" in record and not was_restored
+    return "step" in record
+
+
+def _left_as(text: str, record: LoadRecord, run: Run) -> LoadRecord:
+    """Return the record of a load whose text is as others left it."""
+    if fingerprint(text) == record.get("text"):
+        return record
+    return {**record, "text": run.settings.memory.keep_text(text), "edited": True}
+
+
+def _is_edited(record: LoadRecord, message: AnyMessage | None) -> bool:
+    return message is not None and not is_lost(message) and fingerprint(str(message.text)) != record.get("text")
+
+
+def _seen(standing: Standing, names: Iterable[str]) -> Standing:
+    """Return the standing in which these loads were in a request: guards have had their look at them."""
+    for name in names:
+        record = standing.records[name]
+        if "step" in record:
+            kept: Any = {key: value for key, value in record.items() if key != "step"}
+            standing = standing.with_load(name, kept)
+    return standing
+
+
+def _applied(
+    messages: Sequence[AnyMessage], decisions: Decisions, texts: Mapping[str, str], lost: Iterable[str]
+) -> list[AnyMessage]:
+    """Return the messages with notices and texts in place; a skill without a text gets a notice."""
+    result = list(messages)
+    for position, (name, reason) in decisions.notices.items():
+        result[position] = _emptied(result[position], context_notice(name, reason))
+    for position, name in decisions.restored.items():
+        text = texts.get(name) or context_notice(name, "no_room")
+        result[position] = result[position].model_copy(update={"content": text})
+    for position in (*decisions.restored, *decisions.kept):
+        result[position] = shielded(result[position])
+    front = [_message(texts.get(name) or context_notice(name, "no_room")) for name in decisions.inserted]
+    front += [_message(context_notice(name, "no_room")) for name in decisions.omitted]
+    front += [_message(lost_notice(name)) for name in lost]
+    if not front:
+        return result
+    place = 0
+    while place < len(result) and isinstance(result[place], SystemMessage):
+        place += 1
+    if place < len(result) and is_summary(result[place]):
+        place += 1
+    return [*result[:place], *front, *result[place:]]
+
+
+def _emptied(message: AnyMessage, notice: str) -> AnyMessage:
+    """Return a message whose text gave way to a notice; it no longer counts as a pin."""
+    extra = {key: value for key, value in message.additional_kwargs.items() if key not in {"lc_source", "skill"}}
+    return message.model_copy(update={"content": notice, "additional_kwargs": extra})
+
+
+def _message(text: str) -> HumanMessage:
+    return HumanMessage(text, additional_kwargs={"lc_source": "deepskills"})
+
+
+def is_summary(message: AnyMessage) -> bool:
+    """Whether a message sums up what was removed before it."""
+    return message.additional_kwargs.get("lc_source") == "summarization"
+
+
+def _noted(messages: list[AnyMessage], thread: Thread) -> list[AnyMessage]:
+    """Return the messages with the notes of this thread in their places."""
+    notes = thread.section("notes")
+    if not notes:
+        return messages
+    result: list[AnyMessage] = []
+    for message in messages:
+        note = notes.get(message.id or "")
+        if note is None:
+            result.append(message)
+            continue
+        result += [_message(text) for text in note.get("before", ())]
+        ends = note.get("end", ())
+        result.append(_with_end(message, "\n\n".join(ends)) if ends else message)
+    return result
+
+
+def _with_end(message: AnyMessage, note: str) -> AnyMessage:
+    """Return a message with a note at its end, whatever its content is made of."""
+    content = message.content
+    if isinstance(content, str):
+        return message.model_copy(update={"content": f"{content}\n\n{note}"})
+    return message.model_copy(update={"content": [*content, {"type": "text", "text": note}]})
+
+
+def _update(
+    thread: Thread, put_back: Sequence[str], newly: Sequence[str], standing: Standing, lost: Iterable[str]
+) -> dict[str, Any]:
+    told: dict[str, str | None] = {name: standing.records[name]["digest"] for name in newly}
+    noted = thread.section("told")
+    told |= {name: None for name, digest in noted.items() if digest == LEFT_OUT and name not in put_back}
+    before = thread.standing.records
+    changed = {
+        name: standing.records[name] for name in standing.loaded if standing.records.get(name) != before.get(name)
+    }
+    update: dict[str, Any] = unload_update(lost) if lost else {}
+    if told:
+        update = merged(update, {"skills_context": {"told": told}})
+    if changed:
+        update = merged(update, {"skills_load_records": changed})
+    return update
+
+
+# Before each model call: evicted texts return, loads without room are undone, what users ask for is loaded.
+
+
+def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
+    """Return what changes in state before the model is called, or `None` if nothing does."""
+    update = merged((yield from _restored(run)), _undone(run))
+    update = merged(update, (yield from user_loads(run)))
+    waiting = run.thread.section("problems")
+    fresh = run.new_problems()
+    log_problems(fresh)
+    noted = []
+    if waiting:
+        known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}
+        noted = [p for p in waiting.values() if (p["path"], p["code"], p["message"]) not in known]
+        update = merged(update, {"skills_context": {"problems": dict.fromkeys(waiting)}})
+    if fresh or noted:
+        update["skills_problems"] = [*run.thread.problems, *noted, *fresh]
+    return merged(update, run.collected) or None
+
+
+def _restored(run: Run) -> Plan[dict[str, Any]]:
+    """Return texts that were evicted in the turn of their load to their messages, so that every guard sees them.
+
+    Hooks that stand before this one have seen the stub alone: then the step starts over.
+    """
+    thread = run.thread
+    own = {record["message"]: name for name, record in thread.standing.records.items() if record.get("message")}
+    evicted = {
+        own[message.id]: message
+        for message in (thread.messages if own else ())
+        if message.id in own
+        and isinstance(message, ToolMessage)
+        and is_evicted(message)
+        and not thread.section("texts").get(message.id, {}).get("restored")
+    }
+    if not evicted:
+        return {}
+    found = yield from _texts_of(list(evicted), run)
+    restored = [evicted[name].model_copy(update={"content": text}) for name, (text, _record) in found.items()]
+    records = {name: record for name, (_text, record) in found.items()}
+    texts = {m.id: {**thread.section("texts").get(m.id or "", {}), "restored": True} for m in restored}
+    update: dict[str, Any] = {
+        "messages": restored,
+        "skills_context": {"texts": texts},
+        "skills_load_records": records,
+    }
+    starts_over = any(current_step() > record.get("step", 0) + 1 > 1 for record in records.values())
+    return {} if not restored else {**update, "jump_to": "model"} if starts_over else update
+
+
+def _texts_of(names: Sequence[str], run: Run) -> Plan[dict[str, tuple[str, LoadRecord]]]:
+    """Return the texts of these loads from memory, else from their files; what nobody can read is left out."""
+    standing = run.thread.standing
+    known = {name: run.settings.memory.text(standing.records[name].get("text", "")) for name in names}
+    found = {name: (text, standing.records[name]) for name, text in known.items() if text is not None}
+    unread = [name for name, text in known.items() if text is None and not standing.records[name].get("edited")]
+    read = yield from read_again(unread, standing, run)
+    return found | {name: text for name, text in read.items() if not isinstance(text, str)}
+
+
+def _undone(run: Run) -> dict[str, Any]:
+    """Take back loads that relied on an unload which another middleware refused; all others no longer rely on any."""
+    standing = run.thread.standing
+    names = loads_to_undo(standing, run.settings.budgets)
+    settled: dict[str, Any] = {
+        name: {key: value for key, value in record.items() if key != "relies_on"}
+        for name, record in standing.records.items()
+        if "relies_on" in record and name not in names
+    }
+    update = {"skills_load_records": settled} if settled else {}
+    if not names:
+        return update
+    for name in names:
+        logger.warning("Unloaded skill %r: the unload that was to make room for it was refused", name)
+        event = skill_event("unloaded", name, "system", standing.records.get(name), reason="no_room")
+        tell(event, run.runtime, run.settings.extensions)
+    return merged(update, unload_update(names, standing, UNDONE))
+
+
+# One model call with skills: the request that goes out, a second try, and what comes back into state.
+
+
+_OVERFLOW_SIGNS = (
+    *(f"context{gap}{noun}" for gap in (" ", "_", "") for noun in ("length", "window", "size", "limit")),
+    "prompt is too long",
+    "tokens exceed",
+)
+_SUMMARIZED = "_summarization_event"
+"""State key of deepagents' summarization: what it has summed up, in requests alone."""
+
+_OVERFLOW_STATUS = frozenset({400, 413, 422})
+
+section_in_use: ContextVar[str | None] = ContextVar("deepskills_section", default=None)
+"""The skills section of the model call that is being made, rendered before deepagents' class asks for it."""
+
+
+def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | None) -> Plan["PreparedCall"]:
+    """Compose the messages of a request, and find out what its section and tools depend on."""
+    shelf = yield from shelf_of(run)
+    prefix: dict[str, str] = {}
+    changes = False
+    if run.settings.unload_when == "cheap":
+        prefix = _prefix(messages, (yield from _section(section, run, run.state)))
+        before = run.thread.section("prefix")
+        changes = bool(before) and before != prefix
+    composed = yield from compose(messages, run, prefix_changes=changes)
+    if prefix and run.thread.section("prefix") != prefix:
+        composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
+    use = skills_in_use(composed.messages, usable(run), run.thread.standing.without(composed.lost).loaded)
+    text = yield from _section(section, run, composed.seen_in(run.state))
+    return PreparedCall(composed, use, text, bool(shelf.visible))
+
+
+def _section(section: Section | None, run: Run, state: Mapping[str, Any]) -> Plan[str]:
+    """Return the skills section; a large one is rendered apart from the event loop."""
+    return (yield from apart(lambda: section_text(section, run, state), len(run.known_shelf.catalog.entries)))
+
+
+def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
+    """Return what a request begins with: the section, and a summary if there is one.
+
+    deepagents' summaries have no id, and two may have the same text: the message that follows tells them apart.
+    """
+    begins = list(itertools.islice((item for item in messages if not isinstance(item, SystemMessage)), 2))
+    summary = ""
+    if begins and is_summary(begins[0]):
+        summary = " ".join(message.id or fingerprint(str(message.text)) for message in begins)
+    return {"section": fingerprint(section), "summary": summary}
+
+
+def section_text(section: Section | None, run: Run, state: Mapping[str, Any]) -> str:
+    """Return the skills section as a run shows it; empty if it is left out."""
+    if section is None:
+        return ""
+    shelf, settings = run.known_shelf, run.settings
+    loaded = [name for name in state.get("skills_loaded") or () if isinstance(name, str)]
+    resources: Mapping[str, list[ResourceMetadata]] = run.thread.resources
+    errors = state.get("skills_load_errors")
+    sources = settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources
+    return section.render(
+        SectionInput(
+            catalog=shelf.catalog,
+            sources=shelf.sources_to_show(sources),
+            errors=[error for error in errors if isinstance(error, str)] if isinstance(errors, list) else [],
+            loaded={name: resources.get(name, []) for name in loaded},
+            hidden=shelf.hidden,
+            replaced_list=_replaced_list(run),
+        )
+    )
+
+
+def _replaced_list(run: Run) -> str | None:
+    """Return what an extension shows in place of the list of skills."""
+    for extension in run.settings.extensions:
+        try:
+            text = extension.catalog_list(run.known_shelf.visible)
+            if text is not None and not isinstance(text, str):
+                raise TypeError(unusable(text))  # noqa: TRY301 - a failure like any other
+        except Exception as error:
+            logger.exception("%s failed to replace the list of skills", type(extension).__name__)
+            name, reason = type(extension).__name__, f"{type(error).__name__}: {error}"
+            run.problems.append(
+                problem("extensions", "extension-failed", name=name, method="catalog_list", reason=reason)
+            )
+            text = LIST_WITHHELD if extension.protective else None
+        if text is not None:
+            return text
+    return None
+
+
+class PreparedCall:
+    """What a model call needs to know of skills before its tools are resolved."""
+
+    def __init__(self, composed: Composition, use: InUse, section: str, has_visible_skills: bool) -> None:  # noqa: FBT001
+        self.composed = composed
+        self.use = use
+        self.section = section
+        self.has_visible_skills = has_visible_skills
+
+
+def open_call(
+    request: ModelRequest[ContextT], run: Run, section: Section | None, source: ToolSource
+) -> Plan["ModelCall[ContextT]"]:
+    """Prepare one model call: its messages, its section, and the tools of the skills in use."""
+    if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
+        run.problems.append(problem("middleware", "middleware-order"))
+    prepared = yield from prepare_call(request.messages, run, section)
+    names = needed_names(prepared.use, request.tools)
+    return ModelCall(request, run, prepared, (yield from resolved(source, names, request.runtime)))
+
+
+class ModelCall(Generic[ContextT]):
+    """One model call."""
+
+    def __init__(
+        self,
+        request: ModelRequest[ContextT],
+        run: Run,
+        prepared: PreparedCall,
+        resolutions: Mapping[str, Resolution],
+    ) -> None:
+        self._request = request
+        self._run = run
+        self._composed = prepared.composed
+        self._use = prepared.use
+        self._section = prepared.section
+        self._resolved = {name: found.tools for name, found in resolutions.items()}
+        tools, self._record = bound(request.tools, prepared.use, self._resolved, acceptance(request.model))
+        if not prepared.has_visible_skills and run.known_shelf.catalog.entries:
+            tools = [item for item in tools if name_of(item) != LOAD_TOOL]
+        self._tools = tools
+
+    @contextmanager
+    def in_context(self) -> Iterator[None]:
+        """Answer deepagents' questions for tools and for the section from what was found for this call."""
+        tools, section = resolved_tools.set(self._resolved), section_in_use.set(self._section)
+        try:
+            yield
+        finally:
+            resolved_tools.reset(tools)
+            section_in_use.reset(section)
+
+    def request(self) -> ModelRequest[ContextT]:
+        """Return the request with every loaded skill's text and tools."""
+        state: Any = {**self._request.state, "skills_metadata": self._use.shown_to_deepagents()}
+        return self._request.override(messages=self._composed.messages, tools=self._tools, state=state)
+
+    def bare_request(self) -> ModelRequest[ContextT]:
+        """Return the request without the texts that were put back; from now on the call is one without them."""
+        self._composed = self._composed.without_put_back()
+        return self.request()
+
+    def may_retry(self, error: Exception) -> bool:
+        """Whether the model had no room for what was put back."""
+        return self._composed.bare is not None and is_overflow(error)
+
+    def outgoing(self, request: ModelRequest[ContextT]) -> Plan[ModelRequest[ContextT]]:
+        """Return the request as it goes out: the state as it is, and what extensions change.
+
+        Raises:
+            SkillsError: If an extension that protects failed.
+        """
+        request = request.override(state=self._request.state)
+        if not self._run.settings.extensions:
+            return request
+        before = {name_of(item) for item in self._request.tools}
+        self._run.skill_tools = frozenset(
+            name for item in request.tools if (name := name_of(item)) is not None and name not in before
+        )
+        changed = yield from change_request(request, self._run)
+        if isinstance(changed, Failed):
+            raise SkillsError(changed.reason)
+        return changed
+
+    def finish(
+        self, response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]
+    ) -> ExtendedModelResponse[ResponseT]:
+        """Return the response with what this call changes in state, and tell what became of lost texts."""
+        tell_composed(self._composed, self._run)
+        command = response.command if isinstance(response, ExtendedModelResponse) else None
+        before = command.update if command is not None and isinstance(command.update, dict) else {}
+        record = dict(sorted({**before.get(DISCLOSED, {}), **self._record}.items()))
+        inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
+        update = merged(before, self._composed.update, self._run.collected, problems_update(self._run))
+        return ExtendedModelResponse(model_response=inner, command=Command(update={**update, DISCLOSED: record}))
+
+
+def problems_update(run: Run) -> dict[str, Any]:
+    """Return the update that adds what was found on the way to the thread's problems, and log it."""
+    malformed = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
+    run.problems = [*malformed, *run.problems]
+    fresh = run.new_problems()
+    if not fresh:
+        return {}
+    log_problems(fresh)
+    return {"skills_problems": [*run.thread.problems, *fresh]}
+
+
+def tell_composed(composed: Composition, run: Run) -> None:
+    """Log and stream which texts were put back, and which could not be recovered."""
+    extensions = run.settings.extensions
+    for name, record in composed.reattached.items():
+        logger.info("Put the text of skill %r back into the request", name)
+        tell(skill_event("reattached", name, "system", record, tokens=record["tokens"]), run.runtime, extensions)
+    for name, reason in composed.lost.items():
+        logger.error("Unloaded skill %r: its text was lost and its file could not be read: %s", name, one_line(reason))
+        before = run.thread.standing.records.get(name)
+        tell(skill_event("unloaded", name, "system", before, reason=reason), run.runtime, extensions)
+
+
+def is_overflow(error: Exception) -> bool:
+    """Whether a model refused a request for its length."""
+    if isinstance(error, ContextOverflowError):
+        return True
+    text = str(error).lower()
+    return getattr(error, "status_code", None) in _OVERFLOW_STATUS and any(sign in text for sign in _OVERFLOW_SIGNS)

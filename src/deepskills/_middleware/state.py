@@ -1,0 +1,573 @@
+"""The graph state that skills live in, and how updates to it are merged. Updates of the wrong shape are set aside.
+
+The state schema of a middleware: a subclass that brings its own keeps our keys.
+
+A thread's private state about skills, read with suspicion: what has the wrong shape is set aside.
+
+`skills_context` has these sections:
+
+- `texts`: by message id, every message that brought a skill's text in, with the skill's name and, for one that left in
+  a special way, its `state` (`lingering` until the prefix changes anyway, `undone`).
+- `told`: by skill, the digest for which a put-back was told, or `LEFT_OUT`.
+- `notes`: by message id, texts to show `before` the message and at its `end`, in requests only.
+- `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`.
+- `permits`: skills that the model may load once although only the user may start them, with the user's `arguments`
+  and the `turn`: the user's message until whose successor that holds.
+- `run`: `message`, the user's newest message, until its slash commands are done; `seen`, the newest looked at.
+- `commands`: messages that began with a slash and were looked at, so that none starts a skill twice.
+- `problems`: problems that tool calls found, until the next model call.
+- `prefix`: what the latest request began with, to tell when it changes.
+
+Changes of a thread's state: the one place that builds what a load, an unload or a notice writes.
+"""
+
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, NotRequired, TypeVar, get_type_hints
+from uuid import uuid4
+
+from langchain.agents.middleware.types import AgentState, OmitFromOutput, PrivateStateAttr
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.config import get_config
+from typing_extensions import TypedDict
+
+from deepskills._loading.budget import Standing
+from deepskills._loading.turn import Loaded, record_of
+from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata, SkillProblem, Trigger
+
+logger = logging.getLogger("deepskills")
+
+
+ValueT = TypeVar("ValueT")
+
+
+class Unload(TypedDict):
+    """An update of `skills_loaded` that takes names away, and may add others after that."""
+
+    unload: list[str]
+    load: NotRequired[list[str]]
+
+
+class PinnedSkill(TypedDict):
+    """A skill to pin, with arguments."""
+
+    name: str
+    arguments: NotRequired[str]
+
+
+def merge_loaded(current: list[str] | None, update: Sequence[str] | Unload | None) -> list[str]:
+    """Merge an update of `skills_loaded`: a list adds what is new, `{"unload": [...]}` removes."""
+    loaded = _names(current)
+    if isinstance(update, Mapping):
+        gone = set(_names(update.get("unload")))
+        kept = [name for name in loaded if name not in gone]
+        return list(dict.fromkeys([*kept, *_names(update.get("load"))]))
+    return list(dict.fromkeys([*loaded, *_names(update)]))
+
+
+def _names(value: object) -> list[str]:
+    """Return the names in a list; whatever else a caller wrote is set aside."""
+    if value is None:
+        return []
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        logger.warning("Set aside an update of loaded skills that is not a list: %s", type(value).__name__)
+        return []
+    return [name for name in value if isinstance(name, str)]
+
+
+def merge_by_name(current: dict[str, ValueT] | None, update: Mapping[str, ValueT | None] | None) -> dict[str, ValueT]:
+    """Merge an update keyed by skill: each name is replaced, `None` removes it."""
+    merged = {**_mapping(current), **_mapping(update)}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def merge_sections(
+    current: dict[str, dict[str, Any]] | None, update: Mapping[str, Mapping[str, Any] | None] | None
+) -> dict[str, dict[str, Any]]:
+    """Merge an update in two levels: each key of each section is replaced, `None` removes it."""
+    merged = {section: dict(values) for section, values in _mapping(current).items() if isinstance(values, Mapping)}
+    for section, values in _mapping(update).items():
+        kept = merge_by_name(merged.get(section), values) if isinstance(values, Mapping) else {}
+        merged[section] = kept
+    return {section: values for section, values in merged.items() if values}
+
+
+def _mapping(value: object) -> Mapping[Any, Any]:
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    logger.warning("Set aside an update of skill state that is not a mapping: %s", type(value).__name__)
+    return {}
+
+
+def merge_pins(
+    current: list[str | PinnedSkill] | None, update: Sequence[str | PinnedSkill] | None
+) -> list[str | PinnedSkill]:
+    """Add up the skills to pin that were named in one step; whatever is not a list is set aside."""
+    return [*_listed(current), *_listed(update)]
+
+
+def _listed(value: object) -> list[Any]:
+    if value is None or (isinstance(value, Sequence) and not isinstance(value, str | bytes)):
+        return list(value or ())
+    logger.warning("Set aside skills to pin that are not a list: %s", type(value).__name__)
+    return []
+
+
+class SkillsState(AgentState[Any]):
+    """State of an agent with skills. The reducer is the last entry of an annotation, where LangGraph looks for it."""
+
+    skills_metadata: NotRequired[Annotated[list[SkillMetadata] | None, OmitFromOutput]]
+    """A copy of the catalog, for users. Set it to `None` to have skills discovered again at the next run."""
+
+    skills_catalog: NotRequired[Annotated[CatalogRecord | None, PrivateStateAttr]]
+    """What discovery found: the only catalog that is believed, and only as far as this process has read the files."""
+
+    skills_load_errors: NotRequired[Annotated[list[str], PrivateStateAttr]]
+    """Sources that could not be read, one line each."""
+
+    skills_problems: NotRequired[Annotated[list[SkillProblem], PrivateStateAttr]]
+    """Everything that is wrong with sources and skills."""
+
+    skills_loaded: NotRequired[Annotated[list[str], PrivateStateAttr, merge_loaded]]
+    """Names of the loaded skills, in load order."""
+
+    skill_resources: NotRequired[Annotated[dict[str, list[ResourceMetadata]], PrivateStateAttr, merge_by_name]]
+    """The files of each loaded skill."""
+
+    skills_load_records: NotRequired[Annotated[dict[str, LoadRecord], PrivateStateAttr, merge_by_name]]
+    """What is kept of each load: digest, token count, message."""
+
+    skills_context: NotRequired[Annotated[dict[str, dict[str, Any]], PrivateStateAttr, merge_sections]]
+    """What requests need to stay the same from call to call: see `Thread`."""
+
+    skills_extensions: NotRequired[Annotated[dict[str, dict[str, Any]], PrivateStateAttr, merge_sections]]
+    """What extensions remember, each under its name."""
+
+    pinned_skills: NotRequired[Annotated[list[str | PinnedSkill], OmitFromOutput, merge_pins]]
+    """Skills to put into the conversation before the next model call, each a name or a name with arguments."""
+
+    _skill_tools_disclosed: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
+    """Skill tools that the latest model call was shown."""
+
+
+class SkillsStateUpdate(TypedDict, total=False):
+    """What discovery writes."""
+
+    skills_metadata: list[SkillMetadata]
+    skills_catalog: CatalogRecord
+    skills_load_errors: list[str]
+    skills_problems: list[SkillProblem]
+    skills_loaded: list[str] | Unload
+    skill_resources: dict[str, list[ResourceMetadata] | None]
+    skills_load_records: dict[str, LoadRecord | None]
+    skills_context: dict[str, dict[str, Any]]
+    skills_extensions: dict[str, dict[str, Any]]
+
+
+# The state schema of a middleware: a subclass that brings its own keeps our keys.
+
+
+def with_own_keys(schema: Any) -> Any:  # noqa: ANN401 - a TypedDict class
+    """Return a state schema that has every key of ours, with our reducers; a loss of one would lose loads."""
+    own = get_type_hints(SkillsState, include_extras=True)
+    theirs = get_type_hints(schema, include_extras=True)
+    if all(theirs.get(key) == annotation for key, annotation in own.items()):
+        return schema
+    merged = {**theirs, **own, "messages": theirs.get("messages", own["messages"])}
+    return TypedDict(schema.__name__, merged, total=False)  # type: ignore[operator]
+
+
+# A thread's private state about skills, read with suspicion: what has the wrong shape is set aside.
+#
+# `skills_context` has these sections:
+#
+# - `texts`: by message id, every message that brought a skill's text in, with the skill's name and, for one that
+#   left in a special way, its `state` (`lingering` until the prefix changes anyway, `undone`).
+# - `told`: by skill, the digest for which a put-back was told, or `LEFT_OUT`.
+# - `notes`: by message id, texts to show `before` the message and at its `end`, in requests only.
+# - `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`.
+# - `permits`: skills that the model may load once although only the user may start them, with the user's `arguments`
+#   and the `turn`: the user's message until whose successor that holds.
+# - `run`: `message`, the user's newest message, until its slash commands are done; `seen`, the newest looked at.
+# - `commands`: messages that began with a slash and were looked at, so that none starts a skill twice.
+# - `problems`: problems that tool calls found, until the next model call.
+# - `prefix`: what the latest request began with, to tell when it changes.
+
+
+LEFT_OUT = "(left out)"
+"""Stands in `told` for a skill whose text the model had no room for."""
+
+LINGERING = "lingering"
+UNDONE = "undone"
+
+_RECORD_KEYS = LoadRecord.__annotations__.keys()
+# Compared, not looked up: what a caller wrote may not be hashable.
+_RESOURCE_TYPES = ("script", "reference", "asset", "other")
+_TRIGGERS = ("model", "user", "pin", "system")
+_TEXT_STATES = (None, LINGERING, UNDONE)
+
+
+@dataclass
+class Thread:
+    """What a thread's state says of skills, in the right shapes."""
+
+    messages: Sequence[AnyMessage]
+    standing: Standing
+    resources: dict[str, list[ResourceMetadata]]
+    context: dict[str, dict[str, Any]]
+    catalog: object
+    """The catalog as state has it, whoever wrote it."""
+
+    malformed: list[str] = field(default_factory=list)
+    """Keys of state that had the wrong shape."""
+
+    known_problems: object = None
+    """The problems as state has them; there may be one for each of thousands of skills."""
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> "Thread":
+        """Read a thread's state."""
+        malformed: list[str] = []
+        context = _context(state.get("skills_context"), malformed)
+        standing = _standing(state, context, malformed)
+        return cls(
+            messages=state.get("messages") or (),
+            standing=standing,
+            resources=_resources(state.get("skill_resources"), malformed),
+            context=context,
+            catalog=state.get("skills_catalog"),
+            malformed=malformed,
+            known_problems=state.get("skills_problems"),
+        )
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was discovered or loaded on this thread yet."""
+        return self.catalog is None and not self.standing.loaded
+
+    @cached_property
+    def problems(self) -> list[SkillProblem]:
+        """Everything that is wrong with sources and skills, looked at only where it is needed."""
+        return _problems(self.known_problems, self.malformed)
+
+    def section(self, name: str) -> dict[str, Any]:
+        """Return one section of the context."""
+        return self.context.get(name) or {}
+
+    def text_state(self, message_id: str) -> str:
+        """Return what became of a text that was brought in by a message; empty for nothing special."""
+        return str(self.section("texts").get(message_id, {}).get("state") or "")
+
+    def is_left_out(self, name: str) -> bool:
+        """Whether the latest request went out without a loaded skill's text because the model had no room."""
+        return bool(self.section("told").get(name) == LEFT_OUT)
+
+    @property
+    def user_message(self) -> AnyMessage | None:
+        """The user's newest message."""
+        return newest_user_message(self.messages)
+
+    @property
+    def turn(self) -> str:
+        """What the user's turn is known by: the id of the newest message; empty if there is none."""
+        user = self.user_message
+        return (user.id or "") if user is not None else ""
+
+    def permitted_arguments(self, name: str) -> str | None:
+        """Return the arguments of a start that the user asked for in this turn, or `None` where none was asked for."""
+        permit = self.section("permits").get(name)
+        return str(permit["arguments"]) if permit is not None and permit["turn"] == self.turn else None
+
+
+def newest_user_message(messages: Sequence[AnyMessage]) -> AnyMessage | None:
+    """Return the newest message that a user wrote: not a summary, a pin or a message of this library."""
+    return next((message for message in reversed(messages) if is_users_own(message)), None)
+
+
+def is_answered(thread: Thread, message: AnyMessage) -> bool:
+    """Whether the model has spoken after a message."""
+    later = itertools.takewhile(lambda known: known is not message, reversed(thread.messages))
+    return any(isinstance(known, AIMessage) for known in later)
+
+
+def is_users_own(message: AnyMessage) -> bool:
+    """Whether a user wrote a message: it is not a summary, a pin or a message of this library."""
+    return isinstance(message, HumanMessage) and not message.additional_kwargs.get("lc_source")
+
+
+def _standing(state: Mapping[str, Any], context: Mapping[str, Any], malformed: list[str]) -> Standing:
+    loaded, records = state.get("skills_loaded") or (), state.get("skills_load_records") or {}
+    if not isinstance(loaded, list | tuple) or not all(isinstance(name, str) for name in loaded):
+        malformed.append("skills_loaded")
+        loaded = ()
+    if not isinstance(records, dict):
+        malformed.append("skills_load_records")
+        records = {}
+    good = {name: record for name, record in records.items() if isinstance(name, str) and _is_record(record)}
+    if len(good) < len(records):
+        malformed.append("skills_load_records")
+    texts = context.get("texts", {}).values()
+    lingering = sum(text.get("tokens", 0) for text in texts if text.get("state") == LINGERING)
+    return Standing(tuple(name for name in loaded if name in good), good, lingering)
+
+
+def _is_record(record: object) -> bool:
+    if not isinstance(record, dict) or not record.keys() <= _RECORD_KEYS:
+        return False
+    texts = ("path", "digest", "text", "message", "source", "arguments", "turn")
+    relied = record.get("relies_on", [])
+    return (
+        {"path", "digest", "tokens"} <= record.keys()
+        and all(isinstance(record.get(key, ""), str) for key in texts)
+        and all(isinstance(record.get(key, 0), int) and record.get(key, 0) >= 0 for key in ("tokens", "step"))
+        and record.get("trigger", "model") in _TRIGGERS
+        and isinstance(relied, list)
+        and all(isinstance(name, str) for name in relied)
+    )
+
+
+def _resources(value: object, malformed: list[str]) -> dict[str, list[ResourceMetadata]]:
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        good = {name: files for name, files in value.items() if isinstance(name, str) and _are_resources(files)}
+        if len(good) == len(value):
+            return good
+    else:
+        good = {}
+    malformed.append("skill_resources")
+    return good
+
+
+def _are_resources(files: object) -> bool:
+    keys = ResourceMetadata.__annotations__.keys()
+    return isinstance(files, list) and all(
+        isinstance(item, dict)
+        and item.keys() == keys
+        and all(isinstance(text, str) for text in item.values())
+        and item["type"] in _RESOURCE_TYPES
+        for item in files
+    )
+
+
+def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
+    items = value if isinstance(value, list) else []
+    good = [item for item in items if _is_problem(item)]
+    if len(good) < len(items) or (value is not None and not isinstance(value, list)):
+        malformed.append("skills_problems")
+    return good
+
+
+def _is_problem(item: object) -> bool:
+    keys = SkillProblem.__annotations__.keys()
+    return isinstance(item, dict) and item.keys() == keys and all(isinstance(text, str) for text in item.values())
+
+
+def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
+    if value is None:
+        return {}
+    items = value if isinstance(value, dict) else {}
+    good: dict[str, dict[str, Any]] = {}
+    is_whole = isinstance(value, dict)
+    for section, values in items.items():
+        checked = _CHECKS.get(section)
+        if checked is None or not isinstance(values, dict):
+            is_whole = False
+            continue
+        good[section] = {key: item for key, item in values.items() if isinstance(key, str) and checked(item)}
+        is_whole &= len(good[section]) == len(values)
+    if not is_whole:
+        malformed.append("skills_context")
+    return good
+
+
+def _is_text_entry(item: object) -> bool:
+    if not isinstance(item, dict) or not isinstance(item.get("skill"), str):
+        return False
+    tokens = item.get("tokens", 0)
+    is_known = item.keys() <= {"skill", "state", "tokens", "restored"} and item.get("state") in _TEXT_STATES
+    return is_known and isinstance(tokens, int) and tokens >= 0
+
+
+def _is_note(item: object) -> bool:
+    return (
+        isinstance(item, dict)
+        and item.keys() <= {"before", "end"}
+        and all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in item.values())
+    )
+
+
+def _is_load(item: object) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("arguments"), str) and item.get("trigger") in _TRIGGERS
+
+
+def _is_text(item: object) -> bool:
+    return isinstance(item, str)
+
+
+def _are_text(item: dict[str, Any]) -> bool:
+    return all(isinstance(value, str) for value in item.values())
+
+
+_CHECKS = {
+    "texts": _is_text_entry,
+    "told": _is_text,
+    "notes": _is_note,
+    "loads": _is_load,
+    "permits": lambda item: isinstance(item, dict) and item.keys() == {"arguments", "turn"} and _are_text(item),
+    "commands": lambda item: item is True,
+    "run": _is_text,
+    "prefix": _is_text,
+    "problems": _is_problem,
+}
+
+
+# Changes of a thread's state: the one place that builds what a load, an unload or a notice writes.
+
+
+MARK = "deepskills"
+"""Key in a message's `additional_kwargs` that says what the message did to the loaded skills: a claim, not a proof."""
+
+
+def fingerprint(text: str) -> str:
+    """Return the digest by which a message's text is known again."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def new_message_id() -> str:
+    """Return the id of a message that carries a skill's text."""
+    return f"skill-{uuid4()}"
+
+
+def current_step() -> int:
+    """Return the number of LangGraph's current step; 0 outside a graph."""
+    try:
+        step = get_config().get("metadata", {}).get("langgraph_step")
+    except RuntimeError:
+        return 0
+    return step if isinstance(step, int) else 0
+
+
+def session_id(runtime: object) -> str:
+    """Return the id of the thread that a run belongs to; empty if it has none."""
+    config = getattr(runtime, "config", None)
+    if config is None:
+        try:
+            config = get_config()
+        except RuntimeError:
+            return ""
+    return str((config.get("configurable") or {}).get("thread_id") or "")
+
+
+def load_mark(outcome: Loaded) -> dict[str, Any]:
+    """Return the mark of a message that brings a skill in."""
+    prepared = outcome.prepared
+    return {"event": "load", "skill": prepared.name, "arguments": prepared.arguments, "digest": prepared.digest}
+
+
+def unload_mark(name: str) -> dict[str, Any]:
+    """Return the mark of a message that takes a skill away."""
+    return {"event": "unload", "skill": name}
+
+
+def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: Trigger) -> dict[str, Any]:
+    """Return the update of a load whose text `message` carries."""
+    prepared, name = outcome.prepared, outcome.prepared.name
+    record: LoadRecord = {
+        **record_of(prepared),
+        "text": fingerprint(str(message.text)),
+        "message": message.id or "",
+        "trigger": trigger,
+        "turn": thread.turn,
+    }
+    step = current_step()
+    if step:
+        record["step"] = step
+    if outcome.relies_on:
+        record["relies_on"] = list(outcome.relies_on)
+    return {
+        "skills_loaded": [name],
+        "skill_resources": {name: prepared.inventory.resources},
+        "skills_load_records": {name: record},
+        "skills_context": {
+            "texts": {message.id or "": {"skill": name}},
+            "told": {name: None},
+            "loads": {name: None},
+            "permits": {name: None},
+        },
+        "messages": [message],
+    }
+
+
+def unload_update(names: Iterable[str], standing: Standing | None = None, state: str | None = None) -> dict[str, Any]:
+    """Return the update that takes skills away; `state` says what becomes of their texts, if not the usual."""
+    gone = list(names)
+    context: dict[str, Any] = {"told": dict.fromkeys(gone)}
+    if state is not None and standing is not None:
+        context["texts"] = {
+            message: {"skill": name, "state": state, "tokens": standing.size(name)}
+            for name in gone
+            if name in standing.records and (message := standing.records[name].get("message"))
+        }
+    return {
+        "skills_loaded": {"unload": gone},
+        "skill_resources": dict.fromkeys(gone),
+        "skills_load_records": dict.fromkeys(gone),
+        "skills_context": context,
+    }
+
+
+def without_lingering(thread: Thread) -> dict[str, Any]:
+    """Return the `texts` of unloaded skills as of now gone from requests."""
+    texts = thread.section("texts")
+    return {key: {"skill": text["skill"]} for key, text in texts.items() if text.get("state") == LINGERING}
+
+
+def note_update(thread: Thread, message_id: str, place: str, text: str) -> dict[str, Any]:
+    """Return the update that shows a text at a message, in every request while the message is there."""
+    note = thread.section("notes").get(message_id, {})
+    shown = note.get(place, [])
+    if text in shown:
+        return {}
+    return {"skills_context": {"notes": {message_id: {**note, place: [*shown, text]}}}}
+
+
+def merged(*updates: Mapping[str, Any]) -> dict[str, Any]:
+    """Return several updates as one: messages add up, mappings merge as their reducers would, else the later wins."""
+    result: dict[str, Any] = {}
+    for update in updates:
+        for key, value in update.items():
+            before = result.get(key)
+            if before is None:
+                result[key] = value
+            elif key == "messages":
+                result[key] = [*before, *value]
+            elif key == "skills_loaded":
+                result[key] = _merged_names(before, value)
+            elif key in _TWO_LEVELS:
+                sections = dict.fromkeys([*before, *value])
+                result[key] = {name: {**(before.get(name) or {}), **(value.get(name) or {})} for name in sections}
+            elif isinstance(before, dict):
+                result[key] = {**before, **value}
+            else:
+                result[key] = value
+    return result
+
+
+_TWO_LEVELS = frozenset({"skills_context", "skills_extensions"})
+
+
+def _merged_names(before: Any, value: Any) -> Any:  # noqa: ANN401 - a list, or what to unload and load
+    """Return two updates of `skills_loaded` as one; the second comes after the first."""
+    first = before if isinstance(before, dict) else {"unload": [], "load": before}
+    second = value if isinstance(value, dict) else {"unload": [], "load": value}
+    loads = [name for name in first.get("load", []) if name not in second["unload"]]
+    merged_names = {
+        "unload": [*first["unload"], *second["unload"]],
+        "load": [*loads, *second.get("load", [])],
+    }
+    return merged_names if merged_names["unload"] else merged_names["load"]

@@ -1,0 +1,138 @@
+"""One tool call with skills: a skill's own tools, and what extensions say of any call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain.agents.middleware.types import ToolCallRequest
+from langchain_core.messages import ToolMessage
+from langgraph.runtime import get_runtime
+from langgraph.types import Command
+
+from deepskills._io.plan import Plan
+from deepskills._loading.turn import Unloaded, decide_unload
+from deepskills._middleware.config import Settings
+from deepskills._middleware.extension import LoadedSkill, Refuse, ToolResult
+from deepskills._middleware.extension_calls import after_tool, before_tool, overrides, tool_problems, with_changes
+from deepskills._middleware.run import Run, usable
+from deepskills._middleware.skill_tools import Resolution, ToolSource, disclosed, include_names, resolved, skills_in_use
+from deepskills._middleware.state import merged
+from deepskills._middleware.tools import turn_of
+from deepskills._middleware.visibility import shelf_of
+from deepskills._prompt.messages import call_refused, skill_tool_failed
+
+
+class CallRun(Run):
+    """A tool call's run: loads and unloads that stand before it in its turn count as done."""
+
+    def __init__(self, run: Run, request: ToolCallRequest) -> None:
+        super().__init__(run.settings, run.state, run.runtime)
+        call = request.tool_call
+        self._turn = turn_of(run.state, call["id"], call["name"], call["args"])
+
+    @property
+    def loaded(self) -> list[LoadedSkill]:
+        """The skills in use once the earlier calls of the turn are done."""
+        found = {skill.entry.name: skill for skill in super().loaded}
+        standing = self.thread.standing
+        for call in self._turn.earlier:
+            if call.kind == "unload":
+                outcome = decide_unload(call.name, standing)
+                if isinstance(outcome, Unloaded):
+                    found.pop(outcome.name, None)
+            elif (entry := self.known_shelf.find_visible(call.name)) is not None:
+                found.setdefault(entry.name, LoadedSkill(entry, call.arguments, "model", 0, is_recent=True))
+        return list(found.values())
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that may run, and who looks at its result."""
+
+    request: ToolCallRequest
+    run: Run | None = None
+    """Known if extensions look at calls."""
+
+    def reviewed(self, result: ToolResult) -> Plan[ToolResult]:
+        """Return the call's result after the extensions have seen it."""
+        if self.run is None:
+            return result
+        seen = yield from after_tool(self.request, result, self.run)
+        if isinstance(seen, Refuse):
+            return _refusal(self.request, seen, self.run)
+        return _with_update(seen, merged(self.run.collected, tool_problems(self.run)))
+
+
+def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSource) -> Plan[ToolCall | ToolResult]:
+    """Return a call that may run, with the tool it means; or the answer to one that may not."""
+    methods = ("before_tool", "after_tool")
+    judges = any(overrides(extension, method) for extension in settings.extensions for method in methods)
+    run = CallRun(Run(settings, request.state, request.runtime), request) if judges else None
+    if run is not None:
+        yield from shelf_of(run)
+        included = included_names(run)
+        run.skill_tools = frozenset(tool for tool, name in disclosed(run.state).items() if name in included)
+        decision = yield from before_tool(request, run)
+        if isinstance(decision, Refuse):
+            return _refusal(request, decision, run)
+    name = yield from hidden_tool(request, settings)
+    if name is None:
+        return ToolCall(request, run)
+    found = (yield from resolved(source, [name], get_runtime()))[name]
+    return failed_call(request, found) or ToolCall(with_tool(request, found), run)
+
+
+def _with_update(result: ToolResult, update: Mapping[str, Any]) -> ToolResult:
+    """Return a tool's result with further changes of state."""
+    if not update:
+        return result
+    if isinstance(result, ToolMessage):
+        return Command(update=merged(update, {"messages": [result]}))
+    if not isinstance(result.update, Mapping):
+        return result
+    return Command(graph=result.graph, update=merged(result.update, update), resume=result.resume, goto=result.goto)
+
+
+def _refusal(request: ToolCallRequest, refused: Refuse, run: Run) -> ToolResult:
+    return with_changes(_error(request, call_refused(refused.reason)), run)
+
+
+def hidden_tool(request: ToolCallRequest, settings: Settings) -> Plan[str | None]:
+    """Return the name that stands for the called tool, if it is a skill's and not the agent's own.
+
+    State says which tools the model was shown; a caller may have written that, so a skill in use must name the tool.
+    """
+    if request.tool is not None:
+        return None
+    state: Any = request.state
+    name = disclosed(state).get(request.tool_call["name"])
+    if name is None:
+        return None
+    run = Run(settings, state, request.runtime)
+    yield from shelf_of(run)
+    return name if name in included_names(run) else None
+
+
+def included_names(run: Run) -> set[str]:
+    """Return the names by which the skills in use include tools."""
+    use = skills_in_use(run.thread.messages, usable(run), run.thread.standing.loaded)
+    return {name for entry in (*use.loaded, *use.seen) for name in include_names(entry)}
+
+
+def with_tool(request: ToolCallRequest, found: Resolution) -> ToolCallRequest:
+    """Return the call with the tool it means; unchanged, it fails as unknown."""
+    name = request.tool_call["name"]
+    tool = next((tool for tool in found.tools if tool.name == name), None)
+    return request.override(tool=tool) if tool is not None else request
+
+
+def failed_call(request: ToolCallRequest, found: Resolution) -> ToolMessage | None:
+    """Return what to answer when the tool could not be resolved."""
+    if found.failure is None:
+        return None
+    return _error(request, skill_tool_failed(request.tool_call["name"], found.failure))
+
+
+def _error(request: ToolCallRequest, text: str) -> ToolMessage:
+    call = request.tool_call
+    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")

@@ -1,0 +1,367 @@
+"""What a model is told where a skill's text was, or when a skill left without its asking. Pure.
+
+What the model reads when it loads and unloads skills: the tools' descriptions and every answer. Pure.
+
+A loaded skill as the model reads it: the whole file, marked off, and the list of its files. Pure.
+
+What the model reads of the extra tools: descriptions of tools and arguments, and their answers. Pure.
+
+What a model reads of suggested skills: the note at the end of a message, and the line in place of the list.
+"""
+
+import html
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.lookup import MAX_DESCRIPTION, full_description
+from deepskills._files.inventory import Inventory
+from deepskills._loading import turn as outcomes
+from deepskills._loading.budget import Budgets, Standing
+from deepskills._loading.placement import Reason
+from deepskills._prompt.escaping import field_text, quoted_names, shown_name, shown_path
+
+UPDATED_LEAD = "The skill changed since it was loaded; this is its new text.\n"
+"""Stands before the text of a skill that was loaded before in an older version."""
+
+CHANGED_LEAD = "(The file has changed since it was loaded; this is its present text.)\n"
+"""Stands before a text that could be put back only in a newer version."""
+
+_REMOVED = "[Skill '{name}': text removed here; the skill was unloaded, or loaded again further on.]"
+_NO_ROOM = (
+    "[Skill '{name}' is loaded, but there is no room for its text. Unload what is no longer needed: "
+    "the text is restored automatically when there is room.]"
+)
+_UNDONE = (
+    "[Skill '{name}' was not loaded after all: it needed the room of a skill whose unload was refused. "
+    "Unload a skill, then load it again.]"
+)
+# One wording for both: a message that was emptied stays the same when its skill is loaded again, and caches hold.
+_NOTICES: dict[Reason, str] = {
+    "unloaded": _REMOVED,
+    "superseded": _REMOVED,
+    "no_room": _NO_ROOM,
+    "undone": _UNDONE,
+}
+_PREFIX = "[Notice about skills, not from the user]"
+
+
+def context_notice(name: str, reason: Reason) -> str:
+    """Return the line that stands where a skill's text was."""
+    return _NOTICES[reason].format(name=shown_name(name))
+
+
+def lost_notice(name: str) -> str:
+    """Say that a skill's text could not be recovered."""
+    return (
+        f"{_PREFIX} The text of the skill '{shown_name(name)}' was lost and its file can no longer be read, so it was "
+        "unloaded. Load it again if it is needed."
+    )
+
+
+def gone_notice(names: Sequence[str]) -> str:
+    """Say that loaded skills are no longer there."""
+    return (
+        f"{_PREFIX} No longer available and therefore unloaded: {quoted_names(names)}. "
+        "Do not rely on their instructions any more."
+    )
+
+
+# What the model reads when it loads and unloads skills: the tools' descriptions and every answer. Pure.
+
+
+LOAD_DESCRIPTION = """Load a skill: bring its full instructions and the list of its files into the conversation.
+
+Call this before you start on a task that a listed skill fits, then follow the instructions."""
+
+UNLOAD_DESCRIPTION = (
+    """Unload a skill whose work is done, to make room for others. It can be loaded again at any time."""
+)
+
+NAME_DESCRIPTION = "The skill's name, as the list of skills has it."
+
+ARGUMENTS_DESCRIPTION = "What the skill is to be started with, if it takes arguments. Leave it out otherwise."
+
+MAX_NAMES = 50
+"""How many available skills the answer to an unknown name lists."""
+
+_WORK_WITHOUT = "Work without it, or ask for its file to be repaired."
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A tool's answer: what the model reads, whether it is an error, and for a refusal its stable reason."""
+
+    text: str
+    is_error: bool = False
+    reason: str | None = None
+
+
+def reply_to(outcome: outcomes.Outcome, budgets: Budgets, *, lingers: bool = False) -> Reply:
+    """Word one outcome; `lingers` says that an unloaded text stays in the request for now."""
+    match outcome:
+        case outcomes.Loaded(prepared, updated=updated):
+            return Reply((UPDATED_LEAD if updated else "") + prepared.block)
+        case outcomes.AlreadyLoaded():
+            return Reply(_already_loaded(outcome))
+        case outcomes.Answered(_, text, is_error):
+            return Reply(text, is_error, reason="answered" if is_error else None)
+        case outcomes.Unloaded(name, standing):
+            until = " Its text further up no longer applies." if lingers else ""
+            return Reply(f"Unloaded the skill '{shown_name(name)}'.{until} {_room(standing, budgets)}")
+        case outcomes.ToolsWithdrawn(name):
+            return Reply(f"The skill '{shown_name(name)}' was only read as a file; its tools are withdrawn.")
+        case _:
+            reason, text = _refused(outcome, budgets)
+            return Reply(f"Error: {text}", is_error=True, reason=reason)
+
+
+def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  # noqa: PLR0911 - one for each
+    """Return the stable reason of a refusal and its words."""
+    match outcome:
+        case outcomes.Unknown():
+            return "unknown", _unknown(outcome)
+        case outcomes.NotLoaded(asked, standing):
+            loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "none"
+            return "not_loaded", f"The skill '{field_text(asked, 128)}' is not loaded. Loaded now: {loaded}."
+        case outcomes.OverBudget():
+            reason = "max_loaded_skills" if outcome.limit == "skills" else "max_loaded_tokens"
+            return reason, _over_budget(outcome, budgets)
+        case outcomes.Unreadable(entry, cause):
+            name = shown_name(entry.name)
+            return "unreadable", f"The skill '{name}' could not be loaded: {field_text(cause, 500)}. {_WORK_WITHOUT}"
+        case outcomes.UserOnly(entry):
+            name = shown_name(entry.name)
+            text = f"Only the user can start the skill '{name}'. Ask them to, or work without it."
+            return "user_only", text
+        case outcomes.Refused(entry, cause):
+            return "refused", f"The skill '{shown_name(entry.name)}' was not loaded: {field_text(cause, 1_000)}"
+        case outcomes.Broken(asked, problem):
+            text = (
+                f"The skill '{field_text(asked, 128)}' cannot be used ({problem['code']}): "
+                f"{field_text(problem['message'], 500)} {_WORK_WITHOUT}"
+            )
+            return "unreadable", text
+
+
+def _already_loaded(outcome: outcomes.AlreadyLoaded) -> str:
+    name = shown_name(outcome.name)
+    text = f"The skill '{name}' is already loaded; its instructions are in this conversation."
+    if outcome.by_sibling:
+        text = (
+            f"The skill '{name}' is already loaded by an earlier call of this turn; see its answer. "
+            "If that is an error, call again."
+        )
+    elif outcome.crowded:
+        text = (
+            f"The skill '{name}' is already loaded, but more is loaded than there is room for, and its text may be "
+            "left out. Unload what is no longer needed: the text is restored automatically."
+        )
+    if outcome.unchecked:
+        text += f" (Its file could not be checked for changes: {field_text(outcome.unchecked, 300)})"
+    return text
+
+
+def _unknown(outcome: outcomes.Unknown) -> str:
+    text = f"There is no skill named '{field_text(outcome.asked, 128)}'."
+    if outcome.closest:
+        text += f" Did you mean {' or '.join(repr(shown_name(name)) for name in outcome.closest)}?"
+    if outcome.incomplete:
+        text += " A source of skills could not be read, so skills may be missing; it is tried again at the next run."
+    if not outcome.available:
+        return f"{text} No skills are available."
+    shown = ", ".join(shown_name(name) for name in outcome.available[:MAX_NAMES])
+    rest = len(outcome.available) - MAX_NAMES
+    return f"{text} Available skills: {shown}{f' and {rest} more' if rest > 0 else ''}."
+
+
+def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
+    standing, name = outcome.standing, shown_name(outcome.entry.name)
+    if standing.is_assumed:
+        return f"The skill '{name}' was not loaded: earlier calls of this turn may need the room. Try again after them."
+    loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "nothing"
+    if outcome.limit == "skills":
+        text = f"The skill '{name}' was not loaded: {len(standing.loaded)} of {budgets.skills} skills are loaded."
+    else:
+        text = (
+            f"The skill '{name}' was not loaded: it takes {outcome.needed:,} tokens, and {standing.tokens:,} of "
+            f"{budgets.tokens:,} are in use."
+        )
+        if budgets.tokens is not None and outcome.needed > budgets.tokens:
+            return f"{text} It is larger than the whole budget; raise max_loaded_tokens to use it."
+    example = f'`unload_skill("{shown_name(standing.loaded[0])}")`' if standing.loaded else "`unload_skill`"
+    return f"{text} Loaded now: {loaded}. Call {example} or unload another that is no longer needed, then try again."
+
+
+def _sizes(tokens: Mapping[str, int]) -> str:
+    return ", ".join(f"{shown_name(name)} ({count:,} tokens)" for name, count in tokens.items())
+
+
+def _room(standing: Standing, budgets: Budgets) -> str:
+    text = f"Free now: {max(0, budgets.skills - len(standing.loaded))} of {budgets.skills} skills"
+    if budgets.tokens is not None:
+        text += f", {max(0, budgets.tokens - standing.tokens):,} of {budgets.tokens:,} tokens"
+    return f"{text}."
+
+
+def tool_failed(tool: str, about: str, error: Exception) -> str:
+    """Say that a tool failed in a way that nobody expected."""
+    return f"Error: {tool} failed for '{field_text(about, 128)}' ({type(error).__name__}). Work without it."
+
+
+def skill_tool_failed(tool: str, reason: str) -> str:
+    """Say that a skill's own tool could not be resolved."""
+    return (
+        f"Error: the tool '{field_text(tool, 128)}' could not be resolved: {field_text(reason, 300)}. Work without it."
+    )
+
+
+def call_refused(reason: str) -> str:
+    """Say that an extension refused a tool call."""
+    return f"Error: {field_text(reason, 2_000)}"
+
+
+# A loaded skill as the model reads it: the whole file, marked off, and the list of its files. Pure.
+
+
+MAX_OTHER_DIRECTORIES = 20
+"""How many further directories of a skill the result of a load names."""
+
+_BLOCK_START = "<skill_content "
+_BLOCK_END = "</skill_content>"
+_HIDDEN = (
+    r"[\s\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    r"\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a"
+    r"\U000e0000-\U000e0fff]*+"
+)
+"""Any run of characters that nobody sees; they do not make another tag of a tag."""
+_BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?{_HIDDEN.join('skill_content')})", re.IGNORECASE)
+
+
+def skill_block(entry: SkillEntry, text: str, inventory: Inventory, shell_directory: str | None = None) -> str:
+    """Return a skill's whole file, marked off so that nothing in it can pass for its end, and its files.
+
+    `shell_directory` is where a shell finds the skill, if that is not the path that file tools take.
+    """
+    name = html.escape(shown_name(entry.name), quote=True)
+    path = html.escape(shown_path(entry.path), quote=True)
+    directory = entry.path.rpartition("/")[0] or "/"
+    lines = [
+        f'{_BLOCK_START}name="{name}" path="{path}">',
+        harmless_body(text).rstrip("\n"),
+        _BLOCK_END,
+        "",
+        f"Skill directory: `{shown_path(directory)}`",
+    ]
+    if shell_directory is not None and shell_directory != directory:
+        lines.append(f"In shell commands, use `{shown_path(shell_directory)}` for that directory.")
+    return "\n".join([*lines, *_inventory_lines(inventory)])
+
+
+def harmless_body(text: str) -> str:
+    """Return instructions in which nothing can pass for the end of the block."""
+    return _BLOCK_TAG.sub("&lt;", text)
+
+
+def _inventory_lines(inventory: Inventory) -> list[str]:
+    lines = []
+    if inventory.resources:
+        lines.append("Resources:")
+        lines += [f"- [{resource['type']}] `{shown_path(resource['path'])}`" for resource in inventory.resources]
+    if inventory.more:
+        lines.append(f"({inventory.more} more resources are not listed; list the directories above to see them.)")
+    if inventory.other_directories:
+        shown = [f"`{shown_path(name)}`" for name in inventory.other_directories[:MAX_OTHER_DIRECTORIES]]
+        rest = len(inventory.other_directories) - len(shown)
+        lines.append(f"Other directories: {', '.join(shown)}{f' and {rest} more' if rest else ''}")
+    if inventory.failure:
+        lines.append(f"(The skill's files could not all be listed: {field_text(inventory.failure, 200)})")
+    return lines
+
+
+# What the model reads of the extra tools: descriptions of tools and arguments, and their answers. Pure.
+
+
+DESCRIPTIONS = {
+    "search_skills": "Search all skills by what they are for. Use it when the list of skills is long or cut short.",
+    "list_skill_assets": "List the files of a skill: its scripts, references and assets.",
+    "load_skill_asset": "Read a text file of a skill.",
+    "get_skill_script_path": "Get the path by which a script of a skill can be run.",
+}
+"""The extra tools by name."""
+
+QUERY = "What the skill should be about, in a few words."
+RESULTS = "How many results to show."
+SKILL_NAME = "The skill's name."
+RELATIVE_PATH = "Path relative to the skill, such as `references/guide.md`."
+SCRIPT_NAME = "Path relative to the skill's `scripts/` directory."
+
+TRIED_AGAIN = "it is tried again at the next run"
+"""When an agent looks again at a source that failed."""
+
+
+def found_skills(entries: Sequence[SkillEntry], name_only: frozenset[str]) -> str:
+    """Return the results of a search."""
+    return "\n".join(_result(entry, shows_description=entry.name not in name_only) for entry in entries)
+
+
+def _result(entry: SkillEntry, *, shows_description: bool) -> str:
+    head = f"- **{shown_name(entry.name)}**"
+    return f"{head}: {field_text(full_description(entry), MAX_DESCRIPTION)}" if shows_description else head
+
+
+def nothing_found(query: str) -> str:
+    """Say that no skill fits."""
+    return f"No skill matches '{field_text(query, 200)}'. Try other words, or work without a skill."
+
+
+def no_files(name: str) -> str:
+    """Say that a skill has no files."""
+    return f"The skill '{shown_name(name)}' has no files besides its instructions."
+
+
+def unreadable(name: str, reason: str) -> str:
+    """Say that a skill cannot be read."""
+    return f"The skill '{shown_name(name)}' cannot be read: {reason}."
+
+
+def failed(tool: str, error: Exception) -> str:
+    """Say that a tool failed in a way that nobody expected."""
+    return f"Error: {tool} failed ({type(error).__name__}). Work without it."
+
+
+# What a model reads of suggested skills: the note at the end of a message, and the line in place of the list.
+
+
+MAX_SUGGESTED_DESCRIPTION = 500
+"""How much of a description a note shows."""
+
+NOTE_HEADING = (
+    "[Note from the skills system, not from the user: these skills may fit this message. "
+    "If one does, call `load_skill` with its name before you start; if none does, ignore this note.]"
+)
+"""Opens the note at the end of a user's message."""
+
+LIST_REPLACED = (
+    "There {are} {count} {skills}. They are not listed here: skills that may fit are suggested at the end of a user's "
+    "message, and `search_skills` finds any other by what it is for. Load one by `load_skill` with its name."
+)
+"""Stands in the section in place of the list of skills."""
+
+
+def suggestion_line(entry: SkillEntry, *, shows_description: bool = True) -> str:
+    """Return the line of one skill in a note."""
+    name = f"- **{shown_name(entry.name)}**"
+    return f"{name}: {field_text(full_description(entry), MAX_SUGGESTED_DESCRIPTION)}" if shows_description else name
+
+
+def suggestion_note(lines: Iterable[str]) -> str:
+    """Return the note that holds these lines."""
+    return "\n".join([NOTE_HEADING, *lines])
+
+
+def replaced_list(count: int) -> str:
+    """Return what stands in place of a list of so many skills."""
+    one = count == 1
+    return LIST_REPLACED.format(are="is" if one else "are", count=f"{count:,}", skills="skill" if one else "skills")

@@ -1,0 +1,271 @@
+"""Every problem deepskills can report: its code, its severity and its message.
+
+One row per cause. Whoever finds a cause calls `problem`; messages are written nowhere else.
+"""
+
+from collections.abc import Iterable
+
+from deepskills._skillmd.text import one_line
+from deepskills._types import (
+    MAX_COMPATIBILITY_LENGTH,
+    MAX_DESCRIPTION_LENGTH,
+    MAX_DIRECTORIES,
+    MAX_FRONTMATTER_BYTES,
+    MAX_NAME_LENGTH,
+    MAX_SKILL_FILE_BYTES,
+    Severity,
+    SkillProblem,
+)
+
+MAX_QUOTED_LENGTH = 120
+"""How much of a stranger's text a message quotes."""
+
+MAX_VALUE_LENGTH = 800
+"""How much of any text a message holds."""
+
+MAX_LISTED = 5
+"""How many names a message lists."""
+
+PROBLEMS: dict[str, tuple[Severity, str]] = {
+    # The file cannot be used.
+    "file-too-large": (
+        "error",
+        f"The file is {{size}} bytes; at most {MAX_SKILL_FILE_BYTES} are read. "
+        "Move long material into files under references/.",
+    ),
+    "not-text": ("error", "The file is not text ({reason}). Save it as UTF-8."),
+    "no-frontmatter": (
+        "error",
+        "There is no frontmatter. Start the file with a line `---`, then `name:` and `description:`, "
+        "then a second line `---`.",
+    ),
+    "frontmatter-unclosed": (
+        "error",
+        "The frontmatter is not closed. End it with a line that holds only `---`.",
+    ),
+    "frontmatter-too-large": (
+        "error",
+        f"The frontmatter does not end within {MAX_FRONTMATTER_BYTES} bytes. "
+        "Close it with a line `---`, and move long text below it.",
+    ),
+    "yaml-unreadable": (
+        "error",
+        "The frontmatter is not readable as YAML: {reason}. Write one `key: value` per line and quote values "
+        "that hold special characters.",
+    ),
+    "frontmatter-not-mapping": (
+        "error",
+        "The frontmatter is {found}, not a mapping. Write one `key: value` per line.",
+    ),
+    "description-missing": (
+        "error",
+        "There is no description, so the model cannot tell when to use the skill. "
+        "Add `description:` to the frontmatter.",
+    ),
+    # The file is used; its author slipped.
+    "encoding-utf16": ("warning", "The file is UTF-16. Save it as UTF-8."),
+    "line-ends-cr": ("warning", "Lines end with a bare carriage return. Save the file with LF line ends."),
+    "text-before-frontmatter": (
+        "warning",
+        "There are blank lines or comments before the first `---`. Make it the first line of the file.",
+    ),
+    "fence-glued": (
+        "warning",
+        "Text follows the closing `---` on the same line. Put the `---` on a line of its own.",
+    ),
+    "control-characters": (
+        "warning",
+        "Control, bidirectional or other invisible characters were removed from the frontmatter. Delete them.",
+    ),
+    "yaml-repaired": (
+        "warning",
+        "Not valid YAML, so read as plain text: {keys}. Put the value in quotes, or indent it below its key.",
+    ),
+    "yaml-too-deep": (
+        "warning",
+        "Nested too deep, so read as plain text: {keys}. Keep frontmatter flat.",
+    ),
+    "yaml-line-lost": (
+        "warning",
+        "Lines that belong to no key were ignored: {keys}. Remove them, or write `key: value`.",
+    ),
+    "yaml-duplicate-key": (
+        "warning",
+        "Given more than once, and the last one counts: {keys}. Remove the others.",
+    ),
+    "yaml-alias": (
+        "warning",
+        "YAML anchors, aliases and merge keys (`&`, `*`, `<<`) are not expanded. Write the value out, or quote it.",
+    ),
+    "yaml-tag": ("warning", "YAML tags (`!`) are ignored. Write the plain value, or quote it."),
+    "name-missing": ("warning", "There is no name, so {name} is used. Add `name:` to the frontmatter."),
+    "name-invalid": (
+        "warning",
+        "The name {name} breaks the naming rules. Use lower-case letters, digits and single hyphens between them.",
+    ),
+    "name-too-long": (
+        "warning",
+        f"The name is {{length}} characters long; the specification allows {MAX_NAME_LENGTH}. Shorten it.",
+    ),
+    "name-directory-mismatch": (
+        "warning",
+        "The name {name} is not the directory's name {directory}. Rename one of them.",
+    ),
+    "description-too-long": (
+        "warning",
+        f"The description is {{length}} characters long and was cut at {MAX_DESCRIPTION_LENGTH}. Shorten it.",
+    ),
+    "compatibility-too-long": (
+        "warning",
+        f"The compatibility note is {{length}} characters long and was cut at {MAX_COMPATIBILITY_LENGTH}. Shorten it.",
+    ),
+    "field-not-text": (
+        "warning",
+        "Text is expected here; a list or mapping was read as text: {keys}. Write it as one text.",
+    ),
+    "metadata-not-mapping": (
+        "warning",
+        "`metadata` is not a mapping and was ignored. Write one `key: value` per line below it.",
+    ),
+    "metadata-value-not-text": (
+        "warning",
+        "Metadata values must be text; a list or mapping was read as text: {keys}. Write each as one text.",
+    ),
+    "allowed-tools-invalid": (
+        "warning",
+        "`allowed-tools` is neither text nor a list and was ignored. Write tool names with spaces between them.",
+    ),
+    # A source, or what discovery found in it.
+    "sources-failed": ("error", "The sources could not be resolved: {reason}. Check the function passed as `sources`."),
+    "source-failed": (
+        "error",
+        "The source could not be listed: {reason}. It is tried again at the next run; skills found earlier stay.",
+    ),
+    "source-incomplete": (
+        "error",
+        "Part of the source could not be listed: {reason}. It is tried again at the next run.",
+    ),
+    "source-missing": ("warning", "There is no such directory. Create it, or remove it from the sources."),
+    "source-empty": (
+        "warning",
+        "No skill was found here. Put each skill into a directory of its own with a `SKILL.md`.",
+    ),
+    "source-cut": (
+        "warning",
+        f"Only the first {MAX_DIRECTORIES} directories were searched. Name a directory nearer to the skills.",
+    ),
+    "skill-file-misnamed": (
+        "warning",
+        "The file is named {found}; agents read only `SKILL.md`, so the skill does not exist for them. Rename it.",
+    ),
+    "skill-too-deep": (
+        "warning",
+        "The skill lies {depth} directories below its source, deeper than agents look by default. "
+        "Set `max_depth={depth}`, or name {parent} as a source.",
+    ),
+    "skill-unreadable": ("error", "The file could not be read: {reason}. Check that it exists and may be read."),
+    "skill-not-a-file": (
+        "error",
+        "The SKILL.md here is not a regular file, so it was not opened. Replace it with a text file.",
+    ),
+    "skill-path-not-text": (
+        "error",
+        "The path is not text (UTF-8), so the skill can be neither shown nor asked for. Rename the directory.",
+    ),
+    "skill-shadowed": (
+        "warning",
+        "Another skill named {name} in a later source is used instead: {winner}. Rename one if both are wanted.",
+    ),
+    "skill-duplicate": (
+        "warning",
+        "Another skill named {name} in the same source is used instead: {winner}. Rename or remove one.",
+    ),
+    "skill-gone": (
+        "warning",
+        "The loaded skill {name} is no longer there and was unloaded. Load another, or restore its file.",
+    ),
+    "frontmatter-key-too-large": (
+        "warning",
+        "The frontmatter key `{key}` is too large to be kept with the catalog and is ignored. Shorten it.",
+    ),
+    "skill-refused": ("error", "The skill was not loaded: {reason}. Ask whoever runs the agent."),
+    "pin-unknown": (
+        "error",
+        "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "
+        "or see the other problems.",
+    ),
+    "visibility-failed": (
+        "error",
+        "The visibility function raised for {name}: {reason}. The skill is hidden; check the function.",
+    ),
+    "extension-failed": (
+        "error",
+        "The extension {name} failed in `{method}`: {reason}. Check the extension.",
+    ),
+    "middleware-order": (
+        "warning",
+        "A summarization stands after the skills in the list of middleware: what it sums up of loaded skills cannot be "
+        "put back. Put `SkillsMiddleware` after it.",
+    ),
+    "token-counter-failed": (
+        "warning",
+        "The token counter gave no number of tokens: {reason}. The default counts instead; check `token_counter`.",
+    ),
+    "state-malformed": (
+        "warning",
+        "The private state {key} had the wrong shape and was set aside. Do not write private keys.",
+    ),
+    # Read without a warning, refused by the strict reading.
+    "byte-order-mark": ("error", "The file starts with a byte order mark. Save it as UTF-8 without BOM."),
+    "tab-in-frontmatter": (
+        "error",
+        "There is a tab in the frontmatter or after a `---`, which other readers refuse. Use spaces.",
+    ),
+    "flow-style": (
+        "error",
+        "The frontmatter uses YAML flow style (`[...]` or `{{...}}`). Write one item per line, or quote the value.",
+    ),
+    "dashes-in-frontmatter": (
+        "error",
+        "The frontmatter holds `---` between its fences, which other readers take for its end. Remove it.",
+    ),
+    "comment-misplaced": (
+        "error",
+        "A comment is between a key and its text, or touches `|` or `>`; other readers fail on it. "
+        "Put it on a line of its own above the key.",
+    ),
+    "unknown-field": (
+        "error",
+        "Not in the specification: {keys}. Move further properties below `metadata:`.",
+    ),
+    "line-separator": (
+        "error",
+        "The frontmatter holds a Unicode line or paragraph separator, which readers treat differently. Remove it.",
+    ),
+}
+"""Code to severity and message. Messages take the keyword arguments of `problem`."""
+
+
+def problem(path: str, code: str, **values: object) -> SkillProblem:
+    """Return the problem `code` at `path`; text in `values` becomes one clean line of bounded length."""
+    severity, message = PROBLEMS[code]
+    shown = {
+        key: one_line(value)[:MAX_VALUE_LENGTH] if isinstance(value, str) else value for key, value in values.items()
+    }
+    return SkillProblem(path=path, code=code, severity=severity, message=message.format(**shown))
+
+
+def quoted(text: str) -> str:
+    """Return `text` in backticks, on one line and bounded."""
+    line = one_line(text).replace("`", "'")
+    if len(line) > MAX_QUOTED_LENGTH:
+        line = f"{line[:MAX_QUOTED_LENGTH]}..."
+    return f"`{line}`"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first few of `names`, quoted, and how many more there are."""
+    distinct = list(dict.fromkeys(names))
+    shown = ", ".join(quoted(name) for name in distinct[:MAX_LISTED])
+    more = len(distinct) - MAX_LISTED
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,423 @@
+"""Where frontmatter starts and ends: the two lines of dashes, as authors write them. Pure.
+
+SKILL.md text to metadata, body and problems, and back.
+
+Pure: no I/O, no logging. Reading never raises; what is wrong comes back as problems.
+"""
+
+import codecs
+import re
+from dataclasses import dataclass, field
+
+from deepskills._errors import SkillFormatError
+from deepskills._skillmd import names as _naming
+from deepskills._skillmd.problems import listed, problem, quoted
+from deepskills._skillmd.repair import NOTHING_UNUSUAL, FrontmatterError, Notes, Tree, as_text, is_whole_yaml, read_yaml
+from deepskills._skillmd.text import one_line
+from deepskills._types import (
+    MAX_COMPATIBILITY_LENGTH,
+    MAX_DESCRIPTION_LENGTH,
+    MAX_FRONTMATTER_BYTES,
+    MAX_SHOWN_NAME_LENGTH,
+    MAX_SKILL_FILE_BYTES,
+    SkillMetadata,
+    SkillProblem,
+)
+
+MAX_GLUED_CHECKED = 16 * 1024
+"""How many characters are tried as YAML to tell a fence with a heading glued to it from text in quotes."""
+
+MAX_PLAIN_LENGTH = MAX_FRONTMATTER_BYTES // 4
+"""How many characters are frontmatter of an allowed size, whatever they are."""
+
+_STRAY = (
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0"  # control characters and the no-break space
+    "\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f"  # what has no width
+)
+FENCE = re.compile(f"---[ \t{_STRAY}]*+(?:\r\n|[\r\n]|\\Z)")
+_GLUED_FENCE = re.compile(r"---[ \t]*+(?=#{1,6}[ \t]+\S)")
+STRAY_CHARACTER = re.compile(f"[{_STRAY}]")
+_LINE_OF_DASHES = re.compile(r"(?<=[\r\n])---")
+_BLANK = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*")
+
+
+def closing_fence(text: str, start: int, furthest: int) -> tuple[re.Match[str] | None, bool]:
+    """Return the fence that ends the frontmatter, and whether a heading is glued to it, as in `---# Title`.
+
+    Such a line can also be part of a value in quotes: then the frontmatter is valid YAML with it, and not without it.
+    """
+    glued: re.Match[str] | None = None
+    whole: re.Match[str] | None = None
+    for dashes in _LINE_OF_DASHES.finditer(text, start, furthest + len("---")):
+        whole = FENCE.match(text, dashes.start())
+        if whole is not None:
+            break
+        glued = glued or _GLUED_FENCE.match(text, dashes.start())
+    if glued is None or whole is None:
+        return whole or glued, whole is None
+    if max(glued.start(), whole.start()) - start <= MAX_GLUED_CHECKED:
+        before, after = (to_lf(text[start : fence.start()]) for fence in (glued, whole))
+        if not is_whole_yaml(before) and is_whole_yaml(after):
+            return whole, False
+    return glued, True
+
+
+def split_plain(text: str) -> tuple[str, str] | None:
+    """Return what is between the fences and what comes after them, for a file without anything odd about either."""
+    if not text.startswith("---\n"):
+        return None
+    end = text.find("\n---", 3, MAX_PLAIN_LENGTH)
+    if end < 0 or not text.startswith("\n---\n", end):
+        return None
+    raw = text[4 : end + 1]
+    if "\r" in raw or "\t" in raw or "---" in raw or "\u2028" in raw or "\u2029" in raw:
+        return None
+    return raw, text[end + 5 :]
+
+
+def to_lf(text: str) -> str:
+    """Return `text` with its line ends made LF."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def end_of_preamble(text: str) -> int:
+    """Return where blank lines and HTML comments at the start of `text` end."""
+    if text.startswith("---"):
+        return 0
+    position = _end_of_blank(text, 0)
+    # Bounded, as no author writes more, and every comment costs a step.
+    while position < MAX_FRONTMATTER_BYTES and text.startswith("<!--", position):
+        end = text.find("-->", position)
+        if end < 0:
+            break
+        position = _end_of_blank(text, end + len("-->"))
+    return position
+
+
+def _end_of_blank(text: str, position: int) -> int:
+    match = _BLANK.match(text, position)
+    return match.end() if match else position
+
+
+# SKILL.md text to metadata, body and problems, and back.
+#
+# Pure: no I/O, no logging. Reading never raises; what is wrong comes back as problems.
+
+
+SPECIFIED_FIELDS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
+"""The frontmatter keys that the Agent Skills specification knows."""
+
+_TEXT_FIELDS = ("name", "description", "license", "compatibility")
+_NESTED = (list, dict)
+_BYTES = (bytes, bytearray, memoryview)
+
+FALLBACK_NAME = "unnamed-skill"
+"""The name of a skill that has none and is in no directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillReading:
+    """What a `SKILL.md` says, and what is wrong with it."""
+
+    metadata: SkillMetadata | None
+    """What the model is told of the skill; `None` if a problem is an error."""
+
+    frontmatter: dict[str, Tree] = field(default_factory=dict)
+    """Every key as read: each scalar is its text, nothing is `None`."""
+
+    body: str = ""
+    """All after the closing fence's line, unchanged."""
+
+    problems: list[SkillProblem] = field(default_factory=list)
+    """What is wrong, each cause once."""
+
+
+def read_skill(content: bytes | str, *, path: str) -> SkillReading:
+    """Read a `SKILL.md`, tolerant where authors slip and strict where it protects. Never raises.
+
+    Args:
+        content: The file, as bytes or as text.
+        path: Where it lies; its directory's name is what `name` is compared with.
+    """
+    return _Reader(path).read(content)
+
+
+def validate_skill(content: bytes | str, *, path: str) -> list[SkillProblem]:
+    """Return every way in which a `SKILL.md` falls short of the specification, each as an error.
+
+    What passes here, the specification's reference validator passes too.
+    """
+    reader = _Reader(path)
+    reading = reader.read(content)
+    found = [*reading.problems, *reader.strict_problems]
+    return [SkillProblem(path=p["path"], code=p["code"], severity="error", message=p["message"]) for p in found]
+
+
+def parse_skill_md(content: str) -> tuple[dict[str, Tree], str]:
+    """Return the frontmatter and the body of a `SKILL.md`.
+
+    Raises:
+        SkillFormatError: If there is no readable frontmatter.
+    """
+    reading = read_skill(content, path="SKILL.md")
+    errors = [p["message"] for p in reading.problems if p["severity"] == "error" and p["code"] != "description-missing"]
+    if errors:
+        raise SkillFormatError(" ".join(errors))
+    return reading.frontmatter, reading.body
+
+
+def decode_skill(content: bytes, *, path: str) -> tuple[str, SkillProblem | None]:
+    """Return the text of a `SKILL.md`, or the problem that keeps it from being read."""
+    try:
+        return _Reader(path).decode(content), None
+    except _Refusal as refusal:
+        return "", problem(path, refusal.code, **refusal.values)
+
+
+class _Refusal(Exception):  # noqa: N818 - a turn in the flow, never seen outside
+    """The file cannot be used; carries the one problem that says why."""
+
+    def __init__(self, code: str, **values: object) -> None:
+        super().__init__(code)
+        self.code = code
+        self.values = values
+
+
+class _Listed:
+    """Names for a message that may never be shown."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def __str__(self) -> str:
+        return listed(self._names)
+
+
+class _Reader:
+    """One reading of one file: collects problems on the way."""
+
+    __slots__ = ("_has_odd_fence", "_path", "_problems", "_strict")
+
+    def __init__(self, path: str) -> None:
+        self._path = str(path)
+        self._problems: list[SkillProblem] = []
+        self._strict: list[tuple[str, dict[str, object]]] = []
+        self._has_odd_fence = False
+
+    def read(self, content: bytes | str) -> SkillReading:
+        frontmatter: dict[str, Tree] = {}
+        body = ""
+        try:
+            text = self.decode(content)
+            yaml_text, body = self._split(text)
+            frontmatter = self._frontmatter(yaml_text)
+            metadata = self._metadata(frontmatter)
+        except _Refusal as refusal:
+            self._report(refusal.code, **refusal.values)
+            return SkillReading(None, frontmatter, body, self._problems)
+        return SkillReading(metadata, frontmatter, body, self._problems)
+
+    def _report(self, code: str, **values: object) -> None:
+        self._problems.append(problem(self._path, code, **values))
+
+    def _report_strict(self, code: str, **values: object) -> None:
+        self._strict.append((code, values))
+
+    @property
+    def strict_problems(self) -> list[SkillProblem]:
+        """What only the strict reading refuses; worded when it is asked for, as most files have some."""
+        return [problem(self._path, code, **values) for code, values in self._strict]
+
+    def decode(self, content: bytes | str) -> str:
+        """Return the text without its byte order mark."""
+        if isinstance(content, str):
+            _check_size(_utf8_length(content))
+            text = content
+        elif isinstance(content, _BYTES):
+            raw = bytes(content)
+            _check_size(len(raw))
+            text = self._decode_bytes(raw)
+        else:
+            raise _Refusal("not-text", reason=f"it is a {type(content).__name__}")
+        if text.startswith("\ufeff"):
+            self._report_strict("byte-order-mark")
+            return text[1:]
+        return text
+
+    def _decode_bytes(self, raw: bytes) -> str:
+        encoding = "utf-8"
+        if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not raw.startswith(codecs.BOM_UTF32_LE):
+            encoding = "utf-16"
+        try:
+            text = raw.decode(encoding)
+        except UnicodeDecodeError as error:
+            raise _Refusal("not-text", reason=f"byte {error.start} is not {encoding.upper()}") from None
+        if encoding == "utf-16":
+            self._report("encoding-utf16")
+        return text
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """Return what is between the fences, its line ends made LF, and what comes after them."""
+        plain = split_plain(text)
+        if plain is not None:
+            return plain
+        start = end_of_preamble(text)
+        opening = FENCE.match(text, start)
+        if opening is None:
+            raise _Refusal("no-frontmatter")
+        if start:
+            self._report("text-before-frontmatter")
+        furthest = opening.end() + MAX_FRONTMATTER_BYTES
+        closing, is_glued = closing_fence(text, opening.end(), furthest)
+        if closing is None:
+            raise _Refusal("frontmatter-unclosed" if len(text) <= furthest else "frontmatter-too-large")
+        if is_glued:
+            self._report("fence-glued")
+        raw = text[opening.end() : closing.start()]
+        if _utf8_length(raw) > MAX_FRONTMATTER_BYTES:
+            raise _Refusal("frontmatter-too-large")
+        self._check_framing(opening[0], raw, closing[0])
+        return to_lf(raw), text[closing.end() :]
+
+    def _check_framing(self, opening: str, raw: str, closing: str) -> None:
+        framed = opening + raw + closing
+        self._has_odd_fence = bool(STRAY_CHARACTER.search(opening + closing))
+        if "\r" in framed and "\r" in framed.replace("\r\n", ""):
+            self._report("line-ends-cr")
+        if "\t" in framed:
+            self._report_strict("tab-in-frontmatter")
+        if "\u2028" in raw or "\u2029" in raw:
+            self._report_strict("line-separator")
+        if "---" in raw:
+            self._report_strict("dashes-in-frontmatter")
+
+    def _frontmatter(self, yaml_text: str) -> dict[str, Tree]:
+        try:
+            tree, notes = read_yaml(yaml_text)
+        except FrontmatterError as error:
+            raise _Refusal("yaml-unreadable", reason=error) from None
+        self._report_notes(notes)
+        if tree is None:
+            return {}
+        if not isinstance(tree, dict):
+            raise _Refusal("frontmatter-not-mapping", found="a list" if isinstance(tree, list) else "plain text")
+        if not tree.keys() <= SPECIFIED_FIELDS:
+            unknown = [key for key in tree if key not in SPECIFIED_FIELDS]
+            self._report_strict("unknown-field", keys=_Listed(unknown))
+        return tree
+
+    def _report_notes(self, notes: Notes) -> None:
+        if not self._has_odd_fence and (notes is NOTHING_UNUSUAL or not any(vars(notes).values())):
+            return
+        for code, names in (
+            ("yaml-repaired", notes.repaired),
+            ("yaml-too-deep", notes.too_deep),
+            ("yaml-line-lost", notes.lost),
+            ("yaml-duplicate-key", notes.duplicates),
+        ):
+            if names:
+                self._report(code, keys=listed(names))
+        for code, noted in (
+            ("yaml-alias", notes.aliases),
+            ("yaml-tag", notes.tags),
+            ("control-characters", notes.cleaned or self._has_odd_fence),
+        ):
+            if noted:
+                self._report(code)
+        if notes.flow:
+            self._report_strict("flow-style")
+        if notes.odd_comments:
+            self._report_strict("comment-misplaced")
+
+    def _metadata(self, frontmatter: dict[str, Tree]) -> SkillMetadata:
+        fields = {key: frontmatter.get(key) for key in _TEXT_FIELDS}
+        not_text = [key for key, value in fields.items() if isinstance(value, _NESTED)]
+        if not_text:
+            self._report("field-not-text", keys=listed(not_text))
+        given, description, license_text, compatibility = map(as_text, fields.values())
+        name = self._name(given.strip())
+        if not description.strip():
+            raise _Refusal("description-missing")
+        return SkillMetadata(
+            path=self._path,
+            name=name,
+            description=self._bounded("description", description, MAX_DESCRIPTION_LENGTH),
+            license=license_text.strip() or None,
+            compatibility=self._bounded("compatibility", compatibility, MAX_COMPATIBILITY_LENGTH) or None,
+            metadata=self._properties(frontmatter.get("metadata")),
+            allowed_tools=self._allowed_tools(frontmatter.get("allowed-tools")),
+        )
+
+    def _name(self, given: str) -> str:
+        directory = self._path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
+        name = one_line(given)
+        if not name:
+            name = one_line(directory)[:MAX_SHOWN_NAME_LENGTH] or FALLBACK_NAME
+            self._report("name-missing", name=quoted(name))
+            return name
+        if _naming.is_too_long(name):
+            self._report("name-too-long", length=len(name))
+        name = name[:MAX_SHOWN_NAME_LENGTH]
+        if not _naming.is_valid_name(name):
+            self._report("name-invalid", name=quoted(name))
+        if directory and not _naming.same_name(name, directory[:MAX_SHOWN_NAME_LENGTH]):
+            self._report("name-directory-mismatch", name=quoted(name), directory=quoted(one_line(directory)))
+        return name
+
+    def _bounded(self, key: str, given: str, limit: int) -> str:
+        text = given.strip()
+        if len(text) > limit:
+            self._report(f"{key}-too-long", length=len(text))
+        elif len(given) > limit:
+            # Only white space is beyond the limit; other readers count it.
+            self._report_strict(f"{key}-too-long", length=len(given))
+        return text[:limit]
+
+    def _properties(self, tree: Tree) -> dict[str, str]:
+        if tree is None:
+            return {}
+        if not isinstance(tree, dict):
+            self._report("metadata-not-mapping")
+            return {}
+        not_text = [key for key, value in tree.items() if isinstance(value, _NESTED)]
+        if not_text:
+            self._report("metadata-value-not-text", keys=listed(not_text))
+        return {key: as_text(value) for key, value in tree.items() if value is not None}
+
+    def _allowed_tools(self, tree: Tree) -> list[str]:
+        if isinstance(tree, str):
+            return split_tools(tree)
+        if isinstance(tree, dict):
+            self._report("allowed-tools-invalid")
+            return []
+        items = tree or []
+        if any(isinstance(item, list | dict) for item in items):
+            self._report("field-not-text", keys=listed(["allowed-tools"]))
+        return [text for item in items if (text := as_text(item).strip())]
+
+
+def split_tools(text: str) -> list[str]:
+    """Split tool names at spaces and commas, except inside parentheses: `Bash(git add:*), Read` is two."""
+    if "(" not in text:
+        return text.replace(",", " ").split()
+    tools: list[str] = []
+    start = depth = 0
+    for position, character in enumerate(text):
+        if character == "(":
+            depth += 1
+        elif character == ")":
+            depth = max(0, depth - 1)
+        elif depth == 0 and (character == "," or character.isspace()):
+            tools.append(text[start:position])
+            start = position + 1
+    tools.append(text[start:])
+    return [stripped for tool in tools if (stripped := tool.strip())]
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_SKILL_FILE_BYTES:
+        raise _Refusal("file-too-large", size=size)
+
+
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,281 @@
+"""YAML events put together to plain text, lists and mappings, for authors who slip and for strangers who attack.
+
+Pure. The events of libyaml are put together here rather than by a YAML loader, because only here can nesting be
+cut while it arrives, aliases and tags be left alone, and every scalar stay the text that was written.
+
+The fast way for plain frontmatter: `key: value` lines, one level of nesting, one-line values. Pure.
+
+Most files are like this, and reading them by regular expressions costs a fraction of what libyaml costs. Whatever is
+not plainly of this shape is left to libyaml, and a test holds both ways equal over generated and hostile files.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import yaml
+
+from deepskills._skillmd.text import clean
+
+_EventSource: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Reads YAML events; PyYAML built without libyaml has only the slower one."""
+
+Tree: TypeAlias = "str | list[Tree] | dict[str, Tree] | None"
+"""Frontmatter as read: text, nothing, a list or a mapping."""
+
+MAX_DEPTH = 16
+"""How deep lists and mappings may nest; libyaml turns quadratic on deep flow nesting."""
+
+MAX_EVENTS = 200_000
+"""How many YAML events frontmatter may have; what is within the size limit has fewer."""
+
+NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+"""Plain scalars that mean nothing."""
+
+_TOUCHING_COMMENT = re.compile(r"[|>][-+0-9]{0,2}#")
+_COMMENT_FOR_VALUE = re.compile(r":[ \t]+#")
+
+
+class FrontmatterError(ValueError):
+    """The text is not YAML, even key by key."""
+
+
+class TooDeepError(FrontmatterError):
+    """Lists and mappings nest deeper than `MAX_DEPTH`."""
+
+
+@dataclass
+class Notes:
+    """What was unusual about the frontmatter."""
+
+    repaired: list[str] = field(default_factory=list)
+    too_deep: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    duplicates: list[str] = field(default_factory=list)
+    aliases: bool = False
+    tags: bool = False
+    flow: bool = False
+    odd_comments: bool = False
+    cleaned: bool = False
+
+    def slips(self) -> int:
+        """Return how many values and lines were not read as YAML."""
+        return len(self.repaired) + len(self.too_deep) + len(self.lost)
+
+    def add(self, other: "Notes") -> None:
+        """Take over what `other` noted."""
+        self.repaired += other.repaired
+        self.duplicates += other.duplicates
+        self.aliases |= other.aliases
+        self.tags |= other.tags
+        self.flow |= other.flow
+        self.cleaned |= other.cleaned
+
+
+def as_text(tree: Tree, *, nested: bool = False) -> str:
+    """Return `tree` as a person would write it in a sentence: `key: value, key: value`."""
+    if tree is None:
+        return ""
+    if isinstance(tree, str):
+        return tree
+    if isinstance(tree, dict):
+        text = ", ".join(f"{key}: {as_text(value, nested=True)}" for key, value in tree.items())
+        return f"({text})" if nested else text
+    return ", ".join(as_text(item, nested=True) for item in tree)
+
+
+def compose(text: str, notes: Notes, steps: Iterator[int]) -> Tree:
+    """Put the one YAML document of `text` together, one event per step.
+
+    Raises:
+        FrontmatterError: If it is not valid YAML, holds several documents, nests too deep, or needs more steps.
+    """
+    source = _EventSource(text)
+    composer = _Composer(notes, text.split("\n") if "#" in text else [])
+    try:
+        for _ in steps:
+            event = source.get_event()
+            if event is None:
+                return composer.root
+            composer.take(event)
+    except yaml.YAMLError as error:
+        raise FrontmatterError(_reason(error)) from None
+    except UnicodeDecodeError:
+        # A tag's %-escapes may not be UTF-8, which libyaml lets through.
+        raise FrontmatterError("a tag is not text") from None
+    raise FrontmatterError("it holds too many values")
+
+
+class _Frame:
+    """A list or mapping that is still open."""
+
+    __slots__ = ("container", "key", "key_line")
+
+    def __init__(self, container: list[Tree] | dict[str, Tree]) -> None:
+        self.container = container
+        self.key: str | None = None
+        self.key_line = 0
+
+    def awaits_key(self) -> bool:
+        return self.key is None and isinstance(self.container, dict)
+
+
+class _Composer:
+    """Takes YAML events, one by one, and builds what they say."""
+
+    def __init__(self, notes: Notes, lines: list[str]) -> None:
+        self.root: Tree = None
+        self._notes = notes
+        self._lines = lines
+        self._open: list[_Frame] = []
+        self._documents = 0
+
+    def take(self, event: yaml.Event) -> None:
+        """Build on by one event; scalars come first because they come most."""
+        if isinstance(event, yaml.ScalarEvent):
+            self._place(self._scalar(event))
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self._start(event)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            self._place(self._open.pop().container)
+        elif isinstance(event, yaml.AliasEvent):
+            self._notes.aliases = True
+            self._place(f"*{event.anchor}")
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                raise FrontmatterError("it holds more than one YAML document")
+
+    def _start(self, event: yaml.CollectionStartEvent) -> None:
+        if len(self._open) == MAX_DEPTH:
+            raise TooDeepError(f"it nests deeper than {MAX_DEPTH} levels")
+        self._note_properties(event)
+        self._notes.flow |= bool(event.flow_style)
+        self._open.append(_Frame({} if isinstance(event, yaml.MappingStartEvent) else []))
+
+    def _scalar(self, event: yaml.ScalarEvent) -> str | None:
+        self._note_properties(event)
+        is_plain = event.tag is None and not event.style
+        is_key = bool(self._open) and self._open[-1].awaits_key()
+        if self._lines:
+            self._note_comment(event, is_key=is_key)
+        if not is_plain:
+            cleaned = clean(event.value)
+            self._notes.cleaned |= cleaned != event.value
+            return cleaned
+        # The text was cleaned as a whole, and only quotes can bring characters in by escapes.
+        if is_key:
+            self._notes.aliases |= event.value == "<<"
+        elif event.value in NULLS:
+            return None
+        return event.value
+
+    def _note_comment(self, event: yaml.ScalarEvent, *, is_key: bool) -> None:
+        """Note a comment that touches a block's indicator, or is between a key and its text: others fail on it."""
+        start, end = event.start_mark, event.end_mark
+        if start is None or end is None:
+            return
+        if event.style in ("|", ">"):
+            line = self._lines[start.line] if start.line < len(self._lines) else ""
+            self._notes.odd_comments |= bool(_TOUCHING_COMMENT.match(line, start.column))
+        if is_key:
+            self._open[-1].key_line = end.line
+        elif self._open and event.style not in ("'", '"') and isinstance(self._open[-1].container, dict):
+            between = self._lines[self._open[-1].key_line : start.line]
+            self._notes.odd_comments |= any(map(_COMMENT_FOR_VALUE.search, between))
+
+    def _note_properties(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
+        if event.tag is not None:
+            self._notes.tags = True
+        if event.anchor is not None:
+            self._notes.aliases = True
+
+    def _place(self, value: Tree) -> None:
+        """Add `value` to what is open: as an item, as a key, or as the value of the key before it."""
+        if not self._open:
+            self.root = value
+            return
+        frame = self._open[-1]
+        if isinstance(frame.container, list):
+            frame.container.append(value)
+        elif frame.key is None:
+            frame.key = as_text(value)
+            if not isinstance(value, str):
+                self._notes.repaired.append(frame.key)
+        else:
+            if frame.key in frame.container:
+                self._notes.duplicates.append(frame.key)
+            frame.container[frame.key] = value
+            frame.key = None
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    """Return libyaml's own words on one line, with the line of the file that it means."""
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    mark = getattr(error, "problem_mark", None)
+    # The mark counts from zero, and the opening fence is a line too.
+    return f"{problem}, line {mark.line + 2}" if mark is not None else str(problem)
+
+
+# The fast way for plain frontmatter: `key: value` lines, one level of nesting, one-line values. Pure.
+#
+# Most files are like this, and reading them by regular expressions costs a fraction of what libyaml costs. Whatever is
+# not plainly of this shape is left to libyaml, and a test holds both ways equal over generated and hostile files.
+
+
+_NOT_TEXT = r"\n\t\u2028\u2029"
+_LINE = re.compile(
+    r"(?P<indent> *+)"
+    r"(?:(?P<key>[A-Za-z_][A-Za-z0-9_-]{0,63}):|(?P<item>-)|)"
+    r"(?: +(?:"
+    rf'"(?P<double>[^"\\{_NOT_TEXT}]*+)"'
+    rf"|'(?P<single>[^'{_NOT_TEXT}]*+)'"
+    # A plain scalar starts with a character that means nothing to YAML, and holds neither `: ` nor ` #`.
+    r"|(?P<bare>[A-Za-z0-9_(/$+\u00a1-\u2027\u202f-\ud7ff]"
+    rf"[^:#{_NOT_TEXT}]*+(?:(?::(?![ \n]|\Z)|(?<! )#)[^:#{_NOT_TEXT}]*+)*+)"
+    r") *+| *+)(?:\n|\Z)"
+)
+
+
+def read_plain(text: str) -> dict[str, Tree] | None:  # noqa: C901, PLR0911, PLR0912 - one small automaton
+    """Return the mapping that cleaned text holds if it is plain throughout; `None` if only YAML can tell."""
+    found: dict[str, Tree] = {}
+    open_key = ""
+    below: list[Tree] | dict[str, Tree] | None = None
+    indent = position = 0
+    end = len(text)
+    while position < end:
+        line = _LINE.match(text, position)
+        if line is None:
+            return None
+        position = line.end()
+        spaces, key, item, double, single, bare = line.groups()
+        value: str | None = double if double is not None else single
+        if bare is not None:
+            bare = bare.rstrip(" ")
+            value = None if bare in NULLS else bare
+        is_empty = double is None and single is None and bare is None
+        depth = len(spaces)
+        if key is None and item is None:
+            if not is_empty:
+                return None
+        elif key is not None and depth == 0:
+            if key in found:
+                return None
+            found[key] = value
+            open_key, below = (key if is_empty else ""), None
+        elif not open_key or (item is not None and is_empty) or (below is not None and depth != indent):
+            return None
+        elif below is None:
+            indent, below = depth, ({key: value} if key is not None else [value])
+            found[open_key] = below
+        elif isinstance(below, dict):
+            if key is None or key in below:
+                return None
+            below[key] = value
+        else:
+            if item is None:
+                return None
+            below.append(value)
+    return found or None

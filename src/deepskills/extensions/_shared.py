@@ -1,0 +1,40 @@
+"""Calls that a person changed before they run.
+
+Paths of sources that an operator trusts, compared as paths. Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from langchain.agents.middleware.types import ToolCallRequest
+
+_EDITED_CALLS = "hitl_edited_tool_calls"
+"""Where LangChain's human review, in batched mode, keeps the changed calls until they run."""
+
+
+def as_edited(request: ToolCallRequest) -> ToolCallRequest:
+    """Return a call as it will run, also where the middleware that changes it stands behind ours."""
+    edits = request.state.get(_EDITED_CALLS) if isinstance(request.state, Mapping) else None
+    edited = edits.get(request.tool_call["id"]) if isinstance(edits, Mapping) else None
+    if edited is None:
+        return request
+    return request.override(tool_call={**request.tool_call, "name": edited["name"], "args": edited["args"]})
+
+
+# Paths of sources that an operator trusts, compared as paths. Pure.
+
+
+def tidy_source(path: str) -> str:
+    """Return a source's path without doubled or trailing slashes; a relative one stays relative."""
+    root = "/" if path.startswith("/") else ""
+    return root + "/".join(part for part in path.split("/") if part not in {"", "."})
+
+
+def tidy_sources(parameter: str, paths: Iterable[str]) -> frozenset[str]:
+    """Return paths to compare with.
+
+    Raises:
+        ValueError: If a single text was given where a list is expected: it would count letter by letter.
+    """
+    if isinstance(paths, str):
+        raise ValueError(f"`{parameter}` takes a list of source paths, not the text {paths!r}.")  # noqa: TRY004
+    return frozenset(tidy_source(path) for path in paths)

@@ -1,0 +1,397 @@
+"""The text of the shell commands that run, start and stop scripts, with marks for what differs. Pure.
+
+Everything is plain POSIX shell; what only Linux or only some systems have is used where it is there.
+
+The shell command that runs a script: bounded in time and output, quoted, and cleaning up behind itself. Pure.
+
+The command is plain POSIX shell. It starts the script in a session of its own, with a process beside it that ends the
+session when the time is up, keeps the first and the last bytes of its output, and prints them in base64 with the exit
+code, so that whatever a script writes cannot be taken for the command's own report. What is too secret or too large
+for a command line travels as the same text in a file, which the command reads and removes before it starts the script.
+"""
+
+import base64
+import binascii
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from deepskills._errors import SkillsError
+
+_MARK = re.compile("@([A-Z]+)@")
+
+
+def filled(text: str, **values: str) -> str:
+    """Return a text with values in place of its marks, in one pass: a value that holds a mark stays as it is."""
+    return _MARK.sub(lambda mark: values[mark[1]], text)
+
+
+START = r"""for _ds_job in @PLACES@; do [ -r "$_ds_job/job" ] && break; done
+_ds_text=$(cat "$_ds_job/job" 2>/dev/null)
+rm -f ./.deepskills-@TOKEN@/job "$_ds_job/job"
+if [ -z "$_ds_text" ]; then
+  rm -rf @PLACES@ @DIRECTORY@ 2>/dev/null
+  printf '\ndeepskills-%s report failure no-job\n' @TOKEN@
+else
+  _ds_places='@PLACES@'
+  eval "$_ds_text"
+fi
+"""
+"""Reads the job file and removes it before anything else happens; without one, the job may have been stopped before."""
+
+END = r"""_ds_marked() {
+  grep -l -e 'DEEPSKILLS_RUN=@TOKEN@' -e ' locks  *@LIMIT@ ' /proc/[0-9]*/environ /proc/[0-9]*/limits 2>/dev/null
+}
+_ds_each() {
+  kill -"$1" -- "-$_ds_pid" 2>/dev/null || kill -"$1" "$_ds_pid" 2>/dev/null
+  for _ds_proc in $(_ds_marked); do
+    _ds_proc=${_ds_proc#/proc/}
+    kill -"$1" "${_ds_proc%%/*}" 2>/dev/null
+  done
+  for _ds_proc in /proc/[0-9]*; do
+    { read -r _ds_line <"$_ds_proc/stat"; } 2>/dev/null || continue
+    _ds_line=${_ds_line##*) }
+    _ds_line=${_ds_line#* * * }
+    [ "${_ds_line%% *}" = "$_ds_pid" ] && kill -"$1" "${_ds_proc#/proc/}" 2>/dev/null
+  done
+}
+_ds_end() {
+  _ds_each TERM
+  for _ds_try in 1 2 3 4 5 6 7 8 9 10; do kill -0 -- "-$_ds_pid" 2>/dev/null || break; sleep 0.1 || sleep 1; done
+  for _ds_try in 1 2 3 4 5; do _ds_each KILL; [ -n "$(_ds_marked)" ] || break; done
+}
+"""
+"""Ends the script's process group, its session, and whatever carries one of its marks.
+
+The marks are a variable, and a limit on file locks: Linux hands it on to every child and applies it nowhere, so a
+process that left its session with an empty environment still has it.
+"""
+
+STOP = r"""_ds_dir=@DIRECTORY@
+rm -rf @PLACES@ 2>/dev/null
+if mkdir -m 700 "$_ds_dir" 2>/dev/null; then
+  @MARK@
+  [ -z "$(_ds_marked)" ] || _ds_end
+else
+  for _ds_try in 1 2 3 4 5 6 7 8 9 10; do [ -s "$_ds_dir/pid" ] && break; [ -d "$_ds_dir" ] || exit 0; sleep 0.1; done
+  read -r _ds_pid <"$_ds_dir/pid" && _ds_end
+  for _ds_try in 1 2 3 4 5 6 7 8 9 10; do [ -d "$_ds_dir" ] || exit 0; sleep 0.1; done
+  rm -rf "$_ds_dir"
+  [ -z "$(_ds_marked)" ] || _ds_end
+fi 2>/dev/null
+:
+"""
+"""A job that starts later finds its directory taken, and ends; one whose shell was killed is cleaned up after.
+
+A script may have removed the directory itself, or have started after the wait for it; its marks are found all the same.
+"""
+
+RUN = (
+    r"""unset _ds_pid
+_ds_dir=@DIRECTORY@
+_ds_fail() {
+  [ "$1" = no-room ] || rm -rf "$_ds_dir"
+  [ -z "$_ds_places" ] || rm -rf $_ds_places 2>/dev/null
+  printf '\ndeepskills-%s report failure %s\n' @TOKEN@ "$1"
+  exit 0
+}
+"""
+    + END
+    + r"""_ds_mask=$(umask)
+umask 077
+if ! mkdir "$_ds_dir" 2>/dev/null; then
+  [ -e "$_ds_dir/stop" ] && _ds_fail stopped
+  _ds_fail no-room
+fi
+trap '[ -z "$_ds_pid" ] || _ds_end; rm -rf "$_ds_dir" $_ds_places; exit 143' HUP INT TERM
+mkfifo "$_ds_dir/pipe" "$_ds_dir/a" "$_ds_dir/b" "$_ds_dir/c" || _ds_fail no-room
+umask "$_ds_mask"
+export PATH
+_ds_script=@SCRIPT@
+{ @PRESENT@; } 2>/dev/null || _ds_fail no-script
+set -- "$_ds_script" @ARGUMENTS@
+@INTERPRETERS@_ds_group=$(command -v setsid)
+_ds_perl=$(command -v perl)
+head -c @KEEP@ <"$_ds_dir/a" >"$_ds_dir/head" 2>/dev/null & _ds_r1=$!
+tail -c @KEEP@ <"$_ds_dir/b" >"$_ds_dir/tail" 2>/dev/null & _ds_r2=$!
+wc -c <"$_ds_dir/c" >"$_ds_dir/total" & _ds_r3=$!
+(trap '' PIPE; exec tee "$_ds_dir/a" "$_ds_dir/b" <"$_ds_dir/pipe" >"$_ds_dir/c" 2>/dev/null) & _ds_tee=$!
+(
+trap - HUP INT TERM
+ulimit -S -x @LIMIT@ 2>/dev/null || ulimit -S -w @LIMIT@ 2>/dev/null
+@EXPORTS@export DEEPSKILLS_RUN=@TOKEN@
+if [ -n "$_ds_group" ]; then exec "$_ds_group" "$@"
+elif [ -n "$_ds_perl" ]; then exec "$_ds_perl" -e 'setpgrp(0,0); exec @ARGV; exit 127' "$@"
+else exec "$@"; fi
+) >"$_ds_dir/pipe" 2>&1 </dev/null & _ds_pid=$!
+echo "$_ds_pid" >"$_ds_dir/pid"
+(
+trap 'kill "$_ds_nap" 2>/dev/null; exit 0' TERM
+_ds_n=0
+while [ "$_ds_n" -lt @SECONDS@ ]; do
+  [ -e "$_ds_dir/done" ] && exit 0
+  sleep 1 & _ds_nap=$!
+  wait "$_ds_nap"
+  [ -d "$_ds_dir" ] || kill -0 "$$" 2>/dev/null || kill -0 "$_ds_pid" 2>/dev/null || exit 0
+  _ds_n=$((_ds_n + 1))
+done
+trap '' TERM
+_ds_end
+for _ds_reader in "$_ds_tee" "$_ds_r1" "$_ds_r2" "$_ds_r3"; do
+  for _ds_try in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$_ds_reader" 2>/dev/null || break; sleep 0.1 || sleep 1; done
+  kill -KILL "$_ds_reader" 2>/dev/null
+done
+exit 9
+) >/dev/null 2>&1 </dev/null & _ds_watch=$!
+wait "$_ds_pid" 2>/dev/null; _ds_code=$?
+wait "$_ds_tee" "$_ds_r1" "$_ds_r2" "$_ds_r3" 2>/dev/null
+echo 2>/dev/null >"$_ds_dir/done"
+kill "$_ds_watch" 2>/dev/null
+wait "$_ds_watch" 2>/dev/null; _ds_late=$?
+[ "$_ds_late" -eq 9 ] || _ds_late=0
+printf '\ndeepskills-%s report %d %d %d\n' @TOKEN@ "$_ds_code" "$_ds_late" "$(cat "$_ds_dir/total")"
+base64 <"$_ds_dir/head"
+printf 'deepskills-%s tail\n' @TOKEN@
+base64 <"$_ds_dir/tail"
+printf 'deepskills-%s end\n' @TOKEN@
+rm -rf "$_ds_dir" $_ds_places
+"""
+)
+"""Runs the script, keeps both ends of its output, and reports.
+
+On a busy machine the script may end before the process that watches the time has begun. A shell loses a signal that
+comes so early, so there is a file as well that says that the script is done.
+"""
+
+
+# The shell command that runs a script: bounded in time and output, quoted, and cleaning up behind itself. Pure.
+#
+# The command is plain POSIX shell. It starts the script in a session of its own, with a process beside it that ends the
+# session when the time is up, keeps the first and the last bytes of its output, and prints them in base64 with the exit
+# code, so that whatever a script writes cannot be taken for the command's own report. What is too secret or too large
+# for a command line travels as the same text in a file, which the command reads and removes before it starts the
+# script.
+
+
+MAX_COMMAND_BYTES = 16_000
+"""Longest command line; what is longer travels in a file."""
+
+MAX_ARGUMENT_BYTES = 131_000
+"""Longest single argument that Linux hands to a program."""
+
+MAX_ARGUMENTS_BYTES = 1_000_000
+"""Most that all arguments and variables may hold together."""
+
+MAX_KEPT_BYTES = 36_000
+"""Most that is kept of each end of the output: both in base64 fit into the 100,000 bytes that shells usually return."""
+
+GRACE_SECONDS = 15
+"""How long after its time limit a command may take to end the script and to report."""
+
+JOB_FILE = "job"
+"""Name of the file that holds a command."""
+
+Failure: TypeAlias = Literal["no-script", "no-interpreter", "no-job", "no-room", "stopped"]
+"""Why a script was not started."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command says of the script that it ran."""
+
+    exit_code: int | None = None
+    timed_out: bool = False
+    total: int = 0
+    """How many bytes the script wrote."""
+
+    head: bytes = b""
+    tail: bytes = b""
+    """The first and the last bytes; empty if the head is everything."""
+
+    is_cut: bool = False
+    """Whether bytes between head and tail are missing."""
+
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script to run once, under a token that nobody can guess."""
+
+    token: str
+    script: str
+    digest: str
+    """SHA-256 of the script's content, as it was read and checked."""
+
+    interpreters: Sequence[Sequence[str]]
+    arguments: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    seconds: int = 60
+    keep: int = 10_000
+    """How many bytes of output are kept at each end."""
+
+    copied_as: str | None = None
+    """Name of the script's copy beside the job file, where the shell does not have the script itself."""
+
+    def command(self) -> str:
+        """Return the command line that runs the script and reports."""
+        return f"unset _ds_places\n{self.text()}"
+
+    def text(self) -> str:
+        """Return the shell text that runs the script and reports, for a command line or a job file."""
+        script = '"$_ds_job"/' + shlex.quote(self.copied_as) if self.copied_as else shlex.quote(self.script)
+        return filled(
+            RUN,
+            **_marks_of(self.token),
+            SECONDS=str(self.seconds),
+            KEEP=str(self.keep),
+            SCRIPT=script,
+            PRESENT='[ -f "$_ds_script" ]' if self.copied_as else _is_present('"$_ds_script"', self.digest),
+            ARGUMENTS=" ".join(shlex.quote(argument) for argument in self.arguments),
+            INTERPRETERS=_choice(self.interpreters),
+            EXPORTS="".join(f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items()),
+        )
+
+
+def _marks_of(token: str) -> dict[str, str]:
+    """Return what stands in every command of a job."""
+    return {
+        "TOKEN": token,
+        "LIMIT": str(int(token[:12], 16) | 1 << 48),
+        "DIRECTORY": f'"${{TMPDIR:-/tmp}}/deepskills-{token}"',
+        "PLACES": _job_places(token),
+    }
+
+
+def _is_present(quoted_path: str, digest: str) -> str:
+    """Return a condition: the file that a shell has at a path is the one that was read and checked.
+
+    Another backend may serve that path, or somebody may have put another file or a link there since.
+    """
+    sums = " || ".join(f"{program} <{quoted_path}" for program in _DIGEST_PROGRAMS)
+    return f"[ -f {quoted_path} ] && case $({sums}) in *{digest}*) ;; *) false ;; esac"
+
+
+_DIGEST_PROGRAMS = ("sha256sum", "shasum -a 256", "openssl dgst -sha256")
+"""Programs that print the SHA-256 of their input; a shell with none of them runs a copy of the script."""
+
+
+def _choice(programs: Sequence[Sequence[str]]) -> str:
+    """Return commands that put the first program that exists, with its options, before the script and its arguments."""
+    branches = [
+        f'if command -v {shlex.quote(words[0])} >/dev/null 2>&1; then set -- {shlex.join(words)} "$@"\n'
+        for words in programs
+    ]
+    return "el".join(branches) + "else _ds_fail no-interpreter\nfi\n"
+
+
+def job_directories(token: str, *, is_virtual: bool) -> tuple[str, ...]:
+    """Return the backend paths at which the files of a job may be written, the likelier first.
+
+    A backend that shows its working directory as `/` has no other place that its shell knows, too.
+    """
+    places = (f"/.deepskills-{token}", f"/tmp/.deepskills-{token}")  # noqa: S108 - nobody can guess the name
+    return places if is_virtual else places[::-1]
+
+
+def _job_places(token: str) -> str:
+    """Return, for a shell, the directories at which it may find the files of a job."""
+    return f"./.deepskills-{token} ./tmp/.deepskills-{token} /.deepskills-{token} /tmp/.deepskills-{token}"
+
+
+def prepare_command(token: str, script: str, digest: str) -> str:
+    """Return the command that makes directories which only their owner can read, before secrets are written there.
+
+    It says whether the shell has the script; `is_absent` reads that.
+    """
+    present = f"{{ {_is_present(shlex.quote(script), digest)}; }} 2>/dev/null"
+    absent = f"{present} || printf 'deepskills-%s absent\\n' {token}"
+    return f"for _ds_job in {_job_places(token)}; do mkdir -m 700 $_ds_job; done 2>/dev/null; {absent}"
+
+
+def is_absent(output: str, token: str) -> bool:
+    """Whether the shell said that it does not have the script."""
+    return f"deepskills-{token} absent" in output
+
+
+def start_command(token: str) -> str:
+    """Return the command that reads the job file, removes it, and runs what it says."""
+    return filled(START, **_marks_of(token))
+
+
+def stop_command(token: str, *, may_start: bool = True) -> str:
+    """Return the command that ends a job from outside: its script, all that it started, and its files.
+
+    A job that may yet start is left a mark, so that it does not.
+    """
+    mark = ': >"$_ds_dir/stop"' if may_start else 'rmdir "$_ds_dir"'
+    return filled(END + STOP, **_marks_of(token), MARK=mark)
+
+
+def remove_command(token: str) -> str:
+    """Return the command that removes the files of a job that was never started."""
+    return f"rm -rf {_job_places(token)} 2>/dev/null; :"
+
+
+def check_arguments(arguments: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raise if an argument cannot be handed to a program as it is.
+
+    Raises:
+        SkillsError: With the place of the argument and the reason.
+    """
+    total = sum(len(name) + len(value.encode()) + 2 for name, value in env.items())
+    for place, argument in enumerate(arguments, 1):
+        if "\x00" in argument:
+            raise SkillsError(f"Argument {place} holds a NUL character, which no program takes. Leave it out.")
+        try:
+            size = len(argument.encode())
+        except UnicodeEncodeError:
+            raise SkillsError(f"Argument {place} cannot be written as UTF-8. Leave out what is not text.") from None
+        total += size + 1
+        if size > MAX_ARGUMENT_BYTES or total > MAX_ARGUMENTS_BYTES:
+            raise SkillsError(
+                f"Argument {place} is too large: {size:,} bytes. Write the text to a file and pass its path."
+            )
+
+
+def read_report(output: str, token: str) -> Report | None:
+    """Return what the command of that token reported; `None` if it did not get as far.
+
+    The command does not hold the marks of a report as they are printed, so an echo of it is not taken for one.
+    """
+    mark = f"deepskills-{token}"
+    _before, found, rest = output.partition(f"{mark} report ")
+    if not found:
+        return None
+    line, _, rest = rest.partition("\n")
+    words = line.split()
+    if words[:1] == ["failure"]:
+        return Report(failure=_FAILURES.get(words[-1], "no-job"))
+    if len(words) != _REPORT_WORDS or not all(word.isdecimal() for word in words):
+        return None
+    code, late, total = map(int, words)
+    head_text, has_head, rest = rest.partition(f"{mark} tail\n")
+    tail_text, has_tail, _ = rest.partition(f"{mark} end")
+    head, tail = _decoded(head_text), _decoded(tail_text) if has_head else b""
+    missing = max(0, total - len(head))
+    # The ends overlap where the output was short; a backend may have cut the report itself.
+    tail = tail[-missing:] if missing and has_tail else b""
+    return Report(code, bool(late), total, head, tail, is_cut=len(head) + len(tail) < total)
+
+
+_REPORT_WORDS = 3
+_FAILURES: dict[str, Failure] = {name: name for name in ("no-script", "no-interpreter", "no-job", "no-room", "stopped")}
+
+
+def _decoded(text: str) -> bytes:
+    """Return what base64 says, as far as it goes: a backend may have cut it, and said so in words."""
+    letters = "".join(_BASE64.match(text)[0].split())  # type: ignore[index]  # it matches anything
+    try:
+        return base64.b64decode(letters[: len(letters) // 4 * 4], validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*=*")

@@ -1,0 +1,221 @@
+"""Masking of secret values in a script's output, in every form in which programs usually print them. Pure.
+
+A script's output as a model reads it: text, without secrets, its head and tail within a limit. Pure.
+"""
+
+import base64
+import html
+import itertools
+import json
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, quote_plus
+
+from deepskills._skillmd.text import clean
+
+MASK = "[secret]"
+"""What stands in place of a secret value."""
+
+PIECE_LENGTH = 1_000
+"""Longer values are looked for in pieces of this length."""
+
+MAX_FORM_LENGTH = 12 * PIECE_LENGTH
+"""No form of a piece is longer: a character is at most four bytes, and a byte at most `%XX`."""
+
+_LONG_LINE = 8
+"""Lines of a value with several are looked for one by one from this length on."""
+
+_TELLING_CODE = 5
+"""Shortest part of a base64 text that is taken for a secret."""
+
+_TELLING_HEX = 8
+"""Shortest hexadecimal text that is taken for a secret."""
+
+_BASE64_BITS = 6
+_BYTE_BITS = 8
+_SHELL_SPECIAL = re.compile(r"[^\w%+./:=@-]")
+"""What shells write with a backslash where they quote no other way, as `printf %q` does."""
+
+_LINE_BREAKS = re.compile(r"[\r\n]")
+
+
+class Secrets:
+    """The values that must not be seen; `mask` is linear in the text and in the number of values."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        forms = {_LINE_BREAKS.sub("", form) for value in values for form in _forms(value)}
+        self._forms = sorted((form for form in forms if form), key=len, reverse=True)
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest form; a text that was cut may end with that much of one, less a character."""
+        return max(map(len, self._forms), default=0)
+
+    def mask(self, text: str) -> str:
+        """Return `text` with every form of every value replaced, also where line breaks were put into it."""
+        if not self._forms:
+            return text
+        compact, places = _compact(text)
+        spans = sorted(span for form in self._forms for span in _occurrences(form, compact))
+        parts: list[str] = []
+        shown = masked = 0
+        for start, end in spans:
+            if start >= masked or not parts:
+                parts += [text[shown : places[start]], MASK]
+            masked = max(masked, end)
+            shown = places[masked - 1] + 1
+        return "".join([*parts, text[shown:]])
+
+
+def _compact(text: str) -> tuple[str, list[int]]:
+    """Return a text without line breaks, and where each of its characters was."""
+    places = [place for place, character in enumerate(text) if character not in "\r\n"]
+    return _LINE_BREAKS.sub("", text), places
+
+
+def _occurrences(form: str, text: str) -> Iterator[tuple[int, int]]:
+    start = text.find(form)
+    while start >= 0:
+        yield start, start + len(form)
+        start = text.find(form, start + 1)
+
+
+def _forms(value: str) -> Iterator[str]:
+    for piece in _pieces(value):
+        yield piece
+        yield clean(piece)
+        yield from _escaped(piece)
+        data = piece.encode()
+        yield base64.b64encode(data).decode()
+        yield base64.urlsafe_b64encode(data).decode()
+        yield from _base64_inside(data)
+        digits = data.hex()
+        if len(digits) >= _TELLING_HEX:
+            yield from (digits, digits.upper())
+
+
+def _pieces(value: str) -> Iterator[str]:
+    """Yield a value, its long lines, and, of long ones, parts that cover it."""
+    lines = value.splitlines()
+    wholes = {value, value.strip(), *(line.strip() for line in lines if len(line.strip()) >= _LONG_LINE)}
+    for whole in wholes:
+        for start in range(0, len(whole), PIECE_LENGTH):
+            yield whole[start : start + PIECE_LENGTH]
+
+
+def _escaped(piece: str) -> Iterator[str]:
+    """Yield a value as addresses, pages, JSON, Python and shells write it."""
+    for quoted in (quote(piece, safe=""), quote(piece), quote_plus(piece), quote_plus(piece, safe="/")):
+        yield quoted
+        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), quoted)
+    # JavaScript's encodeURIComponent and encodeURI.
+    yield quote(piece, safe="!'()*")
+    yield quote(piece, safe="!'()*;,/?:@&=+$#")
+    yield html.escape(piece)
+    yield html.escape(piece, quote=False)
+    yield json.dumps(piece)[1:-1]
+    yield json.dumps(piece, ensure_ascii=False)[1:-1]
+    yield repr(piece)[1:-1]
+    yield ascii(piece)[1:-1]
+    yield piece.replace("'", "'\\''")
+    yield piece.replace("'", "'\"'\"'")
+    yield _SHELL_SPECIAL.sub(r"\\\g<0>", piece)
+
+
+def _base64_inside(data: bytes) -> Iterator[str]:
+    """Yield what is always the same of a value's base64 inside that of a longer text, at each of three places."""
+    for before in range(3):
+        encode = base64.b64encode(b"\x00" * before + data).decode()
+        first = -(-before * _BYTE_BITS // _BASE64_BITS)
+        last = (before + len(data)) * _BYTE_BITS // _BASE64_BITS
+        inside = encode[first:last]
+        if len(inside) >= _TELLING_CODE:
+            yield inside
+            yield inside.replace("+", "-").replace("/", "_")
+
+
+# A script's output as a model reads it: text, without secrets, its head and tail within a limit. Pure.
+
+
+MIN_OUTPUT = 200
+"""Smallest limit: what says that something was left out must fit."""
+
+_REPLACEMENT = "\ufffd"
+_BINARY_SHARE = 5
+"""Output is binary if more than one character in this many is not text."""
+
+_BYTES_PER_CHARACTER = 4
+"""The longest character in UTF-8."""
+
+_NOTE = "\n[... about {cut:,} of {total:,} bytes of output are left out here ...]\n"
+
+
+def shown_output(head: bytes, tail: bytes, total: int, secrets: Secrets, limit: int) -> str:
+    """Return what a script wrote, in at most `limit` characters.
+
+    Args:
+        head: The first bytes of the output.
+        tail: The last bytes of it that are not in the head; where bytes between both are missing, each must be longer
+            than what is shown by the longest form of a secret, for a cut may go through one.
+        total: How many bytes the script wrote.
+        secrets: What must not be shown.
+        limit: How many characters are shown.
+    """
+    is_cut = len(head) + len(tail) < total
+    if is_binary(head + tail):
+        return f"[The output is not text: {total:,} bytes. Have the script write a file in its place.]"
+    if not is_cut:
+        start = end = secrets.mask(_readable(head + tail))
+        if len(start) <= limit:
+            return start
+    else:
+        start, end = secrets.mask(_readable(head)), secrets.mask(_readable(tail))
+        start = start[: len(start) - _length_with_breaks(start[::-1], secrets.longest)]
+        end = end[_length_with_breaks(end, secrets.longest) :]
+        start, end = start.rstrip(_REPLACEMENT), end.lstrip(_REPLACEMENT)
+    half = (limit - len(_NOTE.format(cut=total, total=total))) // 2
+    start, end = start[:half], end[-half:]
+    cut = max(0, total - len(start.encode()) - len(end.encode()))
+    return f"{start}{_NOTE.format(cut=cut, total=total)}{end}"
+
+
+def masked_text(text: str, secrets: Secrets, limit: int) -> str:
+    """Return a text that a user's code or a backend gave, cleaned, masked and bounded as output is."""
+    data = text.encode(errors="replace")
+    keep = _BYTES_PER_CHARACTER * (limit + secrets.longest)
+    head, tail = (data[:keep], data[-keep:]) if len(data) > 2 * keep else (data, b"")
+    return shown_output(head, tail, len(data), secrets, limit)
+
+
+def _length_with_breaks(text: str, count: int) -> int:
+    """Return how far the first `count` characters reach if line breaks, which masking looks across, do not count."""
+    places = (place for place, character in enumerate(text, 1) if character not in "\r\n")
+    return next(itertools.islice(places, count - 1, None), len(text)) if count else 0
+
+
+def is_binary(data: bytes) -> bool:
+    """Whether too much of it is not text in UTF-8."""
+    text = data.decode(errors="replace")
+    strange = sum(
+        1 for character in text if character == _REPLACEMENT or (character < " " and character not in "\t\r\n")
+    )
+    return strange * _BINARY_SHARE > len(text)
+
+
+def _readable(data: bytes) -> str:
+    # Removing these alone could join parts of what stood apart; as line breaks they are masked across.
+    text = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "\n")
+    return clean(text)
+
+
+def told_exit_code(code: int | None) -> str:
+    """Return an exit code in words, with the signal that it usually stands for."""
+    if code is None:
+        return "an unknown exit code"
+    number = code - 128 if code > 128 else -code  # noqa: PLR2004 - how shells tell a signal
+    try:
+        name = signal.Signals(number).name if number > 0 else ""
+    except ValueError:
+        name = ""
+    return f"exit code {code}" + (f" (ended by {name})" if name else "")

@@ -1,0 +1,254 @@
+"""`SkillScripts`: a tool that runs the scripts of loaded skills."""
+
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from deepagents.backends.protocol import ExecuteResponse
+from langchain.agents.middleware.types import ModelRequest
+from langchain.tools import ToolRuntime
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.errors import GraphBubbleUp
+from pydantic import BaseModel, Field, field_validator
+
+from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost
+from deepskills._skillmd.problems import listed, quoted
+from deepskills._skillmd.text import is_text
+from deepskills.extensions.scripts.output import MIN_OUTPUT, masked_text, told_exit_code
+from deepskills.extensions.scripts.run import (
+    MAX_COPIED_FILES,
+    MAX_ERROR_LENGTH,
+    AskForShell,
+    CallFunction,
+    Outcome,
+    ScriptCall,
+    ScriptPlan,
+    acan_execute,
+    adrive,
+    drive,
+    run_by_function,
+    run_in_shell,
+)
+
+logger = logging.getLogger("deepskills")
+
+
+TOOL_NAME = "run_skill_script"
+
+DESCRIPTION = """Run a script of a loaded skill and get its exit code and its output.
+
+The script starts in the shell's working directory. Each argument arrives exactly as given; no shell interprets it."""
+
+Env: TypeAlias = Callable[[Any, SkillEntry], Mapping[str, str] | Awaitable[Mapping[str, str] | None] | None]
+"""Gives the environment variables of a script's process, from the run's runtime and the skill."""
+
+Runner: TypeAlias = Callable[[str, str, list[str], dict[str, str], int], ExecuteResponse | Awaitable[ExecuteResponse]]
+"""Runs a script: skill name, path, arguments, environment, time limit in seconds."""
+
+_VARIABLE = re.compile(r"(?!_ds_)[A-Za-z_][A-Za-z0-9_]*")
+
+
+class ScriptArguments(BaseModel):
+    """Arguments of `run_skill_script`."""
+
+    skill_name: str = Field(description="The loaded skill's name.")
+    script_name: str = Field(description="Path of the script relative to the skill's `scripts/` directory.")
+    args: list[str] = Field(default_factory=list, description="Arguments for the script, one string each.")
+
+    @field_validator("args", mode="before")
+    @classmethod
+    def _as_texts(cls, value: object) -> object:
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            return value
+        return [str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item for item in value]
+
+
+class SkillScripts(SkillExtension):
+    """Gives the model `run_skill_script`: a script of a loaded skill, with arguments that no shell interprets.
+
+    It runs through the backend's `execute`, or through `runner` where the backend has none; with neither, the tool is
+    not offered. A script that takes too long is ended, with everything that it started.
+
+    Args:
+        runner: Called as `runner(skill_name, path, args, env, timeout)` where the backend cannot execute; sync or
+            async, returns deepagents' `ExecuteResponse`.
+        env: Called as `env(runtime, skill)`; returns environment variables for the script's process, such as keys. No
+            value appears in messages, logs, events or state, and output that repeats one is masked.
+        timeout: After how many seconds a script is ended. `env` must answer in that time, too.
+        max_output: How many characters of output the model reads: head and tail of a longer one.
+
+    Raises:
+        ValueError: If `timeout` or `max_output` is too small, or `runner` or `env` is not a function.
+    """
+
+    def __init__(
+        self, runner: Runner | None = None, env: Env | None = None, timeout: int = 60, max_output: int = 20_000
+    ) -> None:
+        _check_number("timeout", timeout, 1)
+        _check_number("max_output", max_output, MIN_OUTPUT)
+        for name, function in (("runner", runner), ("env", env)):
+            if function is not None and not callable(function):
+                raise ValueError(f"{name} must be a function, got {type(function).__name__}")
+        self._runner, self._env = runner, env
+        self._timeout, self._max_output = timeout, max_output
+
+    def tools(self, host: SkillsHost) -> Sequence[BaseTool]:
+        """Return the tool that runs scripts."""
+
+        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+            try:
+                run = host.run_for(self, runtime.state, runtime)
+                return _answer(drive(self._plan(run, **arguments), run), runtime, self._timeout)
+            except GraphBubbleUp:
+                raise
+            except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
+                return _answer(error, runtime)
+
+        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+            try:
+                run = await host.arun_for(self, runtime.state, runtime)
+                return _answer(await adrive(self._plan(run, **arguments), run), runtime, self._timeout)
+            except GraphBubbleUp:
+                raise
+            except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
+                return _answer(error, runtime)
+
+        return [
+            StructuredTool.from_function(
+                call, acall, name=TOOL_NAME, description=DESCRIPTION, args_schema=ScriptArguments, infer_schema=False
+            )
+        ]
+
+    def before_load(self, load: SkillLoad, run: SkillRun) -> None:
+        """Remember a skill's files, which go with a script to a shell that does not have the skill."""
+        directory = load.entry.path.rpartition("/")[0]
+        paths = [item["path"].removeprefix(f"{directory}/") for item in load.resources]
+        if len(paths) > 1:
+            run.remember(load.entry.name, paths[:MAX_COPIED_FILES])
+
+    def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+        """Leave the tool out where nothing could run a script."""
+        return request if self._runner is not None or run.can_execute else _without_tool(request)
+
+    async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+        """Leave the tool out where nothing could run a script, without blocking."""
+        return request if self._runner is not None or await acan_execute(run) else _without_tool(request)
+
+    def _plan(self, run: SkillRun, skill_name: str, script_name: str, args: Sequence[str] = ()) -> ScriptPlan[Outcome]:
+        entry = _loaded(run, skill_name)
+        has_shell: bool = yield AskForShell()
+        if not has_shell and self._runner is None:
+            raise SkillsError("Scripts cannot be run here: the backend has no shell. Work without the script.")
+        env = yield from self._variables(run, entry)
+        remembered = run.memory.get(entry.name)
+        others = [path for path in remembered if isinstance(path, str)] if isinstance(remembered, list) else []
+        call = ScriptCall(entry, script_name, args, env, self._timeout, self._max_output, others)
+        started = time.monotonic()
+        try:
+            if has_shell or self._runner is None:
+                outcome = yield from run_in_shell(call)
+            else:
+                outcome = yield from run_by_function(call, self._runner)
+        except SkillsError as error:
+            # Whoever wrote the message may have put a value into it, and so may what it was raised from.
+            raise SkillsError(masked_text(str(error), call.secrets, MAX_ERROR_LENGTH)) from None
+        seconds = round(time.monotonic() - started, 3)
+        run.emit(
+            {
+                "type": "skill.script",
+                "skill": entry.name,
+                "script": call.relative_path,
+                "exit_code": outcome.exit_code,
+                "seconds": seconds,
+                "source": entry.source,
+                "digest": entry.digest,
+                "trigger": "model",
+            }
+        )
+        ended = (
+            f"ended after its limit of {self._timeout} s" if outcome.timed_out else told_exit_code(outcome.exit_code)
+        )
+        logger.info("Ran script %r of skill %r: %s, %.1f s", call.relative_path, entry.name, ended, seconds)
+        return outcome
+
+    def _variables(self, run: SkillRun, entry: SkillEntry) -> ScriptPlan[dict[str, str]]:
+        """Return what the operator's function gives; what is wrong with it is told without any value."""
+        if self._env is None:
+            return {}
+        try:
+            given = yield CallFunction(self._env, (run.runtime, entry), self._timeout)
+        except SkillsError as error:
+            cause = type(error.__cause__).__name__ if error.__cause__ is not None else "no answer"
+            logger.error("The environment for scripts of skill %r failed: %s", entry.name, cause)  # noqa: TRY400
+            raise SkillsError(f"The environment of the script could not be prepared ({cause}).") from None
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping):
+            raise SkillsError(f"The environment of the script is not a mapping but {type(given).__name__}.")
+        for name, value in given.items():
+            if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+                raise SkillsError("The environment of the script has a variable whose name no shell takes.")
+            if not isinstance(value, str) or "\x00" in value or not is_text(value):
+                raise SkillsError(f"The value of the variable {name} is not text that a process can be given.")
+        return dict(given)
+
+
+def _without_tool(request: ModelRequest[Any]) -> ModelRequest[Any]:
+    return request.override(tools=[tool for tool in request.tools if getattr(tool, "name", None) != TOOL_NAME])
+
+
+def _check_number(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number from {least} on, got {value!r}")
+
+
+def _loaded(run: SkillRun, name: str) -> SkillEntry:
+    """Return the loaded skill of that name, in any case.
+
+    Raises:
+        SkillsError: If it is not loaded, or its file is out of reach; a skill that the model cannot see is not told
+            from one that does not exist.
+    """
+    loaded = [skill.entry for skill in run.loaded]
+    entry = next((e for e in loaded if e.name == name), None)
+    entry = entry or next((e for e in loaded if e.name.casefold() == name.casefold()), None)
+    if entry is not None and not entry.is_read:
+        raise SkillsError(f"The skill {quoted(name)} cannot be read at the moment. Try again later.")
+    if entry is not None:
+        return entry
+    if any(e.name.casefold() == name.casefold() for e in run.visible):
+        raise SkillsError(f"The skill {quoted(name)} is not loaded. Call `load_skill` first, then run its scripts.")
+    now = f"Loaded now: {listed([e.name for e in loaded])}." if loaded else "No skill is loaded."
+    raise SkillsError(f"No loaded skill is named {quoted(name)}. {now}")
+
+
+def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]", seconds: int = 0) -> ToolMessage:
+    """Return what the model reads; as for shell commands, a script that ran to its end is not a failed call."""
+    code: int | None = None
+    is_error = True
+    if isinstance(outcome, SkillsError):
+        text = f"Error: {outcome}"
+    elif isinstance(outcome, Exception):
+        # Its message may hold anything, so neither the log nor the model is given it.
+        logger.error("%s failed: %s", TOOL_NAME, type(outcome).__name__)
+        text = f"Error: {TOOL_NAME} failed ({type(outcome).__name__}). Work without it."
+    else:
+        code, is_error = outcome.exit_code, outcome.timed_out
+        how = (
+            f"The script was not done after {seconds} s: it was ended, with everything that it had started."
+            if outcome.timed_out
+            else f"The script ended with {told_exit_code(code)}."
+        )
+        text = f"{how} Its output:\n{outcome.output}" if outcome.output else f"{how} It wrote nothing."
+    return ToolMessage(
+        text,
+        name=TOOL_NAME,
+        tool_call_id=runtime.tool_call_id or "",
+        status="error" if is_error else "success",
+        artifact=None if code is None else {"exit_code": code},
+    )
