@@ -1005,7 +1005,7 @@ def test_an_import_that_fails_for_another_reason_is_not_blamed_on_the_extra() ->
 def test_what_nobody_foresaw_shows_no_traceback() -> None:
     """Even a bug ends in one line and exit code 1."""
     program = (
-        "import sys; from deepskills._cli import app as cli, catalog; "
+        "import sys; from deepskills._cli import app as cli; from deepskills._cli.commands import catalog; "
         "catalog.read_catalog = lambda sources: 1 / 0; sys.argv = ['deepskills', 'list']; cli.main()"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -1017,7 +1017,8 @@ def test_what_nobody_foresaw_shows_no_traceback() -> None:
 INTERRUPTED = {
     "start": "import sys; sys.meta_path.insert(0, Stop()); from deepskills.__main__ import main; main()",
     "work": (
-        "from deepskills._cli import catalog; catalog.read_catalog = stop; from deepskills.__main__ import main; main()"
+        "from deepskills._cli.commands import catalog; catalog.read_catalog = stop; "
+        "from deepskills.__main__ import main; main()"
     ),
 }
 

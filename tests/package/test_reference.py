@@ -97,9 +97,9 @@ def test_events_have_the_fields_of_their_rows(tmp_path: Path) -> None:
 
 def test_every_reason_is_explained() -> None:
     """The tables of reasons have each that a refused load or an unload gives."""
-    answers = (ROOT / "src/deepskills/_prompt/answers.py").read_text(encoding="utf-8")
+    answers = (ROOT / "src/deepskills/_prompt/messages.py").read_text(encoding="utf-8")
     given = set(re.findall(r'return "(\w+)",', answers)) | {"max_loaded_skills", "max_loaded_tokens"}
     explained = set(re.findall(r"`(\w+)`(?=[^|\n]* \|)", NAMES.partition("`reason` of `skill.refused`")[2]))
     assert given <= explained
-    agent = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/deepskills/_agent").glob("*.py"))
+    agent = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/deepskills/_middleware").glob("*.py"))
     assert set(re.findall(r'skill_event\([^)]*reason="(\w+)"', agent)) <= explained
