@@ -28,7 +28,7 @@ from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._io.backends import can_execute, is_backend
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive, drive, needs_loop
-from deepskills._io.plan import Consult, Consulted, Failed, Plan, ResultT
+from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, ResultT
 from deepskills._loading.budget import Budgets, count_tokens
 from deepskills._loading.turn import Prepared
 from deepskills._middleware.extension import SkillExtension
@@ -245,11 +245,9 @@ class Settings:
         if not callable(self.sources):
             return list(self.sources), None
         make = self.sources
-        [reply] = yield (Consult(lambda: _parsed_sources(make, runtime)),)
-        if isinstance(reply, Consulted):
-            found: tuple[list[Source], str | None] = reply.value
-            return found
-        return [], reply.reason if isinstance(reply, Failed) else "no answer"
+        found: tuple[list[Source], str | None] | Failed
+        found = yield Attempt(CallFunction(lambda: _parsed_sources(make, runtime)))
+        return ([], found.reason) if isinstance(found, Failed) else found
 
 
 def _parsed_sources(make: SourcesFactory, runtime: object) -> tuple[list[Source], str | None]:

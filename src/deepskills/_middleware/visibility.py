@@ -11,7 +11,7 @@ from langgraph.errors import GraphBubbleUp
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import STRICTNESS, Visibility
-from deepskills._io.plan import Consult, Consulted, Failed, Plan, apart
+from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, apart
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.extension_calls import ExtensionRun, ask, overrides
 from deepskills._middleware.run import Run, Shelf, is_user_only
@@ -58,8 +58,8 @@ def _hidden(run: Run, catalog: Catalog) -> Plan[Mapping[str, Visibility]]:
         rules.put(catalog, dict(hidden))
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
-        [reply] = yield (Consult(lambda: _ruled(catalog, call, run.runtime), is_limited=False),)
-        ruled, problems = reply.value if isinstance(reply, Consulted) else _all_off(catalog, reply)
+        reply = yield Attempt(CallFunction(lambda: _ruled(catalog, call, run.runtime), seconds=None))
+        ruled, problems = _all_off(catalog, reply.reason) if isinstance(reply, Failed) else reply
         hidden = strictest(hidden, ruled)
         run.problems += problems
     for extension in run.settings.extensions:
@@ -81,8 +81,7 @@ def _asked(run: Run, extension: SkillExtension, shelf: Shelf) -> Plan[dict[str, 
     return {entry.name: "off" for entry in entries}
 
 
-def _all_off(catalog: Catalog, reply: object) -> tuple[dict[str, Visibility], list[SkillProblem]]:
-    reason = getattr(reply, "reason", "no answer")
+def _all_off(catalog: Catalog, reason: str) -> tuple[dict[str, Visibility], list[SkillProblem]]:
     found = problem("visibility", "visibility-failed", name="all skills", reason=reason)
     return {entry.name: "off" for entry in catalog.entries}, [found]
 
