@@ -17,6 +17,7 @@ from deepskills._io.plan import (
     Listing,
     Plan,
     ReadFiles,
+    RealPaths,
     ShellPaths,
 )
 from deepskills._types import ResourceType
@@ -103,8 +104,12 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
     "no content": (Files((File("/skills/alpha/SKILL.md", None, None),)), "no content"),
     "too large": (Files((File("/skills/alpha/SKILL.md", b"x" * (10 * 1024 * 1024 + 1)),)), "10485760"),
     "not text": (Files((File("/skills/alpha/SKILL.md", b"\x00\x01\xff\xfe"),)), "not text"),
-    "another kind of reply": (Listing(()), "no file"),
 }
+
+
+def no_files(call: Call) -> Any:
+    """Answer that a directory is empty, and that the backend has no shell."""
+    return RealPaths({}) if isinstance(call, ShellPaths) else Listing(())
 
 
 def test_a_file_that_cannot_be_read_says_why() -> None:
@@ -113,7 +118,7 @@ def test_a_file_that_cannot_be_read_says_why() -> None:
     for name, (reply, told) in UNREADABLE.items():
         read, _rounds = by_hand(
             read_contents([skill("alpha")], 1),
-            lambda call, reply=reply: reply if isinstance(call, ReadFiles) else Listing(()),  # type: ignore[misc]
+            lambda call, reply=reply: reply if isinstance(call, ReadFiles) else no_files(call),  # type: ignore[misc]
         )
         text, failure = read["alpha"].text()
         if text or told not in (failure or ""):
@@ -128,7 +133,7 @@ def test_a_listing_that_fails_leaves_the_text() -> None:
 
     read, _rounds = by_hand(
         read_contents([skill("alpha")], 1),
-        lambda call: Failed("no lists today") if isinstance(call, ListDirectory) else Files((File("x", content),)),
+        lambda call: Files((File("x", content),)) if isinstance(call, ReadFiles) else Failed("no lists today"),
     )
 
     assert read["alpha"].text() == (skill_md("alpha"), None)

@@ -199,9 +199,7 @@ def test_commands_keep_their_timeout(tmp_path: Path) -> None:
 @both_modes
 def test_a_command_that_ends_in_time_is_answered(mode: Mode) -> None:
     """A timeout costs nothing where the sandbox does not take one and answers before."""
-    assert perform(mode, ask(Execute("x", timeout=60)), Old()) == [
-        ExecuteResponse(output="old: x", exit_code=0)
-    ]
+    assert perform(mode, ask(Execute("x", timeout=60)), Old()) == [ExecuteResponse(output="old: x", exit_code=0)]
 
 
 def test_a_native_sandbox_is_awaited() -> None:
