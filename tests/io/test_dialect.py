@@ -157,12 +157,15 @@ def test_functions_may_be_sync_or_async(mode: Mode) -> None:
         await asyncio.sleep(0)
         return value
 
+    def returns_a_coroutine(value: int) -> Any:
+        return answer(value)
+
     class Asked:
         async def __call__(self, value: int) -> int:
             return await answer(value)
 
     def plan() -> Plan[list[int]]:
-        functions: list[Any] = [lambda value: value, answer, lambda *given: answer(*given), Asked()]
+        functions: list[Any] = [lambda value: value, answer, returns_a_coroutine, Asked()]
         replies: list[int] = yield tuple(
             CallFunction(function, (place,), seconds=seconds)
             for place, function in enumerate(functions)

@@ -10,7 +10,6 @@ import hashlib
 import json
 import threading
 import time
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,8 +19,8 @@ from weakref import WeakKeyDictionary
 from deepskills._catalog.entries import Readings, SkillEntry
 from deepskills._catalog.sources import Source, parent
 from deepskills._io.cache import BoundedCache
-from deepskills._skillmd.names import shown_name
-from deepskills._skillmd.text import is_text, one_line
+from deepskills._skillmd.names import meant, name_key
+from deepskills._skillmd.text import is_text
 from deepskills._types import SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
 
 MAX_REMEMBERED_CHARACTERS = 128_000_000
@@ -36,7 +35,6 @@ MAX_FOUND_FOR_THREADS = 256
 INCLUDE_TOOLS = "include_tools"
 """The metadata key by which a skill names its tools."""
 
-_MARKS = "*`'\"[](){}<> "
 _RESTRICTING = ("disable-model-invocation", "user-invocable")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _ROW = 4
@@ -57,8 +55,8 @@ class Catalog:
         return {entry.name: entry for entry in self.entries}
 
     @cached_property
-    def _by_folded_name(self) -> Mapping[str, SkillEntry]:
-        return {folded(entry.name): entry for entry in reversed(self.entries)}
+    def _by_key(self) -> Mapping[str, SkillEntry]:
+        return {name_key(entry.name): entry for entry in reversed(self.entries)}
 
     @cached_property
     def with_tools(self) -> Sequence[SkillEntry]:
@@ -80,8 +78,7 @@ class Catalog:
         exact = self.by_name.get(asked)
         if exact is not None:
             return exact
-        bare = one_line(asked).strip(_MARKS)
-        return self._by_folded_name.get(folded(asked)) or self._by_folded_name.get(folded(bare))
+        return meant(self._by_key, asked)
 
     def is_of(self, sources: Sequence[Source]) -> bool:
         """Whether the skills came from exactly these sources."""
@@ -96,19 +93,6 @@ class Catalog:
         if not isinstance(skills, list) or len(skills) != len(self.entries):
             return False
         return all(given == entry.skill for given, entry in zip(skills, self.entries, strict=True))
-
-
-def folded(name: str) -> str:
-    """Return a name as it is compared: as it is shown, in one case and one Unicode form."""
-    shown = shown_name(name)
-    return shown.casefold() if shown.isascii() else unicodedata.normalize("NFC", shown).casefold()
-
-
-def meant_name(names: Iterable[str], asked: str) -> str | None:
-    """Return the one of a few names that was asked for, exactly, in another case or form, or with marks around it."""
-    by_folded = {folded(name): name for name in names}
-    bare = one_line(asked).strip(_MARKS)
-    return by_folded.get(folded(asked)) or by_folded.get(folded(bare))
 
 
 _Made = BoundedCache[bytes, bool]

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from deepskills._io.cache import BoundedCache
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import read_skill
+from deepskills._skillmd.yaml import as_flag
 from deepskills._types import SkillMetadata, SkillProblem
 
 Visibility: TypeAlias = Literal["on", "name-only", "user-only", "off"]
@@ -54,6 +55,16 @@ class SkillEntry:
     def description(self) -> str:
         """What the skill does and when to use it."""
         return self.skill["description"]
+
+    @property
+    def is_user_only(self) -> bool:
+        """Whether its author lets only the user start it."""
+        return as_flag(self.frontmatter.get("disable-model-invocation"))
+
+    @property
+    def is_user_invocable(self) -> bool:
+        """Whether its author lets the user start it by a slash command."""
+        return as_flag(self.frontmatter.get("user-invocable"), default=True)
 
 
 # What was read from `SKILL.md` files, remembered by content so that an unchanged file is parsed once per process.

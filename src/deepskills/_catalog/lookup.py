@@ -4,12 +4,13 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deepskills._catalog.catalog import Catalog, folded
+from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS
 from deepskills._catalog.entries import TAG_KEYS, SkillEntry
 from deepskills._catalog.search import Document, SearchIndex
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._io.cache import BoundedCache
+from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import PROBLEMS, listed, quoted
 from deepskills._skillmd.repair import as_text
 from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE, SkillProblem
@@ -48,11 +49,11 @@ class Broken:
 
 def broken(problems: Iterable[SkillProblem], asked: str) -> Broken | None:
     """Return what is wrong with the file in a directory of that name; `None` if nothing is known to be."""
-    wanted = asked.casefold()
+    wanted = name_key(asked)
     for found in problems:
         directory, _, file = found["path"].rpartition("/")
         is_error = found["severity"] == "error" and file == SKILL_FILE
-        if is_error and directory.rpartition("/")[2].casefold() == wanted:
+        if is_error and name_key(directory.rpartition("/")[2]) == wanted:
             return Broken(asked, found)
     return None
 
@@ -65,8 +66,8 @@ def not_found(names: Sequence[str], problems: Sequence[SkillProblem], asked: str
 
 def closest_names(names: Sequence[str], asked: str) -> list[str]:
     """Return the names nearest to one that no skill has; of many, those that share most letters are compared."""
-    by_folded = {folded(name): name for name in names}
-    wanted = folded(asked[:MAX_SHOWN_NAME_LENGTH])
+    by_folded = {name_key(name): name for name in names}
+    wanted = name_key(asked[:MAX_SHOWN_NAME_LENGTH])
     within = [name for name in by_folded if wanted and wanted in name]
     comparable = [name for name in by_folded if abs(len(name) - len(wanted)) <= len(wanted)]
     if len(comparable) > MAX_COMPARED_NAMES:

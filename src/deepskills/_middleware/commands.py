@@ -12,7 +12,6 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.types import Overwrite
 
-from deepskills._catalog.catalog import folded
 from deepskills._catalog.entries import SkillEntry
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import NO_LIMIT, Standing
@@ -26,6 +25,7 @@ from deepskills._middleware.state import MARK, is_users_own, load_mark, load_upd
 from deepskills._middleware.tools import log_inventory
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import reply_to
+from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
 from deepskills._types import MAX_SHOWN_NAME_LENGTH, Trigger
@@ -136,7 +136,7 @@ def _command(line: str, shelf: Shelf) -> tuple[SkillEntry, str] | None:
     while word is not None and word.end() <= MAX_COMMAND_LENGTH:
         name = line[1 : word.end()]
         entry = shelf.find(name)
-        if entry is not None and folded(entry.name) == folded(name) and is_user_invocable(entry):
+        if entry is not None and name_key(entry.name) == name_key(name) and is_user_invocable(entry):
             return entry, line[word.end() :].strip()
         word = _NEXT_WORD.match(line, word.end())
     return None

@@ -1,7 +1,6 @@
 """Which skills exist in a run and which the model may see: the strictest of frontmatter, rule and extensions counts."""
 
 import inspect
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,6 +14,7 @@ from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, apart
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.extension_calls import ExtensionRun, ask, overrides
 from deepskills._middleware.run import Run, Shelf, is_user_only
+from deepskills._skillmd.names import fold, name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import SKILL_FILE, SkillProblem
 
@@ -106,24 +106,21 @@ def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
 
 def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
     """Return what a mapping says of a name: an exact name comes before a pattern, and the first pattern that fits."""
+    # A rule must not fail to hide because of case or Unicode form. A pattern is folded as names are; its marks stay.
+    patterns = [(fold(name), how) for name, how in rule.items() if any(mark in name for mark in "*?[")]
     names: dict[str, Visibility] = {}
     for name, how in rule.items():
-        names.setdefault(_spelling(name), how)
-    patterns = [(name, how) for name, how in names.items() if any(mark in name for mark in "*?[")]
+        if not any(mark in name for mark in "*?["):
+            names.setdefault(name_key(name), how)
 
     def by_rule(name: str) -> Visibility:
-        spelled = _spelling(name)
-        given = rule.get(name) or names.get(spelled)
+        key = name_key(name)
+        given = rule.get(name) or names.get(key)
         if given is not None:
             return given
-        return next((how for pattern, how in patterns if fnmatchcase(spelled, pattern)), "on")
+        return next((how for pattern, how in patterns if fnmatchcase(key, pattern)), "on")
 
     return by_rule
-
-
-def _spelling(name: str) -> str:
-    """Return a name or pattern as rules compare it: a rule must not fail to hide because of case or Unicode form."""
-    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _ruled(

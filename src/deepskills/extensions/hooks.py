@@ -26,6 +26,7 @@ from langgraph.types import Command
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
 from deepskills._io.plan import Ask, Execute, Plan, unwrapped
 from deepskills._skillmd.text import clean, one_line
+from deepskills._skillmd.yaml import as_flag
 from deepskills.extensions._shared import as_edited, tidy_source, tidy_sources
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES
 
@@ -53,7 +54,6 @@ MATCHER_INVALID = (
     'The matcher {matcher!r} cannot be used ({reason}), so its hooks do not run. Write tool names separated by "|", '
     'with ".*" for what may vary.'
 )
-_TRUE = frozenset({"true", "yes", "on", "1"})
 _VALUE_KEY: dict[HookType, str] = {"python": "handler", "prompt": "prompt", "command": "command"}
 _PIECE = re.compile(
     r"\\(?P<reference>[1-9])|\\.|\[\^?\]?(?:[^\]\\]|\\.)*+\]|(?P<open>\((?:\?:)?)|(?P<close>\))|(?P<bar>\|)|(?P<repeat>[*+?{])|.",
@@ -148,7 +148,7 @@ def _hook(event: HookEvent, position: int, item: Mapping[str, Any], matcher: re.
     if kind == "command" and len(value) > MAX_COMMAND_CHARACTERS:
         return None
     value = value[:MAX_PROMPT_CHARACTERS] if kind == "prompt" else value
-    once = str(item.get("once", "")).strip().casefold() in _TRUE
+    once = as_flag(item.get("once"))
     return Hook(event, position, kind, value, matcher, once=once, timeout=_timeout(item.get("timeout")))
 
 

@@ -27,7 +27,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
 
 from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
-from deepskills._catalog.catalog import meant_name
+from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.read import split_tools
 from deepskills._skillmd.text import one_line
 from deepskills.extensions._shared import as_edited, tidy_source, tidy_sources

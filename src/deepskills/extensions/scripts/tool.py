@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost
 from deepskills._io.plan import CallFailed, CallFunction, Plan
+from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.problems import listed, quoted
 from deepskills._skillmd.text import is_text
 from deepskills.extensions.scripts.output import MIN_OUTPUT, masked_text, told_exit_code
@@ -212,13 +213,13 @@ def _loaded(run: SkillRun, name: str) -> SkillEntry:
             from one that does not exist.
     """
     loaded = [skill.entry for skill in run.loaded]
-    entry = next((e for e in loaded if e.name == name), None)
-    entry = entry or next((e for e in loaded if e.name.casefold() == name.casefold()), None)
+    meant = meant_name([entry.name for entry in loaded], name)
+    entry = next((entry for entry in loaded if entry.name == meant), None)
     if entry is not None and not entry.is_read:
         raise SkillsError(f"The skill {quoted(name)} cannot be read at the moment. Try again later.")
     if entry is not None:
         return entry
-    if any(e.name.casefold() == name.casefold() for e in run.visible):
+    if meant_name([entry.name for entry in run.visible], name) is not None:
         raise SkillsError(f"The skill {quoted(name)} is not loaded. Call `load_skill` first, then run its scripts.")
     now = f"Loaded now: {listed([e.name for e in loaded])}." if loaded else "No skill is loaded."
     raise SkillsError(f"No loaded skill is named {quoted(name)}. {now}")
