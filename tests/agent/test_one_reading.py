@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from deepagents.backends import LocalShellBackend
 from langgraph.runtime import Runtime
-from typer.testing import CliRunner
 
 from deepskills import SkillsManager, SkillsMiddleware
 from deepskills._cli.app import app
@@ -43,7 +43,7 @@ def test_every_way_in_finds_the_same_skill(mode: Mode, tmp_path: Path) -> None:
     """Tool, slash command, preload, manager, script, unload and a rule that hides take a name in any spelling."""
     write_files(tmp_path, {f"skills/{NAME}/SKILL.md": skill_md(NAME), f"skills/{NAME}/scripts/x.sh": "echo ran"})
     shell = LocalShellBackend(root_dir=tmp_path, virtual_mode=True)
-    manager = SkillsManager(disk(tmp_path), ["/skills"])
+    manager = SkillsManager(backend=disk(tmp_path), sources=["/skills"])
     for spelling in SPELLINGS:
         preloaded = SkillsMiddleware(
             backend=shell, sources=["/skills"], extensions=[Preload([spelling]), SkillScripts()]
@@ -87,7 +87,7 @@ def test_flags_are_read_in_one_way(tmp_path: Path) -> None:
         state |= middleware.before_agent(state, Runtime()) or {}
         section = middleware.skills_section(state)
         shown = {name for name in names if f"**{name}**" in section}
-        report = json.loads(CliRunner().invoke(app, ["doctor", "--json", str(root / "skills")]).stdout)
+        report = json.loads(CliRunner().invoke(app, ["doctor", "--json", "--source", str(root / "skills")]).stdout)
         hides = key == "disable-model-invocation"
         assert shown == {name for name, text in names.items() if not (hides and FLAGS[text])}, key
         assert set(report["skills"]) == shown, key

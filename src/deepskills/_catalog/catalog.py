@@ -7,30 +7,38 @@ A catalog as it was last seen: how long ago, and which new files would change wh
 """
 
 import hashlib
+import itertools
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from deepskills._catalog.entries import Readings, SkillEntry
 from deepskills._catalog.sources import Source, parent
-from deepskills._io.cache import BoundedCache
+from deepskills._io.cache import BoundedCache, size_of
 from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.text import is_text
 from deepskills._types import SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
 
-MAX_REMEMBERED_CHARACTERS = 128_000_000
-"""How much text of catalogs a middleware remembers."""
+MAX_REMEMBERED_BYTES = 96_000_000
+"""How much memory the catalogs take that a middleware remembers."""
 
-MAX_REMEMBERED_CATALOGS = 4_096
-"""How many catalogs of a backend a process knows to have made."""
+MAX_MADE_BYTES = 1_000_000
+"""How much memory the digests take of the catalogs of a backend that a process knows to have made: thousands."""
 
-MAX_FOUND_FOR_THREADS = 256
-"""For how many threads a middleware remembers what it found where their state holds another catalog."""
+MAX_FOUND_BYTES = 48_000_000
+"""How much memory catalogs take that were found on threads whose state holds another."""
+
+MAX_KEY_BYTES = 16_000_000
+"""How much memory it takes to know by its entries that a catalog is unchanged."""
+
+_ENTRY_BYTES = 500
+"""What an entry takes in the tables of a catalog, beside the text of the record."""
 
 INCLUDE_TOOLS = "include_tools"
 """The metadata key by which a skill names its tools."""
@@ -42,12 +50,17 @@ _ROWS_AT_ONCE = 50
 _CHARACTERS_OF_A_ROW = 250
 
 
+_serials = itertools.count()
+
+
 class Catalog:
     """The skills that were found, one per name, with the sources they came from. Never changes."""
 
     def __init__(self, entries: Iterable[SkillEntry] = (), sources: Iterable[Source] = ()) -> None:
         self.entries = tuple(entries)
         self.sources = tuple(sources)
+        self.serial = next(_serials)
+        """A number of its own, never used again: what is worked out from a catalog is remembered by it."""
 
     @cached_property
     def by_name(self) -> Mapping[str, SkillEntry]:
@@ -104,9 +117,9 @@ def _made_for(owner: object) -> _Made:
     """Return the digests of the catalogs that this process has made on a backend, whichever middleware did."""
     with _made_lock:
         try:
-            return _made_on.setdefault(owner, BoundedCache(MAX_REMEMBERED_CATALOGS))
+            return _made_on.setdefault(owner, BoundedCache(MAX_MADE_BYTES))
         except TypeError:  # It cannot be told apart for long; then each middleware knows its own alone.
-            return BoundedCache(MAX_REMEMBERED_CATALOGS)
+            return BoundedCache(MAX_MADE_BYTES)
 
 
 class Catalogs:
@@ -115,18 +128,28 @@ class Catalogs:
     def __init__(self, readings: Readings, owner: object = None) -> None:
         self._readings = readings
         self._made = _made_for(owner if owner is not None else self)
-        self._by_text: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(
-            MAX_REMEMBERED_CHARACTERS, lambda catalog: len(catalog.record["entries"]) + 1
-        )
-        self._found: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(MAX_FOUND_FOR_THREADS)
-        self._by_entries: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(
-            MAX_REMEMBERED_CHARACTERS, lambda catalog: len(catalog.record["entries"]) + 1
-        )
+        self._by_text: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh, size_of)
+        self._found: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(MAX_FOUND_BYTES, _weigh, size_of)
+        # Weak: a catalog lives as long as it is remembered by its text, and counts once. While it lives, so do its
+        # entries, and their ids are not given to others.
+        self._by_entries: BoundedCache[tuple[object, ...], ReferenceType[Catalog]] = BoundedCache(MAX_KEY_BYTES)
 
     def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""
         key = (tuple(map(id, entries)), tuple(sources))
-        return self._by_entries.get_or_make(key, lambda: self._newly_made(entries, sources))
+        fresh: list[Catalog] = []
+
+        def make() -> ReferenceType[Catalog]:
+            fresh.append(self._newly_made(entries, sources))
+            return ref(fresh[0])
+
+        catalog = self._by_entries.get_or_make(key, make)()
+        if catalog is None:
+            # It was forgotten by its text since. The ids may be those of other entries by now, so it is made again.
+            reference = make()
+            self._by_entries.put(key, reference)
+            catalog = fresh[0]
+        return catalog
 
     def _newly_made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         catalog = Catalog(entries, sources)
@@ -224,6 +247,11 @@ class Catalogs:
         harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
         bare: SkillMetadata = {**skill, "allowed_tools": [], "metadata": harmless}  # type: ignore[typeddict-item]
         return SkillEntry(bare, source, digest, kept, is_read=False), False
+
+
+def _weigh(catalog: Catalog) -> int:
+    """Return what a catalog keeps alive: its record, and its tables; entries are shared with what was read."""
+    return sys.getsizeof(catalog.record["entries"]) + _ENTRY_BYTES * (1 + len(catalog.entries))
 
 
 def _key(record: object) -> tuple[object, ...] | None:

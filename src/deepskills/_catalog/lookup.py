@@ -24,8 +24,11 @@ MAX_COMPARED_NAMES = 300
 MAX_DESCRIPTION = 1_536
 """How much of a description and `when_to_use` together is shown and searched."""
 
-MAX_INDEXED = 100_000
-"""How many skills stay indexed, over all catalogs that an instance serves."""
+MAX_INDEX_BYTES = 256_000_000
+"""How much memory indexes take, over all catalogs that an instance serves: tens of thousands of skills."""
+
+_INDEXED_BYTES = 4_000
+"""What an indexed skill takes; descriptions and tags are bounded."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,9 @@ class SearchCache:
     """Searches catalogs and keeps their indexes; bounded, safe to share by threads."""
 
     def __init__(self) -> None:
-        self._indexes: BoundedCache[Catalog, SearchIndex] = BoundedCache(MAX_INDEXED, lambda index: 1 + len(index))
+        self._indexes: BoundedCache[int, SearchIndex] = BoundedCache(
+            MAX_INDEX_BYTES, lambda index: _INDEXED_BYTES * (1 + len(index))
+        )
 
     def search(
         self, catalog: Catalog, query: str, n: int, hidden: Mapping[str, object] | None = None
@@ -150,7 +155,7 @@ class SearchCache:
         return [catalog.by_name[name] for name in found if name not in without][:n]
 
     def _index(self, catalog: Catalog) -> SearchIndex:
-        return self._indexes.get_or_make(catalog, lambda: SearchIndex(list(map(document_of, catalog.entries))))
+        return self._indexes.get_or_make(catalog.serial, lambda: SearchIndex(list(map(document_of, catalog.entries))))
 
 
 def document_of(entry: SkillEntry) -> Document:

@@ -52,10 +52,10 @@ def _hidden(run: Run, catalog: Catalog) -> Plan[Mapping[str, Visibility]]:
     """Return every skill that is not simply visible."""
     rule = run.settings.visibility
     rules = run.settings.memory.rules
-    hidden: Mapping[str, Visibility] | None = rules.get(catalog)
+    hidden: Mapping[str, Visibility] | None = rules.get(catalog.serial)
     if hidden is None:
         hidden = yield from apart(lambda: _fixed_rules(catalog, rule), len(catalog.entries))
-        rules.put(catalog, dict(hidden))
+        rules.put(catalog.serial, dict(hidden))
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
         reply = yield Attempt(CallFunction(lambda: _ruled(catalog, call, run.runtime), seconds=None))

@@ -15,7 +15,6 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast, get_args
 from uuid import uuid4
 
@@ -24,6 +23,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from langgraph.types import Command
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
+from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.plan import Ask, Execute, Plan, unwrapped
 from deepskills._skillmd.text import clean, one_line
 from deepskills._skillmd.yaml import as_flag
@@ -35,6 +35,9 @@ logger = logging.getLogger("deepskills")
 
 HookEvent: TypeAlias = Literal["PreToolUse", "PostToolUse"]
 HookType: TypeAlias = Literal["python", "prompt", "command"]
+
+MAX_KNOWN_BYTES = 8_000_000
+"""How much memory hooks take that were read; frontmatter is bounded, so that is many."""
 
 MAX_HOOKS = 50
 """Most hooks of one skill."""
@@ -329,7 +332,9 @@ class SkillHooks(SkillExtension):
         self._handlers = dict(handlers or {})
         self._commands = commands
         self._sources = tidy_sources("sources", sources)
-        self._read = lru_cache(maxsize=256)(_read_by_content)
+        self._known: BoundedCache[str, tuple[list[Hook], list[HookProblem]]] = BoundedCache(
+            MAX_KNOWN_BYTES, lambda _: ENTRY_BYTES, lambda text: 8 * size_of(text)
+        )
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
         """Report the hooks that will not run; the load itself passes."""
@@ -451,7 +456,10 @@ class SkillHooks(SkillExtension):
 
     def _hooks_of(self, entry: SkillEntry) -> tuple[list[Hook], list[HookProblem]]:
         tree = entry.frontmatter.get("hooks")
-        return self._read(json.dumps(tree, default=str)) if tree is not None else ([], [])
+        if tree is None:
+            return [], []
+        text = json.dumps(tree, default=str)
+        return self._known.get_or_make(text, lambda: read_hooks(json.loads(text)))
 
     def _obstacle(self, entry: SkillEntry, hook: Hook) -> HookProblem | None:
         """Return why a hook does not run in this application."""
@@ -462,10 +470,6 @@ class SkillHooks(SkillExtension):
         if hook.type == "command" and tidy_source(entry.source) not in self._sources:
             return HookProblem("hook-command-refused", SOURCE_REFUSED.format(source=one_line(entry.source)))
         return None
-
-
-def _read_by_content(text: str) -> tuple[list[Hook], list[HookProblem]]:
-    return read_hooks(json.loads(text))
 
 
 def _names_of(tool: str) -> set[str]:
