@@ -56,10 +56,10 @@ def test_every_way_in_finds_the_same_skill(mode: Mode, tmp_path: Path) -> None:
         [answer] = talk.call(load(spelling))
         assert (answer.status, talk.loaded) == ("success", [NAME]), spelling
         assert manager.get_skill_content(spelling) == skill_md(NAME), spelling
+    for spelling in SPELLINGS[:4]:  # in a rule and after a slash, marks are not part of how people write
         talk = Conversation(mode, SkillsMiddleware(backend=shell, sources=["/skills"], visibility={spelling: "off"}))
         [answer] = talk.call(load(NAME))
         assert (answer.status, talk.loaded) == ("error", []), spelling
-    for spelling in SPELLINGS[:4]:
         talk = Conversation(mode, SkillsMiddleware(backend=shell, sources=["/skills"]))
         talk.say(given=f"/{spelling} please")
         assert talk.loaded == [NAME], spelling
