@@ -60,7 +60,7 @@ def test_every_way_in_finds_the_same_skill(mode: Mode, tmp_path: Path) -> None:
         talk = Conversation(mode, SkillsMiddleware(backend=shell, sources=["/skills"], visibility={spelling: "off"}))
         [answer] = talk.call(load(NAME))
         assert (answer.status, talk.loaded) == ("error", []), spelling
-        talk = Conversation(mode, SkillsMiddleware(backend=shell, sources=["/skills"]))
+        talk = Conversation(mode, SkillsMiddleware(backend=shell, sources=["/skills"], slash_commands=True))
         talk.say(given=f"/{spelling} please")
         assert talk.loaded == [NAME], spelling
 
