@@ -171,10 +171,16 @@ class LoadRecord(TypedDict):
 
 
 class CatalogRecord(TypedDict):
-    """The catalog as state keeps it."""
+    """What state keeps of the catalog: enough to recognise it. The skills themselves stand in `skills_metadata`."""
 
     sources: list[list[str]]
     """Path and label of each source that was searched."""
 
-    entries: str
-    """The entries as one JSON text: cheap to store, compare and restore at any size."""
+    fingerprint: str
+    """Digest over every entry's path, source and file digest: a process that has made this catalog knows it again."""
+
+    copy: str
+    """Digest of the copy in `skills_metadata`, so that a process whose source is down can tell it from a forged one."""
+
+    restrictions: dict[str, dict[str, str]]
+    """By skill, the frontmatter that restricts who may start it, which holds also while its file cannot be read."""

@@ -21,7 +21,7 @@ from typing import Any, cast
 from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.config import get_config
 
-from deepskills._catalog.catalog import Catalog, row_count
+from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
@@ -274,15 +274,15 @@ def start(run: Run) -> Plan[SkillsStateUpdate | None]:
     Raises:
         SkillsError: If `strict` is set and a source or a skill has an error.
     """
-    memory, thread = run.settings.memory, run.thread
-    size = row_count(thread.catalog)
-    catalog = yield from apart(lambda: current_catalog(run), size)
+    thread = run.thread
+    copy = run.state.get("skills_metadata")
+    catalog = yield from apart(lambda: current_catalog(run), len(copy) if isinstance(copy, list) else 0)
     if not needs_start(run, catalog):
         return None
     found = None
     if catalog is None:
-        known = yield from apart(lambda: memory.catalogs.claimed(thread.catalog), size)
-        found = yield from run.look.discover(known)
+        found = yield from run.look.discover((yield from run.look.claimed(thread.catalog, copy)))
+        run.look.started(thread.catalog, found)
     shelf = yield from shelf_of(run, found)
     update: dict[str, Any] = {}
     if found is not None:

@@ -23,7 +23,11 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
     """Return the skills of a run: what discovery found, or else the catalog that is believed."""
     if run.shelf is not None and found is None:
         return run.shelf
-    catalog = found.catalog if found is not None else (yield from run.look.catalog(run.thread.catalog))
+    catalog = (
+        found.catalog
+        if found is not None
+        else (yield from run.look.catalog(run.thread.catalog, run.state.get("skills_metadata")))
+    )
     looked = found or run.look.found
     hidden = yield from _hidden(run, catalog)
     rule = run.settings.visibility
