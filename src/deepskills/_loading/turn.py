@@ -206,6 +206,7 @@ def record_of(prepared: Prepared) -> LoadRecord:
     return LoadRecord(
         path=prepared.entry.path,
         source=prepared.entry.source,
+        listed=prepared.entry.digest,
         digest=prepared.digest,
         tokens=prepared.tokens,
         arguments=prepared.arguments,
