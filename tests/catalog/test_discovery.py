@@ -17,7 +17,6 @@ from deepskills._catalog.sources import parse_sources
 from deepskills._catalog.trust import Library, Look, remembered_files
 from deepskills._io.plan import (
     Call,
-    Consulted,
     Entry,
     Failed,
     File,
@@ -26,13 +25,12 @@ from deepskills._io.plan import (
     Listing,
     Plan,
     ReadFiles,
-    Reply,
     Summarize,
     Summarized,
     Work,
 )
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SkillSource
-from support import skill_md
+from support import by_hand, skill_md
 
 ResultT = TypeVar("ResultT")
 
@@ -44,21 +42,21 @@ class Tree:
     """A backend by hand: files by path, and replies that stand in for a directory's or a file's own."""
 
     files: Mapping[str, str | bytes]
-    replies: Mapping[str, Reply] = field(default_factory=dict)
+    replies: Mapping[str, Any] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     rounds: list[tuple[Call, ...]] = field(default_factory=list)
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: Call) -> Any:
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
         if isinstance(call, Summarize):
             return Summarized({})
         if isinstance(call, Work):
-            return Consulted(call.do())
+            return call.do()
         assert isinstance(call, ReadFiles)
         return Files(tuple(self._file(path) for path in call.paths))
 
-    def _listing(self, path: str) -> Reply:
+    def _listing(self, path: str) -> Any:
         start = path.rstrip("/") + "/"
         below = [file.removeprefix(start) for file in self.files if file.startswith(start)]
         if not below:
@@ -76,16 +74,10 @@ class Tree:
 
     def drive(self, plan: Plan[ResultT]) -> ResultT:
         """Drive a plan to its end."""
-        try:
-            calls = next(plan)
-            while True:
-                # No call of the backend: work of our own, or a question to backends that keep skills in parts.
-                if not isinstance(calls[0], Summarize | Work):
-                    self.rounds.append(calls)
-                calls = plan.send([self.answer(call) for call in calls])
-        except StopIteration as stop:
-            result: ResultT = stop.value
-            return result
+        result, rounds = by_hand(plan, self.answer)
+        # No call of the backend: work of our own, or a question to backends that keep skills in parts.
+        self.rounds += [calls for calls in rounds if not isinstance(calls[0], Summarize | Work)]
+        return result
 
     def discover(
         self,
@@ -243,7 +235,7 @@ def test_the_first_path_wins_inside_a_source() -> None:
 # What goes wrong.
 
 
-UNUSABLE: dict[str, tuple[Reply, tuple[str, str]]] = {
+UNUSABLE: dict[str, tuple[Any, tuple[str, str]]] = {
     "missing": (Failed("Path '/bad': path_not_found"), ("source-missing", "warning")),
     "enoent": (Failed("FileNotFoundError: [Errno 2] No such file"), ("source-missing", "warning")),
     "empty": (Listing(()), ("source-empty", "warning")),
@@ -252,7 +244,6 @@ UNUSABLE: dict[str, tuple[Reply, tuple[str, str]]] = {
     "failing": (Failed("permission denied"), ("source-failed", "error")),
     "a file": (Failed("not_a_directory"), ("source-failed", "error")),
     "late": (Failed("no answer within 2 seconds", timed_out=True), ("source-failed", "error")),
-    "no listing": (Files(()), ("source-failed", "error")),
     "partial": (Listing((), "part is missing"), ("source-incomplete", "error")),
 }
 
@@ -339,7 +330,7 @@ def test_a_backends_error_text_is_data_in_a_problem() -> None:
     """Whatever a backend says went wrong, a problem's message stays one clean line of bounded length."""
     for reason, where in itertools.product(REASONS, ("listing", "file", "partial", "below")):
         entry = Listing((Entry("/s/a", is_directory=True),), reason if where == "partial" else None)
-        replies: dict[str, Reply] = {"/s": Failed(reason) if where == "listing" else entry}
+        replies: dict[str, Any] = {"/s": Failed(reason) if where == "listing" else entry}
         if where == "below":
             replies["/s/a"] = Failed(reason)
         errors = {"/s/a/SKILL.md": reason} if where == "file" else {}
@@ -366,7 +357,7 @@ def test_the_bound_holds_over_all_levels_of_a_source() -> None:
     """Directories of every level count towards the bound."""
     half = MAX_DIRECTORIES // 2 + 1
     below = {f"/s/{top}": [f"/s/{top}/d{number:06}" for number in range(half)] for top in ("a", "b")}
-    replies: dict[str, Reply] = {
+    replies: dict[str, Any] = {
         path: Listing(tuple(Entry(name, is_directory=True) for name in names)) for path, names in below.items()
     }
     replies["/s"] = Listing((Entry("/s/a", is_directory=True), Entry("/s/b", is_directory=True)))
@@ -446,7 +437,7 @@ def test_a_source_that_failed_before_it_gave_anything_gives_nothing() -> None:
 def test_an_entry_stays_with_the_source_that_gave_it() -> None:
     """Whose an entry is was noted when it was found; no other source that fails lays claim to it."""
     before = Tree(skills("/x/skills/one")).discover("/x/skills")
-    replies: dict[str, Reply] = {"skills": Failed("down"), "/x/skills": Listing(())}
+    replies: dict[str, Any] = {"skills": Failed("down"), "/x/skills": Listing(())}
     for order in (("skills", "/x/skills"), ("/x/skills", "skills")):
         assert Tree({}, replies=replies).discover(*order, known=before.catalog).catalog.entries == ()
 

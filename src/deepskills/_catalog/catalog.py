@@ -7,10 +7,10 @@ A catalog as it was last seen: how long ago, and which new files would change wh
 """
 
 import hashlib
+import itertools
 import json
 import threading
 import time
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,25 +20,30 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from deepskills._catalog.entries import Readings, SkillEntry
 from deepskills._catalog.sources import Source, lies_under, parent
-from deepskills._io.cache import BoundedCache
-from deepskills._skillmd.names import shown_name
-from deepskills._skillmd.text import is_text, one_line
+from deepskills._io.cache import BoundedCache, size_of
+from deepskills._skillmd.names import meant, name_key
+from deepskills._skillmd.text import is_text
 from deepskills._skillmd.yaml import as_text
 from deepskills._types import SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
 
 MAX_REMEMBERED_BYTES = 48_000_000
 """About how much memory the catalogs of a backend take, besides the entries that they share."""
 
-MAX_FOUND_FOR_THREADS = 256
-"""For how many threads a middleware remembers what it found where their state holds another catalog."""
+MAX_FOUND_BYTES = 48_000_000
+"""How much memory catalogs take that were found on threads whose state holds another."""
+
+_ENTRY_BYTES = 500
+"""What an entry takes in the tables of a catalog, with its place in the tables by name."""
 
 INCLUDE_TOOLS = "include_tools"
 """The metadata key by which a skill names its tools."""
 
 _RESTRICTING = ("disable-model-invocation", "user-invocable")
-_MARKS = "*`'\"[](){}<> "
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _ROWS_AT_ONCE = 50
+
+
+_serials = itertools.count()
 
 
 class Catalog:
@@ -50,6 +55,8 @@ class Catalog:
         self.entries = tuple(entries)
         self.sources = tuple(sources)
         self.fingerprint = fingerprint or fingerprint_of(self.entries, self.sources)
+        self.serial = next(_serials)
+        """A number of its own, never used again: what is worked out from a catalog is remembered by it."""
 
     @cached_property
     def by_name(self) -> Mapping[str, SkillEntry]:
@@ -57,8 +64,8 @@ class Catalog:
         return {entry.name: entry for entry in self.entries}
 
     @cached_property
-    def _by_folded_name(self) -> Mapping[str, SkillEntry]:
-        return {folded(entry.name): entry for entry in reversed(self.entries)}
+    def _by_key(self) -> Mapping[str, SkillEntry]:
+        return {name_key(entry.name): entry for entry in reversed(self.entries)}
 
     @cached_property
     def with_tools(self) -> Sequence[SkillEntry]:
@@ -82,8 +89,7 @@ class Catalog:
         exact = self.by_name.get(asked)
         if exact is not None:
             return exact
-        bare = one_line(asked).strip(_MARKS)
-        return self._by_folded_name.get(folded(asked)) or self._by_folded_name.get(folded(bare))
+        return meant(self._by_key, asked)
 
     def is_of(self, sources: Sequence[Source]) -> bool:
         """Whether the skills came from exactly these sources."""
@@ -98,19 +104,6 @@ class Catalog:
         if not isinstance(skills, list) or len(skills) != len(self.entries):
             return False
         return all(given == entry.skill for given, entry in zip(skills, self.entries, strict=True))
-
-
-def folded(name: str) -> str:
-    """Return a name as it is compared: as it is shown, in one case and one Unicode form."""
-    shown = shown_name(name)
-    return shown.casefold() if shown.isascii() else unicodedata.normalize("NFC", shown).casefold()
-
-
-def meant_name(names: Iterable[str], asked: str) -> str | None:
-    """Return the one of a few names that was asked for, exactly, in another case or form, or with marks around it."""
-    by_folded = {folded(name): name for name in names}
-    bare = one_line(asked).strip(_MARKS)
-    return by_folded.get(folded(asked)) or by_folded.get(folded(bare))
 
 
 def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source], keys: Iterable[str] = ()) -> str:
@@ -140,16 +133,16 @@ _made_lock = threading.Lock()
 
 def _weigh(catalog: Catalog) -> int:
     """Return what a catalog adds to the memory of a process; its entries are shared with the readings."""
-    return 1_000 + 300 * len(catalog.entries)
+    return _ENTRY_BYTES * (1 + len(catalog.entries))
 
 
 def _made_for(owner: object) -> _Made:
     """Return the catalogs that this process has made on a backend, whichever middleware did."""
     with _made_lock:
         try:
-            return _made_on.setdefault(owner, BoundedCache(MAX_REMEMBERED_BYTES, _weigh))
+            return _made_on.setdefault(owner, BoundedCache(MAX_REMEMBERED_BYTES, _weigh, size_of))
         except TypeError:  # It cannot be told apart for long; then each middleware knows its own alone.
-            return BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
+            return BoundedCache(MAX_REMEMBERED_BYTES, _weigh, size_of)
 
 
 class Catalogs:
@@ -158,7 +151,7 @@ class Catalogs:
     def __init__(self, readings: Readings, owner: object = None) -> None:
         self._readings = readings
         self._made = _made_for(owner if owner is not None else self)
-        self._found: BoundedCache[tuple[str, str], Catalog] = BoundedCache(MAX_FOUND_FOR_THREADS)
+        self._found: BoundedCache[tuple[str, str], Catalog] = BoundedCache(MAX_FOUND_BYTES, _weigh, size_of)
 
     def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""

@@ -17,8 +17,8 @@ from deepskills._io.plan import Plan, apart
 from deepskills._skillmd.problems import problem
 from deepskills._types import SKILL_FILE
 
-MAX_REMEMBERED_FILES = 65_536
-"""How many files outside their sources a middleware remembers that listings led to."""
+MAX_LED_BYTES = 32_000_000
+"""How much memory it takes to remember files outside their sources that listings led to: tens of thousands."""
 
 Led = BoundedCache[tuple[str, str], bool]
 """Files that listings of this process led to outside their sources: source and file."""
@@ -29,7 +29,7 @@ SourcesOfRun = Callable[[], Plan[tuple[list[Source], str | None]]]
 
 def remembered_files() -> Led:
     """Return an empty memory of where listings led."""
-    return BoundedCache(MAX_REMEMBERED_FILES, lambda _: 1)
+    return BoundedCache(MAX_LED_BYTES)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 from langchain_core.messages import AnyMessage
 from langgraph.types import Overwrite
 
-from deepskills._catalog.catalog import folded
 from deepskills._catalog.entries import SkillEntry
 from deepskills._io.plan import Plan
 from deepskills._middleware.loading import Wish, load
@@ -19,6 +18,7 @@ from deepskills._middleware.reporting import skill_event, tell
 from deepskills._middleware.run import Run, Shelf, is_user_invocable
 from deepskills._middleware.state import is_users_own, merged
 from deepskills._middleware.visibility import shelf_of
+from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
 from deepskills._types import MAX_SHOWN_NAME_LENGTH
@@ -115,7 +115,7 @@ def _command(line: str, shelf: Shelf) -> tuple[SkillEntry, str] | None:
     while word is not None and word.end() <= MAX_COMMAND_LENGTH:
         name = line[1 : word.end()]
         entry = shelf.find(name)
-        if entry is not None and folded(entry.name) == folded(name) and is_user_invocable(entry):
+        if entry is not None and name_key(entry.name) == name_key(name) and is_user_invocable(entry):
             return entry, line[word.end() :].strip()
         word = _NEXT_WORD.match(line, word.end())
     return None

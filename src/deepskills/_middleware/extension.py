@@ -18,6 +18,7 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
 from deepskills._catalog.entries import SkillEntry, Visibility
+from deepskills._io.plan import Plan, ResultT
 from deepskills._types import ResourceMetadata, Severity, Trigger
 
 ToolResult: TypeAlias = ToolMessage | Command[Any]
@@ -188,6 +189,12 @@ class SkillRun(Protocol):
 
     async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, without blocking."""
+
+    def drive(self, plan: Plan[ResultT]) -> ResultT:
+        """Perform a plan of the library's own extensions on the backend of this run."""
+
+    async def adrive(self, plan: Plan[ResultT]) -> ResultT:
+        """Perform a plan of the library's own extensions on the backend of this run, without blocking."""
 
 
 class SkillsHost(Protocol):

@@ -29,7 +29,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
 from deepskills._files.inventory import Contents, read_contents, without_closed
-from deepskills._io.plan import Consult, Consulted, Failed, Plan, WaitFor, apart, is_missing_error
+from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, WaitFor, apart, is_missing_error
 from deepskills._loading import turn as outcomes
 from deepskills._loading.arguments import argument_names, fill_in
 from deepskills._loading.budget import NO_LIMIT, Budgets, Standing, count_tokens
@@ -256,13 +256,13 @@ def prepare_in_turn(
         _abandon(mine.values())
     others = {key: future for key, (future, is_mine) in claims.items() if not is_mine}
     if others:
-        replies = yield tuple(WaitFor(future) for future in others.values())
+        replies = yield tuple(Attempt(WaitFor(future)) for future in others.values())
         lost = [
             key
             for key, reply in zip(others, replies, strict=True)
-            if not isinstance(reply, Consulted) or (key == own and _is_worth_another_try(reply.value))
+            if isinstance(reply, Failed) or (key == own and _is_worth_another_try(reply))
         ]
-        result |= {key: reply.value for key, reply in zip(others, replies, strict=True) if isinstance(reply, Consulted)}
+        result |= {key: reply for key, reply in zip(others, replies, strict=True) if not isinstance(reply, Failed)}
         result |= yield from prepare([distinct[key] for key in lost], run)
     return result
 
@@ -311,15 +311,14 @@ def _tokens(text: str, run: Run) -> Plan[int]:
     counter = run.settings.token_counter
     if counter is count_tokens:
         return count_tokens(text)
-    [reply] = yield (Consult(lambda: counter(text)),)
-    if isinstance(reply, Consulted):
-        value = reply.value
+    value = yield Attempt(CallFunction(counter, (text,)))
+    if isinstance(value, Failed):
+        reason = value.reason
+    else:
         is_number = not isinstance(value, bool) and isinstance(value, Real)
         if is_number and 0 <= value < math.inf:
             count: int = math.ceil(value)
             return count
         reason = f"it returned {value!r}"
-    else:
-        reason = reply.reason if isinstance(reply, Failed) else "no answer"
     run.problems.append(problem("token_counter", "token-counter-failed", reason=reason))
     return count_tokens(text)

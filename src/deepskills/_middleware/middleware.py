@@ -99,7 +99,7 @@ def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]
     if catalog is None:
         return []
     # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
-    hidden = settings.memory.rules.get(catalog) or {}
+    hidden = settings.memory.rules.get(catalog.serial) or {}
     return use_of(thread, Shelf(catalog, hidden), settings.memory.readings, None).skills
 
 

@@ -31,11 +31,7 @@ from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill
 from deepskills._middleware.state import Thread, merged, session_id
 from deepskills._prompt.section import visible
-from deepskills._skillmd.repair import as_text
 from deepskills._types import LoadRecord, SkillMetadata, SkillProblem
-
-_YES = frozenset({"true", "yes", "on", "1"})
-_NO = frozenset({"false", "no", "off", "0"})
 
 
 @dataclass(frozen=True)
@@ -270,9 +266,9 @@ def _unread(name: str, record: LoadRecord) -> SkillEntry:
 
 def is_user_only(entry: SkillEntry) -> bool:
     """Whether a skill's author lets only the user start it."""
-    return as_text(entry.frontmatter.get("disable-model-invocation")).strip().lower() in _YES
+    return entry.is_user_only
 
 
 def is_user_invocable(entry: SkillEntry) -> bool:
     """Whether a skill's author lets the user start it by a slash command."""
-    return as_text(entry.frontmatter.get("user-invocable")).strip().lower() not in _NO
+    return entry.is_user_invocable

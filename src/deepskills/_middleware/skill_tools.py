@@ -16,7 +16,7 @@ from langgraph.errors import GraphBubbleUp
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS
 from deepskills._catalog.entries import SkillEntry
-from deepskills._io.plan import Ask, Consulted, Plan
+from deepskills._io.plan import Ask, CallFailed, Plan
 from deepskills._middleware.state import MARK
 from deepskills._types import SkillMetadata
 
@@ -108,10 +108,11 @@ def resolved(source: ToolSource, names: Sequence[str], runtime: Any) -> Plan[dic
     async def aresolve() -> list[Resolution]:
         return await asyncio.gather(*(source.aresolve(name, runtime) for name in names))
 
-    [reply] = yield (Ask(lambda: [source.resolve(name, runtime) for name in names], aresolve),)
-    if isinstance(reply, Consulted):
-        return dict(zip(names, reply.value, strict=True))
-    return dict.fromkeys(names, Resolution(failure=getattr(reply, "reason", "no answer")))
+    try:
+        found = yield Ask(lambda: [source.resolve(name, runtime) for name in names], aresolve)
+    except CallFailed as failure:
+        return dict.fromkeys(names, Resolution(failure=failure.reason))
+    return dict(zip(names, found, strict=True))
 
 
 def _checked(name: str, found: object) -> Resolution:

@@ -1,7 +1,6 @@
 """Which skills exist in a run and which the model may see: the strictest of frontmatter, rule and extensions counts."""
 
 import inspect
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,10 +10,11 @@ from langgraph.errors import GraphBubbleUp
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import STRICTNESS, Visibility
-from deepskills._io.plan import Consult, Consulted, Failed, Plan, apart
+from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, apart
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.extension_calls import ExtensionRun, ask, overrides
 from deepskills._middleware.run import Run, Shelf, is_user_only
+from deepskills._skillmd.names import fold, name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import SKILL_FILE, SkillProblem
 
@@ -61,16 +61,16 @@ def _hidden(run: Run, catalog: Catalog) -> Plan[tuple[Mapping[str, Visibility], 
     """
     rule = run.settings.visibility
     rules = run.settings.memory.rules
-    hidden: Mapping[str, Visibility] | None = rules.get(catalog)
+    hidden: Mapping[str, Visibility] | None = rules.get(catalog.serial)
     if hidden is None:
         hidden = yield from apart(lambda: _fixed_rules(catalog, rule), len(catalog.entries))
-        rules.put(catalog, dict(hidden))
+        rules.put(catalog.serial, dict(hidden))
     decided = {name for name, how in hidden.items() if how == "off"}
     unjudged: set[str] = set()
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
-        [reply] = yield (Consult(lambda: _ruled(catalog, call, run.runtime), is_limited=False),)
-        ruled, failed, problems = reply.value if isinstance(reply, Consulted) else _all_off(catalog, reply)
+        reply = yield Attempt(CallFunction(lambda: _ruled(catalog, call, run.runtime), seconds=None))
+        ruled, failed, problems = _all_off(catalog, reply.reason) if isinstance(reply, Failed) else reply
         hidden = strictest(hidden, ruled)
         unjudged |= failed
         decided |= {name for name, how in ruled.items() if how == "off" and name not in failed}
@@ -97,8 +97,7 @@ def _asked(run: Run, extension: SkillExtension, shelf: Shelf) -> Plan[tuple[dict
     return {entry.name: "off" for entry in entries}, {entry.name for entry in entries}
 
 
-def _all_off(catalog: Catalog, reply: object) -> tuple[dict[str, Visibility], set[str], list[SkillProblem]]:
-    reason = getattr(reply, "reason", "no answer")
+def _all_off(catalog: Catalog, reason: str) -> tuple[dict[str, Visibility], set[str], list[SkillProblem]]:
     found = problem("visibility", "visibility-failed", name="all skills", reason=reason)
     names = {entry.name for entry in catalog.entries}
     return dict.fromkeys(names, "off"), names, [found]
@@ -124,24 +123,21 @@ def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
 
 def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
     """Return what a mapping says of a name: an exact name comes before a pattern, and the first pattern that fits."""
+    # A rule must not fail to hide because of case or Unicode form. A pattern is folded as names are; its marks stay.
+    patterns = [(fold(name), how) for name, how in rule.items() if any(mark in name for mark in "*?[")]
     names: dict[str, Visibility] = {}
     for name, how in rule.items():
-        names.setdefault(_spelling(name), how)
-    patterns = [(name, how) for name, how in names.items() if any(mark in name for mark in "*?[")]
+        if not any(mark in name for mark in "*?["):
+            names.setdefault(name_key(name), how)
 
     def by_rule(name: str) -> Visibility:
-        spelled = _spelling(name)
-        given = rule.get(name) or names.get(spelled)
+        key = name_key(name)
+        given = rule.get(name) or names.get(key)
         if given is not None:
             return given
-        return next((how for pattern, how in patterns if fnmatchcase(spelled, pattern)), "on")
+        return next((how for pattern, how in patterns if fnmatchcase(key, pattern)), "on")
 
     return by_rule
-
-
-def _spelling(name: str) -> str:
-    """Return a name or pattern as rules compare it: a rule must not fail to hide because of case or Unicode form."""
-    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _ruled(

@@ -37,9 +37,7 @@ _UNDONE = (
     "[Skill '{name}' was not loaded after all: it needed the room of a skill whose unload was refused. "
     "Unload a skill, then load it again.]"
 )
-_WITHHELD = (
-    "[Skill '{name}': its text is left out of this request, because nobody could tell whether it may be shown.]"
-)
+_WITHHELD = "[Skill '{name}': its text is left out of this request, because nobody could tell whether it may be shown.]"
 # One wording for both: a message that was emptied stays the same when its skill is loaded again, and caches hold.
 _NOTICES: dict[Reason, str] = {
     "unloaded": _REMOVED,
