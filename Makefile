@@ -54,7 +54,7 @@ test: $(VENV)/.installed
 	$(VENV)/bin/pytest -n auto --dist worksteal
 
 test-part: $(VENV)/.installed
-	$(VENV)/bin/pytest -n auto --dist worksteal tests/format tests/loading tests/prompt tests/agent/test_drop_in.py
+	$(VENV)/bin/pytest -n auto --dist worksteal tests/skillmd tests/loading tests/prompt tests/middleware/test_drop_in.py
 
 # The store's tables, queries and HTTP use none of the releases that are pinned there, and of YAML what other tests cover.
 SAME_ON_OLDEST := engine layers listings migrations model permissions revisions sharing documents http http_hardening \

@@ -20,7 +20,7 @@ from deepskills._files.paths import (
     script_to_relative,
 )
 from deepskills._types import RESOURCE_TYPE_MAP
-from support_tables import HONEST, HOSTILE, NORMALISED, OUTSIDE, spelled
+from support.tables import HONEST, HOSTILE, NORMALISED, OUTSIDE, spelled
 
 __all__ = ["HONEST", "HOSTILE", "OUTSIDE", "spelled"]  # until other tests import the tables themselves
 
