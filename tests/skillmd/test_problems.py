@@ -8,19 +8,19 @@ import pytest
 from deepskills._skillmd.problems import MAX_LISTED, MAX_QUOTED_LENGTH, PROBLEMS, listed, problem, quoted
 
 
-def test_every_code_is_kebab_case_with_a_whole_message() -> None:
+@pytest.mark.parametrize("code", PROBLEMS)
+def test_every_code_is_kebab_case_with_a_whole_message(code: str) -> None:
     """A code is lower-case words with hyphens; its message says what is wrong and what to do, every value in it."""
-    offenders = []
-    for code, (severity, message) in PROBLEMS.items():
-        slots = {slot for _, slot, _, _ in string.Formatter().parse(message) if slot is not None}
-        found = problem("/p", code, **dict.fromkeys(slots, "VALUE"))
-        fine = re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code) and severity in ("error", "warning")
-        # What is wrong, then what to do.
-        fine = fine and found["message"].endswith(".") and ". " in found["message"]
-        fine = fine and found["message"].count("VALUE") >= len(slots)
-        if not fine or (found["path"], found["code"], found["severity"]) != ("/p", code, severity):
-            offenders.append(code)
-    assert offenders == []
+    severity, message = PROBLEMS[code]
+    slots = {slot for _, slot, _, _ in string.Formatter().parse(message) if slot is not None}
+    found = problem("/p", code, **dict.fromkeys(slots, "VALUE"))
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code)
+    assert severity in ("error", "warning")
+    assert (found["path"], found["code"], found["severity"]) == ("/p", code, severity)
+    # What is wrong, then what to do.
+    assert found["message"].endswith(".")
+    assert ". " in found["message"]
+    assert found["message"].count("VALUE") >= len(slots)
 
 
 @pytest.mark.parametrize(
