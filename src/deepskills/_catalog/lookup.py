@@ -1,4 +1,8 @@
-"""Finding a skill by name, and saying what is near to a name that no skill has."""
+"""Finds a skill by name, and says what comes close to a name that no skill has.
+
+Models and users misspell names. An unknown name is answered with the nearest ones, with the problem of a broken file
+in a directory of that name, or with the source that could not be read: each calls for a different next step.
+"""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,9 +68,10 @@ def not_found(names: Sequence[str], problems: Sequence[SkillProblem], asked: str
 
 
 def closest_names(names: Sequence[str], asked: str) -> list[str]:
-    """Return the names nearest to one that no skill has; of many, those that share most letters are compared."""
+    """Return the names nearest to one that no skill has; of many, only those that share most letters are compared."""
     by_folded = {folded(name): name for name in names}
     wanted = folded(asked[:MAX_SHOWN_NAME_LENGTH])
+    # A part of a name is the likeliest slip; letter by letter comparison is quadratic, so it gets a short list only.
     within = [name for name in by_folded if wanted and wanted in name]
     comparable = [name for name in by_folded if abs(len(name) - len(wanted)) <= len(wanted)]
     if len(comparable) > MAX_COMPARED_NAMES:
