@@ -1,9 +1,27 @@
-"""The catalog that is believed: made by discovery, kept in state as text, and worked out once per process.
+"""The catalog: the skills that discovery found, and what it takes to believe a catalog that comes back from state.
 
-State may be written by callers, so an entry that comes from state is taken only as far as this process has read the
-same file with the same digest. What it has not read is stripped of everything that grants power.
+Theory of operation
+-------------------
 
-A catalog as it was last seen: how long ago, and which new files would change whose name is whose. Pure.
+A run ends and the next one begins, perhaps in another process. Listing the sources again each time would be correct
+and slow, so state names the catalog that discovery found, by a fingerprint: a digest over what lies where and over
+each file's own digest. But state is not ours alone: a caller may write any `skills_catalog`, a checkpoint may be
+edited, a thread may be copied from another user. A catalog grants power (which files are read as instructions, which
+tools become callable, what a user may start), so two questions are asked about what state holds:
+
+1. *Did this process make that catalog?* `Catalogs.made` keeps each catalog that discovery produced, per backend,
+   under its fingerprint, which covers the frontmatter keys that were kept for it. Then it is the very object that was
+   made, and nothing that state says about it counts. Otherwise the sources are listed again.
+2. *If a source cannot be listed, what may still be shown?* `claimed` takes the skills of that source from
+   `skills_metadata`, if that is the copy which the record names, without their powers: no tools, no frontmatter
+   except keys that only restrict (a lie there can hide a skill, never reveal one). So a source that is down keeps the
+   names it had, until a look at it decides.
+
+Two rules keep this right. First, nothing is ever believed because of what it says about itself; only the memory of
+this process counts, and that is keyed by digests. Second, memory is per backend, or per thread where it holds what a
+look found (`put_found`), because two users' states may hold the same record while only one may see those skills.
+
+`trust.py` asks these questions for a run, and decides in addition which *paths* may be read.
 """
 
 import hashlib
@@ -145,6 +163,9 @@ def _made_for(owner: object) -> _Made:
             return BoundedCache(MAX_REMEMBERED_BYTES, _weigh, size_of)
 
 
+# Believing a catalog: see the theory at the top.
+
+
 class Catalogs:
     """The catalogs that a process has made, by fingerprint; bounded, safe to share by threads."""
 
@@ -252,8 +273,7 @@ def _are_text(values: Iterable[object]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
-# A catalog as it was last seen: how long ago, and which new files would change whose name is whose. Pure.
-
+# A catalog as it was last seen.
 
 _LOSERS = frozenset({"skill-shadowed", "skill-duplicate"})
 

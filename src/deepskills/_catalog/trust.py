@@ -1,8 +1,21 @@
-"""What a run may read: only files that its current sources hold, as a look at them in this process showed.
+"""Decides what a run may read: only files that its current sources hold, as this process has seen for itself.
 
-State may come from a caller, so a path in it is never proof. A file that lies below a source by its path is that
-source's. A listing may lead elsewhere, by links or because the backend spells a relative path out; then only a listing
-of this process counts.
+Theory of operation
+-------------------
+
+`catalog.py` decides whether a catalog from state is believed. That is not enough to read a file from it: an
+application may have changed its sources since, or give each user other ones, and then yesterday's catalog names paths
+that today's user must not see. So before any text of a skill is read:
+
+* The entry must come from a source of *this* run. Sources are resolved once per plan (`Look.sources`), because a
+  function of the application may answer differently each time.
+* The path must lie under that source, going by its text. A path with `..` in it does not (`lies_under`).
+* A listing may lead elsewhere: a link, or a backend that spells a relative path out. Such a file counts only if a
+  listing of this process led to it; `Library.led` remembers those pairs of source and file.
+* If an entry fails, the sources are listed again, once, since this process may simply not have looked yet. Then the
+  answer is final for the plan.
+
+An attacker who writes state can therefore make a run look at its own sources, and nothing more.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +37,7 @@ Led = BoundedCache[tuple[str, str], bool]
 """Files that listings of this process led to outside their sources: source and file."""
 
 SourcesOfRun = Callable[[], Plan[tuple[list[Source], str | None]]]
-"""Gives the sources of a run, or the reason why they cannot be told."""
+"""Returns the sources of a run, or why they could not be resolved."""
 
 
 def remembered_files() -> Led:
@@ -79,13 +92,13 @@ class Look:
         """What a look showed, if one was needed."""
 
     def sources(self) -> Plan[tuple[list[Source], str | None]]:
-        """Return the sources of the run, or why they cannot be told."""
+        """Return the sources of the run, or why they could not be resolved."""
         if self._sources is None:
             self._sources, self._failure = yield from self._library.sources()
         return self._sources, self._failure
 
     def discover(self, known: Catalog | None = None) -> Plan[Discovery]:
-        """Return what the sources hold now; where they cannot be told, what is known already."""
+        """Return what the sources hold now; if they cannot be resolved, what is known already."""
         if self.found is None:
             library = self._library
             sources, failure = yield from self.sources()
@@ -100,6 +113,7 @@ class Look:
                 for pair in self.found.led:
                     library.led.put(pair, value=True)
             else:
+                # Every source of the known catalog is unsure: its skills may still exist, so none is unloaded for this.
                 known = known or Catalog()
                 problems = [problem("sources", "sources-failed", reason=failure)]
                 self.found = Discovery(known, problems, frozenset(source.path for source in known.sources))
@@ -151,6 +165,7 @@ class Look:
         sources, failure = yield from self.sources()
         refused = [entry for entry in entries if not self._holds(entry, sources)]
         if refused and failure is None:
+            # Perhaps a listing leads to them that this process has not made yet.
             yield from self.discover()
             refused = [entry for entry in refused if not self._holds(entry, sources)]
         reason = "its path lies under no current source"
