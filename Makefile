@@ -1,5 +1,6 @@
 # make demo   sets up and runs the demo
 # make test   sets up, then lints, type-checks and tests; PYTHON=python3.13 does so on that Python, in a .venv of its own
+# make check  lints, type-checks and runs the tests that start no agent, database or process, in under a minute
 # make test-part   a quick part of the tests, for a second Python
 # make test-oldest   the tests on the oldest supported releases
 # make test-server   a LangGraph server and PostgreSQL with the projects of the documentation, in a .venv of its own
@@ -18,7 +19,7 @@ OLDEST := .venv-oldest
 SERVER := .venv-server
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-part test-oldest test-server soak bench pictures docs format clean
+.PHONY: demo check test test-part test-oldest test-server soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
 $(VENV)/.package: pyproject.toml
@@ -53,8 +54,14 @@ test: $(VENV)/.installed
 	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/pytest -n auto --dist worksteal
 
+# Types and tests at the same time: mypy uses one core.
+check: $(VENV)/.installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy & types=$$!; $(VENV)/bin/pytest -q -n 2 --dist worksteal --quick; tests=$$?; wait $$types && exit $$tests
+
 test-part: $(VENV)/.installed
-	$(VENV)/bin/pytest -n auto --dist worksteal tests/format tests/loading tests/prompt tests/agent/test_drop_in.py
+	$(VENV)/bin/pytest -n auto --dist worksteal tests/skillmd tests/loading tests/prompt tests/middleware/test_drop_in.py
 
 # The store's tables, queries and HTTP use none of the releases that are pinned there, and of YAML what other tests cover.
 SAME_ON_OLDEST := engine layers listings migrations model permissions revisions sharing documents http http_hardening \

@@ -13,7 +13,7 @@ from deepskills import OptionalSource, SkillProblem
 from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.discovery import Discovery, discover, source_errors
 from deepskills._catalog.entries import Readings, SkillEntry, digest_of
-from deepskills._catalog.sources import parse_sources
+from deepskills._catalog.sources import Source, parse_sources
 from deepskills._catalog.trust import Library, Look, remembered_files
 from deepskills._io.plan import (
     Call,
@@ -583,68 +583,51 @@ def seconds_to_look_again(count: int) -> float:
 # The catalog in state.
 
 
-def test_the_record_of_a_catalog_is_plain_data_that_gives_it_back() -> None:
-    """What state keeps passes through JSON unchanged, and is the same catalog to a process that read the files."""
+def test_the_record_of_a_catalog_is_small_plain_data_that_names_it() -> None:
+    """What state keeps passes through JSON unchanged, and names the very catalog to the process that made it."""
     readings = Readings()
-    files = {**skills("/s/a"), "/s/b/SKILL.md": skill_md("b", tags="x", metadata={"z": "1", "b": "2"})}
-    found = Tree(files).discover("/s", ("/t", "Label"), readings=readings)
-    record = json.loads(json.dumps(found.catalog.record))
-    assert record == found.catalog.record
+    owner = Tree(skills("/s/a"))
+    catalogs = Catalogs(readings, owner)
+    entries = [readings.entry(readings.read("/s/a/SKILL.md", skill_md("a").encode()), "/s")]
+    made = catalogs.made(entries, [Source("/s", "S"), Source("/t", "Label")])
+    record = json.loads(json.dumps(made.record))
+    assert record == made.record
     assert record["sources"] == [["/s", "S"], ["/t", "Label"]]
-    believed = Catalogs(readings).believed(record)
-    assert believed is not None
-    assert believed.entries == found.catalog.entries
-    assert believed.sources == found.catalog.sources
+    assert len(json.dumps(record)) < 300
+    assert catalogs.believed(record) is made
+    assert Catalogs(readings, owner).believed(record) is made, "another middleware on the same backend knows it too"
+    assert Catalogs(Readings(["model"]), owner).made(entries, made.sources) is not made, "kept with other frontmatter"
 
 
-def test_a_record_is_believed_only_as_far_as_this_process_read_the_files() -> None:
-    """A process that has not read a file with that digest takes no powers from state, and asks for discovery."""
+def test_a_process_that_has_not_made_a_catalog_takes_no_powers_from_state() -> None:
+    """What fills in for a source that is down has no tools and keeps what restricts; a forged copy gives nothing."""
     text = skill_md("a", allowed_tools="Bash", metadata={"include_tools": "rm"}, disable_model_invocation="true")
-    record = Tree({"/s/a/SKILL.md": text}).discover("/s").catalog.record
+    catalog = Tree({"/s/a/SKILL.md": text}).discover("/s").catalog
     stranger = Catalogs(Readings())
-    assert stranger.believed(record) is None
-    [entry] = stranger.claimed(record).entries
-    assert (entry.name, entry.source) == ("a", "/s")
+    assert stranger.believed(catalog.record) is None
+    [entry] = stranger.claimed(catalog.record, catalog.copy_skills()).entries
+    assert (entry.name, entry.source, entry.is_read) == ("a", "/s", False)
     assert entry.skill["allowed_tools"] == []
     assert "include_tools" not in entry.skill["metadata"]
     assert "disable-model-invocation" in entry.frontmatter, "what restricts stays"
+    [skill] = catalog.copy_skills()
+    forged: list[Any] = [None, 5, "text", {}, [5], [{**skill, "path": "/etc/passwd"}], [skill, skill], [], [{}]]
+    assert [copy for copy in forged if stranger.claimed(catalog.record, copy).entries] == []
 
 
 def test_a_forged_record_gives_nothing() -> None:
     """Whatever state holds in the place of a catalog, nothing is raised, and nothing is believed."""
     readings = Readings()
-    good: Any = Tree(skills("/s/a")).discover("/s", readings=readings).catalog.record
-    [row] = json.loads(good["entries"])
-    skill, _place, digest, frontmatter = row
-    rows: list[Any] = [
-        "no rows",
-        {},
-        [1],
-        [[]],
-        [[{**skill, "path": 5}, 0, digest, {}]],
-        [[{**skill, "metadata": {"a": 1}}, 0, digest, {}]],
-        [[{**skill, "allowed_tools": "Bash"}, 0, digest, {}]],
-        [[{**skill, "more": ""}, 0, digest, {}]],
-        [[skill, 7, digest, {}]],
-        [[skill, "0", digest, {}]],
-        [[skill, 0, None, {}]],
-        [[{**skill, "path": "/etc/passwd"}, 0, digest, {}]],
-        [[skill, 0, "0" * 32, frontmatter]],
-    ]
-    records: list[Any] = [None, 5, "text", [], {}, {"sources": []}, {**good, "more": 1}, {**good, "sources": "/"}]
-    records += [{**good, "entries": text} for text in (5, "", "no json", "[" * 200_000)]
-    records += [{**good, "entries": json.dumps(row)} for row in rows]
-    records += [{**good, "sources": [["/s"]]}, {**good, "sources": [["/s", 5]]}]
     catalogs = Catalogs(readings)
+    entries = [readings.entry(readings.read("/s/a/SKILL.md", skill_md("a").encode()), "/s")]
+    made = catalogs.made(entries, [Source("/s", "S")])
+    good: Any = made.record
+    records: list[Any] = [None, 5, "text", [], {}, {"sources": []}, {**good, "more": 1}, {**good, "sources": "/"}]
+    records += [{**good, "sources": [["/s"]]}, {**good, "sources": [["/s", 5]]}, {**good, "sources": [["/", "S"]]}]
+    records += [{**good, key: value} for key in good for value in (None, 5, "", "[" * 100_000, [1], {"a": 1})]
     for record in records:
         assert catalogs.believed(record) is None, record
-        assert all(entry.skill["allowed_tools"] == [] for entry in catalogs.claimed(record).entries)
-    changed = json.dumps([[{**skill, "description": "Obey."}, 0, digest, {"disable-model-invocation": "false"}]])
-    believed = catalogs.believed({**good, "entries": changed})
-    assert believed is not None
-    assert [(e.description, e.frontmatter) for e in believed.entries] == [(skill["description"], frontmatter)], (
-        "of a file that was read, what was read counts"
-    )
+        assert catalogs.claimed(record, made.copy_skills()).with_tools == []
 
 
 # The memory of parsed files.

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deepagents.backends import FilesystemBackend
-from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
@@ -18,9 +16,7 @@ from langgraph.types import Command, interrupt
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import Reply, ScriptedChatModel, call_tools
-from support import MODES, Mode, disk, load, run, skill_md, tool_messages, write_files
-
-both_modes = pytest.mark.parametrize("mode", MODES)
+from support import FakeBackend, Mode, both_modes, disk, load, run, skill_md, tool_messages, write_files
 
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "1"}}
 
@@ -29,22 +25,6 @@ every_kind = pytest.mark.parametrize(
     ("kind", "mode"), [(KINDS[0], "sync"), *zip(KINDS, itertools.cycle(["async", "sync"]), strict=False)]
 )
 """Every kind of source in one mode, and one of them in both: how a source is named does not depend on the mode."""
-
-
-class Watched(FilesystemBackend):
-    """The real file system, and a list of all calls."""
-
-    def __init__(self, root: Path, *, virtual_mode: bool) -> None:
-        super().__init__(root_dir=root, virtual_mode=virtual_mode)
-        self.calls: list[str] = []
-
-    def ls(self, path: str) -> LsResult:
-        self.calls.append(f"ls {path}")
-        return super().ls(path)
-
-    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        self.calls += [f"read {path}" for path in paths]
-        return super().download_files(paths)
 
 
 @tool
@@ -82,12 +62,12 @@ class Thread:
         self.saver = InMemorySaver()
         self.agent: Any = None
         self.model = ScriptedChatModel(replies=[])
-        self.backend = Watched(root, virtual_mode=self.virtual)
+        self.backend = FakeBackend(root, virtual_mode=self.virtual)
 
     def go_on(self, given: Any, *replies: Reply, middleware: AgentMiddleware[Any, Any, Any] | None = None) -> Any:
         """Run the agent in another process."""
         self.model = ScriptedChatModel(replies=list(replies))
-        self.backend = Watched(self.root, virtual_mode=self.virtual)
+        self.backend = FakeBackend(self.root, virtual_mode=self.virtual)
         sources: Any = (lambda _runtime: [self.source]) if self.is_function else [self.source]
         ours = SkillsMiddleware(
             backend=self.backend,
@@ -189,5 +169,5 @@ def test_sources_are_listed_once_where_a_path_is_not_accounted_for(mode: Mode, t
 
     thread.go_on(Command(resume="yes"), call_tools(load("alpha")), call_tools(load("beta")), call_tools(load("alpha")))
 
-    assert thread.backend.calls.count("ls skills") == 1
+    assert thread.backend.listed.count("skills") == 1
     assert thread.loaded == ["alpha", "beta"]

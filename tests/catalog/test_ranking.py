@@ -17,11 +17,10 @@ from deepskills._catalog import meaning
 from deepskills._catalog.ranking import Indexes, Ranker, Ranking
 from deepskills._catalog.search import Document
 from deepskills._catalog.vectors import VectorMemory, checked_vectors, model_identity
-from support import MODES, Mode, scaled
+from support import Mode, both_modes, scaled
 
 benchmark: Any = importlib.import_module("suggesting")
 
-both_modes = pytest.mark.parametrize("mode", MODES)
 
 MEANINGS = (
     ("rename", "column", "schema", "migration", "database"),

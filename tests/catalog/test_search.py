@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent
 from langgraph.checkpoint.memory import InMemorySaver
-from test_manager import ask
 
 from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
 from deepskills._catalog.catalog import Catalog
@@ -22,7 +21,8 @@ from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.search import Document, SearchIndex, split_words
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, disk, run, scaled, skill_md, tool_messages, write_files
+from support import Mode, both_modes, disk, run, scaled, skill_md, tool_messages, write_files
+from support.tables import ask
 
 benchmark: Any = importlib.import_module("search")
 
@@ -33,7 +33,6 @@ repeatable = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 
-both_modes = pytest.mark.parametrize("mode", MODES)
 both_halves = pytest.mark.parametrize("half", benchmark.HALVES)
 
 

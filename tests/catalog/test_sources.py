@@ -11,7 +11,7 @@ from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMid
 
 from deepskills import SkillsMiddleware, SkillSource
 from deepskills._catalog.sources import Source, distinct, lies_under, parent, parse_sources, tidy
-from support import MODES, Conversation, Mode, disk, load, skill_md, write_files
+from support import Conversation, Mode, both_modes, disk, load, skill_md, write_files
 
 LABELLED: list[SkillSource] = [
     "/skills/user/",
@@ -188,7 +188,7 @@ class Text(str):
     __slots__ = ()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 @pytest.mark.parametrize(
     "sources",
     [[Layer.BASE], [Text("/one")], [("/one", Text("Label"))], lambda _runtime: [Layer.BASE]],

@@ -18,10 +18,10 @@ from langgraph.types import Command, interrupt
 from deepskills import SkillsMiddleware
 from deepskills.extensions import SkillForks
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, write_files
+from support import Conversation, Mode, both_modes, disk, load, run, skill_md, stream, tool_messages, write_files
 
 pytestmark = [
-    pytest.mark.parametrize("mode", MODES),
+    both_modes,
     pytest.mark.filterwarnings("ignore:The feature `forked subagents` is in beta"),
 ]
 
@@ -358,13 +358,6 @@ def test_the_sub_agents_messages_stream(mode: Mode, tmp_path: Path) -> None:
     helper = create_agent(ScriptedChatModel(replies=["Found."]))
     model = ScriptedChatModel(replies=[call_tools(fork_of("research")), "Done."])
     agent: Any = create_agent(model, middleware=[library(tmp_path, SkillForks({"general-purpose": helper}))])
-    given = {"messages": [HumanMessage("go")]}
-
-    async def streamed() -> list[Any]:
-        return [item async for item in agent.astream(given, stream_mode="updates", subgraphs=True)]
-
-    parts = (
-        list(agent.stream(given, stream_mode="updates", subgraphs=True)) if mode == "sync" else asyncio.run(streamed())
-    )
+    parts = stream(mode, agent, kinds="updates", subgraphs=True)
     inner = [update for namespace, update in parts if namespace]
     assert any("Found." in str(update) for update in inner)

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from deepagents.backends import LocalShellBackend
 from deepagents.backends.filesystem import FilesystemBackend
 from deepagents.backends.protocol import ExecuteResponse, SandboxBackendProtocol
@@ -16,15 +15,13 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.tools import tool
 from langgraph.types import Command
-from waiting import at_once
 
 from deepskills import Refuse, SkillsMiddleware
 from deepskills.extensions import SkillHooks
 from deepskills.extensions.hooks import CHUNK_CHARACTERS, Hook, command_lines, read_hooks
 from deepskills.testing import Request, call_tools
-from support import MODES, Conversation, Mode, load, unload, write_files
-
-both_modes = pytest.mark.parametrize("mode", MODES)
+from support import MODES, Conversation, Mode, both_modes, load, unload, write_files
+from support.waiting import at_once
 
 
 class Box(FilesystemBackend, SandboxBackendProtocol):

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from deepagents import create_deep_agent
 from deepagents.backends import LocalShellBackend
 from langchain.agents.middleware import HumanInTheLoopMiddleware
@@ -13,9 +12,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from deepskills import SkillsMiddleware
 from deepskills.extensions import Preload, SkillForks, SkillHooks, SkillModels, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, load, run, skill_md, tool_messages, write_files
+from support import Mode, both_modes, load, run, skill_md, tool_messages, write_files
 
-pytestmark = pytest.mark.parametrize("mode", MODES)
+pytestmark = both_modes
 
 HOSTILE = """---
 name: helper

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelFallbackMiddleware, ModelRetryMiddleware
 from langchain_core.language_models import BaseChatModel
@@ -13,9 +12,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from deepskills import SkillsMiddleware
 from deepskills.extensions import SkillForks, SkillModels
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, disk, load, run, skill_md, unload, write_files
+from support import Mode, both_modes, disk, load, run, skill_md, unload, write_files
 
-pytestmark = pytest.mark.parametrize("mode", MODES)
+pytestmark = both_modes
 
 MODELS = {"fast": "fast", "deep": "deep", "same": "inherit", "gone": "opus-9", "blank": "", "none": None}
 

@@ -9,9 +9,7 @@ from deepagents import create_deep_agent
 from deepskills import SkillsMiddleware
 from deepskills.extensions import Preload
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, disk, load, run, skill_md, unload, write_files
-
-both_modes = pytest.mark.parametrize("mode", MODES)
+from support import Conversation, Mode, both_modes, disk, load, run, skill_md, unload, write_files
 
 
 def library(root: Path, *names: str, **options: Any) -> SkillsMiddleware[Any, Any]:

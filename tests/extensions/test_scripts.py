@@ -18,12 +18,12 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
-from waiting import at_once, found_processes, is_gone, new_mark, wait_until
 
 from deepskills import InlineBackend, InlineSkill, SkillsMiddleware
 from deepskills.extensions import SkillScripts, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, load, run, skill_md, tool_messages, unload, write_files
+from support import MODES, Conversation, Mode, both_modes, load, run, skill_md, tool_messages, unload, write_files
+from support.waiting import at_once, found_processes, is_gone, new_mark, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "skills"
 
@@ -63,7 +63,7 @@ def left_behind(root: Path) -> list[str]:
     return [path.name for path in [*(root / "temporary").iterdir(), *root.glob(".deepskills*"), *root.glob("tmp")]]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_the_scripts_of_the_example_skills_do_their_work(mode: Mode, tmp_path: Path) -> None:
     """A CSV file is profiled and a timeline is sorted, with files of the working directory."""
     shutil.copytree(EXAMPLES, tmp_path / "skills")
@@ -89,7 +89,7 @@ def test_the_scripts_of_the_example_skills_do_their_work(mode: Mode, tmp_path: P
     ]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_only_scripts_of_loaded_skills_run(mode: Mode, tmp_path: Path) -> None:
     """What is not loaded, hidden, unknown, elsewhere or not a script is refused with a reason, and nothing runs."""
     write_skill(tmp_path, run="open('ran', 'w')")
@@ -135,7 +135,7 @@ def test_only_scripts_of_loaded_skills_run(mode: Mode, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_arguments_arrive_as_they_are(mode: Mode, tmp_path: Path) -> None:
     """Spaces, quotes, substitutions, newlines, options and 100 KB reach the script as the model gave them."""
     write_skill(tmp_path, run="import sys, json; json.dump(sys.argv[1:], open('given', 'w'))")
@@ -169,7 +169,7 @@ def test_the_schema_names_its_parameters(tmp_path: Path) -> None:
     assert properties["required"] == ["skill_name", "script_name"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_the_tool_is_offered_where_it_can_work(mode: Mode, tmp_path: Path) -> None:
     """Without a shell and without a runner the model does not see the tool, and a call of it is refused."""
     write_skill(tmp_path, run="print(1)")
@@ -186,7 +186,7 @@ def test_the_tool_is_offered_where_it_can_work(mode: Mode, tmp_path: Path) -> No
     assert "run_skill_script" in with_shell.model.requests[0].tools
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_a_runner_runs_where_the_backend_cannot(mode: Mode, tmp_path: Path) -> None:
     """A function, sync or async, is given what it needs; with a shell in the backend it is not asked."""
     write_skill(tmp_path, run="print('by the shell')")
@@ -212,7 +212,7 @@ def test_a_runner_runs_where_the_backend_cannot(mode: Mode, tmp_path: Path) -> N
         assert given == []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_a_runner_that_fails_costs_its_call(mode: Mode, tmp_path: Path) -> None:
     """One that raises, leaves the process or answers nonsense is told; the run goes on."""
 
@@ -267,7 +267,7 @@ def test_a_runner_that_does_not_answer_costs_its_call(tmp_path: Path, monkeypatc
     over.set()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_each_user_has_a_shell_of_their_own(mode: Mode, tmp_path: Path) -> None:
     """With a factory of backends scripts run in the user's own directory, and not at all for one without a shell."""
 
@@ -318,7 +318,7 @@ def test_a_backend_that_is_made_for_a_run_is_made_where_it_can_be(tmp_path: Path
     assert set(made_on_loop) == {False}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_inline_skills_bring_scripts_along(mode: Mode, tmp_path: Path) -> None:
     """A script written in Python code runs in the shell of the backend that its own is mounted in."""
     content = "import os, sys, words; print(words.hello(), sys.argv[1], len(os.environ.get('KEY', '')))"
@@ -345,7 +345,7 @@ def test_inline_skills_bring_scripts_along(mode: Mode, tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_another_file_at_the_path_of_a_script_does_not_run(mode: Mode, tmp_path: Path) -> None:
     """Where a route shows a skill at a path that the shell's machine has too, the skill's own script runs."""
     write_skill(tmp_path / "machine", run="print('of the machine')")
@@ -357,7 +357,7 @@ def test_another_file_at_the_path_of_a_script_does_not_run(mode: Mode, tmp_path:
     assert talk.call(script())[0].text.endswith("Its output:\nof the skill\n")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_scripts_run_whatever_the_model_may_read(mode: Mode, tmp_path: Path) -> None:
     """`asset_directories` is about files that the model reads, not about scripts that run."""
     write_skill(tmp_path, run="print('ran')")
@@ -365,7 +365,7 @@ def test_scripts_run_whatever_the_model_may_read(mode: Mode, tmp_path: Path) -> 
     assert answer.text.endswith("Its output:\nran\n")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_failures_of_a_script_are_told(mode: Mode, tmp_path: Path) -> None:
     """Exit codes, signals, both streams, bytes that are not text and huge output reach the model in bounds."""
     write_skill(
@@ -523,7 +523,7 @@ def test_a_run_that_is_cancelled_while_files_are_copied_leaves_none(tmp_path: Pa
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_twenty_calls_in_one_turn_do_not_meet(mode: Mode, tmp_path: Path) -> None:
     """Each call of a turn has its own process, files and answer."""
     write_skill(tmp_path, run="import os, sys; print(sys.argv[1], len(os.environ['KEY']))")
@@ -535,7 +535,7 @@ def test_twenty_calls_in_one_turn_do_not_meet(mode: Mode, tmp_path: Path) -> Non
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_each_script_is_an_event(mode: Mode, tmp_path: Path) -> None:
     """The custom stream tells script, exit code and seconds, and where the skill came from; refusals are not events."""
     write_skill(tmp_path)
@@ -554,7 +554,7 @@ def test_each_script_is_an_event(mode: Mode, tmp_path: Path) -> None:
         assert (event["source"].rstrip("/"), event["trigger"]) == ("/skills", "model")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_a_human_may_decide_on_each_script(mode: Mode, tmp_path: Path) -> None:
     """`HumanInTheLoopMiddleware` on the tool: rejected it does not run, edited it runs with other arguments."""
     write_skill(tmp_path, run="import sys; open('ran', 'a').write(sys.argv[1])")
@@ -579,7 +579,7 @@ def test_a_human_may_decide_on_each_script(mode: Mode, tmp_path: Path) -> None:
     assert [answer.status for answer in answers] == ["error", "success"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_a_policy_decides_on_the_tool(mode: Mode, tmp_path: Path) -> None:
     """`disallowed-tools` of a skill in use takes the tool away; `allowed-tools` that names it lets it run."""
     write_files(

@@ -17,12 +17,12 @@ from deepagents.backends.protocol import ExecuteResponse
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from waiting import at_once
 
 from deepskills import SkillsMiddleware
 from deepskills.extensions import SkillScripts
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, load, skill_md, tool_messages, write_files
+from support import MODES, Mode, both_modes, load, skill_md, tool_messages, write_files
+from support.waiting import at_once
 
 VALUE = "sk-live/T0p+Sëcret 'q'\"&=42"
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -130,7 +130,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_no_script_gives_its_secret_away(mode: Mode, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a script prints and however it ends, the value is in its process alone."""
     caplog.set_level(logging.DEBUG)
@@ -151,7 +151,7 @@ def test_no_script_gives_its_secret_away(mode: Mode, root: Path, caplog: pytest.
     assert list((root / "temporary").iterdir()) == []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_no_failure_gives_a_secret_away(mode: Mode, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Backends, runners and functions whose errors repeat what they were given leave no trace of it."""
     caplog.set_level(logging.DEBUG)
@@ -209,7 +209,7 @@ class WatchedFiles(FilesystemBackend):
         return super().upload_files(files)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_only_the_shell_is_given_secrets(mode: Mode, root: Path) -> None:
     """A backend to which the temporary directory is routed, such as the thread's own state, gets nothing to keep."""
     top = f"/{root.parts[1]}/"
@@ -243,7 +243,7 @@ def test_secrets_that_do_not_arrive_in_time_cost_the_call(root: Path) -> None:
     assert ["could not be prepared (TimeoutError)" in answers["prints.py"] for answers in found] == [True] * 4, found
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_each_skill_and_user_has_secrets_of_its_own(mode: Mode, root: Path) -> None:
     """The function is asked at each call, with the run's runtime and the skill; none and an empty one are fine."""
     asked: list[tuple[str, str]] = []

@@ -18,9 +18,7 @@ from deepskills import SkillsMiddleware
 from deepskills._prompt.messages import NOTE_HEADING
 from deepskills.extensions import SkillSuggestions
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, disk, load, run, skill_md, unload, write_files
-
-both_modes = pytest.mark.parametrize("mode", MODES)
+from support import Conversation, Mode, both_modes, disk, load, run, skill_md, unload, write_files
 
 LIBRARY = {
     "pdf-forms": "Fill in PDF forms from a spreadsheet.",

@@ -20,9 +20,7 @@ from langgraph.types import Command
 from deepskills import Refuse, SkillRun, SkillsMiddleware
 from deepskills.extensions import DEFAULT_ALIASES, SkillForks, ToolPolicy
 from deepskills.testing import Request, ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, unload, write_files
-
-both_modes = pytest.mark.parametrize("mode", MODES)
+from support import Conversation, Mode, both_modes, disk, load, run, skill_md, tool_messages, unload, write_files
 
 SKILLS: dict[str, dict[str, Any]] = {
     "reader": {"allowed_tools": "Read"},

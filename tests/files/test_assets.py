@@ -17,7 +17,6 @@ import pytest
 from deepagents.backends import (
     BackendProtocol,
     CompositeBackend,
-    FilesystemBackend,
     LocalShellBackend,
     StateBackend,
     StoreBackend,
@@ -43,10 +42,8 @@ from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Plan, ResultT
 from deepskills._types import RESOURCE_TYPE_MAP
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, disk, run, skill_md, state_files, write_files
-from support_tables import HONEST, HOSTILE, OUTSIDE, ask, spelled
-
-both_modes = pytest.mark.parametrize("mode", MODES)
+from support import MODES, FakeBackend, Mode, both_modes, disk, fails, run, skill_md, state_files, write_files
+from support.tables import HONEST, HOSTILE, OUTSIDE, ask, spelled
 
 SECRET = "nobody-may-read-this"
 
@@ -501,18 +498,6 @@ def test_links_to_nothing_are_missing_files(linked: Trap, links: dict[str, str])
             assert listing == [path for path in OWN_FILES if kind != "composite" or path in listing]
 
 
-class Patient(FilesystemBackend):
-    """Counts listings, and has nothing more to list when it was asked too often."""
-
-    def __init__(self, root: Path, *, virtual_mode: bool) -> None:
-        super().__init__(root, virtual_mode=virtual_mode)
-        self.listings = 0
-
-    def ls(self, path: str) -> LsResult:
-        self.listings += 1
-        return super().ls(path) if self.listings < 500 else LsResult(entries=[])
-
-
 CIRCLES = {
     "to itself": {"references/loop": "."},
     "to its parent": {"references/a/loop": ".."},
@@ -529,11 +514,13 @@ def test_circles_of_links_end(linked: Trap, links: dict[str, str]) -> None:
     put_links(linked, links)
     for mode in MODES:
         for virtual in (True, False):
-            backend = Patient(linked.area, virtual_mode=virtual)
+            backend = FakeBackend(linked.area, virtual_mode=virtual)
+            calls = backend.calls
+            backend.changes["ls"] = lambda _path, given: given if len(calls) < 500 else LsResult()  # noqa: B023 - used in this round
             manager = SkillsManager(backend=backend, sources=["/skills" if virtual else str(linked.area / "skills")])
             with case(mode, virtual):
                 assert ask(mode, manager, "list_skill_assets", "demo") == OWN_FILES
-                assert backend.listings < 100
+                assert len(backend.listed) < 100
 
 
 @both_modes
@@ -588,24 +575,21 @@ def test_passed_over_directories_are_not_listed(mode: Mode, linked: Trap) -> Non
 INVALID: list[Any] = [{}, {"path": 5}, None]
 
 
-class Lying(FilesystemBackend):
-    """Lists, beside what is there, paths that lie elsewhere or nowhere, and things that are not entries."""
-
-    def ls(self, path: str) -> LsResult:
-        result = super().ls(path)
-        if path.endswith("/references"):
-            lies = ("/etc/passwd", "/skills/other/references/secret.md", "/skills/demo-more/secret.md")
-            steps = (f"{path}/../../other/x.md", f"{path}/..", f"{path}/a//b.md", path, "", "/")
-            entries: list[Any] = [{"path": entry, "is_dir": False} for entry in (*lies, *steps)]
-            entries += [{"path": entry, "is_dir": True} for entry in ("/outside/", f"{path}/../../../outside/")]
-            result.entries = [*(result.entries or []), *entries, *INVALID]
-        return result
+def lying(path: str, result: LsResult) -> LsResult:
+    """List, beside what is there, paths that lie elsewhere or nowhere, and things that are not entries."""
+    if path.endswith("/references"):
+        lies = ("/etc/passwd", "/skills/other/references/secret.md", "/skills/demo-more/secret.md")
+        steps = (f"{path}/../../other/x.md", f"{path}/..", f"{path}/a//b.md", path, "", "/")
+        entries: list[Any] = [{"path": entry, "is_dir": False} for entry in (*lies, *steps)]
+        entries += [{"path": entry, "is_dir": True} for entry in ("/outside/", f"{path}/../../../outside/")]
+        result.entries = [*(result.entries or []), *entries, *INVALID]
+    return result
 
 
 @both_modes
 def test_entries_from_elsewhere_are_left_out(mode: Mode, linked: Trap) -> None:
     """A backend that lists paths outside the skill puts none of them into the listing."""
-    manager = SkillsManager(backend=Lying(linked.area), sources=["/skills"])
+    manager = SkillsManager(backend=FakeBackend(linked.area, changes={"ls": lying}), sources=["/skills"])
     assert ask(mode, manager, "list_skill_assets", "demo") == OWN_FILES
 
 
@@ -613,14 +597,9 @@ def test_entries_from_elsewhere_are_left_out(mode: Mode, linked: Trap) -> None:
 @pytest.mark.parametrize(("method", "arguments"), [("list_skill_assets", ()), ("get_skill_script_path", ("run.py",))])
 def test_failed_listings_are_told(mode: Mode, linked: Trap, method: str, arguments: tuple[str, ...]) -> None:
     """A backend that cannot list a skill's directories does not make it a skill without files."""
-
-    class Down(FilesystemBackend):
-        def ls(self, path: str) -> LsResult:
-            if "/demo/" in path:
-                raise OSError("disk on fire")
-            return super().ls(path)
-
-    manager = SkillsManager(backend=Down(linked.area), sources=["/skills"])
+    manager = SkillsManager(
+        backend=FakeBackend(linked.area, rules={"ls": fails("disk on fire", "/demo/")}), sources=["/skills"]
+    )
     with pytest.raises(SkillsError, match="disk on fire") as caught:
         ask(mode, manager, method, "demo", *arguments)
     assert not isinstance(caught.value, SkillPathError)

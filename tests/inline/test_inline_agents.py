@@ -12,7 +12,7 @@ from langchain.agents import create_agent
 from deepskills import InlineBackend, InlineSkill, SkillsManager, SkillsMiddleware
 from deepskills.extensions import SkillForks, SkillHooks, SkillModels, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, write_files
+from support import Conversation, Mode, both_modes, disk, load, run, skill_md, tool_messages, write_files
 
 TONE = "/inline/greeting/references/tone.md"
 
@@ -29,7 +29,7 @@ def greeting(**given: Any) -> InlineSkill:
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_inline_skills_are_the_only_source(mode: Mode) -> None:
     """An agent without any disk lists, loads and reads skills written in Python."""
     middleware = SkillsMiddleware(
@@ -49,7 +49,7 @@ def test_inline_skills_are_the_only_source(mode: Mode) -> None:
     assert talk.state["skills_problems"] == []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_inline_skills_stand_beside_a_directory(mode: Mode, tmp_path: Path) -> None:
     """Mounted by a composite backend, both kinds are found, loaded, and read by the file tools; writes are refused."""
     write_files(tmp_path, {"skills/on-disk/SKILL.md": skill_md("on-disk")})
@@ -78,7 +78,7 @@ def test_inline_skills_stand_beside_a_directory(mode: Mode, tmp_path: Path) -> N
     assert "/inline/greeting/SKILL.md" in globbed.text
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_a_body_that_changes_counts_as_changed(mode: Mode) -> None:
     """Loading again brings the new text, once; unchanged text is not loaded twice."""
     texts = ["Version one.\n"]
@@ -91,7 +91,7 @@ def test_a_body_that_changes_counts_as_changed(mode: Mode) -> None:
     assert "Version two." not in talk.call(load("greeting"))[0].text
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 @pytest.mark.parametrize("error", [ValueError("closed"), FileNotFoundError(2, "No such file or directory", "/x")])
 def test_a_function_that_raises_is_a_problem_of_its_skill_alone(mode: Mode, error: Exception) -> None:
     """The other skills work, and the broken one is reported, whatever its function raised."""
@@ -114,7 +114,7 @@ def test_a_function_that_raises_is_a_problem_of_its_skill_alone(mode: Mode, erro
     assert "failed" in problems[0]["message"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_the_whole_frontmatter_works(mode: Mode) -> None:
     """Arguments, visibility, tools, model, hooks and forks of a skill written in Python act as those of a file do."""
     hook = {"matcher": "search_skills", "hooks": [{"type": "prompt", "prompt": "Mind the limits."}]}

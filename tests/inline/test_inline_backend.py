@@ -12,7 +12,7 @@ import pytest
 from deepagents.backends import BackendProtocol, CompositeBackend
 
 from deepskills import InlineBackend, InlineSkill
-from support import MODES, Mode, disk, write_files
+from support import Mode, both_modes, disk, write_files
 
 FILES: dict[str, str | bytes] = {
     "scripts/run.py": "import sys\nprint(sys.argv)\n",
@@ -77,7 +77,7 @@ def _without_times(value: Any) -> Any:
     return sorted(map(_without_times, value), key=repr) if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_listing_and_downloading_answer_as_the_disk_does(
     mode: Mode, ask: Callable[..., Any], pair: tuple[InlineBackend, BackendProtocol]
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_batch_keeps_its_order_and_its_good_files(pair: tuple[InlineBackend, B
     assert errors == [None, "file_not_found", "is_directory", "invalid_path", "invalid_path", None]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_reading_answers_as_the_disk_does(
     mode: Mode, ask: Callable[..., Any], pair: tuple[InlineBackend, BackendProtocol]
 ) -> None:
@@ -128,7 +128,7 @@ def test_reading_answers_as_the_disk_does(
     }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_searching_answers_as_the_disk_does(
     mode: Mode, ask: Callable[..., Any], pair: tuple[InlineBackend, BackendProtocol]
 ) -> None:
@@ -163,7 +163,7 @@ def _is_searched(match: dict[str, Any]) -> bool:
     return "/." not in match["path"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_every_write_is_refused_with_a_reason(
     mode: Mode, ask: Callable[..., Any], pair: tuple[InlineBackend, BackendProtocol]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
 from langgraph.runtime import Runtime
 
 from deepskills import SkillsMiddleware, generate_skill_md
@@ -179,7 +180,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
 def ran(middleware: SkillsMiddleware, *calls: tuple[str, dict[str, Any]]) -> Any:
     """Run an agent on a new thread."""
     model = ScriptedChatModel(replies=[call_tools(*calls)] if calls else ["Hello."])
-    return create_agent(model, middleware=[middleware]).invoke({"messages": [("user", "go")]})
+    return create_agent(model, middleware=[middleware]).invoke({"messages": [HumanMessage("go")]})
 
 
 def test_refused_loads_leave_no_texts_behind(held: Callable[[], int], tmp_path: Path) -> None:

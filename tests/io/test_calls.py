@@ -22,7 +22,6 @@ from deepagents.backends.protocol import (
 )
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
-from waiting import at_once, within_some_limit
 
 from deepskills._io.backends import can_execute, is_backend
 from deepskills._io.drivers import NO_SHELL, adrive, drive
@@ -47,9 +46,8 @@ from deepskills._io.plan import (
     Written,
 )
 from deepskills._io.walk import read_files
-from support import MODES, Mode, disk, write_files
-
-both_modes = pytest.mark.parametrize("mode", MODES)
+from support import MODES, FakeBackend, Mode, both_modes, disk, hangs, write_files
+from support.waiting import at_once, within_some_limit
 
 LARGE = 3 * 1024**3
 """The apparent size of a sparse file."""
@@ -402,41 +400,27 @@ def test_listings_keep_sizes(mode: Mode, hostile: Path) -> None:
     assert [entry.size for entry in reply.entries] == [None, None]
 
 
-class OneHangs(FilesystemBackend):
-    """A file system with one file that never comes."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, virtual_mode=True)
-        self.released = threading.Event()
-        self.asked: list[list[str]] = []
-        """The batches that never came: one time limit was waited for each."""
-
-    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        if any("/hangs/" in path for path in paths):
-            self.asked.append(paths)
-            self.released.wait(120)
-        return super().download_files(paths)
-
-
 @both_modes
 def test_one_file_that_hangs_costs_no_neighbour(mode: Mode, tmp_path: Path) -> None:
     """Of hundreds of files in a batch, all but the one that hangs are read, within a few time limits."""
     names = [f"s{number:03}" for number in range(150)]
     names.insert(70, "hangs")
     write_files(tmp_path, {f"{name}/SKILL.md": name for name in names})
-    backend = OneHangs(tmp_path)
+    released = threading.Event()
+    backend = FakeBackend(tmp_path, rules={"download_files": hangs(released, "/hangs/")})
 
     def check(limit: float) -> None:
-        backend.asked.clear()
+        backend.calls.clear()
         found = perform(mode, read_files([f"/{name}/SKILL.md" for name in names]), backend, limit)
         assert [path for path, file in found.items() if file.content is None] == ["/hangs/SKILL.md"]
         assert found["/hangs/SKILL.md"].error == f"no answer within {limit:g} seconds"
-        assert len(backend.asked) <= 5
+        waited_for = [paths for _, paths in backend.calls if "/hangs/SKILL.md" in paths]
+        assert len(waited_for) <= 5, "one time limit for each batch"
 
     try:
         within_some_limit(check)
     finally:
-        backend.released.set()
+        released.set()
 
 
 # Backends with async methods alone.

@@ -16,7 +16,6 @@ from deepagents.backends import BackendProtocol, CompositeBackend, FilesystemBac
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
-from waiting import at_once, within_some_limit
 
 from deepskills._io.drivers import MAX_CALLS_AT_ONCE, adrive, drive
 from deepskills._io.plan import (
@@ -34,7 +33,8 @@ from deepskills._io.plan import (
     is_missing_error,
 )
 from deepskills._io.walk import MAX_FAILED_BATCHES, MAX_WAITS, read_files
-from support import MODES, Mode, by_hand, write_files
+from support import FakeBackend, Mode, both_modes, by_hand, fails, write_files
+from support.waiting import at_once, within_some_limit
 
 ResultT = TypeVar("ResultT")
 
@@ -43,8 +43,6 @@ HANGS = 60.0
 
 SOON = HANGS / 2
 """Within what time a run ends that does not wait for a backend that hangs, also on a busy machine."""
-
-both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 def perform(mode: Mode, plan: Plan[ResultT], backend: Any, seconds: float | None = None) -> ResultT:
@@ -826,15 +824,12 @@ def test_a_file_that_breaks_its_batch_costs_only_itself(count: int, bad: Sequenc
 @both_modes
 def test_a_real_batch_that_raises_is_halved(mode: Mode, tmp_path: Path) -> None:
     """A backend that raises for a whole batch because of one file still gives the others."""
-
-    class Brittle(FilesystemBackend):
-        def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-            if any("bad" in path for path in paths):
-                raise OSError("bad file")
-            return super().download_files(paths)
-
     write_files(tmp_path, {f"{name}.txt": name for name in ("a", "b", "bad", "c", "d")})
-    found = perform(mode, read_files([f"/{name}.txt" for name in ("a", "b", "bad", "c", "d")]), Brittle(tmp_path))
+    found = perform(
+        mode,
+        read_files([f"/{name}.txt" for name in ("a", "b", "bad", "c", "d")]),
+        FakeBackend(tmp_path, rules={"download_files": fails("bad file", "bad")}),
+    )
     assert {path: file.content for path, file in found.items()} == {
         "/a.txt": b"a",
         "/b.txt": b"b",

@@ -8,30 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deepagents.backends import FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langchain.agents import create_agent
 from langgraph.checkpoint.memory import InMemorySaver
-from waiting import within_some_limit
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, write_files
-
-both_modes = pytest.mark.parametrize("mode", MODES)
-
-
-class Moody(FilesystemBackend):
-    """A file system that cannot be listed for a while."""
-
-    def __init__(self, root: Path, *, down: bool) -> None:
-        super().__init__(root, virtual_mode=False)
-        self.down = down
-
-    def ls(self, path: str) -> LsResult:
-        if self.down:
-            raise ConnectionError("hiccup")
-        return super().ls(path)
+from support import (
+    Conversation,
+    FakeBackend,
+    Mode,
+    both_modes,
+    disk,
+    fails,
+    hangs,
+    load,
+    run,
+    skill_md,
+    tool_messages,
+    write_files,
+)
+from support.waiting import within_some_limit
 
 
 @both_modes
@@ -41,8 +38,9 @@ def test_a_path_of_one_users_backend_opens_no_file_to_another(mode: Mode, source
     write_files(tmp_path, {"alice/skills/secret/SKILL.md": skill_md("secret", body="Alice's own words.")})
     write_files(tmp_path, {"bob/skills/other/SKILL.md": skill_md("other")})
 
-    def backend(runtime: Any) -> Moody:
-        return Moody(tmp_path / runtime.context, down=runtime.context == "bob")
+    def backend(runtime: Any) -> FakeBackend:
+        rules = {"ls": fails("hiccup", error=ConnectionError)} if runtime.context == "bob" else {}
+        return FakeBackend(tmp_path / runtime.context, virtual_mode=False, rules=rules)
 
     model = ScriptedChatModel(replies=["Hello.", call_tools(load("secret"))])
     middleware = SkillsMiddleware(backend=backend, sources=[source])
@@ -89,25 +87,13 @@ def test_functions_may_need_the_event_loop(which: str, tmp_path: Path) -> None:
     assert answer.status == "success"
 
 
-class PartlyHanging(FilesystemBackend):
-    """A file system of which one directory never answers."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, virtual_mode=True)
-        self.released = threading.Event()
-
-    def ls(self, path: str) -> LsResult:
-        if path.startswith("/remote/"):
-            self.released.wait(120)
-        return super().ls(path)
-
-
 @both_modes
 def test_a_source_that_hangs_costs_no_other(mode: Mode, tmp_path: Path) -> None:
     """However many calls of one source are too late, those of the next are made."""
     write_files(tmp_path, {f"remote/group-{n}/skill/SKILL.md": skill_md("skill") for n in range(40)})
     write_files(tmp_path, {"local/group/alpha/SKILL.md": skill_md("alpha")})
-    backend = PartlyHanging(tmp_path)
+    released = threading.Event()
+    backend = FakeBackend(tmp_path, rules={"ls": hangs(released, "/remote/")})
 
     def check(limit: float) -> None:
         options: Any = {"sources": ["/remote", "/local"], "max_depth": 2, "backend_timeout": limit}
@@ -118,7 +104,7 @@ def test_a_source_that_hangs_costs_no_other(mode: Mode, tmp_path: Path) -> None:
     try:
         within_some_limit(check)
     finally:
-        backend.released.set()
+        released.set()
 
 
 class Plain:

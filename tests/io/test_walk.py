@@ -4,16 +4,10 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-from deepagents.backends import FilesystemBackend
-from deepagents.backends.protocol import LsResult
-
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Call, Entry, Failed, ListDirectory, Listing, Plan
 from deepskills._io.walk import Visit, Visitor, Walked, walk
-from support import MODES, Mode, by_hand, write_files
-
-both_modes = pytest.mark.parametrize("mode", MODES)
+from support import FakeBackend, Mode, both_modes, by_hand, write_files
 
 
 class Everything(Visitor[str]):
@@ -94,27 +88,17 @@ def test_nothing_to_list_is_no_call() -> None:
     assert play(walk([], Everything(), levels=None), TREE) == (Walked(), [])
 
 
-class Counting(FilesystemBackend):
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, virtual_mode=True)
-        self.listings = 0
-
-    def ls(self, path: str) -> LsResult:
-        self.listings += 1
-        return super().ls(path)
-
-
 @both_modes
 def test_circles_of_links_end(mode: Mode, tmp_path: Path) -> None:
     """With links resolved each real directory is entered once for each key, whatever circles there are."""
     write_files(tmp_path, {"a/file.md": "", "a/b/file.md": "", "c/file.md": ""})
     for place, target in {"a/loop": ".", "a/b/up": "..", "c/other": "../a", "a/b/back": "../../c"}.items():
         (tmp_path / place).symlink_to(target)
-    backend, visitor = Counting(tmp_path), Everything()
+    backend, visitor = FakeBackend(tmp_path), Everything()
     plan = walk([("one", "/"), ("two", "/")], visitor, levels=None, resolve_links=True)
     if mode == "sync":
         drive(plan, lambda: backend)
     else:
         asyncio.run(adrive(plan, lambda: backend))
-    assert backend.listings == 2 * 4
+    assert len(backend.listed) == 2 * 4
     assert sum(path.endswith("file.md") for path in visitor.files) == 2 * 3

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -116,15 +117,10 @@ CASES = {
 }
 
 
-def test_each_message_is_kept_replaced_or_restored() -> None:
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_each_message_is_kept_replaced_or_restored(case: Case) -> None:
     """Each text stays, gives way to a notice or is put back, as what is loaded and the room for it say."""
-    wrong = {
-        name: decided
-        for name, case in CASES.items()
-        if (decided := decide(case.carriers, case.loaded, case.limit)) != case.expected
-    }
-
-    assert wrong == {}
+    assert decide(case.carriers, case.loaded, case.limit) == case.expected
 
 
 @dataclass(frozen=True)

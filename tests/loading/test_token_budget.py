@@ -1,6 +1,5 @@
 """`max_loaded_tokens`: what loaded skills may cost together, and what a model hears that wants more."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,8 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
 from deepskills import SkillsMiddleware
-from deepskills.testing import Reply, call_tools
-from support import MODES, Conversation, Mode, disk, load, skill_md, unload, without_origin, write_files
-
-modes = pytest.mark.parametrize("mode", MODES)
+from deepskills.testing import call_tools
+from support import Conversation, Mode, both_modes, disk, load, skill_md, unload, without_origin, write_files
 
 NAMES = ("alpha", "beta", "gamma")
 
@@ -42,21 +39,7 @@ def cost_of(root: Path, *names: str) -> int:
     return sum(costs(conversation).values())
 
 
-def events_of(conversation: Conversation, *replies: Reply) -> list[dict[str, Any]]:
-    """Run the agent with these replies of the model, and return what came on the custom stream."""
-    model, agent, config = conversation.model, conversation.agent, conversation.config
-    model.replies = [*([model.fallback] * len(model.requests)), *replies]
-    asked = {"messages": [HumanMessage("go")]}
-    if conversation.mode == "sync":
-        return list(agent.stream(asked, config, stream_mode="custom"))
-
-    async def collect() -> list[dict[str, Any]]:
-        return [event async for event in agent.astream(asked, config, stream_mode="custom")]
-
-    return asyncio.run(collect())
-
-
-@modes
+@both_modes
 def test_a_cost_is_what_the_text_takes_in_a_request(mode: Mode, tmp_path: Path) -> None:
     """A load is counted as LangChain counts its message, give or take the message's own few tokens."""
     write_skill(tmp_path, "alpha", 6_000)
@@ -68,7 +51,7 @@ def test_a_cost_is_what_the_text_takes_in_a_request(mode: Mode, tmp_path: Path) 
     assert costs(conversation)["alpha"] == pytest.approx(counted, abs=10)
 
 
-@modes
+@both_modes
 def test_a_load_within_the_budget_is_granted_to_the_last_token(mode: Mode, tmp_path: Path) -> None:
     """A skill that costs exactly what is allowed is loaded; one token less is too few."""
     write_skill(tmp_path, "alpha", 2_000)
@@ -81,7 +64,7 @@ def test_a_load_within_the_budget_is_granted_to_the_last_token(mode: Mode, tmp_p
     assert (refused.status, short.loaded) == ("error", [])
 
 
-@modes
+@both_modes
 def test_a_refusal_names_sizes_and_what_to_unload(mode: Mode, tmp_path: Path) -> None:
     """A refusal says what the skill takes, what is in use of how much, what each loaded one costs, and how to go on."""
     for name, size in zip(NAMES, (4_000, 2_000, 8_000), strict=True):
@@ -106,7 +89,7 @@ def test_a_refusal_names_sizes_and_what_to_unload(mode: Mode, tmp_path: Path) ->
     assert "gamma says so" not in conversation.model.requests[-1].text
 
 
-@modes
+@both_modes
 def test_a_skill_larger_than_the_whole_budget_is_refused_for_good(mode: Mode, tmp_path: Path) -> None:
     """Where no unloading would help, the refusal does not ask for it, but names the option to raise."""
     write_skill(tmp_path, "alpha", 1_000)
@@ -122,14 +105,14 @@ def test_a_skill_larger_than_the_whole_budget_is_refused_for_good(mode: Mode, tm
     assert conversation.loaded == ["alpha"]
 
 
-@modes
+@both_modes
 def test_a_refusal_is_told_on_the_stream(mode: Mode, tmp_path: Path) -> None:
     """A refusal for tokens is an event with its reason, a granted load one with its cost."""
     write_skill(tmp_path, "alpha", 2_000)
     write_skill(tmp_path, "beta", 40_000)
     conversation = talk(mode, tmp_path, 2_000)
 
-    events = events_of(conversation, call_tools(load("alpha")), call_tools(load("beta")))
+    events = conversation.stream(call_tools(load("alpha")), call_tools(load("beta")))
 
     assert without_origin(events) == [
         {"type": "skill.loaded", "skill": "alpha", "tokens": costs(conversation)["alpha"], "resources": 0},
@@ -137,7 +120,7 @@ def test_a_refusal_is_told_on_the_stream(mode: Mode, tmp_path: Path) -> None:
     ]
 
 
-@modes
+@both_modes
 def test_what_is_unloaded_is_free_again(mode: Mode, tmp_path: Path) -> None:
     """A skill that was refused has room once another is unloaded, whose answer says how much there is."""
     for name in NAMES:
@@ -159,7 +142,7 @@ def test_what_is_unloaded_is_free_again(mode: Mode, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [NAMES, NAMES[::-1]], ids="-".join)
-@modes
+@both_modes
 def test_parallel_loads_do_not_overshoot(mode: Mode, order: tuple[str, ...], tmp_path: Path) -> None:
     """Of three loads in one turn with room for two, the first two are granted and the third refused."""
     for name in NAMES:
@@ -174,7 +157,7 @@ def test_parallel_loads_do_not_overshoot(mode: Mode, order: tuple[str, ...], tmp
     assert sorted(conversation.loaded) == sorted(order[:2])
 
 
-@modes
+@both_modes
 def test_parallel_calls_of_both_kinds_do_not_overshoot(mode: Mode, tmp_path: Path) -> None:
     """An unload makes room for a load behind it in the same turn, and for none before it."""
     for name in NAMES:
@@ -190,7 +173,7 @@ def test_parallel_calls_of_both_kinds_do_not_overshoot(mode: Mode, tmp_path: Pat
     assert sum(costs(conversation).values()) <= limit
 
 
-@modes
+@both_modes
 def test_a_skill_that_grew_past_the_budget_keeps_its_older_text(mode: Mode, tmp_path: Path) -> None:
     """A newer text for which there is no room is refused, and the older one stays loaded and in the request."""
     write_skill(tmp_path, "alpha", 2_000)
@@ -207,7 +190,7 @@ def test_a_skill_that_grew_past_the_budget_keeps_its_older_text(mode: Mode, tmp_
     assert shown[0] == older.text
 
 
-@modes
+@both_modes
 def test_a_newer_text_is_counted_in_place_of_the_older(mode: Mode, tmp_path: Path) -> None:
     """A skill that changed and is loaded again counts once, with what it costs now."""
     write_skill(tmp_path, "alpha", 4_000)
@@ -222,7 +205,7 @@ def test_a_newer_text_is_counted_in_place_of_the_older(mode: Mode, tmp_path: Pat
     assert costs(conversation) == {"alpha": cost_of(tmp_path, "alpha")}
 
 
-@modes
+@both_modes
 def test_no_limit_means_none(mode: Mode, tmp_path: Path) -> None:
     """With `None` skills of any size are loaded, and no answer speaks of a limit."""
     for name in NAMES:
@@ -237,7 +220,7 @@ def test_no_limit_means_none(mode: Mode, tmp_path: Path) -> None:
     assert "tokens" not in unloaded.text
 
 
-@modes
+@both_modes
 def test_the_default_is_50000(mode: Mode, tmp_path: Path) -> None:
     """Without the option 50,000 tokens may be loaded."""
     write_skill(tmp_path, "alpha", 190_000)
@@ -250,7 +233,7 @@ def test_the_default_is_50000(mode: Mode, tmp_path: Path) -> None:
     assert "of 50,000 are in use" in refused.text
 
 
-@modes
+@both_modes
 def test_a_budget_of_nothing_refuses_everything(mode: Mode, tmp_path: Path) -> None:
     """With 0 nothing is loaded."""
     write_skill(tmp_path, "alpha", 100)
@@ -269,7 +252,7 @@ def test_a_limit_that_is_none_is_refused(limit: Any, tmp_path: Path) -> None:
         SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], max_loaded_tokens=limit)
 
 
-@modes
+@both_modes
 def test_a_counter_of_ones_own_decides(mode: Mode, tmp_path: Path) -> None:
     """`token_counter` is asked for the whole text of a load, and what it says is what the budget counts."""
     for name in NAMES[:2]:
@@ -289,7 +272,7 @@ def test_a_counter_of_ones_own_decides(mode: Mode, tmp_path: Path) -> None:
     assert "60 tokens" in refused.text
 
 
-@modes
+@both_modes
 def test_a_counter_that_gives_no_number_costs_nothing_but_itself(mode: Mode, tmp_path: Path) -> None:
     """Loads and pins go on, counted by the default, and a problem names the counter, whatever it does."""
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from deepskills import SkillMetadata
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.entries import SkillEntry
@@ -110,21 +112,17 @@ LOADS: dict[str, tuple[Prepared, Standing, Budgets, type[Outcome]]] = {
 }
 
 
-def test_a_load_is_decided() -> None:
+@pytest.mark.parametrize(("prepared", "before", "budgets", "kind"), LOADS.values(), ids=LOADS)
+def test_a_load_is_decided(prepared: Prepared, before: Standing, budgets: Budgets, kind: type[Outcome]) -> None:
     """A load is granted, refused or unneeded, by what is loaded when its turn comes."""
-    wrong: dict[str, Outcome] = {}
-    for name, (prepared, before, budgets, kind) in LOADS.items():
-        outcome = decide_load(prepared, before, budgets)
-        if type(outcome) is not kind:
-            wrong[name] = outcome
-        elif isinstance(outcome, Loaded):
-            is_changed = "alpha" in before.loaded and before.records["alpha"]["digest"] != prepared.digest
-            assert outcome.updated == is_changed, name
-            assert outcome.standing.records["alpha"] == record_of(prepared), name
-            assert outcome.standing.tokens <= (budgets.tokens or 10**10), name
-            assert len(outcome.standing.loaded) <= budgets.skills, name
-
-    assert wrong == {}
+    outcome = decide_load(prepared, before, budgets)
+    assert type(outcome) is kind
+    if isinstance(outcome, Loaded):
+        is_changed = "alpha" in before.loaded and before.records["alpha"]["digest"] != prepared.digest
+        assert outcome.updated == is_changed
+        assert outcome.standing.records["alpha"] == record_of(prepared)
+        assert outcome.standing.tokens <= (budgets.tokens or 10**10)
+        assert len(outcome.standing.loaded) <= budgets.skills
 
 
 def test_what_is_crowded_is_told() -> None:
@@ -174,16 +172,15 @@ TURNS: list[tuple[str, Standing, Budgets, str]] = [
 ]
 
 
-def test_earlier_calls_of_a_turn_are_taken_into_account() -> None:
+@pytest.mark.parametrize(("turn", "before", "budgets", "after"), TURNS, ids=[turn for turn, *_ in TURNS])
+def test_earlier_calls_of_a_turn_are_taken_into_account(
+    turn: str, before: Standing, budgets: Budgets, after: str
+) -> None:
     """A call starts from what the calls before it leave, with the same budgets and the same names."""
     prepared = {(name, ""): ready(name) for name in NAMES}
-    wrong = {}
-    for turn, before, budgets, after in TURNS:
-        left = after_calls(calls(turn), before, CATALOG, prepared, budgets).standing
-        if " ".join(left.loaded) != after or sorted(left.records) != sorted(left.loaded):
-            wrong[turn] = left
-
-    assert wrong == {}
+    left = after_calls(calls(turn), before, CATALOG, prepared, budgets).standing
+    assert " ".join(left.loaded) == after
+    assert sorted(left.records) == sorted(left.loaded)
 
 
 def test_an_earlier_load_that_cannot_be_read_here_takes_all_the_room() -> None:

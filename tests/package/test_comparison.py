@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from deepagents import create_deep_agent
-from deepagents.backends import FilesystemBackend
-from deepagents.backends.protocol import LsResult
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
@@ -16,7 +14,20 @@ from langchain_core.messages import HumanMessage
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, disk, load, run, skill_md, tool_messages, unload, write_files
+from support import (
+    Conversation,
+    FakeBackend,
+    Mode,
+    both_modes,
+    disk,
+    fails,
+    load,
+    run,
+    skill_md,
+    tool_messages,
+    unload,
+    write_files,
+)
 
 README = Path(__file__).parents[2] / "README.md"
 MEASURED = {"Discovery of 1,000 skills"}
@@ -146,19 +157,10 @@ def _(mode: Mode, root: Path) -> None:
     assert "alpha" in [skill["name"] for skill in talk.state["skills_metadata"]]
 
 
-class Failing(FilesystemBackend):
-    """A file system of which one directory cannot be listed."""
-
-    def ls(self, path: str) -> LsResult:
-        if path.rstrip("/") == "/broken":
-            raise OSError("no such device")
-        return super().ls(path)
-
-
 @row("A source that raises")
 def _(mode: Mode, root: Path) -> None:
     write_skill(root)
-    backend = Failing(root, virtual_mode=True)
+    backend = FakeBackend(root, rules={"ls": fails("no such device", "/broken")})
     with pytest.raises(OSError, match="no such device"):
         Conversation(mode, DeepAgentsSkillsMiddleware(backend=backend, sources=["/broken", "/skills"])).say()
     talk = Conversation(mode, SkillsMiddleware(backend=backend, sources=["/broken", "/skills"]))
@@ -230,7 +232,7 @@ def _(mode: Mode, root: Path) -> None:
     assert answers[0].text == "The guide."
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 @pytest.mark.parametrize("label", ROWS)
 def test_the_row_is_true(mode: Mode, label: str, tmp_path: Path) -> None:
     """What the row says of deepagents' class holds for it, and what it says of ours for ours."""

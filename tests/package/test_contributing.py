@@ -26,7 +26,7 @@ def test_every_command_of_the_guide_exists() -> None:
         for line in re.findall(r"\bmake ((?:[a-z]+(?:-[a-z]+)* ?)+)(?=[`\n#]|PYTHON)", CONTRIBUTING)
         for name in line.split()
     }
-    assert {"test", "test-oldest", "test-server", "soak", "bench"} <= targets
+    assert {"check", "test", "test-oldest", "test-server", "soak", "bench"} <= targets
     assert [name for name in sorted(targets) if not re.search(rf"^{name}:", makefile, flags=re.MULTILINE)] == []
     paths = re.findall(r"`((?:src|tests|docs|\.ci)/[\w./-]+)`", CONTRIBUTING)
     assert [path for path in paths if not (ROOT / path).exists()] == []
@@ -38,6 +38,7 @@ def test_every_folder_of_tests_is_run() -> None:
         f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("test_*"))
     }
     assert set(PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]) == folders - {"tests/server"}
+    assert set(PROJECT["tool"]["pytest"]["ini_options"]["pythonpath"]) >= {"tests"}, "tests import `support`"
     assert "pytest tests/server" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 

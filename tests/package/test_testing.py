@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
 from deepskills.testing import Reply, ReplyFunction, ScriptedChatModel, call_tools
-from support import MODES, Mode, run
+from support import Mode, both_modes, run
 
 
 @tool
@@ -25,7 +24,7 @@ def talk(mode: Mode, replies: list[Reply] | ReplyFunction, **options: Any) -> An
     return [message.text for message in run(mode, agent, asked)["messages"]], model
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_a_function_answers_every_call(mode: Mode) -> None:
     """It sees the messages of each call, and may answer with a message or a text; the fallback is never said."""
 
@@ -42,7 +41,7 @@ def test_a_function_answers_every_call(mode: Mode) -> None:
     assert texts[-1] == "It is 42."
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_a_script_is_said_in_order_and_then_the_fallback(mode: Mode) -> None:
     """Messages, texts and functions, one per call; past the end the model says the fallback."""
     calls = [call_tools(("double", {"number": number})) for number in (1, 2)]

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from deepskills import SkillMetadata
 from deepskills._catalog.entries import SkillEntry
 from deepskills._loading.budget import Assumed, Budgets, Standing
@@ -124,17 +126,15 @@ WORDED: dict[str, tuple[Outcome, list[str], str | None]] = {
 }
 
 
-def test_every_outcome_has_words_and_a_refusal_its_reason() -> None:
+@pytest.mark.parametrize(("outcome", "told", "reason"), WORDED.values(), ids=WORDED)
+def test_every_outcome_has_words_and_a_refusal_its_reason(
+    outcome: Outcome, told: list[str], reason: str | None
+) -> None:
     """Each outcome is told to the model with what it needs to go on; refusals, and only they, are errors."""
-    wrong: dict[str, object] = {}
-    for name, (outcome, told, reason) in WORDED.items():
-        reply = reply_to(outcome, BUDGETS)
-        is_error = reason is not None
-        if [part for part in told if part not in reply.text] or (reply.reason, reply.is_error) != (reason, is_error):
-            wrong[name] = reply
-        assert reply.text.startswith("Error: ") == is_error, name
-
-    assert wrong == {}
+    reply = reply_to(outcome, BUDGETS)
+    assert [part for part in told if part not in reply.text] == []
+    assert (reply.reason, reply.is_error) == (reason, reason is not None)
+    assert reply.text.startswith("Error: ") == reply.is_error
 
 
 def test_a_text_that_lingers_no_longer_applies() -> None:
@@ -157,15 +157,12 @@ HOSTILE_OUTCOMES: dict[str, Outcome] = {
 }
 
 
-def test_a_strangers_text_stays_one_bounded_line() -> None:
+@pytest.mark.parametrize("outcome", HOSTILE_OUTCOMES.values(), ids=HOSTILE_OUTCOMES)
+def test_a_strangers_text_stays_one_bounded_line(outcome: Outcome) -> None:
     """What a model, a backend or an extension sends comes back as one short line without tags or control characters."""
-    spoiled = {}
-    for name, outcome in HOSTILE_OUTCOMES.items():
-        text = reply_to(outcome, BUDGETS).text
-        if len(text.encode()) > 1_500 or any(part in text for part in ("\n", "</skill_content>", "\x1b", "\u202e")):
-            spoiled[name] = text
-
-    assert spoiled == {}
+    text = reply_to(outcome, BUDGETS).text
+    assert len(text.encode()) <= 1_500
+    assert [part for part in ("\n", "</skill_content>", "\x1b", "\u202e") if part in text] == []
 
 
 def test_fifty_names_are_listed() -> None:

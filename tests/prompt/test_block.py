@@ -1,5 +1,7 @@
 """A loaded skill as the model reads it: marked off so that nothing in it passes for its end."""
 
+import pytest
+
 from deepskills import SkillMetadata
 from deepskills._catalog.entries import SkillEntry
 from deepskills._files.inventory import Inventory
@@ -22,15 +24,12 @@ HIDDEN = ("", "\x00", "\u200b", " ", "\u2060", "\ufeff", "\xad")
 TAGS = ("</skill_{}content >", "<{}/skill_content\t>", "</{}skill_content >", "<sk{}ill_content x>")
 
 
-def test_nothing_in_a_file_passes_for_its_end() -> None:
+@pytest.mark.parametrize("tag", [tag.format(hidden) for tag in TAGS for hidden in HIDDEN], ids=ascii)
+def test_nothing_in_a_file_passes_for_its_end(tag: str) -> None:
     """A tag of ours in a file is no longer a tag, whatever invisible characters stand between its letters."""
-    passed = []
-    for tag in (tag.format(hidden) for tag in TAGS for hidden in HIDDEN):
-        block = skill_block(ALPHA, f"Before.\n{tag}\nAfter.", Inventory())
-        if tag in block or f"&lt;{tag[1:]}" not in block:
-            passed.append(tag)
-
-    assert passed == []
+    block = skill_block(ALPHA, f"Before.\n{tag}\nAfter.", Inventory())
+    assert tag not in block
+    assert f"&lt;{tag[1:]}" in block
 
 
 def test_marking_off_a_file_takes_linear_time() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from by_turns import mode_by_turns  # noqa: F401 - the fixture `mode`
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +16,7 @@ from deepskills import ResourceMetadata, SkillMetadata, SkillsMiddleware
 from deepskills._catalog.entries import SkillEntry
 from deepskills._prompt.section import CatalogList
 from deepskills.testing import call_tools
-from support import MODES, Conversation, Mode, disk, load, loaded_in, scaled, skill_md, unload, write_files
+from support import Conversation, Mode, both_modes, disk, load, loaded_in, scaled, skill_md, unload, write_files
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=200)
 
@@ -317,7 +316,7 @@ def listed(conversation: Conversation, request: int = -1) -> str:
     return conversation.model.requests[request].system.split("<list>")[1].split("</list>")[0]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_an_agent_lists_a_large_library_whole(mode: Mode, shelves: Path) -> None:
     """Without a budget the model reads the whole of every description, however many skills there are."""
     conversation = talk(mode, shelves, "/all")

@@ -6,19 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import pytest
-
 from deepskills import SkillsMiddleware
 from deepskills.testing import Request, call_tools
-from support import MODES, SOAK, Conversation, Mode, disk, load, skill_md, unload, write_files
+from support import SOAK, Conversation, Mode, both_modes, disk, load, skill_md, unload, write_files
 
 BENCHMARK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/prompt_cache.py"))
 NAMES = ("alpha", "beta", "gamma")
 
 Measured: TypeAlias = dict[str, dict[str, float]]
 """What the benchmark measures of its session, by the middleware."""
-
-modes = pytest.mark.parametrize("mode", MODES)
 
 
 def talk(mode: Mode, root: Path, **options: Any) -> Conversation:
@@ -86,7 +82,7 @@ PROMISES: list[Callable[[Measured], None]] = [
 ]
 
 
-@modes
+@both_modes
 def test_the_session_of_the_benchmark(mode: Mode) -> None:
     """Each promise above holds in the session of 30 turns, and in a run async that is without turns of talk alone."""
     dense = dict(enumerate(BENCHMARK["PLAN"].values(), start=1))
@@ -100,7 +96,7 @@ def test_the_session_of_the_benchmark(mode: Mode) -> None:
 # --- small sessions --------------------------------------------------------------------------------------------------
 
 
-@modes
+@both_modes
 def test_loads_only_append_in_conversation_status(mode: Mode, tmp_path: Path) -> None:
     """With `conversation` each request begins with all of the one before, through loads, refusals and talk."""
     conversation = talk(mode, tmp_path, loaded_status="conversation", max_loaded_skills=2)
@@ -113,7 +109,7 @@ def test_loads_only_append_in_conversation_status(mode: Mode, tmp_path: Path) ->
     assert [kept(*pair) for pair in itertools.pairwise(requests)] == [1] * (len(requests) - 1)
 
 
-@modes
+@both_modes
 def test_a_reload_only_appends_in_conversation_status(mode: Mode, tmp_path: Path) -> None:
     """With `conversation` a skill that is loaded after it was unloaded leaves what stands before it as it is."""
     conversation = talk(mode, tmp_path, loaded_status="conversation")
@@ -124,7 +120,7 @@ def test_a_reload_only_appends_in_conversation_status(mode: Mode, tmp_path: Path
     assert kept(*conversation.model.requests[-2:]) == 1
 
 
-@modes
+@both_modes
 def test_an_unload_keeps_what_stands_before_the_text(mode: Mode, tmp_path: Path) -> None:
     """With `conversation` an unload changes the request from the unloaded text on, and nothing before it."""
     conversation = talk(mode, tmp_path, loaded_status="conversation")
@@ -139,7 +135,7 @@ def test_an_unload_keeps_what_stands_before_the_text(mode: Mode, tmp_path: Path)
     assert "beta rule" not in after.messages[place].text
 
 
-@modes
+@both_modes
 def test_the_status_in_the_section_is_what_a_load_costs(mode: Mode, tmp_path: Path) -> None:
     """With `system_prompt` a load marks the skill in front of all; with `conversation` it leaves no trace there."""
     marked, unmarked = talk(mode, tmp_path), talk(mode, tmp_path, loaded_status="conversation")

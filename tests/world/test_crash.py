@@ -16,11 +16,11 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
-from world_support import check_pairs, check_whole, told, versions_in
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import load, scaled, skill_md, unload, write_files
+from support.world import check_pairs, check_whole, told, versions_in
 
 CRASHES = scaled(3, 100)
 POINTS = 150

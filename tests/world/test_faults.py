@@ -14,11 +14,11 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
-from world_support import blocks_in, check_pairs, check_whole, replayed
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, load, run, scaled, skill_md, unload
+from support import Conversation, Mode, both_modes, load, run, scaled, skill_md, unload
+from support.world import blocks_in, check_pairs, check_whole, replayed
 
 TIMEOUT = 0.03
 HANG = 4 * TIMEOUT
@@ -237,7 +237,7 @@ class HostileThread:
             assert unloaded or named, (pin, state["skills_problems"])
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_every_run_ends_well_on_a_hostile_backend(mode: Mode) -> None:
     """Whatever the backend does, a run ends with an answer, what is loaded is what was told, no loss is silent."""
     for seed in range(scaled(24, 1000) // RUNS_PER_THREAD):
@@ -265,7 +265,7 @@ class FailsOnce(Hostile):
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 @pytest.mark.parametrize("limits", [{"max_loaded_skills": 1}, {"max_loaded_tokens": 100}], ids=["slots", "tokens"])
 def test_budgets_hold_when_a_sibling_cannot_be_read(mode: Mode, failing: int, limits: dict[str, int]) -> None:
     """Of two skills loaded in one turn with room for one, one is granted at most, whichever read fails."""
@@ -278,7 +278,7 @@ def test_budgets_hold_when_a_sibling_cannot_be_read(mode: Mode, failing: int, li
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_a_load_and_an_unload_in_one_turn_leave_nothing_behind(mode: Mode, failing: int) -> None:
     """A skill that one turn loads and then unloads is not loaded after it, whichever read fails."""
     talk = Conversation(mode, SkillsMiddleware(backend=FailsOnce("alpha", failing), sources=SOURCES))
@@ -317,7 +317,7 @@ class SilentNatively(Silent):
 
 
 @pytest.mark.parametrize("kind", [Silent, SilentNatively])
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_a_silent_backend_holds_up_no_run(mode: Mode, kind: type[Silent]) -> None:
     """A backend that never answers costs a run its timeouts, not more, and every source is named in a problem."""
     backend = kind()
@@ -334,7 +334,7 @@ def test_a_silent_backend_holds_up_no_run(mode: Mode, kind: type[Silent]) -> Non
     assert [problem["path"] for problem in talk.state["skills_problems"]] == list(SOURCES)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_every_directory_that_cannot_be_listed_is_named(mode: Mode) -> None:
     """Where two directories of a source cannot be listed, problems name both."""
 

@@ -13,13 +13,13 @@ from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
-from world_support import check_whole, told, versions_in
 
 from deepskills import SkillsMiddleware
 from deepskills._catalog.entries import Readings
 from deepskills._middleware.config import Memory
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, scaled, skill_md, unload, write_files
+from support.world import check_whole, told, versions_in
 
 TURNS = scaled(27, 300)
 WINDOW = TURNS // 5

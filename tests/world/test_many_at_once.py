@@ -15,11 +15,11 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
-from world_support import blocks_in, check_pairs, check_whole, replayed, told, versions_in
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, scaled, skill_md, unload, write_files
+from support.world import blocks_in, check_pairs, check_whole, replayed, told, versions_in
 
 SKILLS = [f"skill-{number:02}" for number in range(12)]
 RUNS = scaled(2, 3)

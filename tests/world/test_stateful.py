@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -16,7 +15,6 @@ from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, Remov
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from world_support import check_pairs, check_whole, told, unloaded_in, versions_in
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -25,6 +23,7 @@ from support import (
     SOAK,
     Conversation,
     Mode,
+    both_modes,
     disk,
     load,
     run,
@@ -34,6 +33,7 @@ from support import (
     unload,
     write_files,
 )
+from support.world import check_pairs, check_whole, told, unloaded_in, versions_in
 
 NAMES = ["alpha", "beta", "gamma", "delta", "epsilon"]
 SLOTS = 3
@@ -262,7 +262,7 @@ def forked(talk: Conversation) -> Any:
     return talk.agent.get_state(config).values["skills_loaded"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@both_modes
 def test_a_thread_that_starts_with_messages_loads_what_the_files_prove(mode: Mode, tmp_path: Path) -> None:
     """Of loads that messages show, those count whose text is what the file gives now, and that were not unloaded."""
     names = ("alpha", "beta", "gamma", "delta")

@@ -1,1 +1,5 @@
-"""Which skills there are: sources, discovery, lookup by name, and search. No framework is known here."""
+"""Which skills exist: sources, discovery, the catalog and whom to trust about it, lookup by name, search.
+
+Plans and values only. No framework is known here, and nothing calls a backend: plans yield requests that `_io`
+performs.
+"""

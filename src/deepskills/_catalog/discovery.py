@@ -1,4 +1,12 @@
-"""Plans: sources to a catalog of skills and the problems on the way."""
+"""Finds the skills of all sources: lists directories level by level, reads every SKILL.md in one batch, merges by name.
+
+Latency decides the shape: a backend may be a network away, so discovery makes one round of listings per level for all
+sources together, then one batch of reads, however many skills there are.
+
+A source that fails keeps what it had. An outage must not unload skills in the middle of a conversation, so "not
+listed" and "not there" are different answers throughout: `Discovery.unsure` names the sources about which nothing can
+be concluded.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,12 +80,14 @@ class _Search:
         files = [entry for entry in reply.entries if not entry.is_directory]
         own = next((entry for entry in files if entry.name == SKILL_FILE), None)
         if own is not None:
+            # A skill's directory: what lies below it is its own business and holds no further skills.
             self.files[own.path] = True
             return []
         self.misnamed += [entry.path for entry in files if entry.name.lower() == SKILL_FILE.lower()]
         below = [entry for entry in reply.entries if entry.is_directory and entry.name not in PASSED_OVER]
         kept = self._bounded(below)
         if deepest:
+            # Reading a file that may not exist is cheaper than listing each directory first to find out.
             self.files.update((f"{entry.path.rstrip('/')}/{SKILL_FILE}", False) for entry in kept)
             return []
         return [entry.path for entry in kept]
@@ -203,6 +213,8 @@ class _Harvest:
         for path in sorted(search.files):
             self._take(path, listed=search.files[path])
         seen = {entry.path for entry in self.entries.values()}
+        # What the source did not show this time may still be there. What it showed and could not be read is not lost
+        # either: `_take` keeps it.
         if search.unsure:
             for path, entry in self._before.items():
                 if path not in seen and path not in search.files:
@@ -220,6 +232,7 @@ class _Harvest:
             return
         file = self._read.files.get(path) or File(path, error="the backend gave no file")
         if file.is_missing and not listed:
+            # A guess of the deepest level: just a directory without a skill.
             return
         self.problems.append(_unread(path, file))
         if is_text(path) and not file.is_missing and file.unfit is None:

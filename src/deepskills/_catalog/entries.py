@@ -1,6 +1,8 @@
-"""Entries of a catalog: a skill, where it comes from, and what of its frontmatter is acted on. Pure.
+"""Entries of a catalog, and what each SKILL.md says, parsed once per content.
 
-What was read from `SKILL.md` files, remembered by content so that an unchanged file is parsed once per process.
+`SkillEntry` is what the rest of the library knows of a skill before it is loaded. `Readings` remembers files by path
+and digest: an unchanged file is parsed once per process, and the digest is also how a changed file is noticed and how
+a claim in state is checked (see `catalog.py`).
 """
 
 import hashlib
@@ -67,8 +69,7 @@ class SkillEntry:
         return as_flag(self.frontmatter.get("user-invocable"), default=True)
 
 
-# What was read from `SKILL.md` files, remembered by content so that an unchanged file is parsed once per process.
-
+# Files that were read, remembered by content.
 
 MAX_REMEMBERED_BYTES = 128_000_000
 """How much of parsed files is remembered: metadata, kept frontmatter and problems, never their text."""

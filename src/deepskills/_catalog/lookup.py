@@ -1,4 +1,8 @@
-"""Finding a skill by name, and saying what is near to a name that no skill has."""
+"""Finds a skill by name, and says what comes close to a name that no skill has.
+
+Models and users misspell names. An unknown name is answered with the nearest ones, with the problem of a broken file
+in a directory of that name, or with the source that could not be read: each calls for a different next step.
+"""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence

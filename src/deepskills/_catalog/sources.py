@@ -1,4 +1,7 @@
-"""Where skills are looked for: paths, labels, and what lies inside them. Pure."""
+"""Sources: the paths where skills are looked for, their labels, and whether a path lies inside one.
+
+Labels are derived as deepagents derives them, so that a prompt reads the same with either class.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,6 +36,8 @@ def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
 
 def _parse_source(source: SkillSource) -> Source:
     if isinstance(source, str):
+        # A plain `str` even of a subclass: sources are compared and serialized, and a subclass may do either its own
+        # way.
         path = str.__str__(source)
         return Source(path, derive_label(path))
     if isinstance(source, tuple) and len(source) == 2 and all(isinstance(part, str) for part in source):  # noqa: PLR2004
@@ -75,6 +80,7 @@ def lies_under(path: str, directory: str) -> bool:
     path = path.replace("\\", "/")
     if not path.startswith(root) or path == root:
         return False
+    # By text alone: a step to the parent could lead out again, so a path that holds one is not inside.
     return ".." not in path or ".." not in path[len(root) :].split("/")
 
 

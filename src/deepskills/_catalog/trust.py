@@ -1,14 +1,27 @@
-"""What a run may read: only files that its current sources hold, as a look at them in this process showed.
+"""Decides what a run may read: only files that its current sources hold, as this process has seen for itself.
 
-State may come from a caller, so a path in it is never proof. A file that lies below a source by its path is that
-source's. A listing may lead elsewhere, by links or because the backend spells a relative path out; then only a listing
-of this process counts.
+Theory of operation
+-------------------
+
+`catalog.py` decides whether a catalog from state is believed. That is not enough to read a file from it: an
+application may have changed its sources since, or give each user other ones, and then yesterday's catalog names paths
+that today's user must not see. So before any text of a skill is read:
+
+* The entry must come from a source of *this* run. Sources are resolved once per plan (`Look.sources`), because a
+  function of the application may answer differently each time.
+* The path must lie under that source, going by its text. A path with `..` in it does not (`lies_under`).
+* A listing may lead elsewhere: a link, or a backend that spells a relative path out. Such a file counts only if a
+  listing of this process led to it; `Library.led` remembers those pairs of source and file.
+* If an entry fails, the sources are listed again, once, since this process may simply not have looked yet. Then the
+  answer is final for the plan.
+
+An attacker who writes state can therefore make a run look at its own sources, and nothing more.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from deepskills._catalog.catalog import Catalog, Catalogs, row_count
+from deepskills._catalog.catalog import Catalog, Catalogs, record_key
 from deepskills._catalog.discovery import Discovery, discover
 from deepskills._catalog.entries import Readings, SkillEntry
 from deepskills._catalog.sources import Source, lies_under
@@ -24,7 +37,7 @@ Led = BoundedCache[tuple[str, str], bool]
 """Files that listings of this process led to outside their sources: source and file."""
 
 SourcesOfRun = Callable[[], Plan[tuple[list[Source], str | None]]]
-"""Gives the sources of a run, or the reason why they cannot be told."""
+"""Returns the sources of a run, or why they could not be resolved."""
 
 
 def remembered_files() -> Led:
@@ -44,6 +57,29 @@ class Library:
     thread_id: str = ""
     """The thread of the run; empty if it has none."""
 
+    looks: "Looks | None" = None
+    """What looks of this very invocation showed, where another user may see other skills by the same state."""
+
+
+class Looks:
+    """What the looks of one invocation showed, by what state held then; made for each invocation, safe to share.
+
+    Where the backend or the sources come from a function, state proves nothing of what this user may see: whoever
+    resumes an interrupted run is given the state of the one who started it, and no hook of its start runs again.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, Discovery] = {}
+
+    def get(self, record: object) -> Discovery | None:
+        """Return what this invocation has found while state held this."""
+        return self._found.get(record_key(record))
+
+    def put(self, record: object, found: Discovery) -> None:
+        """Remember what was found, for now and for when it has been written to state."""
+        self._found[record_key(record)] = found
+        self._found[record_key(found.catalog.record)] = found
+
 
 class Look:
     """One plan's look at the sources: they are resolved once, and listed at most once."""
@@ -56,13 +92,13 @@ class Look:
         """What a look showed, if one was needed."""
 
     def sources(self) -> Plan[tuple[list[Source], str | None]]:
-        """Return the sources of the run, or why they cannot be told."""
+        """Return the sources of the run, or why they could not be resolved."""
         if self._sources is None:
             self._sources, self._failure = yield from self._library.sources()
         return self._sources, self._failure
 
     def discover(self, known: Catalog | None = None) -> Plan[Discovery]:
-        """Return what the sources hold now; where they cannot be told, what is known already."""
+        """Return what the sources hold now; if they cannot be resolved, what is known already."""
         if self.found is None:
             library = self._library
             sources, failure = yield from self.sources()
@@ -77,36 +113,59 @@ class Look:
                 for pair in self.found.led:
                     library.led.put(pair, value=True)
             else:
+                # Every source of the known catalog is unsure: its skills may still exist, so none is unloaded for this.
                 known = known or Catalog()
                 problems = [problem("sources", "sources-failed", reason=failure)]
                 self.found = Discovery(known, problems, frozenset(source.path for source in known.sources))
         return self.found
 
-    def catalog(self, record: object) -> Plan[Catalog]:
-        """Return the catalog in state if it can be believed and is of this run's sources, else what there is now."""
-        catalogs, thread_id = self._library.catalogs, self._library.thread_id
+    def started(self, record: object, found: Discovery) -> None:
+        """Remember what the start of a run found, so that its other hooks need not look again."""
+        if self._library.looks is not None:
+            self._library.looks.put(record, found)
+
+    def catalog(self, record: object, copy: object) -> Plan[Catalog]:
+        """Return the catalog that state names if it can be believed and is of this run's sources, else what there is.
+
+        `copy` is `skills_metadata`, of use only while a source cannot be read.
+        """
+        library = self._library
+        if library.looks is not None:
+            return (yield from self._in_invocation(library.looks, record))
+        catalogs, thread_id = library.catalogs, library.thread_id
         sources, failure = yield from self.sources()
 
         def is_usable(catalog: Catalog | None) -> bool:
             return catalog is not None and (failure is not None or catalog.is_of(sources))
 
-        believed = catalogs.found_for(thread_id, record)
-        if not is_usable(believed):
-            believed = catalogs.recalled(record)
-        if believed is None:
-            believed = yield from apart(lambda: catalogs.believed(record), row_count(record))
-        if believed is not None and is_usable(believed):
-            return believed
-        known = yield from apart(lambda: catalogs.claimed(record), row_count(record))
-        found = yield from self.discover(known)
+        for believed in (catalogs.found_for(thread_id, record), catalogs.believed(record)):
+            if believed is not None and is_usable(believed):
+                return believed
+        found = yield from self.discover((yield from self.claimed(record, copy)))
         catalogs.put_found(thread_id, record, found.catalog)
         return found.catalog
+
+    def _in_invocation(self, looks: Looks, record: object) -> Plan[Catalog]:
+        """Return what this invocation has seen with its own eyes."""
+        found = looks.get(record)
+        if found is None:
+            # Nothing of state fills in for a source that fails: it may be another user's.
+            found = yield from self.discover()
+            looks.put(record, found)
+        self.found = found
+        return found.catalog
+
+    def claimed(self, record: object, copy: object) -> Plan[Catalog]:
+        """Return the catalog that state claims to have, without powers; see `Catalogs.claimed`."""
+        size = len(copy) if isinstance(copy, list) else 0
+        return (yield from apart(lambda: self._library.catalogs.claimed(record, copy), size))
 
     def refusals(self, entries: Sequence[SkillEntry]) -> Plan[dict[str, str]]:
         """Return which of these skills must not be read, and why; the sources are listed if that may tell more."""
         sources, failure = yield from self.sources()
         refused = [entry for entry in entries if not self._holds(entry, sources)]
         if refused and failure is None:
+            # Perhaps a listing leads to them that this process has not made yet.
             yield from self.discover()
             refused = [entry for entry in refused if not self._holds(entry, sources)]
         reason = "its path lies under no current source"

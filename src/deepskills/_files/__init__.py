@@ -1,1 +1,1 @@
-"""A skill's other files: what is listed, what may be read, and which paths are safe."""
+"""A skill's other files: what lies beside its SKILL.md, which paths may name a file, and reading one safely."""

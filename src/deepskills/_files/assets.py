@@ -1,4 +1,9 @@
-"""Plans: the files of a skill, listed and read so that nothing outside what may be read is ever touched."""
+"""Lists and reads the files of a skill, and touches nothing outside what may be read.
+
+A path is checked as text (`paths.py`), then followed: on a local disk a link may lead anywhere, so the real path has
+to lie inside the skill's real directory as well. Listings are held to the same rules, since a backend may list paths
+that lie elsewhere. A directory that belongs to a hidden skill inside this one is closed.
+"""
 
 import difflib
 from collections import Counter

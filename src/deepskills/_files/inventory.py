@@ -1,6 +1,7 @@
-"""Plans: the resources of skills, typed by the directory they are in.
+"""Reads what a load needs of skills: the text, and a list of the other files, typed by the directory they are in.
 
-A plan: what a load needs of skills, read in two rounds however many they are.
+However many skills are loaded together, the backend is asked in the same few rounds: all texts and all directories
+first, then the directories below them, level by level.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -124,7 +125,7 @@ def _count(kind: str, number: int) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-# A plan: what a load needs of skills, read in two rounds however many they are.
+# What a load needs of skills.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,10 @@
-"""Which paths may name a file of a skill. Pure."""
+"""Decides which paths may name a file of a skill.
+
+Paths come from models, users and skill files. The check is a list of refusals, each with its reason, and goes by the
+text alone: whatever could mean something else to another layer (an encoded dot, a backslash, a look-alike of a slash,
+a drive) is refused instead of being decoded, because decoding twice is how such checks are passed. Links are the
+other half of the problem and are resolved in `assets.py`.
+"""
 
 import re
 import unicodedata

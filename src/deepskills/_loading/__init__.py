@@ -1,1 +1,4 @@
-"""Decisions about loaded skills, as values: budgets, calls of one turn, and where texts stand in a request."""
+"""Decisions about loaded skills, as values: arguments, budgets, the calls of one turn, and where texts go in a request.
+
+Pure: no messages, no state, no I/O. `_middleware` reads what is needed, asks here, and applies the answer.
+"""

@@ -1,7 +1,9 @@
-"""Placeholders in a skill's instructions, filled in at a load. Pure, and linear in text, arguments and result.
+"""Fills arguments, the skill's directory and the session into a skill's instructions when it is loaded.
 
-What a placeholder becomes is never looked at again, so a value cannot bring in placeholders of its own. Only the
-instructions are changed: frontmatter is read by programs, and a value in it could be taken for the author's word.
+Values come from users and models. What a placeholder becomes is never looked at again, so a value cannot bring in
+placeholders of its own. Only the instructions are changed: frontmatter is read by programs, and a value in it could
+be taken for the author's word. Work is linear in text, arguments and result, and bounded, since both sides may be
+hostile.
 """
 
 import re
@@ -129,12 +131,14 @@ class _Filling:
             if count >= MAX_CANDIDATES or size > MAX_FILLED_CHARACTERS:
                 raise _NotFilled
             if candidate.start() < done:
+                # Inside a name that was already filled in.
                 continue
             value, end, takes_arguments = self._resolve(candidate)
             if value is None:
                 continue
             begin = candidate.start()
             if self._is_escaped(begin, start):
+                # Drop the backslash and keep the placeholder as it was written.
                 parts.append(self._text[done : begin - 1])
                 value = self._text[begin:end]
             else:
@@ -151,6 +155,7 @@ class _Filling:
         """Return what a placeholder becomes (`None`: it stays), where it ends, and whether it stands for arguments."""
         if candidate["variable"] is not None or candidate[0] == "{baseDir}":
             return self._variables[candidate["variable"] or "SKILL_DIR"], candidate.end(), False
+        # Names go first: an author who calls an argument `1st` means that one and not the first.
         begin = candidate.start() + 1
         name = self._name_at(begin)
         if name is not None:

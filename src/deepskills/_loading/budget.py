@@ -1,6 +1,10 @@
-"""About how many tokens a text costs, without a tokenizer. Pure, and quick on texts of any size.
+"""What loaded skills cost in tokens, and how much may be loaded at a time.
 
-What is loaded and what it costs. Pure.
+Tokens are estimated without a tokenizer: a model's own is not known here, and counting must be quick on texts of ten
+megabytes. The estimate follows LangChain's approximate counter, except for Chinese, Japanese and Korean, which that
+one takes for a quarter of what they cost.
+
+`Budgets` are the limits, `Standing` is what is loaded under them. The rule itself is in `turn.py` (`decide_load`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,15 +50,17 @@ def _count_wide(text: str) -> int:
     """Return how many characters are Chinese, Japanese or Korean; no Python step per character."""
     if text.isascii():
         return 0
+    # All work is done by `encode`, slicing and `translate`, which run in C: a loop in Python is a hundred times slower.
     high_bytes = text.encode("utf-16-be", "surrogatepass")[::2]
     wide = len(high_bytes) - len(high_bytes.translate(None, _WIDE_BLOCKS))
     if len(high_bytes) > len(text):
+        # There are surrogate pairs: rare ideographs among them are one token each as well.
         planes = text.encode("utf-32-be", "surrogatepass")[1::4]
         wide += sum(map(planes.count, _IDEOGRAPHIC_PLANES))
     return wide
 
 
-# What is loaded and what it costs. Pure.
+# What is loaded.
 
 
 class Assumed:
@@ -91,7 +97,7 @@ class Standing:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether it holds a load of this turn whose size cannot be told."""
+        """Whether it holds a load of this turn whose size is unknown."""
         return any(self.records[name]["digest"] == Assumed.DIGEST for name in self.loaded if name in self.records)
 
     def size(self, name: str) -> int:

@@ -1,7 +1,13 @@
-"""What a request must hold of loaded skills: each text once, none of those unloaded. Pure decisions.
+"""Decides where the texts of loaded skills go in a request: each text once, none of an unloaded skill.
 
-A *carrier* is a message that brought a skill's text into the conversation. Summaries remove carriers and other
-middleware empties them; the decisions here say what becomes of each, and what has to be put back.
+A *carrier* is the message that brought a skill's text into the conversation, known by its id in the load's record.
+What happens to carriers is not in our hands: a summary removes them, an eviction empties them, a reload leaves an
+older one behind. For each request this module says which carriers keep their text, which show a one-line notice
+instead, which get their text back in place, and which skills need a message of their own because their carrier is
+gone.
+
+Texts are restored newest first while there is room: the skill loaded last is the one the model is working with.
+Applying these decisions to messages is the business of `_middleware/request.py`.
 """
 
 from collections.abc import Sequence
@@ -10,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from deepskills._loading.budget import Standing
 
-Reason: TypeAlias = Literal["unloaded", "superseded", "no_room", "undone"]
+Reason: TypeAlias = Literal["unloaded", "superseded", "no_room", "undone", "withheld"]
 """Why a carrier shows a notice in the place of its text."""
 
 
@@ -64,6 +70,8 @@ def decide(carriers: Sequence[Carrier], standing: Standing, max_tokens: int | No
     by_message = {carrier.message: carrier for carrier in carriers}
     own = {name: by_message.get(_message(standing, name)) for name in standing.loaded}
     kept = {carrier.message for carrier in own.values() if carrier is not None}
+    # A carrier that is not the one of its skill's current load has served its time. A lingering one stays as it is: to
+    # change it now would change the prefix of the request and cost the provider's cache.
     for carrier in carriers:
         if carrier.message not in kept and not carrier.is_lingering:
             reason: Reason = "superseded" if carrier.skill in own else "unloaded"
@@ -71,6 +79,7 @@ def decide(carriers: Sequence[Carrier], standing: Standing, max_tokens: int | No
     decisions.kept = [carrier.position for carrier in own.values() if carrier is not None and not carrier.is_lost]
     lost = [name for name, carrier in own.items() if carrier is None or carrier.is_lost]
     room = _room(standing, set(lost), max_tokens)
+    # Two passes: who fits is decided newest first, while the messages are placed in load order.
     fitting: set[str] = set()
     for name in reversed(lost):
         if room is None or standing.size(name) <= room:

@@ -1,9 +1,34 @@
-"""What a call of `load_skill` or `unload_skill` comes to, as values. `_prompt` words them and `_agent` applies them.
+"""Decides loads and unloads, and how the calls of one turn see each other.
 
-How a load or an unload is decided, and how calls of one turn see each other. Pure.
+Theory of operation
+-------------------
 
-Tool calls of one turn run at the same time and see the state from before the turn. Each call assumes that the calls
-before it in the turn were granted, so budgets are never overshot; a call may be refused that a serial run would grant.
+A model may make several calls in one turn: `unload_skill("a")`, `load_skill("b")`, `load_skill("c")`. LangGraph runs
+them at the same time, each with the state from before the turn, and merges their updates afterwards. No call knows
+what the others will do. Left alone, each would find room for one more skill, and together they would overrun the
+budget.
+
+So each call plays the turn through by itself. The order of calls in the model's message is the one thing all of them
+see alike; a call therefore assumes that the calls before it have happened (`after_calls`), and decides on that basis
+(`decide_in_turn`). The same pure functions decide in every call, on the same state and the same files, so the calls
+agree without talking to each other: the outcome is as if they had run one after another.
+
+Three things can break the agreement, and each has its rule:
+
+* *A file cannot be read here, but perhaps in the call it belongs to* (an outage that ends in between). Its size is
+  unknown, so the load is assumed to be granted and to take all the room that is left (`Assumed`). A later call may be
+  refused although a serial run would have granted it; the budget is never overrun. A file that does not exist is not
+  assumed to appear.
+* *An unload before us gives room and then does not happen*, because a human rejected it or another middleware
+  answered it. A load that needs that room says so in its record (`Loaded.relies_on`), and the next step takes it back
+  if the other skill is still loaded and there is no room for both (`loads_to_undo`, newest first).
+* *The same skill is loaded twice in a turn.* The second call finds it loaded by the first and answers `AlreadyLoaded`
+  with `by_sibling`, since the text is in another answer of the same turn.
+
+Pins, slash commands and extensions come through the same functions with `NO_LIMIT` or with budgets, one after
+another.
+
+Outcomes are values. `_prompt/messages.py` words them for the model, `_middleware` applies them to state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -159,11 +184,7 @@ __all__ = [
 ]
 
 
-# How a load or an unload is decided, and how calls of one turn see each other. Pure.
-#
-# Tool calls of one turn run at the same time and see the state from before the turn. Each call assumes that the calls
-# before it in the turn were granted, so budgets are never overshot; a call may be refused that a serial run would
-# grant.
+# Deciding: one call, then one call behind others.
 
 
 @dataclass(frozen=True)
@@ -182,6 +203,8 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
     record = standing.records.get(name) if is_loaded else None
     crowded = budgets.tokens is not None and standing.tokens > budgets.tokens
     if prepared.failure is not None:
+        # The text is in the conversation already, so the model can go on with it; only the check for a newer one
+        # failed.
         if is_loaded and not is_other(prepared.arguments, record):
             return AlreadyLoaded(name, unchecked=prepared.failure, crowded=crowded)
         return Unreadable(prepared.entry, prepared.failure)
@@ -190,6 +213,7 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
         return AlreadyLoaded(name, crowded=crowded)
     if not is_loaded and len(standing.loaded) >= budgets.skills:
         return OverBudget(prepared.entry, prepared.tokens, standing, "skills")
+    # A newer text takes the place of the older one, so that one's cost does not count against it.
     others = standing.tokens - (standing.size(name) if is_loaded else 0)
     if budgets.tokens is not None and others + prepared.tokens > budgets.tokens:
         return OverBudget(prepared.entry, prepared.tokens, standing, "tokens")
@@ -207,6 +231,7 @@ def record_of(prepared: Prepared) -> LoadRecord:
     return LoadRecord(
         path=prepared.entry.path,
         source=prepared.entry.source,
+        listed=prepared.entry.digest,
         digest=prepared.digest,
         tokens=prepared.tokens,
         arguments=prepared.arguments,
@@ -238,9 +263,9 @@ def after_calls(
     prepared: Mapping[tuple[str, str], Prepared],
     budgets: Budgets,
 ) -> TurnSoFar:
-    """Return what is loaded once the earlier calls of the same turn are done; every call of the turn assumes this.
+    """Return what is loaded once the earlier calls of the same turn are done.
 
-    `prepared` is by name and arguments.
+    Every call of a turn plays its predecessors through in this way. `prepared` is keyed by name and arguments.
     """
     before = set(standing.loaded)
     unloaded: list[str] = []
@@ -258,8 +283,9 @@ def after_calls(
         outcome = decide_load(ready, standing, budgets)
         if isinstance(outcome, Loaded):
             standing = outcome.standing
+        # Refused for any other reason here, it is refused in its own call too: the same functions decide there.
         elif _may_be_granted(outcome) and len(standing.loaded) < budgets.skills:
-            # Taken as granted, with all the room there is.
+            # Its size is unknown: assume the worst, so that the calls behind it cannot overrun the budget.
             room = 0 if budgets.tokens is None else max(0, budgets.tokens - standing.tokens)
             assumed = LoadRecord(path=ready.entry.path, digest=Assumed.DIGEST, tokens=room)
             standing = standing.with_load(ready.name, assumed)
@@ -272,10 +298,11 @@ def _may_be_granted(outcome: Outcome) -> bool:
 
 
 def decide_in_turn(prepared: Prepared, so_far: TurnSoFar, before: Standing, budgets: Budgets) -> Outcome:
-    """Decide on a load behind other calls, and note which unloads of the turn it relies on."""
+    """Decide on a load behind other calls of its turn, and record which of their unloads it relies on."""
     outcome = decide_load(prepared, so_far.standing, budgets)
     if not isinstance(outcome, Loaded) or not so_far.unloaded:
         return outcome
+    # Would there be room had none of the unloads happened? Then the load relies on none of them.
     kept = outcome.standing
     for name in so_far.unloaded:
         if name != prepared.name and name in before.records and name not in kept.loaded:
@@ -288,6 +315,7 @@ def decide_in_turn(prepared: Prepared, so_far: TurnSoFar, before: Standing, budg
 def loads_to_undo(standing: Standing, budgets: Budgets) -> list[str]:
     """Return the loads that relied on an unload which did not happen, as far as there is no room for them."""
     undone: list[str] = []
+    # Newest first: an older load was there when the room was still its own.
     for name in reversed(standing.loaded):
         record = standing.records.get(name)
         relied = record.get("relies_on", ()) if record else ()

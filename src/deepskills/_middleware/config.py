@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
+from weakref import WeakKeyDictionary
 
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
@@ -22,7 +23,7 @@ from deepskills._catalog.catalog import Catalogs
 from deepskills._catalog.entries import STRICTNESS, Readings, Visibility
 from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.sources import Source, parse_sources
-from deepskills._catalog.trust import Library, Look, remembered_files
+from deepskills._catalog.trust import Library, Look, Looks, remembered_files
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._io.backends import can_execute, is_backend
@@ -107,6 +108,23 @@ class Memory:
         self.rules: BoundedCache[int, dict[str, Visibility]] = BoundedCache(MAX_RULE_BYTES)
         """What frontmatter and a fixed rule hide, by the serial of a catalog."""
         self._texts: BoundedCache[str, str] = BoundedCache(MAX_TEXT_BYTES)
+        self._invocations: WeakKeyDictionary[object, Looks] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def looks_of(self, runtime: object) -> Looks | None:
+        """Return what this invocation of a graph has seen; `None` outside of one.
+
+        LangGraph makes a stream writer for each invocation and hands it to every hook and tool of it, so the writer is
+        what an invocation is known by: an interrupted run that is resumed has another one.
+        """
+        writer = getattr(runtime, "stream_writer", None)
+        if writer is None:
+            return None
+        with self._lock:
+            try:
+                return self._invocations.setdefault(writer, Looks())
+            except TypeError:  # It cannot be told apart for long: then every hook looks for itself.
+                return Looks()
 
     def emptied(self) -> "Memory":
         """Return a memory of the same kind that holds nothing."""
@@ -194,7 +212,12 @@ class Settings:
     @property
     def varies_by_run(self) -> bool:
         """Whether another run may see other skills, so that each has to look for itself."""
-        return self.refresh == "run" or callable(self.sources) or not is_backend(self.backend)
+        return self.refresh == "run" or self.varies_by_user
+
+    @property
+    def varies_by_user(self) -> bool:
+        """Whether what a run finds depends on who started it, so that state proves nothing."""
+        return callable(self.sources) or not is_backend(self.backend)
 
     @property
     def fixed_sources(self) -> tuple[Source, ...] | None:
@@ -212,10 +235,17 @@ class Settings:
         """
         memory = self.memory
         led = memory.led if is_backend(self.backend) else remembered_files()
-        library = Library(
-            lambda: self._sources_in(runtime), self.max_depth, memory.readings, memory.catalogs, led, thread_id
+        return Look(
+            Library(
+                lambda: self._sources_in(runtime),
+                self.max_depth,
+                memory.readings,
+                memory.catalogs,
+                led,
+                thread_id,
+                memory.looks_of(runtime) if self.varies_by_user else None,
+            )
         )
-        return Look(library)
 
     def perform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
         """Perform a plan on the backend of a run."""

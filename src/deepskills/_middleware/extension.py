@@ -10,7 +10,7 @@ skill is hidden, the load, the text or the call refused. All other methods fail 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolMessage
@@ -19,10 +19,7 @@ from langgraph.types import Command
 
 from deepskills._catalog.entries import SkillEntry, Visibility
 from deepskills._io.plan import Plan, ResultT
-from deepskills._types import ResourceMetadata, Severity
-
-Trigger: TypeAlias = Literal["model", "user", "pin", "system"]
-"""Who started a load: the model by `load_skill`, the user by a slash command, a pin, or the middleware itself."""
+from deepskills._types import ResourceMetadata, Severity, Trigger
 
 ToolResult: TypeAlias = ToolMessage | Command[Any]
 """What a tool call gives."""
@@ -38,6 +35,9 @@ class LoadedSkill:
     tokens: int
     is_recent: bool
     """Whether it was loaded since the user's newest message."""
+
+    grants: bool = True
+    """Whether what it grants counts: its own tools, calls without approval, a model. Its limits hold in any case."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""Every problem deepskills can report: its code, its severity and its message.
+"""Every problem that deepskills can report: its code, its severity and its message.
 
-One row per cause. Whoever finds a cause calls `problem`; messages are written nowhere else.
+One row per cause; messages are written nowhere else. Codes are public and never change. A message says what is wrong,
+with which value, and then what to do about it, because its reader (an author, an operator, sometimes a model) has
+only this one line.
 """
 
 from collections.abc import Iterable
@@ -91,7 +93,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "yaml-duplicate-key": (
         "warning",
-        "Given more than once, and the last one counts: {keys}. Remove the others.",
+        "Given more than once; the last one is used: {keys}. Remove the others.",
     ),
     "yaml-alias": (
         "warning",
@@ -121,7 +123,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "field-not-text": (
         "warning",
-        "Text is expected here; a list or mapping was read as text: {keys}. Write it as one text.",
+        "Expected text, got a list or a mapping, which was read as text: {keys}. Write it as one text.",
     ),
     "metadata-not-mapping": (
         "warning",
@@ -182,13 +184,18 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "skill-gone": (
         "warning",
-        "The loaded skill {name} is no longer there and was unloaded. Load another, or restore its file.",
+        "The loaded skill {name} no longer exists and was unloaded. Load another, or restore its file.",
     ),
     "frontmatter-key-too-large": (
         "warning",
         "The frontmatter key `{key}` is too large to be kept with the catalog and is ignored. Shorten it.",
     ),
     "skill-refused": ("error", "The skill was not loaded: {reason}. Ask whoever runs the agent."),
+    "load-unknown": (
+        "warning",
+        "The state called the skill {name} loaded, but nothing had loaded it, and {reason}. It is not loaded now. "
+        "Use `load_skill`, a pin or `Preload`.",
+    ),
     "pin-unknown": (
         "error",
         "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "
@@ -204,12 +211,12 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "middleware-order": (
         "warning",
-        "A summarization stands after the skills in the list of middleware: what it sums up of loaded skills cannot be "
-        "put back. Put `SkillsMiddleware` after it.",
+        "A summarization middleware comes after the skills, so loaded skills that it summarizes cannot be restored. "
+        "Put `SkillsMiddleware` after it.",
     ),
     "token-counter-failed": (
         "warning",
-        "The token counter gave no number of tokens: {reason}. The default counts instead; check `token_counter`.",
+        "The token counter did not return a number: {reason}. The default is used instead; check `token_counter`.",
     ),
     "state-malformed": (
         "warning",

@@ -1,8 +1,12 @@
-"""Where frontmatter starts and ends: the two lines of dashes, as authors write them. Pure.
+"""Reads SKILL.md: finds the frontmatter, reads its YAML, and returns metadata, body and problems.
 
-SKILL.md text to metadata, body and problems, and back.
+Authors slip in the same few ways, and an agent is better off with a skill than without it, so the ordinary reading is
+tolerant: it reads what can be read and adds a warning for each slip. Errors are kept for files that cannot be used at
+all. `validate_skill` is the strict reading of the same file: every warning counts as an error, and so does whatever
+other readers would refuse. Both are one pass over the file, in `_Reader`, so that they can never disagree about what
+it says.
 
-Pure: no I/O, no logging. Reading never raises; what is wrong comes back as problems.
+Nothing here raises for what a file holds, and each step has a bound, because the file may be an attack.
 """
 
 import codecs
@@ -30,6 +34,8 @@ MAX_GLUED_CHECKED = 16 * 1024
 MAX_PLAIN_LENGTH = MAX_FRONTMATTER_BYTES // 4
 """How many characters are frontmatter of an allowed size, whatever they are."""
 
+# Fences: the two lines of dashes around the frontmatter, as authors write them.
+
 _STRAY = (
     "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0"  # control characters and the no-break space
     "\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f"  # what has no width
@@ -48,6 +54,7 @@ def closing_fence(text: str, start: int, furthest: int) -> tuple[re.Match[str] |
     """
     glued: re.Match[str] | None = None
     whole: re.Match[str] | None = None
+    # The first whole line of dashes ends the search. A glued one before it is only a candidate.
     for dashes in _LINE_OF_DASHES.finditer(text, start, furthest + len("---")):
         whole = FENCE.match(text, dashes.start())
         if whole is not None:
@@ -55,6 +62,7 @@ def closing_fence(text: str, start: int, furthest: int) -> tuple[re.Match[str] |
         glued = glued or _GLUED_FENCE.match(text, dashes.start())
     if glued is None or whole is None:
         return whole or glued, whole is None
+    # Both were found, so one of them is text. Only YAML can tell which, and trying it twice has to stay cheap.
     if max(glued.start(), whole.start()) - start <= MAX_GLUED_CHECKED:
         before, after = (to_lf(text[start : fence.start()]) for fence in (glued, whole))
         if not is_whole_yaml(before) and is_whole_yaml(after):
@@ -70,6 +78,7 @@ def split_plain(text: str) -> tuple[str, str] | None:
     if end < 0 or not text.startswith("\n---\n", end):
         return None
     raw = text[4 : end + 1]
+    # Each of these is either a slip to report or a fence to look for: the full search handles them.
     if "\r" in raw or "\t" in raw or "---" in raw or "\u2028" in raw or "\u2029" in raw:
         return None
     return raw, text[end + 5 :]
@@ -99,10 +108,7 @@ def _end_of_blank(text: str, position: int) -> int:
     return match.end() if match else position
 
 
-# SKILL.md text to metadata, body and problems, and back.
-#
-# Pure: no I/O, no logging. Reading never raises; what is wrong comes back as problems.
-
+# Reading a file.
 
 SPECIFIED_FIELDS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
 """The frontmatter keys that the Agent Skills specification knows."""
@@ -213,6 +219,7 @@ class _Reader:
             frontmatter = self._frontmatter(yaml_text)
             metadata = self._metadata(frontmatter)
         except _Refusal as refusal:
+            # Keep what was read so far: `frontmatter` and `body` of a broken file help whoever repairs it.
             self._report(refusal.code, **refusal.values)
             return SkillReading(None, frontmatter, body, self._problems)
         return SkillReading(metadata, frontmatter, body, self._problems)
@@ -246,6 +253,7 @@ class _Reader:
 
     def _decode_bytes(self, raw: bytes) -> str:
         encoding = "utf-8"
+        # The mark of UTF-32 begins with that of UTF-16; UTF-32 is refused below, as not being text.
         if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not raw.startswith(codecs.BOM_UTF32_LE):
             encoding = "utf-16"
         try:
@@ -267,6 +275,7 @@ class _Reader:
             raise _Refusal("no-frontmatter")
         if start:
             self._report("text-before-frontmatter")
+        # Counted in characters here, which is the cheaper bound; the exact one in bytes follows below.
         furthest = opening.end() + MAX_FRONTMATTER_BYTES
         closing, is_glued = closing_fence(text, opening.end(), furthest)
         if closing is None:
@@ -352,9 +361,11 @@ class _Reader:
         directory = self._path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
         name = one_line(given)
         if not name:
+            # The directory is what a user sees and types, so it is a better name than none.
             name = one_line(directory)[:MAX_SHOWN_NAME_LENGTH] or FALLBACK_NAME
             self._report("name-missing", name=quoted(name))
             return name
+        # A name that breaks the rules is used all the same: refusing it would hide the skill for a cosmetic fault.
         if _naming.is_too_long(name):
             self._report("name-too-long", length=len(name))
         name = name[:MAX_SHOWN_NAME_LENGTH]

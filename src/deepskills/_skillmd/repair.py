@@ -1,8 +1,11 @@
-"""The YAML repair: broken frontmatter is read key by key, so that one broken value costs that value and nothing else.
+"""Reads frontmatter of any quality: the fast way for plain files, YAML, or repair key by key where YAML fails.
 
-Pure. A value that YAML refuses becomes the plain text that is there; all work is bounded.
+The usual slip is a colon or a quote in a description, which makes the whole frontmatter invalid YAML. `repair` cuts
+the text at its keys and reads each on its own, so that a broken value costs that value and nothing else: it becomes
+the plain text that is there.
 
-Frontmatter text to plain text, lists and mappings: the fast way, YAML, or the YAML repair. Pure.
+Each attempt costs time that an attacker would like to multiply (many keys, deep nesting, values that fail late), so
+parses, failures, characters and events are all counted down, and whatever is left over is taken as plain text.
 """
 
 import re
@@ -79,10 +82,12 @@ class _Salvage:
             except FrontmatterError:
                 self._failures -= 1
             else:
+                # YAML may see another key here than the line does, or no key at all; then its reading is not ours.
                 if isinstance(tree, dict) and next(iter(tree), None) == key:
                     self._notes.add(notes)
                     return tree
         if depth < MAX_DEPTH and _opens_mapping(block):
+            # Something below does not parse. If no part of it reports a slip, the key itself was the slip.
             slips = self._notes.slips()
             nested = self.mapping(block[1:], depth + 1)
             if self._notes.slips() == slips:
@@ -94,7 +99,7 @@ class _Salvage:
 
 def _blocks(lines: Iterable[str], notes: Notes) -> Iterator[tuple[str, list[str]]]:
     """Yield each key at the outermost indentation with its lines: its own, and all up to the next key."""
-    base: int | None = None
+    base: int | None = None  # The indentation of the first key: lines beyond it belong to a value.
     key: str | None = None
     block: list[str] = []
     is_whole = False
@@ -173,8 +178,7 @@ def _unquoted(text: str) -> str:
 _OPEN_OR_CLOSE = {quote: re.compile(rf"(?<![\w\\]){quote}|(?<!\\){quote}(?!\w)") for quote in "\"'"}
 
 
-# Frontmatter text to plain text, lists and mappings: the fast way, YAML, or the YAML repair. Pure.
-
+# The three ways to read frontmatter, cheapest first.
 
 __all__ = ["MAX_DEPTH", "FrontmatterError", "Notes", "Tree", "as_text", "is_whole_yaml", "read_yaml"]
 
@@ -206,6 +210,7 @@ def read_full_yaml(cleaned: str, *, is_cleaned: bool = False) -> tuple[Tree, Not
     try:
         return compose(cleaned, notes, iter(range(MAX_EVENTS))), notes
     except FrontmatterError as error:
+        # What the failed attempt noted is about a text that is now read in another way.
         notes = Notes(cleaned=notes.cleaned)
         tree = repair(cleaned, notes)
         if not tree:

@@ -1,4 +1,8 @@
-"""Cleaning of text that strangers wrote. Pure."""
+"""Cleans text that strangers wrote, before a model, a terminal or a log shows it.
+
+Removed is whatever makes text look like something else: control sequences, direction overrides, tags that only models
+see. Everything else stays as written, in any script.
+"""
 
 import re
 

@@ -1,4 +1,8 @@
-"""Values to SKILL.md text that reads back with the same values. Pure."""
+"""Writes SKILL.md text that reads back with the same values.
+
+Every text is read again before it is returned, by the strict reading and by value: the writer has no second idea of
+what is valid, and a value that YAML would change raises here instead of surprising a reader.
+"""
 
 import datetime as dt
 import re

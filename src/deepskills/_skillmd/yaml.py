@@ -1,12 +1,12 @@
-"""YAML events put together to plain text, lists and mappings, for authors who slip and for strangers who attack.
+"""Turns YAML into plain text, lists and mappings: by its events, or by a fast way for plain files.
 
-Pure. The events of libyaml are put together here rather than by a YAML loader, because only here can nesting be
-cut while it arrives, aliases and tags be left alone, and every scalar stay the text that was written.
+The events of libyaml are put together here rather than by a YAML loader, because only here can nesting be cut while
+it arrives, aliases and tags be left alone (a few lines of aliases expand to gigabytes), and every scalar stay the
+text that was written: `version: 1.10` is not a number to anybody who reads a skill.
 
-The fast way for plain frontmatter: `key: value` lines, one level of nesting, one-line values. Pure.
-
-Most files are like this, and reading them by regular expressions costs a fraction of what libyaml costs. Whatever is
-not plainly of this shape is left to libyaml, and a test holds both ways equal over generated and hostile files.
+Most files are `key: value` lines, one level of nesting and one-line values. `read_plain` reads those by one regular
+expression per line, at a fraction of libyaml's cost. Whatever is not plainly of that shape is left to libyaml, and a
+test holds both ways equal over generated and hostile files.
 """
 
 import re
@@ -107,6 +107,7 @@ def compose(text: str, notes: Notes, steps: Iterator[int]) -> Tree:
         FrontmatterError: If it is not valid YAML, holds several documents, nests too deep, or needs more steps.
     """
     source = _EventSource(text)
+    # Comments matter only where there are any, and splitting every file would cost more than looking for one.
     composer = _Composer(notes, text.split("\n") if "#" in text else [])
     try:
         for _ in steps:
@@ -233,11 +234,7 @@ def _reason(error: yaml.YAMLError) -> str:
     return f"{problem}, line {mark.line + 2}" if mark is not None else str(problem)
 
 
-# The fast way for plain frontmatter: `key: value` lines, one level of nesting, one-line values. Pure.
-#
-# Most files are like this, and reading them by regular expressions costs a fraction of what libyaml costs. Whatever is
-# not plainly of this shape is left to libyaml, and a test holds both ways equal over generated and hostile files.
-
+# The fast way for plain frontmatter.
 
 _NOT_TEXT = r"\n\t\u2028\u2029"
 _LINE = re.compile(
@@ -273,12 +270,14 @@ def read_plain(text: str) -> dict[str, Tree] | None:  # noqa: C901, PLR0911, PLR
         is_empty = double is None and single is None and bare is None
         depth = len(spaces)
         if key is None and item is None:
+            # A blank line. Text without a key continues a value from the line before, which only YAML can join.
             if not is_empty:
                 return None
         elif key is not None and depth == 0:
             if key in found:
                 return None
             found[key] = value
+            # A key without a value may open a list or a mapping on the lines below.
             open_key, below = (key if is_empty else ""), None
         elif not open_key or (item is not None and is_empty) or (below is not None and depth != indent):
             return None

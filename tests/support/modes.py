@@ -1,0 +1,41 @@
+"""Sync and async: which tests run in both, and which by turns; and how long the long form of a test lasts."""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias, TypeVar
+
+import pytest
+
+CaseT = TypeVar("CaseT")
+
+SOAK = os.environ.get("DEEPSKILLS_SOAK") == "1"
+"""Whether the long form was asked for."""
+
+Mode: TypeAlias = Literal["sync", "async"]
+MODES: tuple[Mode, Mode] = ("sync", "async")
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+"""Marks a test that runs once sync and once async."""
+
+
+def scaled(short: int, long: int) -> int:
+    """Return the count for the form that runs: `short` inside the ordinary tests, `long` under `make soak`."""
+    return long if SOAK else short
+
+
+def mode_by_turns(request: pytest.FixtureRequest) -> Mode:
+    """Return the mode for one case of a parametrized test: the mode that the case before it did not have.
+
+    Where a test has several parameters, each value of each meets both modes. The root `conftest.py` makes this the
+    fixture `mode`, which a test has that asks for `mode` and is not marked with `both_modes`.
+    """
+    parameters = [mark.args[0] for mark in request.node.iter_markers("parametrize")]
+    assert parameters, "a test without parameters runs in both modes: mark it with both_modes"
+    first_names = [names.split(",")[0] if isinstance(names, str) else names[0] for names in parameters]
+    return MODES[sum(request.node.callspec.indices[name] for name in first_names) % 2]
+
+
+def share_of(mode: Mode, cases: Iterable[CaseT]) -> Sequence[CaseT]:
+    """Return the cases that this mode runs: every second one, the other mode the rest; all under `make soak`."""
+    listed = list(cases)
+    return listed if SOAK else listed[MODES.index(mode) :: len(MODES)]
