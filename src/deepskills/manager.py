@@ -1,4 +1,8 @@
-"""`SkillsManager`: skills outside an agent, by the same rules as inside one."""
+"""`SkillsManager`: the skills of some sources outside an agent, by the same rules as inside one.
+
+For applications that show skills to people: a list, a search box, an editor. It drives the same plans as the
+middleware; each method has an async twin that drives the same plan on the backend's async methods.
+"""
 
 import logging
 from collections.abc import Callable, Sequence

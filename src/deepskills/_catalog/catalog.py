@@ -1,27 +1,29 @@
-"""The catalog: the skills that discovery found, and what it takes to believe a catalog that comes back from state.
+"""The catalog: the skills that discovery found, and what it takes to believe one that state names.
 
 Theory of operation
 -------------------
 
-A run ends and the next one begins, perhaps in another process. Listing the sources again each time would be correct
-and slow, so a catalog travels in graph state. But state is not ours alone: a caller may pass any `skills_catalog`
-with the input, a checkpoint may be edited, a thread may be copied from another user. A catalog grants power (which
-files are read as instructions, which tools become callable, what a user may start), so three questions are asked
-about each one:
+A run ends and the next one begins, perhaps in another process. Listing the sources again for each hook would be
+correct and slow, so what discovery found is remembered. But what remembers it? State travels with the thread, and it
+is not ours alone: a caller may pass any value with the input, a checkpoint may be edited, a thread may be copied from
+another user. A catalog grants power (which files are read as instructions, which tools become callable, what a user
+may start), so it must not come from there.
 
-1. *Did this process make it?* `Catalogs.made` remembers a digest of each catalog that discovery produced, per
-   backend, together with the frontmatter keys that were kept for it. A text with that digest is believed as it
-   stands.
-2. *If not, has this process read every file in it?* An entry names a path and a digest. If `Readings` holds that path
-   with that digest, the entry is replaced by what the file says, and whatever the text claimed about it is dropped.
-   If that holds for all entries, the catalog is believed.
-3. *If neither, what may still be shown?* `claimed` returns the entries without their powers: no tools, no frontmatter
-   except keys that only restrict (a lie there can hide a skill, never reveal one). It serves one purpose: a source
-   that cannot be reached right now keeps the names it had, until a look at the sources decides.
+So the process keeps the catalogs, and state keeps a name for one: a fingerprint over which files lie where, with
+which digests, and which frontmatter keys were kept of them, beside a list of the sources. Three cases follow:
 
-Two rules keep this right. First, nothing is ever believed because of what it says about itself; only memory of this
-process counts, and that is keyed by digests. Second, memory is per backend, or per thread where it holds what a look
-found (`put_found`), because two users' states may hold the same text while only one of them may see those skills.
+1. *This process made a catalog with that fingerprint*, on the same backend, and its record equals the one in state.
+   It is believed. A forged record can at most name another catalog of ours, and then its sources differ from the
+   run's.
+2. *This process does not know it*: it restarted, the catalog was too old to be kept, or somebody made it up. Then the
+   sources are looked at again. Nothing in state is needed for that, so nothing in state can be wrong.
+3. *This process does not know it, and a source cannot be reached.* `claimed` fills in for that source with
+   `skills_metadata` from state, stripped of every power: no tools, and of frontmatter only the keys that restrict. A
+   lie there can hide a skill, never reveal one, and the result is never remembered as a catalog of ours
+   (`SkillEntry.is_read`).
+
+Memory is per backend, and per thread where it holds what a look found in the middle of a run (`put_found`): two
+users' states may hold the same record while only one of them may see those skills.
 
 `trust.py` asks these questions for a run, and decides in addition which *paths* may be read.
 """
@@ -78,7 +80,6 @@ class Catalog:
 
     @cached_property
     def _by_folded_name(self) -> Mapping[str, SkillEntry]:
-        # Reversed, so that of names that differ only in case or form the first one wins, as in listings.
         return {folded(entry.name): entry for entry in reversed(self.entries)}
 
     @cached_property
@@ -146,9 +147,6 @@ def _made_for(owner: object) -> _Made:
             return BoundedCache(MAX_REMEMBERED_CATALOGS)
 
 
-# Believing a catalog: see the theory at the top.
-
-
 class Catalogs:
     """The catalogs that a process has made or checked, by their text; bounded, safe to share by threads."""
 
@@ -165,13 +163,11 @@ class Catalogs:
 
     def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""
-        # By identity: `Readings` returns the same entry while a file is unchanged, and comparing texts costs more.
         key = (tuple(map(id, entries)), tuple(sources))
         return self._by_entries.get_or_make(key, lambda: self._newly_made(entries, sources))
 
     def _newly_made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         catalog = Catalog(entries, sources)
-        # Entries kept from a source that failed may be unread claims of state; such a catalog is not proof later on.
         if all(entry.is_read for entry in entries):
             self._made.put(self._digest(catalog.record), value=True)
         self._by_text.put(_key(catalog.record) or (), catalog)
@@ -223,7 +219,6 @@ class Catalogs:
     def _digest(self, record: object) -> bytes:
         """Return what a catalog is known by in this process: its text, and which frontmatter was kept for it."""
         text, sources = _key(record) or ("", ())
-        # With other extensions, other frontmatter would have been kept: then the text says less than the files.
         known = json.dumps([sources, sorted(self._readings.keys)]).encode()
         return hashlib.blake2b(str(text).encode(), digest_size=16, key=hashlib.sha256(known).digest()).digest()
 
@@ -259,11 +254,9 @@ class Catalogs:
         reading = self._readings.recall(skill["path"], digest)
         known = reading.entries.get(source) if reading is not None else None
         if known is not None:
-            # What the file says, not what the row says: a caller may have changed anything but path and digest.
             return known, True
         if trusts:
             return SkillEntry(skill, source, digest, frontmatter), True
-        # Nobody here has read the file. A lie in what is kept can hide a skill but never give it more power.
         frontmatter = frontmatter if isinstance(frontmatter, dict) else {}
         kept = {key: frontmatter[key] for key in _RESTRICTING if key in frontmatter}
         harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}

@@ -104,8 +104,6 @@ class Look:
         def is_usable(catalog: Catalog | None) -> bool:
             return catalog is not None and (failure is not None or catalog.is_of(sources))
 
-        # Cheapest first: what an earlier look found for this thread, a catalog worked out before, then judging the
-        # text, which takes time in proportion to its size and therefore runs apart from the event loop.
         believed = catalogs.found_for(thread_id, record)
         if not is_usable(believed):
             believed = catalogs.recalled(record)

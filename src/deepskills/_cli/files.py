@@ -1,8 +1,8 @@
-"""Which directories the command line reads: those named, else the usual places that exist.
+"""The local files of the command line: which directories are read, and the plans' driver for them.
 
-The local file system as a backend of the command line, without the framework that agents' backends come from.
-
-Plans: the skill files below a directory, at any depth.
+Commands use the same plans as agents do, so that `deepskills list` and an agent can never disagree about what is a
+skill. Agents' backends come from deepagents, which takes seconds to import; this small driver performs the same
+requests on the local disk instead.
 """
 
 import errno
@@ -80,8 +80,7 @@ def _is_there(check: Callable[[Path], bool], source: Source) -> bool:
         return True
 
 
-# The local file system as a backend of the command line, without the framework that agents' backends come from.
-
+# The local disk as a backend.
 
 ResultT = TypeVar("ResultT")
 
@@ -186,7 +185,7 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-# Plans: the skill files below a directory, at any depth.
+# The skill files below a directory, at any depth.
 
 
 @dataclass

@@ -326,7 +326,7 @@ def _not_there(
 def _only(reply: object, path: str) -> File:
     if isinstance(reply, Files):
         return reply.files[0]
-    return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend gave no file")
+    return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend returned no file")
 
 
 def _as_text(content: bytes, relative: str) -> str:

@@ -142,7 +142,7 @@ class Contents:
         if self.file.unfit == "too-large":
             return "", problem(self.file.path, "file-too-large", size=self.file.size)["message"]
         if self.file.content is None:
-            return "", self.file.error or "the backend gave no content"
+            return "", self.file.error or "the backend returned no content"
         text, found = decode_skill(self.file.content, path=self.file.path)
         return (text, None) if found is None else ("", found["message"])
 
@@ -176,4 +176,4 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
 def _only_file(path: str, reply: Reply) -> File:
     if isinstance(reply, Files):
         return reply.files[0]
-    return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend gave no file")
+    return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend returned no file")

@@ -1,9 +1,4 @@
-"""The naming rules of the Agent Skills specification, and a name made safe to show.
-
-Names come from strangers and are compared by people, models and file systems, which disagree about case, accents and
-invisible characters. `is_valid_name` applies the specification, `same_name` forgives what file systems change, and
-`shown_name` is the only form of a name that a model reads.
-"""
+"""The naming rules of the Agent Skills specification. Pure."""
 
 import unicodedata
 

@@ -1,12 +1,13 @@
-"""Which shell commands a pattern such as `git add:*` covers. Pure.
+"""Makes `allowed-tools` and `disallowed-tools` of the skills in use count: what is offered, what may be called.
 
-A pattern is the start of a command, in whole words. It covers a command only if a POSIX shell would run that program
-and nothing else: a command that holds an operator, an expansion that can run code, or anything that a shell, a terminal
-or a code page could take for one is covered by no pattern, whether it is quoted or not.
+Three parts, from the inside out. `CommandPattern` says which shell commands a pattern such as `git add:*` covers: the
+start of a command, in whole words, and only if a POSIX shell would run that program and nothing else. A command that
+holds an operator, an expansion that can run code, or anything that a shell, a terminal or a code page could take for
+one, is covered by no pattern, quoted or not. `Rule` reads one item of the frontmatter. `ToolPolicy` is the extension:
+it hides tools that no call could be made of, refuses calls, and tells LangChain's human review which calls nobody has
+to approve.
 
-Items of `allowed-tools` and `disallowed-tools`: which calls each is about. Pure.
-
-Which tools a model may call while skills are in use, and which calls a human need not approve.
+In doubt a call is refused and a human is asked: the policy is there for skills that nobody here has written.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from langchain_core.tools import BaseTool
 
 from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
 from deepskills._catalog.catalog import meant_name
+from deepskills._prompt import messages
 from deepskills._skillmd.read import split_tools
 from deepskills._skillmd.text import one_line
 from deepskills.extensions._shared import as_edited, tidy_source, tidy_sources
@@ -131,8 +133,7 @@ def _base_name(word: str) -> str:
     return word.rstrip("/").rpartition("/")[2]
 
 
-# Items of `allowed-tools` and `disallowed-tools`: which calls each is about. Pure.
-
+# Rules: items of `allowed-tools` and `disallowed-tools`.
 
 MAX_RULE_CHARACTERS = 80
 """How much of a rule or a name is shown."""
@@ -192,8 +193,7 @@ def parse_rules(texts: tuple[str, ...], aliases: Mapping[str, str], shell: str) 
     return tuple(rules)
 
 
-# Which tools a model may call while skills are in use, and which calls a human need not approve.
-
+# The policy.
 
 ResultT = TypeVar("ResultT")
 
@@ -227,19 +227,6 @@ CORE_TOOLS = frozenset(
 NEVER_FORBIDDEN = frozenset({"load_skill", "unload_skill"})
 """Tools that no skill can take away: one that could would stay for good."""
 
-NOT_ALLOWED = (
-    "Tool {tool} was not run: it is not among the tools that the skills in use ({skills}) allow{detail}. "
-    "Allowed: {allowed}. Use one of these, or unload_skill first if the skill is no longer needed. A load or unload "
-    "counts from the next turn on."
-)
-UNREADABLE = (
-    "Tool {tool} was not run: the file of the skill {skills} in use cannot be read at the moment, so nobody can tell "
-    "what it allows{detail}. Try again later, or unload_skill first if the skill is no longer needed."
-)
-FORBIDDEN = (
-    "Tool {tool} was not run: the skill {skills} in use forbids it{detail}. Do the task in another way, or "
-    "unload_skill first if the skill is no longer needed."
-)
 MAX_LISTED = 40
 """Most allowed tools that an answer names."""
 
@@ -365,15 +352,17 @@ class ToolPolicy(SkillExtension):
     def _judged(self, call: _Call, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Refuse | None:
         for skill in skills:
             if self._forbids(skill.entry, call):
-                return _refusal(FORBIDDEN, call, [skill.entry])
+                return _refusal(messages.POLICY_FORBIDDEN, call, [skill.entry])
         declaring = self._declaring(skills)
         if not declaring or call.tool in own | self._always or any(self._covers(entry, call) for entry in declaring):
             return None
         unread = [entry for entry in declaring if not entry.is_read]
         if unread:
-            return _refusal(UNREADABLE, call, unread)
+            return _refusal(messages.POLICY_UNREADABLE, call, unread)
         allowed = dict.fromkeys(rule.shown() for entry in declaring for rule in self._allowed(entry))
-        return _refusal(NOT_ALLOWED, call, declaring, allowed=_listed([*allowed, *sorted(self._always)]))
+        return _refusal(
+            messages.POLICY_NOT_ALLOWED, call, declaring, allowed=_listed([*allowed, *sorted(self._always)])
+        )
 
     def _offer(self, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Callable[[BaseTool | dict[str, Any]], bool]:
         """Return which tools are offered."""
@@ -439,7 +428,7 @@ def _apart(step: Callable[[], ResultT]) -> ResultT:
 
 
 def _declares(entry: SkillEntry) -> bool:
-    """Whether a skill limits tools; one that nobody could read may, and allows nothing."""
+    """Whether a skill limits tools. One whose file could not be read may, so it allows nothing."""
     if not entry.is_read:
         return True
     given = entry.frontmatter.get("allowed-tools")

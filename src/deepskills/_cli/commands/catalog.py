@@ -1,6 +1,6 @@
-"""What the command line knows of the skills in local directories.
+"""`list`, `info` and `search`: the skills in local directories, and how each command shows them.
 
-What each command shows of skills: for people in a terminal of any width, and a line per skill in a pipe.
+People in a terminal get a table that fits its width; a pipe gets one line per skill, with nothing cut.
 """
 
 import os
@@ -265,8 +265,7 @@ def _source_of(path: str, sources: Sequence[Source]) -> Source:
     return max(holding, key=lambda source: len(source.path), default=Source(parent(parent(path)), ""))
 
 
-# What each command shows of skills: for people in a terminal of any width, and a line per skill in a pipe.
-
+# Showing skills.
 
 NAME_COLUMN = 30
 """How wide the column of names is at most; what stands behind a longer name goes to the next line."""
