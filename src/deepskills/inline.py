@@ -173,6 +173,7 @@ class InlineSkill:
         self.name = unicodedata.normalize("NFC", name)
         self.description = description
         fields = with_hyphens(frontmatter)
+        # Written once: only the body may change from read to read, and the check is the expensive part.
         self._head = generate_skill_md(self.name, description, "", fields)
         self._body = body
         if isinstance(body, str):
@@ -259,6 +260,7 @@ class InlineBackend(BackendProtocol):
         size = skill.size(path)
         info = FileInfo(path=full, is_dir=False)
         self._directories.setdefault(directory, {})[full] = info if size is None else FileInfo(**info, size=size)
+        # Up to the root, or to a directory that an earlier file has already entered.
         while directory:
             parent = directory.rpartition("/")[0]
             entries = self._directories.setdefault(parent, {})

@@ -59,7 +59,7 @@ _QUOTES_OF_SOME_SHELL = frozenset("‘’‚‛“”„")
 
 @dataclass(frozen=True)
 class CommandPattern:
-    """A pattern as it stands between the parentheses of a rule; one of an unknown shape covers nothing."""
+    """A pattern as written between the parentheses of a rule; one of an unknown shape covers nothing."""
 
     start: str
     is_open: bool
@@ -89,6 +89,8 @@ class CommandPattern:
 
     def could_match(self, command: object) -> bool:
         """Whether a command could run what the pattern names: its words occur, in their order; in doubt it could."""
+        # The mirror image of `covers`: there doubt means no, here it means yes. Quotes, escapes and variables can
+        # spell any word, and a shell puts the parts together only when it runs.
         if not self.is_known or not isinstance(command, str) or not is_plain(command) or not self.start:
             return True
         if set("'\"\\$") & set(command):
@@ -157,6 +159,7 @@ class Rule:
         """Whether the rule allows a call; what it says of other tools than the shell cannot be judged."""
         if tool not in self.tools or self.pattern is None:
             return tool in self.tools
+        # An argument that is not known here may change what the command does, such as a working directory.
         is_judged = tool == self.shell and arguments.keys() <= _SHELL_ARGUMENTS
         return is_judged and self.pattern.covers(arguments.get("command"))
 
@@ -181,7 +184,7 @@ class Rule:
 
 
 def parse_rules(texts: tuple[str, ...], aliases: Mapping[str, str], shell: str) -> tuple[Rule, ...]:
-    """Return the rules that texts such as `Read` or `Bash(git add:*)` stand for."""
+    """Return the rules that texts such as `Read` or `Bash(git add:*)` express."""
     rules = []
     for text in dict.fromkeys(texts):
         matched = _RULE.fullmatch(text)
@@ -288,6 +291,7 @@ class ToolPolicy(SkillExtension):
         tools = [item for item in request.tools if is_offered(item)]
         if len(tools) == len(request.tools):
             return request
+        # Providers refuse a request that forces a tool which is not offered.
         changed = request.override(tools=tools)
         offered = {name for item in tools for name in _identities(item)}
         if _chosen(request.tool_choice) in {name for item in request.tools for name in _identities(item)} - offered:
@@ -304,6 +308,9 @@ class ToolPolicy(SkillExtension):
         """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
         # A tool that the agent has itself is never one that a skill brought, whatever the state says.
         own = run.own_tools if request.tool is None else run.own_tools & CORE_TOOLS
+        # Judged twice: by the skills in use before the turn, and by those after the loads and unloads ahead of this
+        # call. A turn that unloads a skill cannot use the freedom at once, and one that loads a skill is bound by it
+        # at once.
         before = [host.loaded_in(run.state) for host in self._hosts]
         for call in self._calls(request, run.skills):
             for skills in (run.loaded, *before):
@@ -330,6 +337,8 @@ class ToolPolicy(SkillExtension):
         if self._mode != "approve":
             return False
         call = _Call(request.tool_call["name"], request.tool_call["args"])
+        # A load may start a sub-agent, which is as much as a call of `task`. Which skill it names does not matter
+        # here: the file could become a fork between the approval and the load.
         calls = [call, _Call("task")] if call.tool == "load_skill" and self._runs_forks() else [call]
         ended = _unloaded_beside(request)
         granting = [
@@ -418,7 +427,7 @@ class ToolPolicy(SkillExtension):
 
 
 def _apart(step: Callable[[], ResultT]) -> ResultT:
-    """Take a step that reads files; beside a running event loop in a thread, as backends may not work on it."""
+    """Take a step that reads files; where an event loop runs, in a thread, as backends must not block it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

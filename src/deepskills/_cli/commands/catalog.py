@@ -222,6 +222,8 @@ def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
     usable = {e.name: _found(e, contents[e.name], places.get(e.source, Source(e.source, ""))) for e in catalog.entries}
     broken: dict[str, Found] = {}
     source_problems: list[SkillProblem] = []
+    # Each problem goes to the skill that the file claims to be, even where another file won the name: that row is the
+    # one its author looks at. A file without a name gets a row of its own.
     for noted in discovery.problems:
         path = noted["path"]
         if path in places:
