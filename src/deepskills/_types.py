@@ -1,10 +1,11 @@
 """Values that cross the library's borders (state, problems, records, sources), and the limits they keep."""
 
 from dataclasses import dataclass
-from typing import Literal, NotRequired, TypeAlias
+from typing import Annotated, Literal, NotRequired, TypeAlias
 
 # LangGraph builds JSON schemas through pydantic, which before Python 3.12 takes
 # only this TypedDict; langchain-core always brings the package along.
+from annotated_types import Ge
 from typing_extensions import TypedDict
 
 MAX_SKILL_FILE_BYTES = 10 * 1024 * 1024
@@ -139,7 +140,7 @@ class LoadRecord(TypedDict):
     digest: str
     """Digest of the file as it was loaded."""
 
-    tokens: int
+    tokens: Annotated[int, Ge(0)]
     """What the text costs in a request, approximately."""
 
     text: NotRequired[str]
@@ -154,6 +155,9 @@ class LoadRecord(TypedDict):
     source: NotRequired[str]
     """Path of the source that gave the skill."""
 
+    listed: NotRequired[str]
+    """Digest of the catalog's entry at the load: another one at a later run means that the file has changed."""
+
     arguments: NotRequired[str]
     """What the skill was started with."""
 
@@ -163,7 +167,7 @@ class LoadRecord(TypedDict):
     turn: NotRequired[str]
     """Id of the user's newest message when it was loaded."""
 
-    step: NotRequired[int]
+    step: NotRequired[Annotated[int, Ge(0)]]
     """LangGraph's step in which it was loaded."""
 
     relies_on: NotRequired[list[str]]
@@ -171,10 +175,16 @@ class LoadRecord(TypedDict):
 
 
 class CatalogRecord(TypedDict):
-    """The catalog as state keeps it."""
+    """What state keeps of the catalog: enough to recognise it. The skills themselves stand in `skills_metadata`."""
 
     sources: list[list[str]]
     """Path and label of each source that was searched."""
 
-    entries: str
-    """The entries as one JSON text: cheap to store, compare and restore at any size."""
+    fingerprint: str
+    """Digest over every entry's path, source and file digest: a process that has made this catalog knows it again."""
+
+    copy: str
+    """Digest of the copy in `skills_metadata`, so that a process whose source is down can tell it from a forged one."""
+
+    restrictions: dict[str, dict[str, str]]
+    """By skill, the frontmatter that restricts who may start it, which holds also while its file cannot be read."""

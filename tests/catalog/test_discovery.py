@@ -13,11 +13,10 @@ from deepskills import OptionalSource, SkillProblem
 from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.discovery import Discovery, discover, source_errors
 from deepskills._catalog.entries import Readings, SkillEntry, digest_of
-from deepskills._catalog.sources import parse_sources
+from deepskills._catalog.sources import Source, parse_sources
 from deepskills._catalog.trust import Library, Look, remembered_files
 from deepskills._io.plan import (
     Call,
-    Consulted,
     Entry,
     Failed,
     File,
@@ -26,13 +25,12 @@ from deepskills._io.plan import (
     Listing,
     Plan,
     ReadFiles,
-    Reply,
     Summarize,
     Summarized,
     Work,
 )
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SkillSource
-from support import skill_md
+from support import by_hand, skill_md
 
 ResultT = TypeVar("ResultT")
 
@@ -44,21 +42,21 @@ class Tree:
     """A backend by hand: files by path, and replies that stand in for a directory's or a file's own."""
 
     files: Mapping[str, str | bytes]
-    replies: Mapping[str, Reply] = field(default_factory=dict)
+    replies: Mapping[str, Any] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     rounds: list[tuple[Call, ...]] = field(default_factory=list)
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: Call) -> Any:
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
         if isinstance(call, Summarize):
             return Summarized({})
         if isinstance(call, Work):
-            return Consulted(call.do())
+            return call.do()
         assert isinstance(call, ReadFiles)
         return Files(tuple(self._file(path) for path in call.paths))
 
-    def _listing(self, path: str) -> Reply:
+    def _listing(self, path: str) -> Any:
         start = path.rstrip("/") + "/"
         below = [file.removeprefix(start) for file in self.files if file.startswith(start)]
         if not below:
@@ -76,16 +74,10 @@ class Tree:
 
     def drive(self, plan: Plan[ResultT]) -> ResultT:
         """Drive a plan to its end."""
-        try:
-            calls = next(plan)
-            while True:
-                # No call of the backend: work of our own, or a question to backends that keep skills in parts.
-                if not isinstance(calls[0], Summarize | Work):
-                    self.rounds.append(calls)
-                calls = plan.send([self.answer(call) for call in calls])
-        except StopIteration as stop:
-            result: ResultT = stop.value
-            return result
+        result, rounds = by_hand(plan, self.answer)
+        # No call of the backend: work of our own, or a question to backends that keep skills in parts.
+        self.rounds += [calls for calls in rounds if not isinstance(calls[0], Summarize | Work)]
+        return result
 
     def discover(
         self,
@@ -243,7 +235,7 @@ def test_the_first_path_wins_inside_a_source() -> None:
 # What goes wrong.
 
 
-UNUSABLE: dict[str, tuple[Reply, tuple[str, str]]] = {
+UNUSABLE: dict[str, tuple[Any, tuple[str, str]]] = {
     "missing": (Failed("Path '/bad': path_not_found"), ("source-missing", "warning")),
     "enoent": (Failed("FileNotFoundError: [Errno 2] No such file"), ("source-missing", "warning")),
     "empty": (Listing(()), ("source-empty", "warning")),
@@ -252,7 +244,6 @@ UNUSABLE: dict[str, tuple[Reply, tuple[str, str]]] = {
     "failing": (Failed("permission denied"), ("source-failed", "error")),
     "a file": (Failed("not_a_directory"), ("source-failed", "error")),
     "late": (Failed("no answer within 2 seconds", timed_out=True), ("source-failed", "error")),
-    "no listing": (Files(()), ("source-failed", "error")),
     "partial": (Listing((), "part is missing"), ("source-incomplete", "error")),
 }
 
@@ -339,7 +330,7 @@ def test_a_backends_error_text_is_data_in_a_problem() -> None:
     """Whatever a backend says went wrong, a problem's message stays one clean line of bounded length."""
     for reason, where in itertools.product(REASONS, ("listing", "file", "partial", "below")):
         entry = Listing((Entry("/s/a", is_directory=True),), reason if where == "partial" else None)
-        replies: dict[str, Reply] = {"/s": Failed(reason) if where == "listing" else entry}
+        replies: dict[str, Any] = {"/s": Failed(reason) if where == "listing" else entry}
         if where == "below":
             replies["/s/a"] = Failed(reason)
         errors = {"/s/a/SKILL.md": reason} if where == "file" else {}
@@ -366,7 +357,7 @@ def test_the_bound_holds_over_all_levels_of_a_source() -> None:
     """Directories of every level count towards the bound."""
     half = MAX_DIRECTORIES // 2 + 1
     below = {f"/s/{top}": [f"/s/{top}/d{number:06}" for number in range(half)] for top in ("a", "b")}
-    replies: dict[str, Reply] = {
+    replies: dict[str, Any] = {
         path: Listing(tuple(Entry(name, is_directory=True) for name in names)) for path, names in below.items()
     }
     replies["/s"] = Listing((Entry("/s/a", is_directory=True), Entry("/s/b", is_directory=True)))
@@ -446,7 +437,7 @@ def test_a_source_that_failed_before_it_gave_anything_gives_nothing() -> None:
 def test_an_entry_stays_with_the_source_that_gave_it() -> None:
     """Whose an entry is was noted when it was found; no other source that fails lays claim to it."""
     before = Tree(skills("/x/skills/one")).discover("/x/skills")
-    replies: dict[str, Reply] = {"skills": Failed("down"), "/x/skills": Listing(())}
+    replies: dict[str, Any] = {"skills": Failed("down"), "/x/skills": Listing(())}
     for order in (("skills", "/x/skills"), ("/x/skills", "skills")):
         assert Tree({}, replies=replies).discover(*order, known=before.catalog).catalog.entries == ()
 
@@ -592,68 +583,51 @@ def seconds_to_look_again(count: int) -> float:
 # The catalog in state.
 
 
-def test_the_record_of_a_catalog_is_plain_data_that_gives_it_back() -> None:
-    """What state keeps passes through JSON unchanged, and is the same catalog to a process that read the files."""
+def test_the_record_of_a_catalog_is_small_plain_data_that_names_it() -> None:
+    """What state keeps passes through JSON unchanged, and names the very catalog to the process that made it."""
     readings = Readings()
-    files = {**skills("/s/a"), "/s/b/SKILL.md": skill_md("b", tags="x", metadata={"z": "1", "b": "2"})}
-    found = Tree(files).discover("/s", ("/t", "Label"), readings=readings)
-    record = json.loads(json.dumps(found.catalog.record))
-    assert record == found.catalog.record
+    owner = Tree(skills("/s/a"))
+    catalogs = Catalogs(readings, owner)
+    entries = [readings.entry(readings.read("/s/a/SKILL.md", skill_md("a").encode()), "/s")]
+    made = catalogs.made(entries, [Source("/s", "S"), Source("/t", "Label")])
+    record = json.loads(json.dumps(made.record))
+    assert record == made.record
     assert record["sources"] == [["/s", "S"], ["/t", "Label"]]
-    believed = Catalogs(readings).believed(record)
-    assert believed is not None
-    assert believed.entries == found.catalog.entries
-    assert believed.sources == found.catalog.sources
+    assert len(json.dumps(record)) < 300
+    assert catalogs.believed(record) is made
+    assert Catalogs(readings, owner).believed(record) is made, "another middleware on the same backend knows it too"
+    assert Catalogs(Readings(["model"]), owner).made(entries, made.sources) is not made, "kept with other frontmatter"
 
 
-def test_a_record_is_believed_only_as_far_as_this_process_read_the_files() -> None:
-    """A process that has not read a file with that digest takes no powers from state, and asks for discovery."""
+def test_a_process_that_has_not_made_a_catalog_takes_no_powers_from_state() -> None:
+    """What fills in for a source that is down has no tools and keeps what restricts; a forged copy gives nothing."""
     text = skill_md("a", allowed_tools="Bash", metadata={"include_tools": "rm"}, disable_model_invocation="true")
-    record = Tree({"/s/a/SKILL.md": text}).discover("/s").catalog.record
+    catalog = Tree({"/s/a/SKILL.md": text}).discover("/s").catalog
     stranger = Catalogs(Readings())
-    assert stranger.believed(record) is None
-    [entry] = stranger.claimed(record).entries
-    assert (entry.name, entry.source) == ("a", "/s")
+    assert stranger.believed(catalog.record) is None
+    [entry] = stranger.claimed(catalog.record, catalog.copy_skills()).entries
+    assert (entry.name, entry.source, entry.is_read) == ("a", "/s", False)
     assert entry.skill["allowed_tools"] == []
     assert "include_tools" not in entry.skill["metadata"]
     assert "disable-model-invocation" in entry.frontmatter, "what restricts stays"
+    [skill] = catalog.copy_skills()
+    forged: list[Any] = [None, 5, "text", {}, [5], [{**skill, "path": "/etc/passwd"}], [skill, skill], [], [{}]]
+    assert [copy for copy in forged if stranger.claimed(catalog.record, copy).entries] == []
 
 
 def test_a_forged_record_gives_nothing() -> None:
     """Whatever state holds in the place of a catalog, nothing is raised, and nothing is believed."""
     readings = Readings()
-    good: Any = Tree(skills("/s/a")).discover("/s", readings=readings).catalog.record
-    [row] = json.loads(good["entries"])
-    skill, _place, digest, frontmatter = row
-    rows: list[Any] = [
-        "no rows",
-        {},
-        [1],
-        [[]],
-        [[{**skill, "path": 5}, 0, digest, {}]],
-        [[{**skill, "metadata": {"a": 1}}, 0, digest, {}]],
-        [[{**skill, "allowed_tools": "Bash"}, 0, digest, {}]],
-        [[{**skill, "more": ""}, 0, digest, {}]],
-        [[skill, 7, digest, {}]],
-        [[skill, "0", digest, {}]],
-        [[skill, 0, None, {}]],
-        [[{**skill, "path": "/etc/passwd"}, 0, digest, {}]],
-        [[skill, 0, "0" * 32, frontmatter]],
-    ]
-    records: list[Any] = [None, 5, "text", [], {}, {"sources": []}, {**good, "more": 1}, {**good, "sources": "/"}]
-    records += [{**good, "entries": text} for text in (5, "", "no json", "[" * 200_000)]
-    records += [{**good, "entries": json.dumps(row)} for row in rows]
-    records += [{**good, "sources": [["/s"]]}, {**good, "sources": [["/s", 5]]}]
     catalogs = Catalogs(readings)
+    entries = [readings.entry(readings.read("/s/a/SKILL.md", skill_md("a").encode()), "/s")]
+    made = catalogs.made(entries, [Source("/s", "S")])
+    good: Any = made.record
+    records: list[Any] = [None, 5, "text", [], {}, {"sources": []}, {**good, "more": 1}, {**good, "sources": "/"}]
+    records += [{**good, "sources": [["/s"]]}, {**good, "sources": [["/s", 5]]}, {**good, "sources": [["/", "S"]]}]
+    records += [{**good, key: value} for key in good for value in (None, 5, "", "[" * 100_000, [1], {"a": 1})]
     for record in records:
         assert catalogs.believed(record) is None, record
-        assert all(entry.skill["allowed_tools"] == [] for entry in catalogs.claimed(record).entries)
-    changed = json.dumps([[{**skill, "description": "Obey."}, 0, digest, {"disable-model-invocation": "false"}]])
-    believed = catalogs.believed({**good, "entries": changed})
-    assert believed is not None
-    assert [(e.description, e.frontmatter) for e in believed.entries] == [(skill["description"], frontmatter)], (
-        "of a file that was read, what was read counts"
-    )
+        assert catalogs.claimed(record, made.copy_skills()).with_tools == []
 
 
 # The memory of parsed files.

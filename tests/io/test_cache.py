@@ -1,17 +1,32 @@
 """The cache that everything remembered lies in: bounded by weight, shared by threads, empty in copies."""
 
 import copy
+import gc
 import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
+from langgraph.runtime import Runtime
 
-from deepskills._io.cache import BoundedCache
+from deepskills import SkillsMiddleware, generate_skill_md
+from deepskills._catalog import catalog as catalogs
+from deepskills._catalog import entries
+from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
+from deepskills._middleware import config
+from deepskills._prompt import section
+from deepskills.testing import ScriptedChatModel, call_tools
+from support import disk, load, skill_md, tool_messages, write_files
 
 
 def test_the_least_recently_used_goes_first() -> None:
     """A cache never holds more than its weight, and a look at a value keeps it."""
-    cache: BoundedCache[str, int] = BoundedCache(3)
+    cache: BoundedCache[str, int] = BoundedCache(3, lambda _: 1)
     for key in "abc":
         cache.put(key, ord(key))
     assert cache.get("a") == ord("a")
@@ -38,7 +53,7 @@ def test_values_have_weight() -> None:
 
 def test_what_is_missing_is_made_once_and_outside_the_lock() -> None:
     """A value is made when it is missing; while that takes its time, the cache serves others."""
-    cache: BoundedCache[str, int] = BoundedCache(3)
+    cache: BoundedCache[str, int] = BoundedCache(3, lambda _: 1)
     assert [cache.get_or_make("a", lambda: 1), cache.get_or_make("a", lambda: 2)] == [1, 1]
 
     def make() -> int:
@@ -51,7 +66,7 @@ def test_what_is_missing_is_made_once_and_outside_the_lock() -> None:
 
 def test_threads_that_miss_at_once_make_one() -> None:
     """Eight threads that ask for what is not there wait for the first, which makes it; a failure holds nobody."""
-    cache: BoundedCache[str, int] = BoundedCache(3)
+    cache: BoundedCache[str, int] = BoundedCache(3, lambda _: 1)
     made: list[int] = []
     start, second = threading.Barrier(8), threading.Event()
 
@@ -89,7 +104,7 @@ def test_a_copy_is_empty_and_bounded_alike() -> None:
 
 def test_threads_share_it() -> None:
     """Many threads that look, make and replace at once never see another key's value or overfill it."""
-    cache: BoundedCache[int, int] = BoundedCache(50)
+    cache: BoundedCache[int, int] = BoundedCache(50, lambda _: 1)
     start = threading.Barrier(8)
     wrong: list[int] = []
 
@@ -107,3 +122,114 @@ def test_threads_share_it() -> None:
         thread.join()
     assert wrong == []
     assert len(cache) <= 50
+
+
+def test_sizes_count_everything_that_is_kept() -> None:
+    """Texts by their real width, containers with all that is in them, keys as well as values."""
+    assert size_of("x" * 1_000) > 1_000
+    assert size_of("周" * 1_000) > 2_000
+    assert size_of("🎉" * 1_000) > 4_000
+    nested = {"key" * 100: ["x" * 500, ("y" * 500, {"z" * 500: b"0" * 500})]}
+    assert size_of(nested) > 300 + 2_000
+    assert size_of([nested, nested]) > 2 * size_of(nested)
+    cache: BoundedCache[str, str] = BoundedCache(10 * (ENTRY_BYTES + 2_000))
+    for number in range(100):
+        cache.put(f"{number:04}" * 230, "x" * 950)
+    assert 9 <= len(cache) <= 10
+
+
+def test_what_weighs_more_in_the_end_is_weighed_again() -> None:
+    """A list that has grown pushes others out, or itself if nothing else helps."""
+    cache: BoundedCache[str, list[int]] = BoundedCache(10, len)
+    lists: dict[str, list[int]] = {key: [0] for key in "abc"}
+    for key, value in lists.items():
+        cache.put(key, value)
+    lists["c"] += range(8)
+    cache.reweigh("c")
+    assert [key for key in "abc" if cache.get(key)] == ["b", "c"]
+    lists["c"] += range(8)
+    cache.reweigh("c")
+    cache.reweigh("gone")
+    assert [key for key in "abc" if cache.get(key)] == ["b"]
+    cache.put("d", [0] * 9)
+    assert len(cache) == 2
+
+
+# What a process holds, however long it serves strangers. Bounds are made small, so that a short run passes them often.
+
+SMALL = 400_000
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """Every bound is small; gives a function that tells how many bytes are held now."""
+    for module in (entries, catalogs, config, section):
+        for name in vars(module):
+            if name.startswith("MAX_") and name.endswith("_BYTES"):
+                monkeypatch.setattr(module, name, SMALL)
+
+    def bytes_held() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    yield bytes_held
+    tracemalloc.stop()
+
+
+def ran(middleware: SkillsMiddleware, *calls: tuple[str, dict[str, Any]]) -> Any:
+    """Run an agent on a new thread."""
+    model = ScriptedChatModel(replies=[call_tools(*calls)] if calls else ["Hello."])
+    return create_agent(model, middleware=[middleware]).invoke({"messages": [HumanMessage("go")]})
+
+
+def test_refused_loads_leave_no_texts_behind(held: Callable[[], int], tmp_path: Path) -> None:
+    """A text that is too large to be loaded is not kept, however often a model asks for it."""
+    write_files(tmp_path, {"skills/huge/SKILL.md": skill_md("huge", body="x" * 100_000)})
+    middleware = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], max_loaded_tokens=10)
+    [answer] = tool_messages(ran(middleware, load("huge")))
+    assert answer.status == "error"
+    start = held()
+    for _ in range(20):
+        ran(middleware, load("huge"))
+    # Each reading holds the text twice, filled in and as a block: without a bound, 4 MB.
+    assert held() - start < 4 * SMALL
+
+
+def test_files_weigh_what_they_hold(held: Callable[[], int]) -> None:
+    """Metadata, tools and frontmatter count as a description does: whatever part is large, what is kept is bounded."""
+    large = "y" * 20_000
+    fields: list[dict[str, Any]] = [
+        {"metadata": {"note": large}},
+        {"metadata": {f"key-{number}": "y" * 200 for number in range(50)}},
+        {"license": large},
+        {"compatibility": "y" * 400},
+        {"allowed-tools": [f"Tool{number}" for number in range(800)]},
+        {"when_to_use": "y" * 8_000},
+    ]
+    readings = entries.Readings()
+    start = held()
+    for number in range(300):
+        text = generate_skill_md("alpha", f"Edit {number}.", "Body.", fields[number % len(fields)])
+        readings.read(f"/skills/s-{number}/SKILL.md", text.encode())
+    assert held() - start < 2 * SMALL
+
+
+def test_edits_of_a_large_library_do_not_add_up(held: Callable[[], int], tmp_path: Path) -> None:
+    """With a file changed before every run, old catalogs go, and so does all that was worked out from them."""
+    description = ("Does a thing that takes many words to say. " * 10).strip()
+    write_files(tmp_path, {f"skills/s-{n}/SKILL.md": skill_md(f"s-{n}", description) for n in range(60)})
+    middleware = SkillsMiddleware(
+        backend=disk(tmp_path), sources=["/skills"], refresh="run", visibility={"s-1*": "name-only"}
+    )
+    edited = tmp_path / "skills/s-0/SKILL.md"
+    growth: list[int] = []
+    for number in range(90):
+        edited.write_text(skill_md("s-0", description=f"Edit {number}."), encoding="utf-8")
+        state: Any = {"messages": []}
+        state |= middleware.before_agent(state, Runtime()) or {}
+        assert f"Edit {number}." in middleware.skills_section(state)
+        if number % 30 == 29:
+            growth.append(held())
+    # With its section a catalog of this size takes more than 150 kB: without bounds, 30 runs hold 4 MB more.
+    assert growth[2] - growth[1] < SMALL

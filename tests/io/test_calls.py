@@ -27,11 +27,10 @@ from deepskills._io.backends import can_execute, is_backend
 from deepskills._io.drivers import NO_SHELL, adrive, drive
 from deepskills._io.plan import (
     Ask,
+    Attempt,
     Call,
-    Consulted,
     Entry,
     Execute,
-    Executed,
     Failed,
     Files,
     Inspect,
@@ -41,7 +40,6 @@ from deepskills._io.plan import (
     Nature,
     Plan,
     ReadFiles,
-    Reply,
     ResultT,
     WaitFor,
     WriteFiles,
@@ -61,8 +59,9 @@ def perform(mode: Mode, plan: Plan[ResultT], backend: Any, seconds: float | None
     return asyncio.run(adrive(plan, lambda: backend, seconds))
 
 
-def ask(*calls: Call) -> Plan[list[Reply]]:
-    return (yield calls)
+def ask(*calls: Call) -> Plan[list[Any]]:
+    replies: list[Any] = yield tuple(Attempt(call) for call in calls)
+    return replies
 
 
 def store_backend() -> StoreBackend:
@@ -86,7 +85,7 @@ def test_an_extension_is_called_in_the_callers_own_thread_and_context(mode: Mode
     here, variable = threading.current_thread(), contextvars.ContextVar("variable", default="unset")
     variable.set("the caller's")
     answers = perform(mode, ask(extension(lambda how: (how, threading.current_thread() is here, variable.get()))), None)
-    assert answers == [Consulted((mode, True, "the caller's"))]
+    assert answers == [(mode, True, "the caller's")]
 
 
 @both_modes
@@ -124,7 +123,7 @@ def test_an_extension_that_raises_is_a_failure_and_an_interrupt_passes(mode: Mod
 
     assert perform(mode, ask(extension(fail), extension(slow)), None, 0.01) == [
         Failed("ValueError: mine"),
-        Consulted(mode),
+        mode,
     ]
     with pytest.raises(GraphInterrupt):
         perform(mode, ask(extension(interrupt)), None)
@@ -166,7 +165,7 @@ def test_commands_run_where_there_is_a_shell(mode: Mode, tmp_path: Path) -> None
         assert can_execute(backend)
         for call in (Execute("sleep 0.1; echo ran"), Execute("sleep 0.1; echo ran", timeout=20)):
             [reply] = perform(mode, ask(call), backend, 0.01)
-            if not isinstance(reply, Executed) or (reply.response.output, reply.response.exit_code) != ("ran\n", 0):
+            if not isinstance(reply, ExecuteResponse) or (reply.output, reply.exit_code) != ("ran\n", 0):
                 offenders.append((backend, call, reply))
     assert offenders == []
 
@@ -189,8 +188,8 @@ def test_commands_keep_their_timeout(tmp_path: Path) -> None:
     replies = at_once(lambda case: perform(case[0], ask(case[1]), case[2])[0], cases)
     for (mode, _call, backend), reply in zip(cases, replies, strict=True):
         if backend is shell:
-            assert isinstance(reply, Executed), mode
-            assert reply.response.exit_code != 0, mode
+            assert isinstance(reply, ExecuteResponse), mode
+            assert reply.exit_code != 0, mode
         else:
             assert reply == Failed("no answer within 1 seconds", timed_out=True), mode
 
@@ -198,15 +197,13 @@ def test_commands_keep_their_timeout(tmp_path: Path) -> None:
 @both_modes
 def test_a_command_that_ends_in_time_is_answered(mode: Mode) -> None:
     """A timeout costs nothing where the sandbox does not take one and answers before."""
-    assert perform(mode, ask(Execute("x", timeout=60)), Old()) == [
-        Executed(ExecuteResponse(output="old: x", exit_code=0))
-    ]
+    assert perform(mode, ask(Execute("x", timeout=60)), Old()) == [ExecuteResponse(output="old: x", exit_code=0)]
 
 
 def test_a_native_sandbox_is_awaited() -> None:
     """An async method of the sandbox's own is used; its timeout is passed only if the sandbox takes one."""
     replies = perform("async", ask(Execute("x"), Execute("y", 5)), Native())
-    assert [reply.response.output for reply in replies if isinstance(reply, Executed)] == [
+    assert [reply.output for reply in replies if isinstance(reply, ExecuteResponse)] == [
         "native: x, None",
         "native: y, None",
     ]
@@ -240,7 +237,7 @@ class Uploading(BackendProtocol):
 def test_writes_never_pass_for_done_when_the_backend_does_not_say_so(mode: Mode) -> None:
     """Whatever a backend answers, a file counts as written only if there is an answer for it without an error."""
     fine, bad = FileUploadResponse(path="/a"), FileUploadResponse(path="/a", error="permission_denied")
-    table: list[tuple[Any, Reply]] = [
+    table: list[tuple[Any, Any]] = [
         ([fine], Written({})),
         ([bad], Written({"/a": "permission_denied"})),
         ([], Written({"/a": "the backend gave no answer for this file"})),
@@ -258,7 +255,7 @@ def test_writes_never_pass_for_done_when_the_backend_does_not_say_so(mode: Mode)
 @both_modes
 def test_a_result_of_another_call_is_waited_for(mode: Mode) -> None:
     """The result that another thread provides is the reply; its exception is a failure, an interrupt passes."""
-    for outcome, expected in ((7, Consulted(7)), (ValueError("theirs"), Failed("ValueError: theirs"))):
+    for outcome, expected in ((7, 7), (ValueError("theirs"), Failed("ValueError: theirs"))):
         future: Future[Any] = Future()
         settle = future.set_exception if isinstance(outcome, Exception) else future.set_result
         timer = threading.Timer(0.05, settle, [outcome])
@@ -279,7 +276,7 @@ def test_waiting_ends_and_cancels_nothing(mode: Mode) -> None:
         Failed("no answer within 0.05 seconds", timed_out=True)
     ]
     future.set_result("still there")
-    assert perform(mode, ask(WaitFor(future)), None) == [Consulted("still there")]
+    assert perform(mode, ask(WaitFor(future)), None) == ["still there"]
     cancelled: Future[Any] = Future()
     cancelled.cancel()
     assert perform(mode, ask(WaitFor(cancelled)), None) == [Failed("the call that was waited for was cancelled")]
@@ -299,7 +296,7 @@ def test_a_cancelled_run_leaves_the_shared_future_alone() -> None:
     asyncio.run(cancelled())
     assert not future.cancelled()
     future.set_result(1)
-    assert drive(ask(WaitFor(future)), lambda: None) == [Consulted(1)]
+    assert drive(ask(WaitFor(future)), lambda: None) == [1]
 
 
 # What lies on a local disk, and is never opened.

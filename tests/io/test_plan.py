@@ -19,9 +19,9 @@ from langgraph.store.memory import InMemoryStore
 
 from deepskills._io.drivers import MAX_CALLS_AT_ONCE, adrive, drive
 from deepskills._io.plan import (
+    Attempt,
     Call,
-    Consult,
-    Consulted,
+    CallFunction,
     Entry,
     Failed,
     File,
@@ -30,11 +30,10 @@ from deepskills._io.plan import (
     Listing,
     Plan,
     ReadFiles,
-    Reply,
     is_missing_error,
 )
 from deepskills._io.walk import MAX_FAILED_BATCHES, MAX_WAITS, read_files
-from support import FakeBackend, Mode, both_modes, fails, write_files
+from support import FakeBackend, Mode, both_modes, by_hand, fails, write_files
 from support.waiting import at_once, within_some_limit
 
 ResultT = TypeVar("ResultT")
@@ -53,9 +52,10 @@ def perform(mode: Mode, plan: Plan[ResultT], backend: Any, seconds: float | None
     return asyncio.run(adrive(plan, lambda: backend, seconds))
 
 
-def ask(*calls: Call) -> Plan[list[Reply]]:
-    """Make all calls in one round and return the replies."""
-    return (yield calls)
+def ask(*calls: Call) -> Plan[list[Any]]:
+    """Make all calls in one round and return the replies, failures among them."""
+    replies: list[Any] = yield tuple(Attempt(call) for call in calls)
+    return replies
 
 
 def lists(count: int) -> list[ListDirectory]:
@@ -186,16 +186,16 @@ def test_a_plan_without_calls_needs_no_backend(mode: Mode) -> None:
 def test_a_plan_may_consult_a_function_without_a_backend(mode: Mode) -> None:
     """What a user's function returns is the reply, and what it raises is a failure; no backend is made for it."""
 
-    def plan() -> Plan[list[Reply]]:
-        [good] = yield (Consult(lambda: 5),)
-        [bad] = yield (Consult(lambda: dict[str, str]()["missing"]),)
+    def plan() -> Plan[list[Any]]:
+        good = yield CallFunction(lambda: 5)
+        bad = yield Attempt(CallFunction(lambda: dict[str, str]()["missing"]))
         return [good, bad]
 
     def no_backend() -> NoReturn:
         raise AssertionError
 
     good, bad = drive(plan(), no_backend) if mode == "sync" else asyncio.run(adrive(plan(), no_backend))
-    assert good == Consulted(5)
+    assert good == 5
     assert bad == Failed("KeyError: 'missing'")
 
 
@@ -212,8 +212,8 @@ def test_functions_are_called_here_when_sync_and_in_a_thread_when_async(seconds:
         return FilesystemBackend()
 
     def plan() -> Plan[None]:
-        yield (Consult(note),)
-        yield (ListDirectory("/"),)
+        yield CallFunction(note)
+        yield ListDirectory("/")
 
     drive(plan(), note, seconds)
     asyncio.run(adrive(plan(), note, seconds))
@@ -224,9 +224,9 @@ def test_a_backend_that_is_made_too_late_fails_every_call() -> None:
     """An async run does not wait longer for the making of a backend than for an answer of it."""
     released = threading.Event()
 
-    def plan() -> Plan[list[Reply]]:
-        first = yield (ListDirectory("/a"), ListDirectory("/b"))
-        second = yield (ReadFiles(("/a",)),)
+    def plan() -> Plan[list[Any]]:
+        first = yield from ask(ListDirectory("/a"), ListDirectory("/b"))
+        second = yield from ask(ReadFiles(("/a",)))
         return [*first, *second]
 
     def late() -> Any:
@@ -643,7 +643,7 @@ class Broken:
         pytest.param(Broken(), Failed("OSError: gone while listing"), id="raises-while-read"),
     ],
 )
-def test_listings_are_in_order_whatever_a_backend_answers(mode: Mode, answer: object, expected: Reply) -> None:
+def test_listings_are_in_order_whatever_a_backend_answers(mode: Mode, answer: object, expected: Any) -> None:
     """A listing holds entries only, each once and in order; what is not a listing is a failure with a reason."""
     assert perform(mode, ask(ListDirectory("/")), Answering(lambda _path: answer)) == [expected]
 
@@ -696,9 +696,10 @@ class Watched:
         self._calls = calls
         self.closed = False
 
-    def plan(self) -> Plan[list[Reply]]:
+    def plan(self) -> Plan[list[Any]]:
         try:
-            return (yield self._calls)
+            replies: list[Any] = yield self._calls
+            return replies
         finally:
             self.closed = True
 
@@ -724,7 +725,7 @@ def test_an_error_of_the_plan_itself_reaches_its_caller(mode: Mode) -> None:
     """What a plan raises is not swallowed."""
 
     def plan() -> Plan[None]:
-        yield (ListDirectory("/"),)
+        yield ListDirectory("/")
         raise LookupError("mine")
 
     with pytest.raises(LookupError, match="mine"):
@@ -776,18 +777,6 @@ def test_cancellation_closes_the_plan(seconds: float | None, kind: str) -> None:
 # Files in one batch, and what becomes of a batch that fails.
 
 
-def play(plan: Plan[ResultT], answer: Callable[[Call], Reply]) -> tuple[ResultT, list[tuple[Call, ...]]]:
-    """Drive a plan by hand; return its result and the calls of each round."""
-    rounds: list[tuple[Call, ...]] = []
-    try:
-        calls = next(plan)
-        while True:
-            rounds.append(calls)
-            calls = plan.send([answer(call) for call in calls])
-    except StopIteration as stop:
-        return stop.value, rounds
-
-
 def numbered(count: int) -> list[str]:
     return [f"/skills/s{number:06}/SKILL.md" for number in range(count)]
 
@@ -797,21 +786,21 @@ def batch(call: Call) -> tuple[str, ...]:
     return call.paths
 
 
-def honest(call: Call) -> Reply:
+def honest(call: Call) -> Any:
     return Files(tuple(File(path, path.encode()) for path in batch(call)))
 
 
 def test_files_come_in_one_batch() -> None:
     """Any number of files is one call, each path once."""
     paths = numbered(1000)
-    found, rounds = play(read_files([*paths, paths[0], paths[7]]), honest)
+    found, rounds = by_hand(read_files([*paths, paths[0], paths[7]]), honest)
     assert rounds == [(ReadFiles(tuple(paths)),)]
     assert {path: file.content for path, file in found.items()} == {path: path.encode() for path in paths}
 
 
 def test_no_files_are_no_call() -> None:
     """Nothing to read asks nothing."""
-    assert play(read_files([]), honest) == ({}, [])
+    assert by_hand(read_files([]), honest) == ({}, [])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 100, 1000])
@@ -821,10 +810,10 @@ def test_a_file_that_breaks_its_batch_costs_only_itself(count: int, bad: Sequenc
     paths = numbered(count)
     broken = {paths[index] for index in bad}
 
-    def answer(call: Call) -> Reply:
+    def answer(call: Call) -> Any:
         return Failed("boom") if broken & set(batch(call)) else honest(call)
 
-    found, rounds = play(read_files(paths), answer)
+    found, rounds = by_hand(read_files(paths), answer)
     assert list(found) == list(dict.fromkeys(found))
     assert {path for path, file in found.items() if file.content is None} == broken
     assert {found[path].error for path in broken} == {"boom"}
@@ -853,13 +842,13 @@ def test_a_real_batch_that_raises_is_halved(mode: Mode, tmp_path: Path) -> None:
 def test_a_dead_backend_is_given_up() -> None:
     """When every batch fails, a bounded number of calls is made and every file has a reason."""
     paths = numbered(20_000)
-    found, rounds = play(read_files(paths), lambda _call: Failed("dead"))
+    found, rounds = by_hand(read_files(paths), lambda _call: Failed("dead"))
     assert sum(len(calls) for calls in rounds) <= 2 * MAX_FAILED_BATCHES + 1
     assert set(found) == set(paths)
     assert {file.error for file in found.values()} == {"dead"}
 
 
-def late(call: Call) -> Reply:
+def late(call: Call) -> Any:
     batch(call)
     return Failed("late", timed_out=True)
 
@@ -868,14 +857,14 @@ def test_a_backend_that_hangs_costs_two_waits() -> None:
     """When the parts of a late batch are all late, too, it is the backend that hangs, and every file is given up."""
     for count, most in ((1, 1), (2, 2), (100, 2), (20_000, 2)):
         paths = numbered(count)
-        found, rounds = play(read_files(paths), late)
+        found, rounds = by_hand(read_files(paths), late)
         assert len(rounds) == most
         assert len(rounds[-1]) <= MAX_CALLS_AT_ONCE
         assert set(found) == set(paths)
         assert {file.error for file in found.values()} == {"late"}
 
 
-def hangs_for(paths: set[str]) -> Callable[[Call], Reply]:
+def hangs_for(paths: set[str]) -> Callable[[Call], Any]:
     return lambda call: late(call) if paths & set(batch(call)) else honest(call)
 
 
@@ -894,7 +883,7 @@ def test_files_that_hang_cost_no_neighbour() -> None:
             hanging = {paths[index] for index in bad}
             if len(hanging) == count:
                 continue
-            found, rounds = play(read_files(paths), hangs_for(hanging))
+            found, rounds = by_hand(read_files(paths), hangs_for(hanging))
             lost = {path for path, file in found.items() if file.content is None}
             if lost != hanging or set(found) != set(paths) or waits_of(rounds, hanging) > 7:
                 offenders.append((count, bad, len(lost), waits_of(rounds, hanging)))
@@ -907,17 +896,18 @@ def test_the_waits_for_many_files_that_hang_are_bounded() -> None:
     for count, step in ((1_000, 125), (1_000, 71), (20_000, 3_000), (20_000, 1_500), (1_000, 2), (1_000, 1)):
         paths = numbered(count)
         hanging = set(paths[::step])
-        found, rounds = play(read_files(paths), hangs_for(hanging))
+        found, rounds = by_hand(read_files(paths), hangs_for(hanging))
         if waits_of(rounds, hanging) > MAX_WAITS + 4 or set(found) != set(paths):
             offenders.append((count, step, waits_of(rounds, hanging)))
     assert offenders == []
     assert {
-        path for path, file in play(read_files(numbered(1_000)), honest)[0].items() if file.content is None
+        path for path, file in by_hand(read_files(numbered(1_000)), honest)[0].items() if file.content is None
     } == set()
 
 
-def test_a_reply_of_the_wrong_kind_is_a_failure() -> None:
+@both_modes
+def test_an_answer_of_the_wrong_kind_is_a_failure(mode: Mode) -> None:
     """A listing in the place of files costs nothing but those files."""
-    found, _rounds = play(read_files(numbered(2)), lambda _call: Listing(()))
+    found = perform(mode, read_files(numbered(2)), Answering(lambda _paths: one_file("/a")))
     assert all(file.content is None and file.error for file in found.values())
     assert len(found) == 2

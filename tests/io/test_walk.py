@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Call, Entry, Failed, ListDirectory, Listing, Plan, Reply
+from deepskills._io.plan import Call, Entry, Failed, ListDirectory, Listing, Plan
 from deepskills._io.walk import Visit, Visitor, Walked, walk
-from support import FakeBackend, Mode, both_modes, write_files
+from support import FakeBackend, Mode, both_modes, by_hand, write_files
 
 
 class Everything(Visitor[str]):
@@ -22,7 +22,7 @@ class Everything(Visitor[str]):
     def admit(self, visit: Visit[str]) -> Visit[str] | None:
         return None if visit.path in self._refused else visit
 
-    def take(self, visit: Visit[str], reply: Reply) -> Iterable[tuple[str, str]]:
+    def take(self, visit: Visit[str], reply: Listing | Failed) -> Iterable[tuple[str, str]]:
         self.seen.append((visit.key, visit.path, visit.depth))
         if not isinstance(reply, Listing):
             self.failed.append(visit.path)
@@ -33,21 +33,15 @@ class Everything(Visitor[str]):
 
 def play(plan: Plan[Walked[str]], tree: dict[str, list[str]]) -> tuple[Walked[str], list[list[str]]]:
     """Drive a walk by hand over directories that hold directories alone; return the paths of each round."""
-    rounds: list[list[str]] = []
 
-    def answer(call: Call) -> Reply:
+    def answer(call: Call) -> Listing | Failed:
         assert isinstance(call, ListDirectory)
         if call.path not in tree:
             return Failed("gone")
         return Listing(tuple(Entry(f"{call.path}/{name}", is_directory=True) for name in tree[call.path]))
 
-    try:
-        calls = next(plan)
-        while True:
-            rounds.append([call.path for call in calls if isinstance(call, ListDirectory)])
-            calls = plan.send([answer(call) for call in calls])
-    except StopIteration as stop:
-        return stop.value, rounds
+    walked, rounds = by_hand(plan, answer)
+    return walked, [[call.path for call in calls if isinstance(call, ListDirectory)] for calls in rounds]
 
 
 TREE = {"/a": ["x", "y"], "/a/x": ["deep"], "/a/y": [], "/a/x/deep": ["end"], "/b": ["z"], "/b/z": []}

@@ -129,7 +129,7 @@ def test_what_threads_read_at_once_is_one_catalog(monkeypatch: pytest.MonkeyPatc
 
     assert sorted(parsed) == sorted(files)
     assert len(set(map(id, found))) == 1
-    assert catalogs.recalled(found[0].record) is found[0]
+    assert catalogs.believed(found[0].record) is found[0]
 
 
 def test_nothing_of_ours_blocks_the_event_loop(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
 from deepskills import SkillExtension, SkillsMiddleware, SkillsState
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.sources import Source
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, both_modes, disk, load, run, share_of, skill_md, tool_messages, write_files
 
@@ -86,8 +89,9 @@ def forged_lists() -> dict[str, list[dict[str, Any]]]:
 
 def record_of(entries: Sequence[dict[str, Any]], digest: str = "0" * 32, **frontmatter: Any) -> dict[str, Any]:
     """Return a catalog as state keeps it."""
-    rows = [[entry, 0, digest, frontmatter] for entry in entries]
-    return {"sources": [["/skills", "Skills"]], "entries": json.dumps(rows)}
+    sources = [Source("/skills", "Skills")]
+    made = Catalog([SkillEntry(entry, "/skills", digest, frontmatter) for entry in entries], sources)  # type: ignore[arg-type]
+    return dict(made.record)
 
 
 def check_nothing_came_of_it(model: ScriptedChatModel, result: Any, since: int, what: str) -> list[str]:
@@ -191,8 +195,7 @@ def test_the_source_of_a_skill_is_not_taken_from_state(mode: Mode, tmp_path: Pat
     paused = Paused(mode, middleware)
     paused.start()
     record = paused.agent.get_state(paused.config).values["skills_catalog"]
-    rows = [[entry, 1, digest, kept] for entry, _, digest, kept in json.loads(record["entries"])]
-    forged_record = {**record, "entries": json.dumps(rows, ensure_ascii=False, separators=(",", ":"))}
+    forged_record = {**record, "sources": [["/trusted", "Trusted"], ["/skills", "Skills"]]}
     paused.resume({"skills_catalog": forged_record}, "Command")
     assert seen[-1] == {"alpha": "/skills"}
 
@@ -221,16 +224,13 @@ NONSENSE: dict[str, Any] = {
     "text": "catalog",
     "list": [1, 2],
     "empty": {},
-    "entries missing": {"sources": []},
-    "entries no text": {"sources": [], "entries": [1]},
-    "no JSON": {"sources": [], "entries": "{"},
-    "deep JSON": {"sources": [], "entries": "[" * 100_000},
-    "no rows": {"sources": [], "entries": "5"},
-    "odd row": {"sources": [], "entries": "[[1,2,3,4]]"},
-    "odd sources": {"sources": [5], "entries": "[]"},
-    "odd place": {"sources": [], "entries": json.dumps([[forged(), 7, "0", {}]])},
-    "a name that is a list": {"sources": [], "entries": json.dumps([[forged(name=["x"]), -1, "0", {}]])},
-    "surrogates": {"sources": [["\ud800", "\udfff"]], "entries": '["\\ud800"]'},
+    "parts missing": {"sources": []},
+    "of the release before": {"sources": [], "entries": json.dumps([[forged(), 0, "0", {}]])},
+    "no text": {"sources": [], "fingerprint": 5, "copy": "", "restrictions": {}},
+    "long": {"sources": [], "fingerprint": "[" * 100_000, "copy": "", "restrictions": {}},
+    "odd sources": {"sources": [5], "fingerprint": "x", "copy": "x", "restrictions": {}},
+    "odd restrictions": {"sources": [], "fingerprint": "x", "copy": "x", "restrictions": {"a": ["x"]}},
+    "surrogates": {"sources": [["\ud800", "\udfff"]], "fingerprint": "\ud800", "copy": "\ud800", "restrictions": {}},
 }
 
 
@@ -374,7 +374,7 @@ def test_a_thread_of_the_first_release_goes_on(mode: Mode, records: str, tmp_pat
     assert talk.loaded == ["alpha"]
     assert [request.text.count(text) for request in talk.model.requests] == [1] * len(talk.model.requests)
     assert "already loaded" in str(answers[-1].text)
-    assert talk.state["skills_catalog"]["entries"]
+    assert talk.state["skills_catalog"]["fingerprint"]
     [removed] = talk.call(("unload_skill", {"skill_name": "alpha"}))[-1:]
     assert removed.status == "success"
     assert text not in talk.model.requests[-1].text

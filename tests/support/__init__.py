@@ -6,6 +6,7 @@ what async. These three are here; `tables`, `waiting` and `world` are imported b
 
 from support.agents import (
     Conversation,
+    by_hand,
     disk,
     hand_written_graph,
     load,
@@ -33,6 +34,7 @@ __all__ = [
     "answers",
     "both_modes",
     "breaks_off",
+    "by_hand",
     "disk",
     "fails",
     "hand_written_graph",

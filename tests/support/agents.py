@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,21 @@ from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 from deepskills import SkillsMiddleware, SkillsState, generate_skill_md
+from deepskills._io.drivers import Steps
+from deepskills._io.plan import Call, Plan, ResultT
 from deepskills.testing import Reply, ScriptedChatModel, call_tools
 from support.modes import Mode
+
+
+def by_hand(plan: Plan[ResultT], answer: Callable[[Call], object]) -> tuple[ResultT, list[tuple[Call, ...]]]:
+    """Perform a plan by a function that answers each call, and return its result with the calls of each round."""
+    rounds: list[tuple[Call, ...]] = []
+    steps = Steps(plan)
+    calls = steps.start()
+    while calls is not None:
+        rounds.append(tuple(calls))
+        calls = steps.answer([answer(call) for call in calls])
+    return steps.result, rounds
 
 
 def skill_md(name: str, description: str = "Does a thing.", body: str = "", **fields: object) -> str:

@@ -101,7 +101,7 @@ def test_memory_and_time_per_turn_stay_flat(tmp_path: Path) -> None:
 
 def test_remembered_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a middleware remembers of texts stays within its size, however many are loaded, the newest being kept."""
-    monkeypatch.setattr("deepskills._middleware.config.MAX_TEXT_CHARACTERS", 10_000)
+    monkeypatch.setattr("deepskills._middleware.config.MAX_TEXT_BYTES", 10 * 1_400)
     memory = Memory()
     texts = [f"{number:04}" * 250 for number in range(1_000)]
     keys = [memory.keep_text(text) for text in texts]
@@ -113,7 +113,7 @@ def test_remembered_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_remembered_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a middleware remembers of parsed files stops growing at its size, however often files change."""
-    monkeypatch.setattr("deepskills._catalog.entries.MAX_REMEMBERED_CHARACTERS", 50 * 620)
+    monkeypatch.setattr("deepskills._catalog.entries.MAX_REMEMBERED_BYTES", 50 * 2_000)
     readings = Readings()
     contents = [skill_md("alpha", description=f"Edit {number}.").encode() for number in range(400)]
     held = []

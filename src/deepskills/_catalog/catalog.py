@@ -1,77 +1,80 @@
-"""The catalog: the skills that discovery found, and what it takes to believe one that state names.
+"""The catalog: the skills that discovery found, and what it takes to believe a catalog that comes back from state.
 
 Theory of operation
 -------------------
 
-A run ends and the next one begins, perhaps in another process. Listing the sources again for each hook would be
-correct and slow, so what discovery found is remembered. But what remembers it? State travels with the thread, and it
-is not ours alone: a caller may pass any value with the input, a checkpoint may be edited, a thread may be copied from
-another user. A catalog grants power (which files are read as instructions, which tools become callable, what a user
-may start), so it must not come from there.
+A run ends and the next one begins, perhaps in another process. Listing the sources again each time would be correct
+and slow, so state names the catalog that discovery found, by a fingerprint: a digest over what lies where and over
+each file's own digest. But state is not ours alone: a caller may write any `skills_catalog`, a checkpoint may be
+edited, a thread may be copied from another user. A catalog grants power (which files are read as instructions, which
+tools become callable, what a user may start), so two questions are asked about what state holds:
 
-So the process keeps the catalogs, and state keeps a name for one: a fingerprint over which files lie where, with
-which digests, and which frontmatter keys were kept of them, beside a list of the sources. Three cases follow:
+1. *Did this process make that catalog?* `Catalogs.made` keeps each catalog that discovery produced, per backend,
+   under its fingerprint, which covers the frontmatter keys that were kept for it. Then it is the very object that was
+   made, and nothing that state says about it counts. Otherwise the sources are listed again.
+2. *If a source cannot be listed, what may still be shown?* `claimed` takes the skills of that source from
+   `skills_metadata`, if that is the copy which the record names, without their powers: no tools, no frontmatter
+   except keys that only restrict (a lie there can hide a skill, never reveal one). So a source that is down keeps the
+   names it had, until a look at it decides.
 
-1. *This process made a catalog with that fingerprint*, on the same backend, and its record equals the one in state.
-   It is believed. A forged record can at most name another catalog of ours, and then its sources differ from the
-   run's.
-2. *This process does not know it*: it restarted, the catalog was too old to be kept, or somebody made it up. Then the
-   sources are looked at again. Nothing in state is needed for that, so nothing in state can be wrong.
-3. *This process does not know it, and a source cannot be reached.* `claimed` fills in for that source with
-   `skills_metadata` from state, stripped of every power: no tools, and of frontmatter only the keys that restrict. A
-   lie there can hide a skill, never reveal one, and the result is never remembered as a catalog of ours
-   (`SkillEntry.is_read`).
-
-Memory is per backend, and per thread where it holds what a look found in the middle of a run (`put_found`): two
-users' states may hold the same record while only one of them may see those skills.
+Two rules keep this right. First, nothing is ever believed because of what it says about itself; only the memory of
+this process counts, and that is keyed by digests. Second, memory is per backend, or per thread where it holds what a
+look found (`put_found`), because two users' states may hold the same record while only one may see those skills.
 
 `trust.py` asks these questions for a run, and decides in addition which *paths* may be read.
 """
 
 import hashlib
+import itertools
 import json
 import threading
 import time
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 from weakref import WeakKeyDictionary
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
 from deepskills._catalog.entries import Readings, SkillEntry
-from deepskills._catalog.sources import Source, parent
-from deepskills._io.cache import BoundedCache
-from deepskills._skillmd.names import shown_name
-from deepskills._skillmd.text import is_text, one_line
+from deepskills._catalog.sources import Source, lies_under, parent
+from deepskills._io.cache import BoundedCache, size_of
+from deepskills._skillmd.names import meant, name_key
+from deepskills._skillmd.text import is_text
+from deepskills._skillmd.yaml import as_text
 from deepskills._types import SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
 
-MAX_REMEMBERED_CHARACTERS = 128_000_000
-"""How much text of catalogs a middleware remembers."""
+MAX_REMEMBERED_BYTES = 48_000_000
+"""About how much memory the catalogs of a backend take, besides the entries that they share."""
 
-MAX_REMEMBERED_CATALOGS = 4_096
-"""How many catalogs of a backend a process knows to have made."""
+MAX_FOUND_BYTES = 48_000_000
+"""How much memory catalogs take that were found on threads whose state holds another."""
 
-MAX_FOUND_FOR_THREADS = 256
-"""For how many threads a middleware remembers what it found where their state holds another catalog."""
+_ENTRY_BYTES = 500
+"""What an entry takes in the tables of a catalog, with its place in the tables by name."""
 
 INCLUDE_TOOLS = "include_tools"
 """The metadata key by which a skill names its tools."""
 
-_MARKS = "*`'\"[](){}<> "
 _RESTRICTING = ("disable-model-invocation", "user-invocable")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_ROW = 4
 _ROWS_AT_ONCE = 50
-_CHARACTERS_OF_A_ROW = 250
+
+
+_serials = itertools.count()
 
 
 class Catalog:
     """The skills that were found, one per name, with the sources they came from. Never changes."""
 
-    def __init__(self, entries: Iterable[SkillEntry] = (), sources: Iterable[Source] = ()) -> None:
+    def __init__(
+        self, entries: Iterable[SkillEntry] = (), sources: Iterable[Source] = (), fingerprint: str | None = None
+    ) -> None:
         self.entries = tuple(entries)
         self.sources = tuple(sources)
+        self.fingerprint = fingerprint or fingerprint_of(self.entries, self.sources)
+        self.serial = next(_serials)
+        """A number of its own, never used again: what is worked out from a catalog is remembered by it."""
 
     @cached_property
     def by_name(self) -> Mapping[str, SkillEntry]:
@@ -79,8 +82,8 @@ class Catalog:
         return {entry.name: entry for entry in self.entries}
 
     @cached_property
-    def _by_folded_name(self) -> Mapping[str, SkillEntry]:
-        return {folded(entry.name): entry for entry in reversed(self.entries)}
+    def _by_key(self) -> Mapping[str, SkillEntry]:
+        return {name_key(entry.name): entry for entry in reversed(self.entries)}
 
     @cached_property
     def with_tools(self) -> Sequence[SkillEntry]:
@@ -89,21 +92,22 @@ class Catalog:
 
     @cached_property
     def record(self) -> CatalogRecord:
-        """The catalog as state keeps it."""
-        places = {source.path: position for position, source in enumerate(self.sources)}
-        rows = [_row(entry, places.get(entry.source, -1)) for entry in self.entries]
-        # A few rows at a time: one call for all of them would keep every other thread from running meanwhile.
-        texts = [_ENCODER.encode(rows[start : start + _ROWS_AT_ONCE]) for start in range(0, len(rows), _ROWS_AT_ONCE)]
+        """What state keeps of the catalog."""
         sources = [[source.path, source.label] for source in self.sources]
-        return CatalogRecord(sources=sources, entries=f"[{','.join(text[1:-1] for text in texts)}]")
+        restrictions = {
+            entry.name: kept
+            for entry in self.entries
+            if (kept := {key: as_text(entry.frontmatter[key]) for key in _RESTRICTING if key in entry.frontmatter})
+        }
+        copy = _digest_of_copy([entry.skill for entry in self.entries])
+        return CatalogRecord(sources=sources, fingerprint=self.fingerprint, copy=copy, restrictions=restrictions)
 
     def find(self, asked: str) -> SkillEntry | None:
         """Return the skill that is meant by a name: exactly, in another case or form, or with marks around it."""
         exact = self.by_name.get(asked)
         if exact is not None:
             return exact
-        bare = one_line(asked).strip(_MARKS)
-        return self._by_folded_name.get(folded(asked)) or self._by_folded_name.get(folded(bare))
+        return meant(self._by_key, asked)
 
     def is_of(self, sources: Sequence[Source]) -> bool:
         """Whether the skills came from exactly these sources."""
@@ -120,170 +124,128 @@ class Catalog:
         return all(given == entry.skill for given, entry in zip(skills, self.entries, strict=True))
 
 
-def folded(name: str) -> str:
-    """Return a name as it is compared: as it is shown, in one case and one Unicode form."""
-    shown = shown_name(name)
-    return shown.casefold() if shown.isascii() else unicodedata.normalize("NFC", shown).casefold()
+def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source], keys: Iterable[str] = ()) -> str:
+    """Return what a catalog is known by: what lies where, and which frontmatter was kept of it.
+
+    A file's digest stands for everything that was read from it, so no description has to be hashed.
+    """
+    parts = [*sorted(keys), "", *(part for source in sources for part in (source.path, source.label)), ""]
+    for entry in entries:
+        parts += (entry.name, entry.path, entry.source, entry.digest)
+    text = "\0".join(parts)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def meant_name(names: Iterable[str], asked: str) -> str | None:
-    """Return the one of a few names that was asked for, exactly, in another case or form, or with marks around it."""
-    by_folded = {folded(name): name for name in names}
-    bare = one_line(asked).strip(_MARKS)
-    return by_folded.get(folded(asked)) or by_folded.get(folded(bare))
+def _digest_of_copy(skills: Sequence[SkillMetadata]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    # A few at a time: one call for all of them would keep every other thread from running meanwhile.
+    for start in range(0, len(skills), _ROWS_AT_ONCE):
+        digest.update(_ENCODER.encode(skills[start : start + _ROWS_AT_ONCE]).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
-_Made = BoundedCache[bytes, bool]
+_Made = BoundedCache[str, Catalog]
 _made_on: "WeakKeyDictionary[object, _Made]" = WeakKeyDictionary()
 _made_lock = threading.Lock()
 
 
+def _weigh(catalog: Catalog) -> int:
+    """Return what a catalog adds to the memory of a process; its entries are shared with the readings."""
+    return _ENTRY_BYTES * (1 + len(catalog.entries))
+
+
 def _made_for(owner: object) -> _Made:
-    """Return the digests of the catalogs that this process has made on a backend, whichever middleware did."""
+    """Return the catalogs that this process has made on a backend, whichever middleware did."""
     with _made_lock:
         try:
-            return _made_on.setdefault(owner, BoundedCache(MAX_REMEMBERED_CATALOGS))
+            return _made_on.setdefault(owner, BoundedCache(MAX_REMEMBERED_BYTES, _weigh, size_of))
         except TypeError:  # It cannot be told apart for long; then each middleware knows its own alone.
-            return BoundedCache(MAX_REMEMBERED_CATALOGS)
+            return BoundedCache(MAX_REMEMBERED_BYTES, _weigh, size_of)
+
+
+# Believing a catalog: see the theory at the top.
 
 
 class Catalogs:
-    """The catalogs that a process has made or checked, by their text; bounded, safe to share by threads."""
+    """The catalogs that a process has made, by fingerprint; bounded, safe to share by threads."""
 
     def __init__(self, readings: Readings, owner: object = None) -> None:
         self._readings = readings
         self._made = _made_for(owner if owner is not None else self)
-        self._by_text: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(
-            MAX_REMEMBERED_CHARACTERS, lambda catalog: len(catalog.record["entries"]) + 1
-        )
-        self._found: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(MAX_FOUND_FOR_THREADS)
-        self._by_entries: BoundedCache[tuple[object, ...], Catalog] = BoundedCache(
-            MAX_REMEMBERED_CHARACTERS, lambda catalog: len(catalog.record["entries"]) + 1
-        )
+        self._found: BoundedCache[tuple[str, str], Catalog] = BoundedCache(MAX_FOUND_BYTES, _weigh, size_of)
 
     def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""
-        key = (tuple(map(id, entries)), tuple(sources))
-        return self._by_entries.get_or_make(key, lambda: self._newly_made(entries, sources))
+        fingerprint = fingerprint_of(entries, sources, self._readings.keys)
+        if not all(entry.is_read for entry in entries):
+            # Some of it is only what state claims: it serves this run, and is never taken for a catalog of ours.
+            return Catalog(entries, sources)
+        return self._made.get_or_make(fingerprint, lambda: Catalog(entries, sources, fingerprint))
 
-    def _newly_made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
-        catalog = Catalog(entries, sources)
-        if all(entry.is_read for entry in entries):
-            self._made.put(self._digest(catalog.record), value=True)
-        self._by_text.put(_key(catalog.record) or (), catalog)
-        return catalog
-
-    def recalled(self, record: object) -> Catalog | None:
-        """Return the catalog that state holds, if it was worked out and believed before."""
-        key = _key(record)
-        return self._by_text.get(key) if key is not None else None
+    def believed(self, record: object) -> Catalog | None:
+        """Return the catalog that state names, if this process has made it; `None` if it has to look for itself."""
+        known = _as_record(record)
+        if known is None:
+            return None
+        catalog = self._made.get(known["fingerprint"])
+        # The record holds the sources as well, so that a forged one cannot pass another agent's catalog off as its own.
+        return catalog if catalog is not None and catalog.record == known else None
 
     def put_found(self, thread_id: str, record: object, catalog: Catalog) -> None:
         """Remember what a look showed on a thread whose state holds something else, until the next run writes it.
 
-        It stands for that thread alone: another user's state may hold the same text, and must not show these skills.
+        It stands for that thread alone: another user's state may hold the same record, and must not show these skills.
         """
-        if thread_id and (key := _key(record)) is not None:
-            self._found.put((thread_id, *key), catalog)
+        if thread_id and (known := _as_record(record)) is not None:
+            self._found.put((thread_id, known["fingerprint"]), catalog)
 
     def found_for(self, thread_id: str, record: object) -> Catalog | None:
         """Return what a look showed on a thread with this in its state."""
-        key = _key(record)
-        return self._found.get((thread_id, *key)) if thread_id and key is not None else None
+        known = _as_record(record)
+        return self._found.get((thread_id, known["fingerprint"])) if thread_id and known is not None else None
 
-    def believed(self, record: object) -> Catalog | None:
-        """Return the catalog that state holds, if this process made it, or has read every file of it."""
-        catalog, is_read = self._judged(record)
-        return catalog if is_read else None
+    def claimed(self, record: object, copy: object) -> Catalog:
+        """Return the catalog that state claims to have, without any power where this process has not read the file.
 
-    def claimed(self, record: object) -> Catalog:
-        """Return the catalog that state holds, without powers where this process has not read the file."""
-        catalog, _is_read = self._judged(record)
-        return catalog or Catalog()
-
-    def _judged(self, record: object) -> tuple[Catalog | None, bool]:
-        """Return the catalog that state holds, and whether it can be believed."""
-        key = _key(record)
-        if key is None:
-            return None, False
-        known = self._by_text.get(key)
-        if known is not None:
-            return known, True
-        was_made = self._made.get(self._digest(record)) is not None
-        catalog, is_read = self._parsed(record, trusts=was_made)
-        if catalog is None or not is_read:
-            return catalog, is_read
-        worked_out = catalog
-        return self._by_text.get_or_make(key, lambda: worked_out), True
-
-    def _digest(self, record: object) -> bytes:
-        """Return what a catalog is known by in this process: its text, and which frontmatter was kept for it."""
-        text, sources = _key(record) or ("", ())
-        known = json.dumps([sources, sorted(self._readings.keys)]).encode()
-        return hashlib.blake2b(str(text).encode(), digest_size=16, key=hashlib.sha256(known).digest()).digest()
-
-    def _parsed(self, record: object, *, trusts: bool = False) -> tuple[Catalog | None, bool]:
-        key = _key(record)
-        if key is None:
-            return None, False
-        try:
-            rows = json.loads(str(key[0]))
-        except (ValueError, RecursionError):
-            return None, False
-        sources = [Source(path, label) for path, label in record["sources"]]  # type: ignore[index]
-        if not isinstance(rows, list):
-            return None, False
-        entries: dict[str, SkillEntry] = {}
-        is_read = True
-        for row in rows:
-            entry, was_read = self._entry(row, sources, trusts=trusts)
-            if entry is None:
-                return None, False
-            is_read &= was_read
-            entries[entry.name] = entry
-        return Catalog(entries.values(), sources), is_read
-
-    def _entry(self, row: object, sources: Sequence[Source], *, trusts: bool) -> tuple[SkillEntry | None, bool]:
-        """Return a row's entry: what this process read of that file in that source, else the row without its powers."""
-        if not isinstance(row, list) or len(row) != _ROW or not _is_skill(row[0]) or not _are_text(row[2:3]):
-            return None, False
-        skill, place, digest, frontmatter = row
-        if not isinstance(place, int) or not -1 <= place < len(sources):
-            return None, False
-        source = sources[place].path if place >= 0 else ""
-        reading = self._readings.recall(skill["path"], digest)
-        known = reading.entries.get(source) if reading is not None else None
-        if known is not None:
-            return known, True
-        if trusts:
-            return SkillEntry(skill, source, digest, frontmatter), True
-        frontmatter = frontmatter if isinstance(frontmatter, dict) else {}
-        kept = {key: frontmatter[key] for key in _RESTRICTING if key in frontmatter}
-        harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
-        bare: SkillMetadata = {**skill, "allowed_tools": [], "metadata": harmless}  # type: ignore[typeddict-item]
-        return SkillEntry(bare, source, digest, kept, is_read=False), False
+        It only fills in for a source that cannot be read now. `copy` is `skills_metadata`, which callers may write: it
+        counts only if it is the copy that the record names.
+        """
+        believed = self.believed(record)
+        if believed is not None:
+            return believed
+        known = _as_record(record)
+        if known is None or not isinstance(copy, list) or not all(map(_is_skill, copy)):
+            return Catalog()
+        if _digest_of_copy(copy) != known["copy"]:
+            return Catalog()
+        sources = [Source(path, label) for path, label in known["sources"]]
+        restrictions = known["restrictions"]
+        return Catalog([_harmless(skill, sources, restrictions.get(skill["name"], {})) for skill in copy], sources)
 
 
-def _key(record: object) -> tuple[object, ...] | None:
-    """Return what a catalog in state is known by; `None` if it is not one."""
-    if not isinstance(record, dict) or record.keys() != CatalogRecord.__annotations__.keys():
+def _harmless(skill: SkillMetadata, sources: Sequence[Source], restrictions: Mapping[str, str]) -> SkillEntry:
+    """Return a skill of which only state speaks, with everything left out that would grant it power."""
+    under = [source.path for source in sources if lies_under(skill["path"], source.path)]
+    harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
+    bare: SkillMetadata = {**skill, "allowed_tools": [], "metadata": harmless}
+    return SkillEntry(bare, under[-1] if under else "", "", dict(restrictions), is_read=False)
+
+
+def record_key(record: object) -> str:
+    """Return what a record in state is known by; empty if it is not one."""
+    known = _as_record(record)
+    return known["fingerprint"] if known is not None else ""
+
+
+def _as_record(record: object) -> CatalogRecord | None:
+    """Return what state holds, if it has the shape of a record."""
+    try:
+        return _RECORD.validate_python(record)
+    except ValidationError:
         return None
-    sources, text = record["sources"], record["entries"]
-    if not isinstance(text, str) or not isinstance(sources, list):
-        return None
-    if not all(isinstance(pair, list) and len(pair) == 2 and _are_text(pair) for pair in sources):  # noqa: PLR2004
-        return None
-    return text, tuple(map(tuple, sources))
 
 
-def row_count(record: object) -> int:
-    """Return about how many skills have to be worked out to judge what state holds."""
-    key = _key(record)
-    return len(str(key[0])) // _CHARACTERS_OF_A_ROW if key is not None else 0
-
-
-def _row(entry: SkillEntry, place: int) -> list[Any]:
-    return [entry.skill, place, entry.digest, entry.frontmatter]
+_RECORD = TypeAdapter(with_config(ConfigDict(strict=True, extra="forbid"))(CatalogRecord))
 
 
 def _copy(skill: SkillMetadata) -> SkillMetadata:

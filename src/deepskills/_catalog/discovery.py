@@ -15,12 +15,12 @@ from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.entries import Reading, Readings, SkillEntry
 from deepskills._catalog.sources import PASSED_OVER, Source, distinct, lies_under
 from deepskills._io.plan import (
+    Attempt,
     Entry,
     Failed,
     File,
     Listing,
     Plan,
-    Reply,
     Summarize,
     Summarized,
     apart,
@@ -70,11 +70,10 @@ class _Search:
         self.misnamed: list[str] = []
         """Files named like `SKILL.md` in another case, where there is none."""
 
-    def take(self, path: str, reply: object, *, deepest: bool) -> list[str]:
+    def take(self, path: str, reply: Listing | Failed, *, deepest: bool) -> list[str]:
         """Record what one directory holds and return the directories to list next."""
-        if not isinstance(reply, Listing):
-            reason = reply.reason if isinstance(reply, Failed) else "no listing"
-            self._note_failure(path, reason)
+        if isinstance(reply, Failed):
+            self._note_failure(path, reply.reason)
             return []
         if reply.error:
             self._note_incomplete(path, reply.error)
@@ -143,7 +142,7 @@ class _Visitor(Visitor[int]):
         self._searches = searches
         self._deepest = max_depth - 1
 
-    def take(self, visit: Visit[int], reply: Reply) -> list[tuple[int, str]]:
+    def take(self, visit: Visit[int], reply: Listing | Failed) -> list[tuple[int, str]]:
         search = self._searches[visit.key]
         return [(visit.key, path) for path in search.take(visit.path, reply, deepest=visit.depth == self._deepest)]
 
@@ -177,8 +176,9 @@ def _summaries(paths: Sequence[str]) -> Plan[dict[str, SkillSummary]]:
     """Return what a backend that keeps skills in parts tells of files without their bodies."""
     if not paths:
         return {}
-    [reply] = yield (Summarize(tuple(paths)),)
-    return reply.summaries if isinstance(reply, Summarized) else {}
+    reply: Summarized | Failed = yield Attempt(Summarize(tuple(paths)))
+    # Summaries only save time: where there are none, the files themselves are read.
+    return {} if isinstance(reply, Failed) else reply.summaries
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from deepskills._io.cache import BoundedCache
+from deepskills._io.cache import BoundedCache, size_of
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import read_skill
+from deepskills._skillmd.yaml import as_flag
 from deepskills._types import SkillMetadata, SkillProblem
 
 Visibility: TypeAlias = Literal["on", "name-only", "user-only", "off"]
@@ -57,11 +58,21 @@ class SkillEntry:
         """What the skill does and when to use it."""
         return self.skill["description"]
 
+    @property
+    def is_user_only(self) -> bool:
+        """Whether its author lets only the user start it."""
+        return as_flag(self.frontmatter.get("disable-model-invocation"))
+
+    @property
+    def is_user_invocable(self) -> bool:
+        """Whether its author lets the user start it by a slash command."""
+        return as_flag(self.frontmatter.get("user-invocable"), default=True)
+
 
 # Files that were read, remembered by content.
 
-MAX_REMEMBERED_CHARACTERS = 64_000_000
-"""How much of parsed files is remembered, counted as the text of their metadata."""
+MAX_REMEMBERED_BYTES = 128_000_000
+"""How much of parsed files is remembered: metadata, kept frontmatter and problems, never their text."""
 
 MAX_KEPT_CHARACTERS = 8_192
 """How much of a skill's frontmatter is kept with its entry."""
@@ -82,6 +93,7 @@ KEPT_KEYS = frozenset(
 """Frontmatter keys that the library acts on."""
 
 _OVERHEAD = 600
+"""What a reading, its entries and its place in a cache take beside texts and containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +114,8 @@ class Readings:
     def __init__(self, further_keys: Iterable[str] = ()) -> None:
         self.keys = KEPT_KEYS | set(further_keys)
         """The frontmatter keys that are kept."""
-        self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_CHARACTERS, _weigh)
-        self._parsed: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_CHARACTERS, _weigh)
+        self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
+        self._parsed: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
 
     def read(self, path: str, content: bytes) -> Reading:
         """Return what a file says."""
@@ -166,5 +178,5 @@ def _size(value: object) -> int:
 
 
 def _weigh(reading: Reading) -> int:
-    skill = reading.metadata
-    return _OVERHEAD + (len(skill["description"]) if skill is not None else 0)
+    """Return what a reading keeps alive. A stranger chooses which part of a file is large, so all of them count."""
+    return _OVERHEAD + size_of(reading.metadata) + size_of(reading.frontmatter) + size_of(reading.problems)

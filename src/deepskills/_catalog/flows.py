@@ -9,10 +9,11 @@ import asyncio
 import time
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from deepskills._io.drivers import aperform, in_thread, perform
+from deepskills._io.drivers import in_thread
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,36 @@ Flow: TypeAlias = Generator[Step, Any, ResultT]
 
 def drive(flow: Flow[ResultT]) -> ResultT:
     """Perform a flow on sync methods and return its result."""
-    return perform(flow, _perform)
+    with closing(flow):
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    reply = _perform(step)
+                except Exception as error:  # noqa: BLE001 - the flow decides
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(reply)
+        except StopIteration as end:
+            result: ResultT = end.value
+            return result
 
 
 async def adrive(flow: Flow[ResultT]) -> ResultT:
     """Perform a flow on async methods, long work in a thread, and return its result."""
-    return await aperform(flow, _aperform)
+    with closing(flow):
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    reply = await _aperform(step)
+                except Exception as error:  # noqa: BLE001 - the flow decides
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(reply)
+        except StopIteration as end:
+            result: ResultT = end.value
+            return result
 
 
 def _perform(step: Step) -> Any:  # noqa: ANN401 - what the step asks for

@@ -8,12 +8,13 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deepskills._catalog.catalog import Catalog, folded
+from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS
 from deepskills._catalog.entries import TAG_KEYS, SkillEntry
 from deepskills._catalog.search import Document, SearchIndex
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._io.cache import BoundedCache
+from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import PROBLEMS, listed, quoted
 from deepskills._skillmd.repair import as_text
 from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE, SkillProblem
@@ -27,8 +28,11 @@ MAX_COMPARED_NAMES = 300
 MAX_DESCRIPTION = 1_536
 """How much of a description and `when_to_use` together is shown and searched."""
 
-MAX_INDEXED = 100_000
-"""How many skills stay indexed, over all catalogs that an instance serves."""
+MAX_INDEX_BYTES = 256_000_000
+"""How much memory indexes take, over all catalogs that an instance serves: tens of thousands of skills."""
+
+_INDEXED_BYTES = 4_000
+"""What an indexed skill takes; descriptions and tags are bounded."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,11 @@ class Broken:
 
 def broken(problems: Iterable[SkillProblem], asked: str) -> Broken | None:
     """Return what is wrong with the file in a directory of that name; `None` if nothing is known to be."""
-    wanted = asked.casefold()
+    wanted = name_key(asked)
     for found in problems:
         directory, _, file = found["path"].rpartition("/")
         is_error = found["severity"] == "error" and file == SKILL_FILE
-        if is_error and directory.rpartition("/")[2].casefold() == wanted:
+        if is_error and name_key(directory.rpartition("/")[2]) == wanted:
             return Broken(asked, found)
     return None
 
@@ -68,10 +72,9 @@ def not_found(names: Sequence[str], problems: Sequence[SkillProblem], asked: str
 
 
 def closest_names(names: Sequence[str], asked: str) -> list[str]:
-    """Return the names nearest to one that no skill has; of many, only those that share most letters are compared."""
-    by_folded = {folded(name): name for name in names}
-    wanted = folded(asked[:MAX_SHOWN_NAME_LENGTH])
-    # A part of a name is the likeliest slip; letter by letter comparison is quadratic, so it gets a short list only.
+    """Return the names nearest to one that no skill has; of many, those that share most letters are compared."""
+    by_folded = {name_key(name): name for name in names}
+    wanted = name_key(asked[:MAX_SHOWN_NAME_LENGTH])
     within = [name for name in by_folded if wanted and wanted in name]
     comparable = [name for name in by_folded if abs(len(name) - len(wanted)) <= len(wanted)]
     if len(comparable) > MAX_COMPARED_NAMES:
@@ -143,7 +146,9 @@ class SearchCache:
     """Searches catalogs and keeps their indexes; bounded, safe to share by threads."""
 
     def __init__(self) -> None:
-        self._indexes: BoundedCache[Catalog, SearchIndex] = BoundedCache(MAX_INDEXED, lambda index: 1 + len(index))
+        self._indexes: BoundedCache[int, SearchIndex] = BoundedCache(
+            MAX_INDEX_BYTES, lambda index: _INDEXED_BYTES * (1 + len(index))
+        )
 
     def search(
         self, catalog: Catalog, query: str, n: int, hidden: Mapping[str, object] | None = None
@@ -154,7 +159,7 @@ class SearchCache:
         return [catalog.by_name[name] for name in found if name not in without][:n]
 
     def _index(self, catalog: Catalog) -> SearchIndex:
-        return self._indexes.get_or_make(catalog, lambda: SearchIndex(list(map(document_of, catalog.entries))))
+        return self._indexes.get_or_make(catalog.serial, lambda: SearchIndex(list(map(document_of, catalog.entries))))
 
 
 def document_of(entry: SkillEntry) -> Document:

@@ -21,7 +21,7 @@ An attacker who writes state can therefore make a run look at its own sources, a
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from deepskills._catalog.catalog import Catalog, Catalogs, row_count
+from deepskills._catalog.catalog import Catalog, Catalogs, record_key
 from deepskills._catalog.discovery import Discovery, discover
 from deepskills._catalog.entries import Readings, SkillEntry
 from deepskills._catalog.sources import Source, lies_under
@@ -30,8 +30,8 @@ from deepskills._io.plan import Plan, apart
 from deepskills._skillmd.problems import problem
 from deepskills._types import SKILL_FILE
 
-MAX_REMEMBERED_FILES = 65_536
-"""How many files outside their sources a middleware remembers that listings led to."""
+MAX_LED_BYTES = 32_000_000
+"""How much memory it takes to remember files outside their sources that listings led to: tens of thousands."""
 
 Led = BoundedCache[tuple[str, str], bool]
 """Files that listings of this process led to outside their sources: source and file."""
@@ -42,7 +42,7 @@ SourcesOfRun = Callable[[], Plan[tuple[list[Source], str | None]]]
 
 def remembered_files() -> Led:
     """Return an empty memory of where listings led."""
-    return BoundedCache(MAX_REMEMBERED_FILES, lambda _: 1)
+    return BoundedCache(MAX_LED_BYTES)
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,29 @@ class Library:
     led: Led
     thread_id: str = ""
     """The thread of the run; empty if it has none."""
+
+    looks: "Looks | None" = None
+    """What looks of this very invocation showed, where another user may see other skills by the same state."""
+
+
+class Looks:
+    """What the looks of one invocation showed, by what state held then; made for each invocation, safe to share.
+
+    Where the backend or the sources come from a function, state proves nothing of what this user may see: whoever
+    resumes an interrupted run is given the state of the one who started it, and no hook of its start runs again.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, Discovery] = {}
+
+    def get(self, record: object) -> Discovery | None:
+        """Return what this invocation has found while state held this."""
+        return self._found.get(record_key(record))
+
+    def put(self, record: object, found: Discovery) -> None:
+        """Remember what was found, for now and for when it has been written to state."""
+        self._found[record_key(record)] = found
+        self._found[record_key(found.catalog.record)] = found
 
 
 class Look:
@@ -96,25 +119,46 @@ class Look:
                 self.found = Discovery(known, problems, frozenset(source.path for source in known.sources))
         return self.found
 
-    def catalog(self, record: object) -> Plan[Catalog]:
-        """Return the catalog in state if it can be believed and is of this run's sources, else what there is now."""
-        catalogs, thread_id = self._library.catalogs, self._library.thread_id
+    def started(self, record: object, found: Discovery) -> None:
+        """Remember what the start of a run found, so that its other hooks need not look again."""
+        if self._library.looks is not None:
+            self._library.looks.put(record, found)
+
+    def catalog(self, record: object, copy: object) -> Plan[Catalog]:
+        """Return the catalog that state names if it can be believed and is of this run's sources, else what there is.
+
+        `copy` is `skills_metadata`, of use only while a source cannot be read.
+        """
+        library = self._library
+        if library.looks is not None:
+            return (yield from self._in_invocation(library.looks, record))
+        catalogs, thread_id = library.catalogs, library.thread_id
         sources, failure = yield from self.sources()
 
         def is_usable(catalog: Catalog | None) -> bool:
             return catalog is not None and (failure is not None or catalog.is_of(sources))
 
-        believed = catalogs.found_for(thread_id, record)
-        if not is_usable(believed):
-            believed = catalogs.recalled(record)
-        if believed is None:
-            believed = yield from apart(lambda: catalogs.believed(record), row_count(record))
-        if believed is not None and is_usable(believed):
-            return believed
-        known = yield from apart(lambda: catalogs.claimed(record), row_count(record))
-        found = yield from self.discover(known)
+        for believed in (catalogs.found_for(thread_id, record), catalogs.believed(record)):
+            if believed is not None and is_usable(believed):
+                return believed
+        found = yield from self.discover((yield from self.claimed(record, copy)))
         catalogs.put_found(thread_id, record, found.catalog)
         return found.catalog
+
+    def _in_invocation(self, looks: Looks, record: object) -> Plan[Catalog]:
+        """Return what this invocation has seen with its own eyes."""
+        found = looks.get(record)
+        if found is None:
+            # Nothing of state fills in for a source that fails: it may be another user's.
+            found = yield from self.discover()
+            looks.put(record, found)
+        self.found = found
+        return found.catalog
+
+    def claimed(self, record: object, copy: object) -> Plan[Catalog]:
+        """Return the catalog that state claims to have, without powers; see `Catalogs.claimed`."""
+        size = len(copy) if isinstance(copy, list) else 0
+        return (yield from apart(lambda: self._library.catalogs.claimed(record, copy), size))
 
     def refusals(self, entries: Sequence[SkillEntry]) -> Plan[dict[str, str]]:
         """Return which of these skills must not be read, and why; the sources are listed if that may tell more."""

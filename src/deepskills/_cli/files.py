@@ -17,7 +17,7 @@ from deepskills._catalog.sources import PASSED_OVER, Source
 from deepskills._errors import SkillsError
 from deepskills._io.backends import PathsOfThisMachine
 from deepskills._io.drivers import drive
-from deepskills._io.plan import Entry, Failed, Listing, Plan, Reply
+from deepskills._io.plan import Entry, Failed, Listing, Plan
 from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
@@ -224,12 +224,12 @@ class _Finder(Visitor[str]):
     def __init__(self) -> None:
         self.tree = Tree()
 
-    def take(self, visit: Visit[str], reply: Reply) -> list[tuple[str, str]]:
+    def take(self, visit: Visit[str], reply: Listing | Failed) -> list[tuple[str, str]]:
         """Note the directory's own `SKILL.md`; without one, return the directories to search next."""
-        reason = reply.error if isinstance(reply, Listing) else _unread_reason(reply)
+        reason = reply.reason if isinstance(reply, Failed) else reply.error
         if reason:
             self.tree.problems.append(problem(visit.path, "source-incomplete", reason=reason))
-        entries = reply.entries if isinstance(reply, Listing) else ()
+        entries = () if isinstance(reply, Failed) else reply.entries
         return [(visit.key, path) for path in self._below(entries)]
 
     def _below(self, entries: Sequence[Entry]) -> list[str]:
@@ -245,7 +245,3 @@ class _Finder(Visitor[str]):
                 problem(entry.path, "skill-file-misnamed", found=quoted(entry.name)) for entry in misnamed
             ]
         return [entry.path for entry in entries if entry.is_directory and entry.name not in {*PASSED_OVER, SKILL_FILE}]
-
-
-def _unread_reason(reply: Reply) -> str:
-    return reply.reason if isinstance(reply, Failed) else "no listing"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from deepskills._catalog.sources import PASSED_OVER, lies_under, parent
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
+from deepskills._files.inventory import only_file
 from deepskills._files.paths import (
     STANDARD_DIRECTORIES,
     AssetDirectories,
@@ -21,16 +22,15 @@ from deepskills._files.paths import (
     script_to_relative,
 )
 from deepskills._io.plan import (
+    Attempt,
     Entry,
     Failed,
-    File,
     Files,
     ListDirectory,
     Listing,
     Plan,
     ReadFiles,
     RealPaths,
-    Reply,
     ResolveLinks,
     is_missing_error,
 )
@@ -143,7 +143,7 @@ class _Search(Visitor[str]):
             return None
         return replace(visit, path=path)
 
-    def take(self, visit: Visit[str], reply: Reply) -> Iterable[tuple[str, str]]:
+    def take(self, visit: Visit[str], reply: Listing | Failed) -> Iterable[tuple[str, str]]:
         """Collect a directory's files; return the directories below it."""
         if isinstance(reply, Listing) and reply.error:
             relative = quoted(self._place.relative(visit.path))
@@ -195,10 +195,10 @@ _ONE_WALK = "assets"
 """The key of a walk that has one purpose."""
 
 
-def _entries(skill: SkillMetadata, reply: object) -> Sequence[Entry]:
+def _entries(skill: SkillMetadata, reply: Listing | Failed) -> Sequence[Entry]:
     if isinstance(reply, Listing):
         return reply.entries
-    reason = reply.reason if isinstance(reply, Failed) else "no listing"
+    reason = reply.reason
     if is_missing_error(reason) or "not_a_directory" in reason or reason.endswith("not found"):
         return ()
     raise SkillsError(f"The files of the skill {quoted(skill['name'])} could not be listed: {quoted(reason)}.")
@@ -236,8 +236,8 @@ def read_asset_bytes(
     """
     relative = check_relative(relative_path, directories)
     path, _real = yield from _found_at(skill, relative, directories, closed)
-    replies = yield (ReadFiles((path,)),)
-    file = _only(replies[0], path)
+    reply: Files | Failed = yield Attempt(ReadFiles((path,)))
+    file = only_file(path, reply)
     if file.unfit is not None:
         raise SkillFormatError(f"The file {quoted(relative)} was not opened: {file.error}.")
     if file.content is None:
@@ -264,8 +264,8 @@ def script_path(
     # Listed and not read: a script may be large or binary, and its content is not wanted here.
     relative = check_relative(script_to_relative(script_name), directories)
     path, real = yield from _found_at(skill, relative, directories, closed)
-    replies = yield (ListDirectory(parent(path)),)
-    names = {entry.name for entry in _entries(skill, replies[0]) if not entry.is_directory}
+    reply: Listing | Failed = yield Attempt(ListDirectory(parent(path)))
+    names = {entry.name for entry in _entries(skill, reply) if not entry.is_directory}
     if path.rpartition("/")[2] not in names:
         raise (yield from _not_there(skill, relative, directories, closed))
     return real or path
@@ -285,17 +285,17 @@ def _found_at(
 
 def _place(skill: SkillMetadata) -> Plan[Place]:
     directory = parent(skill["path"])
-    replies = yield (ResolveLinks((directory,)),)
-    reply = replies[0]
-    return Place(directory, reply.paths.get(directory) if isinstance(reply, RealPaths) else None)
+    # No `Attempt` here and below: where links cannot be resolved, nobody can tell whether one leads out of the skill.
+    reply: RealPaths = yield ResolveLinks((directory,))
+    return Place(directory, reply.paths.get(directory))
 
 
 def _inside(place: Place, paths: Sequence[str]) -> Plan[list[str]]:
     """Return the paths that do not lead out of the skill, with the links in them resolved."""
     if place.real is None or not paths:
         return list(paths)
-    replies = yield (ResolveLinks(tuple(paths)),)
-    real = replies[0].paths if isinstance(replies[0], RealPaths) else {}
+    reply: RealPaths = yield ResolveLinks(tuple(paths))
+    real = reply.paths
     return [place.canonical(real[path]) for path in paths if place.holds(real.get(path))]
 
 
@@ -304,8 +304,8 @@ def _check_links(place: Place, relative: str, directories: AssetDirectories) -> 
     if place.real is None:
         return None
     path = place.path(relative)
-    replies = yield (ResolveLinks((path,)),)
-    real = replies[0].paths.get(path) if isinstance(replies[0], RealPaths) else None
+    reply: RealPaths = yield ResolveLinks((path,))
+    real = reply.paths.get(path)
     if not place.holds(real):
         raise SkillPathError(f"The path {quoted(relative)} is refused: a link in it leads out of the skill.")
     # A link may stay inside the skill and still lead where a path may not: to `SKILL.md` itself, or to a hidden file.
@@ -326,12 +326,6 @@ def _not_there(
     nearest = difflib.get_close_matches(relative, available, n=3, cutoff=0.4) or available[:5]
     hint = f"Did you mean {listed(nearest)}?" if nearest else "The skill has no files in its directories."
     return SkillFileNotFoundError(f"The skill {quoted(skill['name'])} has no file {quoted(relative)}. {hint}")
-
-
-def _only(reply: object, path: str) -> File:
-    if isinstance(reply, Files):
-        return reply.files[0]
-    return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend returned no file")
 
 
 def _as_text(content: bytes, relative: str) -> str:

@@ -11,6 +11,7 @@ from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import PASSED_OVER, parent
 from deepskills._files.paths import is_closed
 from deepskills._io.plan import (
+    Attempt,
     Entry,
     Failed,
     File,
@@ -20,7 +21,6 @@ from deepskills._io.plan import (
     Plan,
     ReadFiles,
     RealPaths,
-    Reply,
     ShellPaths,
 )
 from deepskills._io.walk import Visit, Visitor, walk
@@ -59,7 +59,7 @@ class _Resources(Visitor[_Key]):
         self._found: list[list[ResourceMetadata]] = [[] for _ in names]
         self._roots = [""] * len(names)
 
-    def take_root(self, skill: int, reply: Reply) -> Iterator[tuple[_Key, str]]:
+    def take_root(self, skill: int, reply: Listing | Failed) -> Iterator[tuple[_Key, str]]:
         """Collect the files of a skill's own directory; yield the standard directories to list next."""
         for entry in self._entries(skill, reply):
             if not entry.is_directory:
@@ -71,7 +71,7 @@ class _Resources(Visitor[_Key]):
             elif entry.name not in PASSED_OVER:
                 self.inventories[skill].other_directories.append(entry.name)
 
-    def take(self, visit: Visit[_Key], reply: Reply) -> Iterator[tuple[_Key, str]]:
+    def take(self, visit: Visit[_Key], reply: Listing | Failed) -> Iterator[tuple[_Key, str]]:
         """Collect a directory of resources; yield the directories below it."""
         for entry in self._entries(visit.key[0], reply):
             if not entry.is_directory:
@@ -79,13 +79,13 @@ class _Resources(Visitor[_Key]):
             elif entry.name not in PASSED_OVER:
                 yield visit.key, entry.path
 
-    def _entries(self, skill: int, reply: Reply) -> Iterable[Entry]:
+    def _entries(self, skill: int, reply: Listing | Failed) -> Iterable[Entry]:
         inventory = self.inventories[skill]
-        if isinstance(reply, Listing):
-            inventory.failure = inventory.failure or reply.error
-            return reply.entries
-        inventory.failure = reply.reason if isinstance(reply, Failed) else "no listing"
-        return ()
+        if isinstance(reply, Failed):
+            inventory.failure = reply.reason
+            return ()
+        inventory.failure = inventory.failure or reply.error
+        return reply.entries
 
     def _add(self, key: _Key, entry: Entry) -> None:
         skill, kind = key
@@ -104,7 +104,7 @@ class _Resources(Visitor[_Key]):
         return self.inventories
 
 
-def take_inventories(names: Sequence[str], roots: Sequence[Reply], depth: int) -> Plan[list[Inventory]]:
+def take_inventories(names: Sequence[str], roots: Sequence[Listing | Failed], depth: int) -> Plan[list[Inventory]]:
     """List the resources of several skills at once, given the listings of their own directories."""
     resources = _Resources(names)
     starts = [start for skill, root in enumerate(roots) for start in resources.take_root(skill, root)]
@@ -162,18 +162,18 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
     if not entries:
         return {}
     directories = [parent(entry.path) for entry in entries]
-    reads = tuple(ReadFiles((entry.path,)) for entry in entries)
-    replies = yield (*reads, *(ListDirectory(path) for path in directories))
-    [shell] = yield (ShellPaths(tuple(directories)),)
-    in_shell = shell.paths if isinstance(shell, RealPaths) else {}
+    # One call for each skill, not one batch: a file that fails or hangs must not cost the others.
+    reads = tuple(Attempt(ReadFiles((entry.path,))) for entry in entries)
+    replies = yield (*reads, *(Attempt(ListDirectory(path)) for path in directories))
+    shell: RealPaths | Failed = yield Attempt(ShellPaths(tuple(directories)))
+    in_shell = {} if isinstance(shell, Failed) else shell.paths
     inventories = yield from take_inventories([entry.name for entry in entries], replies[len(entries) :], depth)
     return {
-        entry.name: Contents(_only_file(entry.path, reply), inventory, in_shell.get(directory))
+        entry.name: Contents(only_file(entry.path, reply), inventory, in_shell.get(directory))
         for entry, directory, reply, inventory in zip(entries, directories, replies, inventories, strict=False)
     }
 
 
-def _only_file(path: str, reply: Reply) -> File:
-    if isinstance(reply, Files):
-        return reply.files[0]
-    return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend returned no file")
+def only_file(path: str, reply: Files | Failed) -> File:
+    """Return the file of a batch of one."""
+    return File(path, error=reply.reason) if isinstance(reply, Failed) else reply.files[0]

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from deepskills._io.plan import Entry, Failed, File, Files, Listing, Nature, ReadFiles, Reply, WriteFiles, Written
+from deepskills._io.plan import Entry, Failed, File, Files, Listing, Nature, ReadFiles, WriteFiles, Written
 
 
 def is_instance_of(value: object, module: str, name: str) -> bool:
@@ -213,7 +213,7 @@ _NO_ANSWER = "the backend gave no answer for this file"
 _BYTES = (bytes, bytearray, memoryview)
 
 
-def listing(answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
+def listing(answer: Any) -> Listing | Failed:  # noqa: ANN401 - whatever a backend answered
     """Return a backend's answer to `ls`, sorted; what is not an entry is passed over."""
     error = getattr(answer, "error", None)
     items = answer if _is_sequence(answer) else getattr(answer, "entries", None)
@@ -231,7 +231,7 @@ def listing(answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
     return Listing(tuple(found[path] for path in sorted(found)), str(error) if error else None)
 
 
-def to_files(call: ReadFiles, answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
+def to_files(call: ReadFiles, answer: Any) -> Files | Failed:  # noqa: ANN401 - whatever a backend answered
     """Return a backend's answer to `download_files` in the order of the call, whatever its own order and length.
 
     A backend may name files differently than the call did; then their position counts, if there are as many.
@@ -241,7 +241,7 @@ def to_files(call: ReadFiles, answer: Any) -> Reply:  # noqa: ANN401 - whatever 
     return Files(tuple(_file(path, item) for path, item in _matched(call.paths, answer)))
 
 
-def to_written(call: WriteFiles, answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
+def to_written(call: WriteFiles, answer: Any) -> Written | Failed:  # noqa: ANN401 - whatever a backend answered
     """Return a backend's answer to `upload_files`: why files were not written, by path."""
     if not _is_sequence(answer):
         return Failed(f"the backend answered with {type(answer).__name__}")

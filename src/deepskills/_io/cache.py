@@ -1,12 +1,44 @@
-"""A bounded cache that threads share."""
+"""The one bounded cache, and how much memory what lies in it takes.
 
+Everything that this library remembers between calls lies in a `BoundedCache`: parsed files, catalogs, texts, rendered
+sections, readings that the calls of a turn share, rules, indexes. Two rules keep a long-lived process small:
+
+- The bound is a number of bytes, not of entries. Skills, conversations and state come from strangers: whatever is
+counted by pieces can be filled with large pieces. So a weigher counts what an entry really keeps alive: all of its
+texts, its containers, and the key where the key is large. - An entry keeps alive only what it weighs. A cache of
+something worked out from a catalog is keyed by the catalog's `serial`, a number, and not by the catalog: else the
+smallest entry would hold the largest object in the process, once for each edit of a file.
+"""
+
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 ValueT = TypeVar("ValueT")
+
+ENTRY_BYTES = 200
+"""What an entry takes beside its key and its value."""
+
+
+def size_of(value: object) -> int:
+    """Return how many bytes texts, numbers and the containers of them take; any other object counts by itself alone.
+
+    Whatever stands in several places is counted in each: a bound is then rather kept too soon than too late.
+    """
+    total = 0
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        total += sys.getsizeof(item)
+        if isinstance(item, Mapping):
+            pending.extend(item)
+            pending.extend(item.values())
+        elif isinstance(item, list | tuple | set | frozenset):
+            pending.extend(item)
+    return total
 
 
 class BoundedCache(Generic[KeyT, ValueT]):
@@ -16,20 +48,27 @@ class BoundedCache(Generic[KeyT, ValueT]):
     A copy starts empty: what is remembered is not part of what a copy is for.
 
     Args:
-        max_weight: Total weight of what is remembered.
-        weigh: Weight of a value, taken once when it is stored; each weighs 1 by default.
+        max_weight: Total weight of what is remembered, in bytes.
+        weigh: Weight of a value, taken when it is stored; by default what `size_of` says of value and key.
+        weigh_key: Weight of a key, for keys that are large; with a `weigh` of one's own, keys count nothing by default.
     """
 
-    def __init__(self, max_weight: int, weigh: Callable[[ValueT], int] | None = None) -> None:
+    def __init__(
+        self,
+        max_weight: int,
+        weigh: Callable[[ValueT], int] | None = None,
+        weigh_key: Callable[[KeyT], int] | None = None,
+    ) -> None:
         self._max_weight = max_weight
         self._weigh = weigh
+        self._weigh_key = weigh_key
         self._lock = threading.Lock()
         self._kept: OrderedDict[KeyT, tuple[ValueT, int]] = OrderedDict()
         self._making: dict[KeyT, threading.Lock] = {}
         self._weight = 0
 
     def __deepcopy__(self, memo: dict[int, object]) -> "BoundedCache[KeyT, ValueT]":
-        return type(self)(self._max_weight, self._weigh)
+        return type(self)(self._max_weight, self._weigh, self._weigh_key)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -45,16 +84,21 @@ class BoundedCache(Generic[KeyT, ValueT]):
 
     def put(self, key: KeyT, value: ValueT) -> None:
         """Remember `value`; one that weighs more than the whole cache may hold is not kept."""
-        weight = 1 if self._weigh is None else self._weigh(value)
+        weight = self._weight_of(key, value)
         with self._lock:
-            if key in self._kept:
-                self._forget(key)
-            if weight > self._max_weight:
-                return
-            self._kept[key] = (value, weight)
-            self._weight += weight
-            while self._weight > self._max_weight:
-                self._forget(next(iter(self._kept)))
+            self._store(key, value, weight)
+
+    def reweigh(self, key: KeyT) -> None:
+        """Weigh again what is remembered under `key`, such as a future that now has its result."""
+        with self._lock:
+            found = self._kept.get(key)
+        if found is None:
+            return
+        weight = self._weight_of(key, found[0])
+        with self._lock:
+            # Another value may have come meanwhile; that one was weighed when it came.
+            if self._kept.get(key) is found:
+                self._store(key, found[0], weight)
 
     def get_or_make(self, key: KeyT, make: Callable[[], ValueT]) -> ValueT:
         """Return what is remembered under `key`, else what `make` returns, and remember that."""
@@ -73,6 +117,22 @@ class BoundedCache(Generic[KeyT, ValueT]):
             with self._lock:
                 self._making.pop(key, None)
         return found
+
+    def _weight_of(self, key: KeyT, value: ValueT) -> int:
+        """Return what an entry weighs; outside the lock, for weighing much takes its time."""
+        if self._weigh is None:
+            return ENTRY_BYTES + size_of(key) + size_of(value)
+        return self._weigh(value) + (self._weigh_key(key) if self._weigh_key is not None else 0)
+
+    def _store(self, key: KeyT, value: ValueT, weight: int) -> None:
+        if key in self._kept:
+            self._forget(key)
+        if weight > self._max_weight:
+            return
+        self._kept[key] = (value, weight)
+        self._weight += weight
+        while self._weight > self._max_weight:
+            self._forget(next(iter(self._kept)))
 
     def _forget(self, key: KeyT) -> None:
         _value, weight = self._kept.pop(key)

@@ -1,27 +1,43 @@
-"""Two drivers for generators that ask for one step at a time: how a step is done is given, sync or async.
+"""The two drivers of plans, and the only code that calls a backend, a user's function or an extension.
 
-Work in threads: one of its own for what may hang, one of a few for what only computes.
+Theory of operation
+    `drive` and `adrive` differ in one thing: how the calls of a round are made (`_perform`, `_aperform`). Everything
+    else is in `Steps`, which starts a plan, hands replies over and knows the rule for errors (see `plan`). So the
+    two cannot drift apart.
 
-How each call is made: the only place that calls a backend, a user's function or an extension.
+    What a call needs is decided by its type, in tables: `_MAKERS` for sync, `_ASYNC_MAKERS` for what can be awaited
+    on the event loop, `limit_of` for how long it may take. A maker returns the reply, returns `Failed`, or raises;
+    `attempt` turns what it raises into `Failed`, except what LangGraph must see. Only `Steps` turns `Failed` into an
+    exception.
 
-What only waits for a thread runs in threads of our own that nobody waits for at the end of the process.
+Where a call runs
+    - Sync, without a limit: here, in the caller's thread, because that is fastest.
+    - Sync, with a limit or beside others: in a thread of its own, and given up when it is late.
+    - Async, where the backend's method is natively async: on the event loop, and cancelled when it is late.
+    - Async, anything else: in a thread of its own.
 
-The two drivers that perform plans, sync and async.
+    That thread is not one of the loop's pool, although deepagents' own async methods would use just that:
+    `asyncio.run` and the interpreter wait for a pool's threads at the end, so one call that hangs would keep the
+    process from ending. Every thread sees the context of its caller; `StateBackend` works only there.
 
-Both make the backend calls of a round at the same time, in waves of bounded size, and answer each with a value.
+Rules that keep it right
+    A round is made in waves of `MAX_CALLS_AT_ONCE`. When every call of a wave was late, the following ones are not
+    made: a backend that hangs costs a round one time limit, not one for each wave. A driver closes its plan in every
+    case, so a plan's `finally` runs at once and not when garbage is collected.
 """
 
 import asyncio
 import contextlib
 import contextvars
+import inspect
+import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from deepskills._io.backends import (
@@ -45,85 +61,290 @@ from deepskills._io.backends import (
 )
 from deepskills._io.plan import (
     Ask,
+    Attempt,
     Call,
-    Consult,
-    Consulted,
+    CallFailed,
+    CallFunction,
     Execute,
-    Executed,
     Failed,
     File,
     Files,
     Inspect,
     Inspected,
     ListDirectory,
+    Pause,
     Plan,
     ReadFiles,
     RealPaths,
-    Reply,
+    Request,
     ResolveLinks,
     ResultT,
     ShellPaths,
     Summarize,
     Summarized,
+    Usual,
     WaitFor,
     Work,
     WriteFiles,
 )
 from deepskills._types import SkillSummary
 
-StepT = TypeVar("StepT")
+logger = logging.getLogger("deepskills")
+
+MAX_CALLS_AT_ONCE = 16
+"""How many calls to one backend run at the same time."""
+
+EXECUTE_GRACE = 5.0
+"""Seconds beyond its own timeout that a command may take to end before it counts as late."""
+
+SETTLE_SECONDS = 15.0
+"""How long a cancelled run waits for a call that `settles`, and after that for the plan's clean-up."""
+
+LARGE_ANSWER = 1_000
+"""From how many items on a backend's answer is not converted on the event loop."""
+
+WORKERS = 2
+"""How many threads compute at a time; more would only make the event loop wait longer for its turn."""
+
+NO_SHELL = "the backend runs no commands"
+"""Why `Execute` fails on a backend without a shell."""
+
+Backend: TypeAlias = Any
+"""A backend, `Failed` if it could not be made, `None` if it is not known yet or not needed."""
+
+Reply: TypeAlias = Any
+"""The answer to a call, or `Failed`."""
 
 
-@dataclass(frozen=True)
-class _Over(Generic[ResultT]):
-    """A generator has ended."""
+# The drivers.
+
+
+def no_backend() -> Backend:
+    """Refuse to make a backend, for plans that need none."""
+    raise RuntimeError("this plan was given no backend")
+
+
+def drive(
+    plan: Plan[ResultT],
+    get_backend: Callable[[], Backend] = no_backend,
+    seconds: float | None = None,
+    backend: Backend = None,
+) -> ResultT:
+    """Perform `plan` on sync methods and return its result.
+
+    Args:
+        plan: What to perform.
+        get_backend: Makes the backend, at the first call that needs one. It may be a user's function: if it fails or is
+            late, so is every call that needs a backend.
+        seconds: The time limit of each call that names no other.
+        backend: The backend, where it is known; `get_backend` is not called then.
+    """
+    with closing(plan):
+        steps = Steps(plan)
+        calls = steps.start()
+        while calls is not None:
+            if backend is None and any(map(_needs_backend, calls)):
+                [backend] = _perform((CallFunction(get_backend),), None, seconds)
+            calls = steps.answer(_perform(calls, backend, seconds))
+        return steps.result
+
+
+async def adrive(
+    plan: Plan[ResultT],
+    get_backend: Callable[[], Backend] = no_backend,
+    seconds: float | None = None,
+    backend: Backend = None,
+) -> ResultT:
+    """Perform `plan` on async methods, as `drive` does; `get_backend` is called in a thread."""
+    with closing(plan):
+        steps = Steps(plan)
+        calls = steps.start()
+        while calls is not None:
+            try:
+                if backend is None and any(map(_needs_backend, calls)):
+                    [backend] = await _aperform((CallFunction(get_backend),), None, seconds)
+                replies = await _aperform(calls, backend, seconds)
+            except asyncio.CancelledError as cancelled:
+                await _clean_up(steps, cancelled, backend, seconds)
+                raise
+            calls = steps.answer(replies)
+        return steps.result
+
+
+async def _clean_up(
+    steps: "Steps[Any]", cancelled: asyncio.CancelledError, backend: Backend, seconds: float | None
+) -> None:
+    """Tell a plan that its run was cancelled, and make the calls by which it cleans up, for a short time."""
+    try:
+        async with asyncio.timeout(SETTLE_SECONDS):
+            calls = steps.throw(cancelled)
+            while calls is not None:
+                calls = steps.answer(await _aperform(calls, backend, seconds))
+    except asyncio.CancelledError:
+        return  # the usual end: the plan let it pass
+    except Exception as error:  # noqa: BLE001 - the cancellation goes on, whatever becomes of the clean-up
+        logger.warning("The clean-up of a cancelled run failed: %s", type(error).__name__)
+
+
+class Steps(Generic[ResultT]):
+    """A plan that is being performed: what it asks for next, and how it is answered.
+
+    This is where the rule for errors lives, once for both drivers.
+    """
 
     result: ResultT
 
+    def __init__(self, plan: Plan[ResultT]) -> None:
+        self._plan = plan
+        self._asked: Request | tuple[Request, ...] = ()
 
-def perform(plan: Generator[StepT, Any, ResultT], do: Callable[[StepT], Any]) -> ResultT:
-    """Do each step that `plan` asks for and return its result; what a step raises is thrown into the plan.
+    def start(self) -> Sequence[Call] | None:
+        """Return the first calls to make; `None` if the plan is over."""
+        return self._next(lambda: next(self._plan))
 
-    A run that is cancelled ends the plan there: its own `finally` is carried out at once.
-    """
-    with closing(plan):
-        step = _resume(plan)
-        while not isinstance(step, _Over):
-            try:
-                reply, error = do(step), None
-            except Exception as raised:  # noqa: BLE001 - the plan decides
-                reply, error = None, raised
-            step = _resume(plan, reply, error)
-        return step.result
+    def answer(self, replies: Sequence[Reply]) -> Sequence[Call] | None:
+        """Hand replies over and return the next calls; `None` if the plan is over."""
+        asked = self._asked
+        requests = asked if isinstance(asked, tuple) else (asked,)
+        for request, reply in zip(requests, replies, strict=True):
+            if isinstance(reply, Failed) and not isinstance(request, Attempt):
+                return self.throw(CallFailed(reply))
+        reply = list(replies) if isinstance(asked, tuple) else replies[0]
+        return self._next(lambda: self._plan.send(reply))
+
+    def throw(self, error: BaseException) -> Sequence[Call] | None:
+        """Raise an error where the plan waits and return the next calls; `None` if the plan is over."""
+        return self._next(lambda: self._plan.throw(error))
+
+    def _next(self, resume: Callable[[], Request | tuple[Request, ...]]) -> Sequence[Call] | None:
+        try:
+            self._asked = asked = resume()
+        except StopIteration as end:
+            self.result = end.value
+            return None
+        requests = asked if isinstance(asked, tuple) else (asked,)
+        return [request.call if isinstance(request, Attempt) else request for request in requests]
 
 
-async def aperform(plan: Generator[StepT, Any, ResultT], do: Callable[[StepT], Awaitable[Any]]) -> ResultT:
-    """Do each step that `plan` asks for without blocking, as `perform` does."""
-    with closing(plan):
-        step = _resume(plan)
-        while not isinstance(step, _Over):
-            try:
-                reply, error = await do(step), None
-            except Exception as raised:  # noqa: BLE001 - the plan decides
-                reply, error = None, raised
-            step = _resume(plan, reply, error)
-        return step.result
+def _needs_backend(call: Call) -> bool:
+    return not isinstance(call, CallFunction | Work | Ask | WaitFor | Pause)
 
 
-def _resume(
-    plan: Generator[StepT, Any, ResultT], reply: object = None, error: Exception | None = None
-) -> StepT | _Over[ResultT]:
+# How the calls of a round are made.
+
+
+def _perform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> list[Reply]:
+    """Make the calls of a round: at the same time, except for those that are made here, one after the other."""
+    limits = [limit_of(call, backend, seconds) for call in calls]
+    # A thread for each call is not worth it for one call, nor for paths of this machine, which nobody waits for.
+    is_quick = len(calls) == 1 or isinstance(backend, PathsOfThisMachine)
+    replies: list[Reply] = [None] * len(calls)
+    apart: list[int] = []
+    for place, (call, limit) in enumerate(zip(calls, limits, strict=True)):
+        if isinstance(backend, Failed) and _needs_backend(call):
+            replies[place] = backend
+        elif limit is None and (is_quick or not _may_run_beside_others(call)):
+            replies[place] = attempt(call, backend)
+        else:
+            apart.append(place)
+    for wave in _waves_worth_waiting_for(apart, replies, limits):
+        started = time.monotonic()
+        futures = [in_thread(attempt, calls[place], backend) for place in wave]
+        for place, future in zip(wave, futures, strict=True):
+            done, _late = wait_for_futures([future], _left(limits[place], started))
+            replies[place] = future.result() if done else late_reply(limits[place])
+    return replies
+
+
+def _may_run_beside_others(call: Call) -> bool:
+    """Whether a sync run gains by a thread: `Work` computes, and extensions are asked in order."""
+    return _needs_backend(call) or isinstance(call, CallFunction)
+
+
+async def _aperform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> list[Reply]:
+    """Make the calls of a round without blocking: at the same time, except for those to extensions."""
+    limits = [limit_of(call, backend, seconds) for call in calls]
+    replies: list[Reply] = [None] * len(calls)
+    apart: list[int] = []
+    for place, call in enumerate(calls):
+        if isinstance(backend, Failed) and _needs_backend(call):
+            replies[place] = backend
+        elif isinstance(call, Ask):
+            replies[place] = await attempt_on_loop(call, backend)
+        else:
+            apart.append(place)
+    for wave in _waves_worth_waiting_for(apart, replies, limits):
+        for place, reply in zip(wave, await _awave(wave, calls, backend, limits), strict=True):
+            replies[place] = reply
+    return replies
+
+
+async def _awave(
+    wave: Sequence[int], calls: Sequence[Call], backend: Backend, limits: Sequence[float | None]
+) -> list[Reply]:
+    """Make the calls of a wave at the same time; those that are late are cancelled."""
+    started = time.monotonic()
+    tasks = [asyncio.create_task(answer(calls[place], backend, limits[place])) for place in wave]
     try:
-        return plan.send(reply) if error is None else plan.throw(error)
-    except StopIteration as end:
-        return _Over(end.value)
+        for place, task in zip(wave, tasks, strict=True):
+            # Not `wait_for`: on Python 3.11 that can swallow a cancellation which comes as the call ends.
+            await asyncio.wait([task], timeout=_left(limits[place], started))
+    except asyncio.CancelledError:
+        settling = [task for place, task in zip(wave, tasks, strict=True) if getattr(calls[place], "settles", False)]
+        if settling:
+            await asyncio.wait(settling, timeout=SETTLE_SECONDS)
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+    # Every error is looked at before the first is raised; asyncio logs those that nobody looked at.
+    errors = [task.exception() if task.done() else None for task in tasks]
+    for error in filter(None, errors):
+        raise error
+    return [
+        task.result() if task.done() else late_reply(limits[place]) for place, task in zip(wave, tasks, strict=True)
+    ]
+
+
+def _waves_worth_waiting_for(
+    places: Sequence[int], replies: list[Reply], limits: Sequence[float | None]
+) -> Iterable[Sequence[int]]:
+    """Give the calls to make next, until all of one wave were too late: the next would be, and their times add up."""
+    before: Sequence[int] = ()
+    for start in range(0, len(places), MAX_CALLS_AT_ONCE):
+        wave = places[start : start + MAX_CALLS_AT_ONCE]
+        if before and all(isinstance(reply := replies[place], Failed) and reply.timed_out for place in before):
+            for place in wave:
+                replies[place] = late_reply(limits[place])
+        else:
+            before = wave
+            yield wave
+
+
+def _left(limit: float | None, started: float) -> float | None:
+    return None if limit is None else max(0.0, started + limit - time.monotonic())
+
+
+def late_reply(seconds: float | None) -> Failed:
+    """Return the failure of a call that was given up."""
+    return Failed(f"no answer within {seconds or 0:g} seconds", timed_out=True)
+
+
+def limit_of(call: Call, backend: Backend, seconds: float | None) -> float | None:
+    """Return how long to wait for a call; a command's own timeout is the backend's to keep, and ours to enforce."""
+    if isinstance(call, Execute):
+        shell = shell_of(backend)
+        if call.timeout is None or shell is None:
+            return None
+        return call.timeout + (EXECUTE_GRACE if accepts_timeout(shell) else 0)
+    if isinstance(call, CallFunction):
+        return seconds if isinstance(call.seconds, Usual) else call.seconds
+    # An extension may ask a human, and our own work ends by itself; a wait and a pause know how long they take.
+    return None if isinstance(call, Ask | Work | WaitFor | Pause) else seconds
 
 
 # Work in threads: one of its own for what may hang, one of a few for what only computes.
 
-
-WORKERS = 2
-"""How many threads compute at a time; more would only make the event loop wait longer for its turn."""
 
 ValueT = TypeVar("ValueT")
 
@@ -167,40 +388,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_workers.renew)
 
 
-# How each call is made: the only place that calls a backend, a user's function or an extension.
-#
-# What only waits for a thread runs in threads of our own that nobody waits for at the end of the process.
-
-
-EXECUTE_GRACE = 5.0
-"""Seconds beyond its own timeout that a command may take to end before it counts as late."""
-
-LARGE_ANSWER = 1_000
-"""From how many items on a backend's answer is not converted on the event loop."""
-
-NO_SHELL = "the backend runs no commands"
-"""The reason of `Failed` for `Execute` on a backend without a shell."""
-
-
-Backend: TypeAlias = Any
-"""A backend, `Failed` if there is none, `None` if it is not known yet or not needed."""
+# How one call is made.
 
 
 def needs_loop(error: BaseException) -> bool:
     """Whether a function failed because it was called off the event loop; it is called on it then."""
     return isinstance(error, RuntimeError) and str(error) == "no running event loop"
-
-
-def limit_of(call: Call, backend: Backend, seconds: float | None) -> float | None:
-    """Return how long to wait for a call; a command's own timeout is the backend's to keep, and ours to enforce."""
-    if isinstance(call, Execute):
-        shell = shell_of(backend)
-        if call.timeout is None or shell is None:
-            return None
-        return call.timeout + (EXECUTE_GRACE if accepts_timeout(shell) else 0)
-    if isinstance(call, Ask | Work | WaitFor) or (isinstance(call, Consult) and not call.is_limited):
-        return None
-    return seconds
 
 
 def attempt(call: Call, backend: Backend) -> Reply:
@@ -210,7 +403,7 @@ def attempt(call: Call, backend: Backend) -> Reply:
     except Exception as error:
         if passes_through(error):
             raise
-        return Failed(describe(error), needs_loop=needs_loop(error))
+        return Failed(describe(error), error=error)
 
 
 async def attempt_on_loop(call: Call, backend: Backend) -> Reply:
@@ -220,7 +413,7 @@ async def attempt_on_loop(call: Call, backend: Backend) -> Reply:
     except Exception as error:
         if passes_through(error):
             raise
-        return Failed(describe(error))
+        return Failed(describe(error), error=error)
 
 
 async def answer(call: Call, backend: Backend, limit: float | None) -> Reply:
@@ -229,13 +422,11 @@ async def answer(call: Call, backend: Backend, limit: float | None) -> Reply:
     With a limit, a backend whose async methods only wait for a thread is called in a thread of ours: the loop's own
     pool would be waited for at the end of the process.
     """
-    if isinstance(call, WaitFor) or (type(call) in _METHODS and _is_awaited(call, backend, limit)):
+    is_own = isinstance(call, WaitFor | Pause | CallFunction)
+    if is_own or (type(call) in _METHODS and _is_awaited(call, backend, limit)):
         return await attempt_on_loop(call, backend)
     start = in_working_thread if isinstance(call, Work) else in_thread
-    reply = await asyncio.wrap_future(start(attempt, call, backend))
-    if isinstance(call, Consult) and isinstance(reply, Failed) and reply.needs_loop:
-        return attempt(call, backend)
-    return reply
+    return await asyncio.wrap_future(start(attempt, call, backend))
 
 
 def _is_awaited(call: Call, backend: Backend, limit: float | None) -> bool:
@@ -289,7 +480,7 @@ def _execute(call: Execute, backend: Backend) -> Reply:
     shell = shell_of(backend)
     if shell is None:
         return Failed(NO_SHELL)
-    return Executed(shell.execute(call.command, **_timeout(call, shell)))
+    return shell.execute(call.command, **_timeout(call, shell))
 
 
 def _timeout(call: Execute, shell: object) -> dict[str, int]:
@@ -311,6 +502,31 @@ def _summarized(call: Summarize, answer: Sequence[object]) -> Reply:
     return Summarized({item.path: item for item in given})
 
 
+def _call(call: CallFunction, _backend: Backend) -> Reply:
+    value = _called(call)
+    # The coroutine gets a loop in a thread of its own: this thread may have one that is running.
+    return in_thread(asyncio.run, _waited(value)).result() if inspect.isawaitable(value) else value
+
+
+def _called(call: CallFunction) -> Any:  # noqa: ANN401 - whatever it returns
+    """Return what a function returns; one that wants to end the process, as scripts do, has only failed."""
+    try:
+        return call.function(*call.arguments, **call.options)
+    except SystemExit as error:
+        raise _exited(error) from error
+
+
+async def _waited(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it returns
+    try:
+        return await value
+    except SystemExit as error:
+        raise _exited(error) from error
+
+
+def _exited(error: SystemExit) -> RuntimeError:
+    return RuntimeError(f"it called exit({error.code!r})")
+
+
 def _wait(call: WaitFor, _backend: Backend) -> Reply:
     with contextlib.suppress(TimeoutError, CancelledError):
         call.future.exception(call.timeout)
@@ -326,10 +542,11 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     Summarize: lambda call, backend: _summarized(call, _ask_summaries(call, backend)),
     ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
-    Consult: lambda call, _backend: Consulted(call.ask()),
-    Work: lambda call, _backend: Consulted(call.do()),
-    Ask: lambda call, _backend: Consulted(call.call()),
+    CallFunction: _call,
+    Work: lambda call, _backend: call.do(),
+    Ask: lambda call, _backend: call.call(),
     WaitFor: _wait,
+    Pause: lambda call, _backend: time.sleep(call.seconds),
 }
 
 
@@ -371,11 +588,27 @@ async def _aexecute(call: Execute, backend: Backend) -> Reply:
     shell = shell_of(backend)
     if shell is None:
         return Failed(NO_SHELL)
-    return Executed(await shell.aexecute(call.command, **_timeout(call, shell)))
+    return await shell.aexecute(call.command, **_timeout(call, shell))
+
+
+async def _acall(call: CallFunction, _backend: Backend) -> Reply:
+    function = call.function
+    if call.twin is not None:
+        return await _waited(call.twin(*call.arguments, **call.options))
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        return await _waited(_called(call))
+    try:
+        value = await asyncio.wrap_future(in_thread(_called, call))
+    except RuntimeError as error:
+        if not needs_loop(error):
+            raise
+        # It asks for the running event loop, as the constructors of async clients do, so it has to run on it.
+        value = _called(call)
+    return await _waited(value) if inspect.isawaitable(value) else value
 
 
 async def _aask(call: Ask, _backend: Backend) -> Reply:
-    return Consulted(await call.acall())
+    return await call.acall()
 
 
 async def _await(call: WaitFor, _backend: Backend) -> Reply:
@@ -399,8 +632,10 @@ _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
     WriteFiles: _awrite,
     Execute: _aexecute,
     Summarize: _asummarize,
+    CallFunction: _acall,
     Ask: _aask,
     WaitFor: _await,
+    Pause: lambda call, _backend: asyncio.sleep(call.seconds),
 }
 
 _METHODS: dict[type, tuple[str, str]] = {
@@ -425,7 +660,7 @@ def _outcome(call: WaitFor) -> Reply:
     error = call.future.exception()
     if error is not None and passes_through(error):
         raise error
-    return Consulted(call.future.result()) if error is None else Failed(describe(error))
+    return call.future.result() if error is None else Failed(describe(error), error=error)
 
 
 def _paths(call: Call) -> tuple[str, ...]:
@@ -446,145 +681,3 @@ def _joined(call: ReadFiles, unfit: dict[str, File], reply: Reply) -> Reply:
         return reply
     by_path = {file.path: file for file in reply.files} | unfit
     return Files(tuple(by_path[path] for path in call.paths))
-
-
-def late_reply(seconds: float | None) -> Failed:
-    return Failed(f"no answer within {seconds or 0:g} seconds", timed_out=True)
-
-
-# The two drivers that perform plans, sync and async.
-#
-# Both make the backend calls of a round at the same time, in waves of bounded size, and answer each with a value.
-
-
-MAX_CALLS_AT_ONCE = 16
-"""How many calls to one backend run at the same time."""
-
-
-def drive(
-    plan: Plan[ResultT],
-    get_backend: Callable[[], Backend],
-    seconds: float | None = None,
-    backend: Backend = None,
-) -> ResultT:
-    """Perform `plan` on the backend's sync methods and return its result; a plan without calls needs no backend.
-
-    `get_backend` may be a user's own; if it is late, so is every call. It is not called if the `backend` is known.
-    """
-    try:
-        calls = next(plan)
-        while True:
-            if backend is None and any(map(_needs_backend, calls)):
-                [made] = _perform((Consult(get_backend),), None, seconds)
-                backend = made.value if isinstance(made, Consulted) else made
-            calls = plan.send(_perform(calls, backend, seconds))
-    except StopIteration as stop:
-        result: ResultT = stop.value
-        return result
-    finally:
-        plan.close()
-
-
-async def adrive(
-    plan: Plan[ResultT],
-    get_backend: Callable[[], Backend],
-    seconds: float | None = None,
-    backend: Backend = None,
-) -> ResultT:
-    """Perform `plan` on the backend's async methods, as `drive` does; `get_backend` is called in a thread."""
-    try:
-        calls = next(plan)
-        while True:
-            if backend is None and any(map(_needs_backend, calls)):
-                [made] = await _aperform((Consult(get_backend),), None, seconds)
-                backend = made.value if isinstance(made, Consulted) else made
-            calls = plan.send(await _aperform(calls, backend, seconds))
-    except StopIteration as stop:
-        result: ResultT = stop.value
-        return result
-    finally:
-        plan.close()
-
-
-def _needs_backend(call: Call) -> bool:
-    return not isinstance(call, Consult | Work | Ask | WaitFor)
-
-
-def _perform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> list[Reply]:
-    """Make the calls of a round: at the same time, except for those that are made here, one after the other."""
-    limits = [limit_of(call, backend, seconds) for call in calls]
-    is_quick = len(calls) == 1 or isinstance(backend, PathsOfThisMachine)
-    replies: list[Reply | None] = [None] * len(calls)
-    apart: list[int] = []
-    for place, (call, limit) in enumerate(zip(calls, limits, strict=True)):
-        if isinstance(backend, Failed) and _needs_backend(call):
-            replies[place] = backend
-        elif limit is None and (is_quick or not _needs_backend(call)):
-            replies[place] = attempt(call, backend)
-        else:
-            apart.append(place)
-    for wave in _waves_worth_waiting_for(apart, replies, limits):
-        started = time.monotonic()
-        futures = [in_thread(attempt, calls[place], backend) for place in wave]
-        for place, future in zip(wave, futures, strict=True):
-            done, _late = wait_for_futures([future], _left(limits[place], started))
-            replies[place] = future.result() if done else late_reply(limits[place])
-    return replies  # type: ignore[return-value]  # every place was filled
-
-
-async def _aperform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> list[Reply]:
-    """Make the calls of a round without blocking: at the same time, except for those to extensions."""
-    limits = [limit_of(call, backend, seconds) for call in calls]
-    replies: list[Reply | None] = [None] * len(calls)
-    apart: list[int] = []
-    for place, call in enumerate(calls):
-        if isinstance(backend, Failed) and _needs_backend(call):
-            replies[place] = backend
-        elif isinstance(call, Ask):
-            replies[place] = await attempt_on_loop(call, backend)
-        else:
-            apart.append(place)
-    for wave in _waves_worth_waiting_for(apart, replies, limits):
-        for place, reply in zip(wave, await _awave(wave, calls, backend, limits), strict=True):
-            replies[place] = reply
-    return replies  # type: ignore[return-value]  # every place was filled
-
-
-async def _awave(
-    wave: Sequence[int], calls: Sequence[Call], backend: Backend, limits: Sequence[float | None]
-) -> list[Reply]:
-    """Make the calls of a wave at the same time; those that are late are cancelled."""
-    started = time.monotonic()
-    tasks = [asyncio.create_task(answer(calls[place], backend, limits[place])) for place in wave]
-    try:
-        for place, task in zip(wave, tasks, strict=True):
-            await asyncio.wait([task], timeout=_left(limits[place], started))
-    finally:
-        for task in tasks:
-            task.cancel()
-    # Every error is looked at before the first is raised; asyncio logs those that nobody looked at.
-    errors = [task.exception() if task.done() else None for task in tasks]
-    for error in filter(None, errors):
-        raise error
-    return [
-        task.result() if task.done() else late_reply(limits[place]) for place, task in zip(wave, tasks, strict=True)
-    ]
-
-
-def _waves_worth_waiting_for(
-    places: Sequence[int], replies: list[Reply | None], limits: Sequence[float | None]
-) -> Iterable[Sequence[int]]:
-    """Give the calls to make next, until all of one wave were too late: the next would be, and their times add up."""
-    before: Sequence[int] = ()
-    for start in range(0, len(places), MAX_CALLS_AT_ONCE):
-        wave = places[start : start + MAX_CALLS_AT_ONCE]
-        if before and all(isinstance(reply := replies[place], Failed) and reply.timed_out for place in before):
-            for place in wave:
-                replies[place] = late_reply(limits[place])
-        else:
-            before = wave
-            yield wave
-
-
-def _left(limit: float | None, started: float) -> float | None:
-    return None if limit is None else max(0.0, started + limit - time.monotonic())

@@ -1,78 +1,81 @@
-"""Whether a backend's error means that nothing is there, or that nobody could look. Pure.
+"""The one dialect: requests as values, and the type of a plan that makes them.
 
-Backend work as values: the requests that a plan makes, the replies it is sent, and the type of a plan itself.
+What a plan is
+    A plan is a generator that holds logic and does no I/O. It yields what it needs (a small frozen value such as
+    `ListDirectory("/skills")`), is sent the answer, and returns its result. It never awaits, never touches a backend
+    and never calls a user's function itself. That is why nothing in this library is written twice: `drive` performs a
+    plan on sync methods, `adrive` on async ones, and a test can perform one by hand. Plans compose by `yield from`.
 
-A plan is a generator. It yields calls that may run at the same time, is sent one reply for each, and returns its
-result. It never awaits and never touches a backend, so the same plan serves sync and async callers, and a test can
-drive it by hand. A call that fails is answered with `Failed`; nothing is thrown into a plan.
+What a plan may yield
+    One call, answered with its reply::
 
-A plan: long work of our own, which never holds the event loop.
+        listing: Listing = yield ListDirectory(path)
+
+    or a tuple of calls, a *round*, answered with a list of replies in the same order::
+
+        first, second = yield (ReadFiles(("/a",)), ListDirectory("/b"))
+
+    The calls of a round are made at the same time, a bounded number at once. So a slow backend costs a plan one wait
+    per round, not one per call, and a plan that knows of several calls asks for them together. `Ask` is the
+    exception: calls to extensions are made one after the other, in order, because an interrupt of LangGraph's is
+    matched by its position when the run is resumed.
+
+What can fail
+    Everything. A backend may raise, hang, or answer with nonsense; a user's function may call `exit()`. There is one
+    rule: a call that fails raises `CallFailed` inside the plan, at the `yield`. In a round, all calls are made first;
+    then the first failure in their order is raised. A plan that can go on without the answer says so where it asks,
+    by wrapping the call in `Attempt`; the answer is then the reply or a `Failed`. The rule is this way round because
+    a forgotten check must not let a failure pass for an answer: what nobody handles ends the plan with an error.
+
+What a plan never sees
+    Interrupts and the like (LangGraph's `GraphBubbleUp`) belong to LangGraph. They leave the driver as they are and
+    close the plan: its `finally` blocks run, but it cannot yield again, so no broad `except` in a plan swallows one.
+
+Cancellation
+    An async run may be cancelled while a call is under way. The driver then throws `asyncio.CancelledError` into the
+    plan at the `yield`. A plan that started something outside the process (a shell command, a directory of files)
+    catches it, yields the calls that end or remove it, and raises it again; the driver goes on with the cancellation
+    whatever the plan does. A call whose late arrival would undo the clean-up, such as a write, sets `settles`: it is
+    waited for briefly before the plan is told.
+
+Time limits
+    Each call of a backend has the limit that the driver was given (the middleware's `backend_timeout`). `Execute` has
+    its own. `CallFunction` names a number of seconds, `None` for no limit, or leaves the usual one (`USUAL`). A plan
+    with a deadline over several calls computes what is left and passes that. A late call is a failure with
+    `timed_out` set.
+
+Threads that cannot be cancelled
+    Python cannot stop a thread. A sync call that is late is left alone in a daemon thread of its own: nobody waits
+    for it, not even the end of the process, and whatever it returns in the end is dropped. So a plan must not hand a
+    call anything that it changes later. `Work` is our own computing, which always ends; it shares a small pool.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from deepskills._errors import SkillsError
 from deepskills._types import MAX_SKILL_FILE_BYTES, SkillSummary
-
-_MAX_READ = 2_000
-_MISSING_SIGNS = (
-    *("path_not_found", "file_not_found", "no such file or directory", "filenotfounderror"),
-    *("file not found", "path not found", "directory not found", "nosuchkey", "no such key"),
-)
-_OTHER_CAUSES = (
-    *("denied", "forbidden", "unauthorized", "not authorized", "timed out", "timeout"),
-    *("connection", "socket", "credential", "bucket", "daemon"),
-)
-"""Words of errors that are about the way to a file, whatever else they say."""
-
-_NOT_FOUND = re.compile(
-    r"\W*(?:error\W+)?(?:404\W+)?"
-    r"(?:(?:file|path|directory|object|blob)(?:[ :]+(?:'[^']{1,1024}'|\"[^\"]{1,1024}\"|\S{1,1024}))?\s+)?not found\W*"
-)
-"""The whole of a text that says no more; a "not found" among other words may be about a host or a credential."""
-
-_PATHS = re.compile(r"'[^']*/[^']*'|\"[^\"]*/[^\"]*\"|\S*/\S*")
-"""What an error says of paths, which may hold any word."""
-
-_STATUS_404 = re.compile(r"(?:^|\bhttp(?:/[\d.]+)?|\bstatus(?: code)?|\berror|\bcode)\W{0,3}404(?![\w/])")
-
-
-def is_missing_error(error: str | None) -> bool:
-    """Whether a backend's error text means that nothing lies at the path."""
-    if not error:
-        return False
-    text = error[:_MAX_READ].lower()
-    words = _PATHS.sub("", text)
-    if any(cause in words for cause in _OTHER_CAUSES):
-        return False
-    is_sign = any(sign in text for sign in _MISSING_SIGNS) or _NOT_FOUND.fullmatch(text) is not None
-    return is_sign or _STATUS_404.search(text) is not None
-
-
-# Backend work as values: the requests that a plan makes, the replies it is sent, and the type of a plan itself.
-#
-# A plan is a generator. It yields calls that may run at the same time, is sent one reply for each, and returns its
-# result. It never awaits and never touches a backend, so the same plan serves sync and async callers, and a test can
-# drive it by hand. A call that fails is answered with `Failed`; nothing is thrown into a plan.
-
 
 # Requests to the backend.
 
 
 @dataclass(frozen=True)
 class ListDirectory:
-    """List the files and directories directly inside `path`."""
+    """List the files and directories directly inside `path`; answered with a `Listing`."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class ReadFiles:
-    """Read all `paths` in one batch; on a local disk, what is not a regular file or is too large is never opened."""
+    """Read all `paths` in one batch; answered with `Files`.
+
+    On a local disk, what is not a regular file or is too large is never opened.
+    """
 
     paths: tuple[str, ...]
     max_bytes: int = MAX_SKILL_FILE_BYTES
@@ -80,59 +83,106 @@ class ReadFiles:
 
 @dataclass(frozen=True)
 class WriteFiles:
-    """Write files, each a path and its content, in one batch."""
+    """Write files, each a path and its content, in one batch; answered with `Written`."""
 
-    files: tuple[tuple[str, bytes], ...] = field(repr=False)
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)  # may hold secrets
     for_shell: bool = False
     """Whether only the part of the backend that runs commands may get them, wherever their paths route to."""
+
+    settles: bool = False
+    """Whether a cancelled run waits briefly for it, so that no file arrives after the clean-up."""
 
 
 @dataclass(frozen=True)
 class Execute:
-    """Run a shell command; `timeout` (seconds) replaces the time limit of other backend calls."""
+    """Run a shell command; answered with deepagents' `ExecuteResponse`."""
 
     command: str
     timeout: int | None = None
+    """Seconds; replaces the time limit of other backend calls, and the backend is told."""
+
+    settles: bool = False
+    """Whether a cancelled run waits briefly for it; for commands that end soon by themselves."""
 
 
 @dataclass(frozen=True)
 class ResolveLinks:
-    """Find out where paths really lie; a backend that is not a local file system has no answer, and no links."""
+    """Find out where paths really lie, as `RealPaths`; a backend that is not a local file system has no links."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Summarize:
-    """Ask a backend that keeps skills in parts for `SKILL.md` files without their bodies; others have no answer."""
+    """Ask a backend that keeps skills in parts for `SKILL.md` files without their bodies: `Summarized`."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ShellPaths:
-    """Ask for directories as a local shell knows them, where file tools know them by other paths."""
+    """Ask for directories as a local shell knows them, where file tools know them by other paths: `RealPaths`."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Inspect:
-    """Find out what lies at paths without opening it; only a local file system has an answer."""
+    """Find out what lies at paths without opening it, as `Inspected`; only a local file system has an answer."""
 
     paths: tuple[str, ...]
 
 
-# Requests to other code.
+# Requests to other code. The answer is what the function returned.
+
+
+class Usual(Enum):
+    """The time limit that the driver was given for calls of the backend."""
+
+    LIMIT = "the limit of backend calls"
+
+
+USUAL = Usual.LIMIT
+
+Limit: TypeAlias = float | Usual | None
+"""Seconds, `None` for no limit, or `USUAL`."""
 
 
 @dataclass(frozen=True)
-class Consult:
-    """Call a function that may take its time, such as one that the user passed. Async runs use a thread."""
+class CallFunction:
+    """Call a function of the user's, sync or async; answered with what it returns, awaited if need be.
 
-    ask: Callable[[], object]
-    is_limited: bool = True
-    """Whether the time limit of backend calls applies."""
+    An async run calls an async function on the event loop and any other in a thread of its own. A sync run calls it
+    here if there is no limit, else in a thread; an async function gets an event loop of its own.
+    """
+
+    function: Callable[..., object]
+    arguments: tuple[Any, ...] = field(default=(), repr=False)  # may hold secrets
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    seconds: Limit = USUAL
+    twin: Callable[..., Awaitable[object]] | None = None
+    """The async form of the function, if it has one; async runs call it in place of the function."""
+
+
+def call_method(
+    target: object, method: str, *arguments: object, seconds: Limit = USUAL, **options: object
+) -> CallFunction:
+    """Return the call of a method of a user's object, and of its async twin `a<method>` where that is its own.
+
+    LangChain's default twins only run the sync method in the event loop's thread pool. They are not used: the end of
+    the process would wait for a call that hangs there.
+    """
+    twin = getattr(target, f"a{method}", None)
+    module = str(getattr(getattr(twin, "__func__", twin), "__module__", None) or "")
+    is_own = twin is not None and not module.startswith("langchain_core.")
+
+    def call(*given: object, **named: object) -> object:
+        # Looked up when it is called: an object without the method is a failed call, not an error in the plan.
+        found: object = getattr(target, method)(*given, **named)
+        return found
+
+    call.__name__ = method
+    return CallFunction(call, arguments, options, seconds, twin if is_own else None)
 
 
 @dataclass(frozen=True)
@@ -146,7 +196,8 @@ class Work:
 class Ask:
     """Call an extension: `call` in a sync run, `acall` on the event loop in an async run; no time limit.
 
-    The calls of one round are made one after the other, in order, so that interrupts repeat in the same order.
+    Also the way to call any method that comes as a pair of `x` and `ax`, such as those of a `SkillRun`. The calls of
+    one round are made one after the other, in order, so that interrupts repeat in the same order.
     """
 
     call: Callable[[], object]
@@ -159,6 +210,13 @@ class WaitFor:
 
     future: "Future[Any]" = field(compare=False)
     timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Let some time pass, in which another thread may finish what it is making; answered with `None`."""
+
+    seconds: float = 0.02
 
 
 # Replies.
@@ -231,13 +289,6 @@ class Summarized:
 
 
 @dataclass(frozen=True)
-class Executed:
-    """What a command printed and how it ended: deepagents' `ExecuteResponse`."""
-
-    response: Any
-
-
-@dataclass(frozen=True)
 class RealPaths:
     """Where each path really lies on this machine; empty if the backend is not a local file system."""
 
@@ -261,32 +312,75 @@ class Inspected:
     natures: dict[str, Nature]
 
 
-@dataclass(frozen=True)
-class Consulted:
-    """What a function returned, or the result of a future."""
-
-    value: Any
+# Failures.
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A call that gave no usable answer."""
+    """A call that gave no usable answer, as a value: what `Attempt` is answered with."""
 
     reason: str
     timed_out: bool = False
-    needs_loop: bool = False
+    error: BaseException | None = field(default=None, compare=False, repr=False)
+    """What was raised, if something was."""
+
+
+class CallFailed(SkillsError):  # noqa: N818 - it says what happened, as `Failed` does
+    """A call gave no usable answer; raised inside the plan at the `yield` that asked for it.
+
+    A late call has a `TimeoutError` as its cause, any other what was raised.
+    """
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed.reason)
+        self.failed = failed
+        self.__cause__ = TimeoutError(failed.reason) if failed.timed_out else failed.error
+
+    @property
+    def reason(self) -> str:
+        """What went wrong, in one line."""
+        return self.failed.reason
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the call was given up because it took too long; it may still be under way."""
+        return self.failed.timed_out
+
+    @property
+    def error(self) -> BaseException | None:
+        """What was raised, if something was."""
+        return self.failed.error
 
 
 BackendCall: TypeAlias = (
     ListDirectory | ReadFiles | WriteFiles | Execute | ResolveLinks | ShellPaths | Summarize | Inspect
 )
-Call: TypeAlias = BackendCall | Consult | Work | Ask | WaitFor
-Reply: TypeAlias = Listing | Files | Written | Executed | Summarized | RealPaths | Inspected | Consulted | Failed
+Call: TypeAlias = BackendCall | CallFunction | Work | Ask | WaitFor | Pause
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Make a call whose failure the plan wants as a value: answered with the reply, or with `Failed`."""
+
+    call: Call
+
+
+# Plans.
+
+Request: TypeAlias = Call | Attempt
 ResultT = TypeVar("ResultT")
-Plan: TypeAlias = Generator[tuple[Call, ...], list[Reply], ResultT]
+Plan: TypeAlias = Generator[Request | tuple[Request, ...], Any, ResultT]
+"""Yields a request, or a round of them; the module's docstring says what it is sent."""
 
 
-# A plan: long work of our own, which never holds the event loop.
+def unwrapped(call: Call) -> Plan[Any]:
+    """Make a call of our own code; what it raises is raised here as it is, not as `CallFailed`."""
+    try:
+        return (yield call)
+    except CallFailed as failure:
+        if failure.failed.error is None:
+            raise
+        raise failure.failed.error from None
 
 
 LARGE = 250
@@ -296,25 +390,49 @@ ValueT = TypeVar("ValueT")
 
 
 def apart(work: Callable[[], ValueT], size: int) -> Plan[ValueT]:
-    """Return what `work` on `size` items gives; async runs do much of it in a thread. What it raises is raised.
-
-    Raises:
-        SkillsError: If the thread gave no answer.
-    """
+    """Return what `work` on `size` items gives; async runs do much of it in a thread. What it raises is raised."""
     if size < LARGE:
         return work()
-    [reply] = yield (Work(lambda: _tried(work)),)
-    if not isinstance(reply, Consulted):
-        raise SkillsError(reply.reason if isinstance(reply, Failed) else "no answer")
-    value, error = reply.value
-    if error is not None:
-        raise error
-    result: ValueT = value
+    result: ValueT = yield from unwrapped(Work(work))
     return result
 
 
-def _tried(work: Callable[[], ValueT]) -> tuple[ValueT | None, Exception | None]:
-    try:
-        return work(), None
-    except Exception as error:  # noqa: BLE001 - raised where it was asked for
-        return None, error
+# What backends say of a path: that nothing is there, or that nobody could look.
+#
+# The two must be told apart. A file that is gone makes its skill disappear; a file behind a connection that fails is
+# kept as it was known. Backends answer with free text, so the text is read: a sign that something is missing counts
+# only if no other cause (a credential, a host, a bucket) is named beside it. Paths are left out: they hold any word.
+
+_MAX_READ = 2_000
+_MISSING_SIGNS = (
+    *("path_not_found", "file_not_found", "no such file or directory", "filenotfounderror"),
+    *("file not found", "path not found", "directory not found", "nosuchkey", "no such key"),
+)
+_OTHER_CAUSES = (
+    *("denied", "forbidden", "unauthorized", "not authorized", "timed out", "timeout"),
+    *("connection", "socket", "credential", "bucket", "daemon"),
+)
+"""Words of errors that are about the way to a file, whatever else they say."""
+
+_NOT_FOUND = re.compile(
+    r"\W*(?:error\W+)?(?:404\W+)?"
+    r"(?:(?:file|path|directory|object|blob)(?:[ :]+(?:'[^']{1,1024}'|\"[^\"]{1,1024}\"|\S{1,1024}))?\s+)?not found\W*"
+)
+"""The whole of a text that says no more; a "not found" among other words may be about a host or a credential."""
+
+_PATHS = re.compile(r"'[^']*/[^']*'|\"[^\"]*/[^\"]*\"|\S*/\S*")
+"""What an error says of paths, which may hold any word."""
+
+_STATUS_404 = re.compile(r"(?:^|\bhttp(?:/[\d.]+)?|\bstatus(?: code)?|\berror|\bcode)\W{0,3}404(?![\w/])")
+
+
+def is_missing_error(error: str | None) -> bool:
+    """Whether a backend's error text means that nothing lies at the path."""
+    if not error:
+        return False
+    text = error[:_MAX_READ].lower()
+    words = _PATHS.sub("", text)
+    if any(cause in words for cause in _OTHER_CAUSES):
+        return False
+    is_sign = any(sign in text for sign in _MISSING_SIGNS) or _NOT_FOUND.fullmatch(text) is not None
+    return is_sign or _STATUS_404.search(text) is not None

@@ -10,7 +10,18 @@ from typing import Generic, TypeAlias, TypeVar
 
 from deepskills._io.backends import too_large
 from deepskills._io.drivers import MAX_CALLS_AT_ONCE
-from deepskills._io.plan import Failed, File, Files, ListDirectory, Plan, ReadFiles, RealPaths, Reply, ResolveLinks
+from deepskills._io.plan import (
+    Attempt,
+    Failed,
+    File,
+    Files,
+    ListDirectory,
+    Listing,
+    Plan,
+    ReadFiles,
+    RealPaths,
+    ResolveLinks,
+)
 from deepskills._types import MAX_SKILL_FILE_BYTES
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -42,8 +53,8 @@ class Visitor(Generic[KeyT]):
         """Return the directory to list, perhaps by another path; `None` to pass it over."""
         return visit
 
-    def take(self, visit: Visit[KeyT], reply: Reply) -> Below[KeyT]:
-        """Note what a directory holds, or why it could not be listed, and return the directories below it to list."""
+    def take(self, visit: Visit[KeyT], reply: Listing | Failed) -> Below[KeyT]:
+        """Record what a directory holds, or why it could not be listed, and return the directories below it to list."""
         raise NotImplementedError
 
     def settle(self) -> Plan[None]:
@@ -107,7 +118,8 @@ def walk(
         if not level:
             return walked
         level = _in_turns(level)
-        replies = yield tuple(ListDirectory(visit.path) for visit in level)
+        # A directory that cannot be listed is the visitor's to report; it must not cost the others.
+        replies: list[Listing | Failed] = yield tuple(Attempt(ListDirectory(visit.path)) for visit in level)
         pending = [
             Visit(key, path, depth + 1)
             for visit, reply in zip(level, replies, strict=True)
@@ -120,8 +132,9 @@ def walk(
 def _with_real_paths(visits: Sequence[Visit[KeyT]]) -> Plan[list[Visit[KeyT]]]:
     if not visits:
         return []
-    [reply] = yield (ResolveLinks(tuple(dict.fromkeys(visit.path for visit in visits))),)
-    real = reply.paths if isinstance(reply, RealPaths) else {}
+    reply: RealPaths | Failed = yield Attempt(ResolveLinks(tuple(dict.fromkeys(visit.path for visit in visits))))
+    # Without real paths a circle of links is ended by the number of levels alone.
+    real = {} if isinstance(reply, Failed) else reply.paths
     return [replace(visit, real=real.get(visit.path)) for visit in visits]
 
 
@@ -167,7 +180,7 @@ def read_files(
     batches = [tuple(path for path in wanted if path not in known)] if len(known) < len(wanted) else []
     failures = waits = 0
     while batches:
-        replies = yield tuple(ReadFiles(batch, max_bytes) for batch in batches)
+        replies: list[Files | Failed] = yield tuple(Attempt(ReadFiles(batch, max_bytes)) for batch in batches)
         late = [_is_late(reply) for reply in replies]
         waits += sum(any(wave) for wave in _waves(late))
         hangs = waits >= MAX_WAITS or (len(batches) > 1 and all(late))
@@ -179,15 +192,14 @@ def read_files(
                 continue
             failures += not is_late
             if len(batch) == 1 or (hangs if is_late else failures > MAX_FAILED_BATCHES):
-                reason = reply.reason if isinstance(reply, Failed) else "the backend gave no files"
-                found.update((path, File(path, error=reason)) for path in batch)
+                found.update((path, File(path, error=reply.reason)) for path in batch)
             else:
                 smaller += _split(batch, parts if is_late else 2)
         batches = smaller
     return found
 
 
-def _is_late(reply: Reply) -> bool:
+def _is_late(reply: Files | Failed) -> bool:
     return isinstance(reply, Failed) and reply.timed_out
 
 

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from deepskills._loading.budget import Standing
 
-Reason: TypeAlias = Literal["unloaded", "superseded", "no_room", "undone"]
+Reason: TypeAlias = Literal["unloaded", "superseded", "no_room", "undone", "withheld"]
 """Why a carrier shows a notice in the place of its text."""
 
 

@@ -35,12 +35,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from deepskills._catalog.catalog import Catalog, meant_name
+from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import Broken, Unknown
 from deepskills._files.inventory import Inventory
 from deepskills._io.plan import is_missing_error
 from deepskills._loading.budget import Assumed, Budgets, Standing
+from deepskills._skillmd.names import meant_name
 from deepskills._types import LoadRecord
 
 
@@ -230,6 +231,7 @@ def record_of(prepared: Prepared) -> LoadRecord:
     return LoadRecord(
         path=prepared.entry.path,
         source=prepared.entry.source,
+        listed=prepared.entry.digest,
         digest=prepared.digest,
         tokens=prepared.tokens,
         arguments=prepared.arguments,
@@ -238,7 +240,7 @@ def record_of(prepared: Prepared) -> LoadRecord:
 
 def decide_unload(asked: str, standing: Standing) -> Unloaded | NotLoaded:
     """Decide on one unload, given what is loaded when it is its turn."""
-    name = asked if asked in standing.loaded else meant_name(standing.loaded, asked)
+    name = meant_name(standing.loaded, asked)
     if name is None:
         return NotLoaded(asked, standing)
     record = standing.records.get(name)

@@ -6,29 +6,22 @@ They stand in the conversation as messages of their own. Budgets count them and 
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import AnyMessage, HumanMessage
+from langchain_core.messages import AnyMessage
 from langgraph.types import Overwrite
 
-from deepskills._catalog.catalog import folded
 from deepskills._catalog.entries import SkillEntry
 from deepskills._io.plan import Plan
-from deepskills._loading.budget import NO_LIMIT, Standing
-from deepskills._loading.turn import Loaded, Prepared, Unreadable, decide_load, record_of
-from deepskills._middleware.extension import Answer, Refuse, SkillLoad
-from deepskills._middleware.extension_calls import before_load
-from deepskills._middleware.loading import prepare
+from deepskills._middleware.loading import Wish, load
 from deepskills._middleware.reporting import skill_event, tell
 from deepskills._middleware.run import Run, Shelf, is_user_invocable
-from deepskills._middleware.state import MARK, is_users_own, load_mark, load_update, merged, new_message_id
-from deepskills._middleware.tools import log_inventory
+from deepskills._middleware.state import is_users_own, merged
 from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.messages import reply_to
+from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
-from deepskills._types import MAX_SHOWN_NAME_LENGTH, Trigger
+from deepskills._types import MAX_SHOWN_NAME_LENGTH
 
 logger = logging.getLogger("deepskills")
 
@@ -44,15 +37,6 @@ MAX_COMMAND_LENGTH = 1 + MAX_SHOWN_NAME_LENGTH
 
 _WORD = re.compile(r"/[^\s/]+(?=\s|\Z)")
 _NEXT_WORD = re.compile(r" [^\s/]+(?=\s|\Z)")
-
-
-@dataclass(frozen=True)
-class Wish:
-    """A skill that somebody wants loaded."""
-
-    entry: SkillEntry
-    arguments: str
-    trigger: Trigger
 
 
 def user_loads(run: Run) -> Plan[dict[str, Any]]:
@@ -73,14 +57,8 @@ def user_loads(run: Run) -> Plan[dict[str, Any]]:
     for wish in wishes:
         if wish.arguments or not by_name.get(wish.entry.name, wish).arguments:
             by_name[wish.entry.name] = wish
-    wishes = list(by_name.values())
-    wanted = [(wish.entry, wish.arguments) for wish in wishes]
-    prepared = yield from prepare(wanted, run, triggers={wish.entry.name: wish.trigger for wish in wishes})
-    standing = run.thread.standing
-    for wish in wishes:
-        standing, change = yield from _load(wish, prepared[wish.entry.name, wish.arguments], standing, run)
-        update = merged(update, change)
-    return update
+    settled = yield from load(list(by_name.values()), run)
+    return merged(update, *(done.update for done in settled.values()))
 
 
 def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:
@@ -93,8 +71,9 @@ def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:
         if entry is None:
             unknown.append(name)
         else:
-            yield Wish(entry, str(arguments) if isinstance(arguments, str | int | float) else "", "pin")
-    unknown = list(dict.fromkeys(unknown))
+            given_arguments = str(arguments) if isinstance(arguments, str | int | float) else ""
+            yield Wish(entry, given_arguments, "pin", is_limited=False)
+    unknown = list(dict.fromkeys(name[:MAX_SHOWN_NAME_LENGTH] for name in unknown))
     for name in unknown[:MAX_PIN_PROBLEMS]:
         run.problems.append(problem(name, "pin-unknown", name=quoted(name)))
     if len(unknown) > MAX_PIN_PROBLEMS:
@@ -104,12 +83,12 @@ def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:
 
 def _waiting(loads: Mapping[str, Any], shelf: Shelf, run: Run) -> Iterator[Wish]:
     """Yield the skills that extensions asked for; never one that only the user may start."""
-    for name, load in loads.items():
+    for name, waiting in loads.items():
         entry = shelf.find_visible(name)
         if entry is None:
             run.problems.append(problem(name, "pin-unknown", name=quoted(name)))
         else:
-            yield Wish(entry, load["arguments"], load["trigger"])
+            yield Wish(entry, waiting["arguments"], waiting["trigger"], is_limited=False)
 
 
 def _commanded(message_id: str, shelf: Shelf, run: Run) -> list[Wish]:
@@ -124,7 +103,7 @@ def _commanded(message_id: str, shelf: Shelf, run: Run) -> list[Wish]:
         entries.append(entry)
     if len(entries) < MAX_STACKED and (name := command_word(rest)):
         _report_if_broken(name, shelf, run)
-    return [Wish(entry, rest, "user") for entry in entries]
+    return [Wish(entry, rest, "user", is_limited=False) for entry in entries]
 
 
 def _command(line: str, shelf: Shelf) -> tuple[SkillEntry, str] | None:
@@ -136,7 +115,7 @@ def _command(line: str, shelf: Shelf) -> tuple[SkillEntry, str] | None:
     while word is not None and word.end() <= MAX_COMMAND_LENGTH:
         name = line[1 : word.end()]
         entry = shelf.find(name)
-        if entry is not None and folded(entry.name) == folded(name) and is_user_invocable(entry):
+        if entry is not None and name_key(entry.name) == name_key(name) and is_user_invocable(entry):
             return entry, line[word.end() :].strip()
         word = _NEXT_WORD.match(line, word.end())
     return None
@@ -173,70 +152,3 @@ def first_text(message: AnyMessage) -> str:
         if block.get("type") == "text":
             return str(block.get("text") or "")
     return ""
-
-
-def _load(wish: Wish, prepared: Prepared, standing: Standing, run: Run) -> Plan[tuple[Standing, dict[str, Any]]]:
-    """Return what is loaded after one wish, and what changes in state."""
-    outcome = decide_load(prepared, standing, NO_LIMIT)
-    if isinstance(outcome, Unreadable):
-        event = skill_event("refused", prepared.name, wish.trigger, wish.entry, reason="unreadable")
-        tell(event, run.runtime, run.settings.extensions)
-        run.problems.append(problem(wish.entry.path, "skill-unreadable", reason=outcome.reason))
-        return standing, {}
-    if not isinstance(outcome, Loaded):
-        return standing, {}
-    decision = yield from _decision(wish, prepared, run)
-    if isinstance(decision, Refuse):
-        event = skill_event("refused", prepared.name, wish.trigger, record_of(prepared), reason="refused")
-        tell(event, run.runtime, run.settings.extensions)
-        run.problems.append(problem(wish.entry.path, "skill-refused", reason=decision.reason))
-        return standing, {}
-    if isinstance(decision, Answer):
-        return standing, _answered(prepared, decision, run)
-    logger.info("Loaded skill %r (%s): %d tokens", prepared.name, wish.trigger, prepared.tokens)
-    log_inventory(prepared)
-    text = reply_to(outcome, NO_LIMIT).text
-    run.settings.memory.keep_text(text)
-    message = _message(prepared, text, load_mark(outcome))
-    details = {"tokens": prepared.tokens, "resources": len(prepared.inventory.resources)}
-    event = skill_event("loaded", prepared.name, wish.trigger, record_of(prepared), **details)
-    tell(event, run.runtime, run.settings.extensions)
-    return outcome.standing, load_update(outcome, message, run.thread, wish.trigger)
-
-
-def _decision(wish: Wish, prepared: Prepared, run: Run) -> Plan[Refuse | Answer | None]:
-    if not run.settings.extensions:
-        return None
-    load = SkillLoad(
-        prepared.entry,
-        prepared.arguments,
-        wish.trigger,
-        prepared.text,
-        prepared.tokens,
-        prepared.inventory.resources,
-        run.runtime,
-    )
-    return (yield from before_load(load, run))
-
-
-def _answered(prepared: Prepared, answer: Answer, run: Run) -> dict[str, Any]:
-    """Return what an extension's answer changes: a message for the model, and perhaps leave to call once."""
-    permit = {"arguments": prepared.arguments, "turn": run.thread.turn}
-    permits = {"skills_context": {"permits": {prepared.name: permit}}} if answer.permits_call else {}
-    source = {"lc_source": "deepskills"}
-    messages = [HumanMessage(answer.text, id=new_message_id(), additional_kwargs=source)] if answer.text else []
-    return merged({**answer.update}, permits, {"messages": messages} if messages else {})
-
-
-def _message(prepared: Prepared, text: str, mark: dict[str, Any]) -> HumanMessage:
-    """Return the message that pins a skill, marked as deepagents' class marks it and as we mark loads."""
-    entry = prepared.entry
-    return HumanMessage(
-        text,
-        id=new_message_id(),
-        additional_kwargs={
-            "lc_source": "pinned_skill",
-            "skill": {"name": entry.name, "path": entry.path, "description": entry.description},
-            MARK: mark,
-        },
-    )

@@ -14,67 +14,84 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
+from weakref import WeakKeyDictionary
 
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._catalog.catalog import Catalog, Catalogs
+from deepskills._catalog.catalog import Catalogs
 from deepskills._catalog.entries import STRICTNESS, Readings, Visibility
 from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.sources import Source, parse_sources
-from deepskills._catalog.trust import Library, Look, remembered_files
+from deepskills._catalog.trust import Library, Look, Looks, remembered_files
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._io.backends import can_execute, is_backend
-from deepskills._io.cache import BoundedCache
+from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.drivers import adrive, drive, needs_loop
-from deepskills._io.plan import Consult, Consulted, Failed, Plan, ResultT
+from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, ResultT
 from deepskills._loading.budget import Budgets, count_tokens
 from deepskills._loading.turn import Prepared
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.state import fingerprint
 from deepskills._types import SkillMetadata, SkillSource
 
-MAX_TURNS = 64
-"""How many turns are remembered."""
+MAX_TURN_BYTES = 64_000_000
+"""How much memory texts take that the calls of recent turns share."""
 
 FRESH_SECONDS = 5.0
 """How long what was read serves the other calls of its turn."""
 
 
-@dataclass
-class _Turn:
-    claims: dict[Hashable, tuple[Future[Prepared], float]] = field(default_factory=dict)
+@dataclass(frozen=True)
+class _Claim:
+    future: Future[Prepared]
+    made: float
 
 
 class TurnReadings:
-    """Claims of the calls of each turn; safe to share by threads."""
+    """Claims of the calls of each turn; safe to share by threads.
+
+    A claim is kept after its turn is over, as nobody can tell when that is. What it keeps alive is a whole text, also
+    of a load that was refused because it is too large, so claims are bounded by what they weigh. A call that finds a
+    claim forgotten reads for itself.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._turns: BoundedCache[Hashable, _Turn] = BoundedCache(MAX_TURNS)
+        self._claims: BoundedCache[Hashable, _Claim] = BoundedCache(MAX_TURN_BYTES, _weigh_claim, size_of)
 
     def claim(self, turn: Hashable, key: Hashable) -> tuple[Future[Prepared], bool]:
         """Return the future of a reading, and whether the caller has to make it."""
         now = time.monotonic()
+        place = (turn, key)
         with self._lock:
-            claims = self._turns.get_or_make(turn, _Turn).claims
-            known = claims.get(key)
-            if known is not None and not (known[0].done() and now - known[1] > FRESH_SECONDS):
-                return known[0], False
+            known = self._claims.get(place)
+            if known is not None and not (known.future.done() and now - known.made > FRESH_SECONDS):
+                return known.future, False
             future: Future[Prepared] = Future()
-            claims[key] = (future, now)
-            return future, True
+            self._claims.put(place, _Claim(future, now))
+        # What it weighs is known only when it is there.
+        future.add_done_callback(lambda _: self._claims.reweigh(place))
+        return future, True
+
+
+def _weigh_claim(claim: _Claim) -> int:
+    """Return what a claim keeps alive: next to nothing before it is answered."""
+    if not claim.future.done() or claim.future.exception() is not None:
+        return ENTRY_BYTES
+    prepared = claim.future.result()
+    return ENTRY_BYTES + size_of([prepared.block, prepared.text, prepared.arguments, prepared.inventory.resources])
 
 
 # What a middleware remembers between calls: nothing that belongs to a run, all of it bounded and shared by threads.
 
 
-MAX_TEXT_CHARACTERS = 32_000_000
-"""How much text of loaded skills a middleware remembers."""
+MAX_TEXT_BYTES = 64_000_000
+"""How much memory texts of loaded skills take that a middleware remembers."""
 
-MAX_RULED_CATALOGS = 256
-"""For how many catalogs the fixed rules of visibility stay worked out."""
+MAX_RULE_BYTES = 16_000_000
+"""How much memory the fixed rules of visibility take, worked out for each catalog."""
 
 
 class Memory:
@@ -88,8 +105,26 @@ class Memory:
         self.led = remembered_files()
         self.search = SearchCache()
         self.turn_readings = TurnReadings()
-        self.rules: BoundedCache[Catalog, dict[str, Visibility]] = BoundedCache(MAX_RULED_CATALOGS)
-        self._texts: BoundedCache[str, str] = BoundedCache(MAX_TEXT_CHARACTERS, len)
+        self.rules: BoundedCache[int, dict[str, Visibility]] = BoundedCache(MAX_RULE_BYTES)
+        """What frontmatter and a fixed rule hide, by the serial of a catalog."""
+        self._texts: BoundedCache[str, str] = BoundedCache(MAX_TEXT_BYTES)
+        self._invocations: WeakKeyDictionary[object, Looks] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def looks_of(self, runtime: object) -> Looks | None:
+        """Return what this invocation of a graph has seen; `None` outside of one.
+
+        LangGraph makes a stream writer for each invocation and hands it to every hook and tool of it, so the writer is
+        what an invocation is known by: an interrupted run that is resumed has another one.
+        """
+        writer = getattr(runtime, "stream_writer", None)
+        if writer is None:
+            return None
+        with self._lock:
+            try:
+                return self._invocations.setdefault(writer, Looks())
+            except TypeError:  # It cannot be told apart for long: then every hook looks for itself.
+                return Looks()
 
     def emptied(self) -> "Memory":
         """Return a memory of the same kind that holds nothing."""
@@ -177,7 +212,12 @@ class Settings:
     @property
     def varies_by_run(self) -> bool:
         """Whether another run may see other skills, so that each has to look for itself."""
-        return self.refresh == "run" or callable(self.sources) or not is_backend(self.backend)
+        return self.refresh == "run" or self.varies_by_user
+
+    @property
+    def varies_by_user(self) -> bool:
+        """Whether what a run finds depends on who started it, so that state proves nothing."""
+        return callable(self.sources) or not is_backend(self.backend)
 
     @property
     def fixed_sources(self) -> tuple[Source, ...] | None:
@@ -195,10 +235,17 @@ class Settings:
         """
         memory = self.memory
         led = memory.led if is_backend(self.backend) else remembered_files()
-        library = Library(
-            lambda: self._sources_in(runtime), self.max_depth, memory.readings, memory.catalogs, led, thread_id
+        return Look(
+            Library(
+                lambda: self._sources_in(runtime),
+                self.max_depth,
+                memory.readings,
+                memory.catalogs,
+                led,
+                thread_id,
+                memory.looks_of(runtime) if self.varies_by_user else None,
+            )
         )
-        return Look(library)
 
     def perform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
         """Perform a plan on the backend of a run."""
@@ -245,11 +292,9 @@ class Settings:
         if not callable(self.sources):
             return list(self.sources), None
         make = self.sources
-        [reply] = yield (Consult(lambda: _parsed_sources(make, runtime)),)
-        if isinstance(reply, Consulted):
-            found: tuple[list[Source], str | None] = reply.value
-            return found
-        return [], reply.reason if isinstance(reply, Failed) else "no answer"
+        found: tuple[list[Source], str | None] | Failed
+        found = yield Attempt(CallFunction(lambda: _parsed_sources(make, runtime)))
+        return ([], found.reason) if isinstance(found, Failed) else found
 
 
 def _parsed_sources(make: SourcesFactory, runtime: object) -> tuple[list[Source], str | None]:

@@ -10,7 +10,7 @@ skill is hidden, the load, the text or the call refused. All other methods fail 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolMessage
@@ -18,10 +18,8 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
 from deepskills._catalog.entries import SkillEntry, Visibility
-from deepskills._types import ResourceMetadata, Severity
-
-Trigger: TypeAlias = Literal["model", "user", "pin", "system"]
-"""Who started a load: the model by `load_skill`, the user by a slash command, a pin, or the middleware itself."""
+from deepskills._io.plan import Plan, ResultT
+from deepskills._types import ResourceMetadata, Severity, Trigger
 
 ToolResult: TypeAlias = ToolMessage | Command[Any]
 """What a tool call gives."""
@@ -37,6 +35,9 @@ class LoadedSkill:
     tokens: int
     is_recent: bool
     """Whether it was loaded since the user's newest message."""
+
+    grants: bool = True
+    """Whether what it grants counts: its own tools, calls without approval, a model. Its limits hold in any case."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,12 @@ class SkillRun(Protocol):
 
     async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, without blocking."""
+
+    def drive(self, plan: Plan[ResultT]) -> ResultT:
+        """Perform a plan of the library's own extensions on the backend of this run."""
+
+    async def adrive(self, plan: Plan[ResultT]) -> ResultT:
+        """Perform a plan of the library's own extensions on the backend of this run, without blocking."""
 
 
 class SkillsHost(Protocol):

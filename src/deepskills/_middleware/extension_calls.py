@@ -19,9 +19,8 @@ from deepskills._errors import SkillsError
 from deepskills._files.assets import read_asset_bytes, script_path
 from deepskills._io.plan import (
     Ask,
-    Consulted,
+    Attempt,
     Execute,
-    Executed,
     Failed,
     Plan,
     RealPaths,
@@ -132,48 +131,50 @@ class ExtensionRun:
 
     def execute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401 - deepagents' response
         """Run a shell command through the backend."""
-        return self._perform(_executed(command, timeout))
+        return self.drive(_executed(command, timeout))
 
     async def aexecute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401, ASYNC109
         """Run a shell command through the backend, without blocking."""
-        return await self._aperform(_executed(command, timeout))
+        return await self.adrive(_executed(command, timeout))
 
     def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
         """Write files through the backend."""
-        self._perform(_written(files, for_shell=for_shell))
+        self.drive(_written(files, for_shell=for_shell))
 
     async def awrite_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
         """Write files through the backend, without blocking."""
-        await self._aperform(_written(files, for_shell=for_shell))
+        await self.adrive(_written(files, for_shell=for_shell))
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file."""
-        return self._perform(read_asset_bytes(_read(entry), relative_path, "all"))
+        return self.drive(read_asset_bytes(_read(entry), relative_path, "all"))
 
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, without blocking."""
-        return await self._aperform(read_asset_bytes(_read(entry), relative_path, "all"))
+        return await self.adrive(read_asset_bytes(_read(entry), relative_path, "all"))
 
     def directory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it."""
-        return self._perform(_directory(entry))
+        return self.drive(_directory(entry))
 
     async def adirectory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it, without blocking."""
-        return await self._aperform(_directory(entry))
+        return await self.adrive(_directory(entry))
 
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill."""
-        return self._perform(script_path(_read(entry), script_name))
+        return self.drive(script_path(_read(entry), script_name))
 
     async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, without blocking."""
-        return await self._aperform(script_path(_read(entry), script_name))
+        return await self.adrive(script_path(_read(entry), script_name))
 
-    def _perform(self, plan: Plan[ResultT]) -> ResultT:
+    def drive(self, plan: Plan[ResultT]) -> ResultT:
+        """Perform a plan on the backend of this run."""
         return self._run.settings.perform(plan, self.runtime)
 
-    async def _aperform(self, plan: Plan[ResultT]) -> ResultT:
+    async def adrive(self, plan: Plan[ResultT]) -> ResultT:
+        """Perform a plan on the backend of this run, without blocking."""
         return await self._run.settings.aperform(plan, self.runtime)
 
 
@@ -190,24 +191,18 @@ def _read(entry: SkillEntry) -> SkillMetadata:
 
 def _directory(entry: SkillEntry) -> Plan[str]:
     path = parent(_read(entry)["path"])
-    [reply] = yield (ResolveLinks((path,)),)
-    return reply.paths.get(path, path) if isinstance(reply, RealPaths) else path
+    reply: RealPaths = yield ResolveLinks((path,))
+    return reply.paths.get(path, path)
 
 
 def _executed(command: str, timeout: int | None) -> Plan[Any]:
-    [reply] = yield (Execute(command, timeout),)
-    if isinstance(reply, Executed):
-        return reply.response
-    if not isinstance(reply, Failed):
-        raise SkillsError("the backend gave no response")
-    raise SkillsError(reply.reason) from (TimeoutError(reply.reason) if reply.timed_out else None)
+    return (yield Execute(command, timeout))
 
 
 def _written(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> Plan[None]:
-    [reply] = yield (WriteFiles(tuple(files), for_shell),)
-    errors = reply.errors if isinstance(reply, Written) else {"files": getattr(reply, "reason", "no answer")}
-    if errors:
-        raise SkillsError("; ".join(f"{path}: {error}" for path, error in errors.items()))
+    reply: Written = yield WriteFiles(tuple(files), for_shell)
+    if reply.errors:
+        raise SkillsError("; ".join(f"{path}: {error}" for path, error in reply.errors.items()))
 
 
 def tool_problems(run: Run) -> dict[str, Any]:
@@ -255,15 +250,15 @@ def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) 
 
     A result that means nothing is a failure as an exception is: logged, noted as a problem and returned as `Failed`.
     """
-    [reply] = yield (
+    reply = yield Attempt(
         Ask(
             lambda: _sync_method(extension, method)(*given, run),
             lambda: getattr(extension, f"a{method}")(*given, run),
-        ),
+        )
     )
-    if isinstance(reply, Consulted) and _is_usable(method, reply.value):
-        return reply.value
-    reason = reply.reason if isinstance(reply, Failed) else unusable(getattr(reply, "value", None))
+    if not isinstance(reply, Failed) and _is_usable(method, reply):
+        return reply
+    reason = reply.reason if isinstance(reply, Failed) else unusable(reply)
     logger.error("The extension %s failed in %s: %s", run.name, method, one_line(reason))
     run._run.problems.append(  # noqa: SLF001 - the run that this one is about
         problem("extensions", "extension-failed", name=run.name, method=method, reason=reason)

@@ -1,90 +1,269 @@
-"""Preparing loads: a skill's file is read, arguments are filled in, extensions change the text, its cost is counted."""
+"""The one way in: every load of a skill, whoever asks for it and for whatever reason.
 
+A load is a `Wish`. Wishes come from the tool `load_skill`, from pins and slash commands, from extensions, from a file
+that changed while its skill was loaded, and from names that an application wrote into `skills_loaded`. Each passes the
+same stations, in this order:
+
+1. **Read** (`prepare`): the file is read and its other files are listed, two rounds however many wishes there are;
+   arguments are filled in, extensions may change the text, its cost is counted. Texts that are put back from their
+   files come by here too.
+2. **Budget** (`decide_load` in `_loading/turn.py`): is there room beside what is loaded?
+3. **Judge** (`before_load` of the extensions): may it happen, or is it answered in another way? They are asked only
+   about loads that could happen, and about those without room, because an answer takes none.
+4. **Settle** (`settle`): the outcome is worded, logged and told once (`reporting.report`), and becomes an update of
+   state with the message that carries the text.
+
+The tool answers in a `ToolMessage`, and the model reads refusals there. All others put a message of their own into the
+conversation, and their refusals become problems, for there is no call to answer.
+"""
+
+import logging
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
+
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
 from deepskills._files.inventory import Contents, read_contents, without_closed
-from deepskills._io.plan import Consult, Consulted, Failed, Plan, WaitFor, is_missing_error
+from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, WaitFor, apart, is_missing_error
+from deepskills._loading import turn as outcomes
 from deepskills._loading.arguments import argument_names, fill_in
-from deepskills._loading.budget import count_tokens
-from deepskills._loading.turn import Prepared
-from deepskills._middleware.extension import SkillLoad
-from deepskills._middleware.extension_calls import change_text
+from deepskills._loading.budget import NO_LIMIT, Budgets, Standing, count_tokens
+from deepskills._loading.turn import Prepared, decide_load, record_of
+from deepskills._middleware.extension import Answer, Refuse, SkillLoad
+from deepskills._middleware.extension_calls import before_load, change_text
+from deepskills._middleware.reporting import report, report_unload
 from deepskills._middleware.run import Run
-from deepskills._middleware.state import session_id
+from deepskills._middleware.state import (
+    MARK,
+    load_mark,
+    load_update,
+    merged,
+    new_message_id,
+    note_update,
+    session_id,
+    unload_update,
+)
 from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.messages import skill_block
+from deepskills._prompt.messages import Reply, gone_notice, skill_block
 from deepskills._skillmd.problems import problem
 from deepskills._types import Trigger
 
-Wanted = tuple[SkillEntry, str]
-"""A skill, and the arguments it is to be started with."""
+logger = logging.getLogger("deepskills")
 
 Key = tuple[str, str]
 """A skill's name and arguments."""
 
 
-def prepare(
-    wanted: Sequence[Wanted], run: Run, trigger: Trigger = "model", triggers: Mapping[str, Trigger] | None = None
-) -> Plan[dict[Key, Prepared]]:
-    """Read the text and list the files of several skills: two rounds, however many they are.
+@dataclass(frozen=True)
+class Wish:
+    """A skill that somebody wants loaded: the one request of a load."""
 
-    `triggers` names, by skill, who wants it, where that is not the same for all.
+    entry: SkillEntry
+    arguments: str = ""
+    trigger: Trigger = "model"
+    is_limited: bool = True
+    """Whether budgets may refuse it; what the user asks for they only count."""
+
+    @property
+    def key(self) -> Key:
+        """What the wish is known by."""
+        return self.entry.name, self.arguments
+
+    def budgets(self, run: Run) -> Budgets:
+        """Return the budgets that count for it."""
+        return run.settings.budgets if self.is_limited else NO_LIMIT
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What became of a wish: the one result of a load."""
+
+    outcome: outcomes.Outcome
+    update: dict[str, Any] = field(default_factory=dict)
+    """What changes in state, the message that carries the text or the answer included."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the skill is loaded now, by this load or an earlier one."""
+        return isinstance(self.outcome, outcomes.Loaded | outcomes.AlreadyLoaded)
+
+
+def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> Plan[dict[str, Settled]]:
+    """Load skills in messages of their own, one after the other, and return by name what became of each."""
+    prepared = yield from prepare(wishes, run)
+    standing = run.thread.standing if standing is None else standing
+    settled: dict[str, Settled] = {}
+    for wish in wishes:
+        ready = prepared[wish.key]
+        outcome = decide_load(ready, standing, wish.budgets(run))
+        done = yield from settle(wish, ready, outcome, run)
+        settled[wish.entry.name] = done
+        if isinstance(done.outcome, outcomes.Loaded):
+            standing = done.outcome.standing
+    return settled
+
+
+def settle(wish: Wish, ready: Prepared, outcome: outcomes.Outcome, run: Run, tool: str | None = None) -> Plan[Settled]:
+    """Let the extensions judge a load that could happen, and return what it does to state and conversation.
+
+    `tool` names the tool whose call is answered; without one the text goes into a message of its own.
     """
-    distinct = {(entry.name, arguments): (entry, arguments) for entry, arguments in wanted}
+    if isinstance(outcome, outcomes.Loaded | outcomes.OverBudget):
+        decision = yield from judge(wish, ready, run)
+        if isinstance(decision, Answer):
+            return _answered(wish, ready, decision, run, tool)
+        if isinstance(decision, Refuse):
+            outcome = outcomes.Refused(ready.entry, decision.reason)
+    reply = report(outcome, wish.trigger, run, record_of(ready) if ready.digest else ready.entry)
+    if isinstance(outcome, outcomes.Loaded):
+        run.settings.memory.keep_text(reply.text)
+        message = _pin(ready, reply.text) if tool is None else tool_message(run, tool, reply)
+        message.id = new_message_id()
+        message.additional_kwargs[MARK] = load_mark(outcome)
+        return Settled(outcome, load_update(outcome, message, run.thread, wish.trigger))
+    if tool is not None:
+        return Settled(outcome, {"messages": [tool_message(run, tool, reply)]})
+    if isinstance(outcome, outcomes.Unreadable):
+        run.problems.append(problem(wish.entry.path, "skill-unreadable", reason=outcome.reason))
+    elif not isinstance(outcome, outcomes.AlreadyLoaded):
+        run.problems.append(problem(wish.entry.path, "skill-refused", reason=_reason(outcome, reply)))
+    return Settled(outcome)
+
+
+def judge(wish: Wish, ready: Prepared, run: Run) -> Plan[Refuse | Answer | None]:
+    """Ask the extensions about a load that the core would grant."""
+    if not run.settings.extensions:
+        return None
+    about = SkillLoad(
+        ready.entry,
+        ready.arguments,
+        wish.trigger,
+        ready.text,
+        ready.tokens,
+        ready.inventory.resources,
+        run.runtime,
+    )
+    return (yield from before_load(about, run))
+
+
+def _reason(outcome: outcomes.Outcome, reply: Reply) -> str:
+    """Return why a load without a call to answer did not happen."""
+    return outcome.reason if isinstance(outcome, outcomes.Refused) else reply.text.removeprefix("Error: ").rstrip(".")
+
+
+def _answered(wish: Wish, ready: Prepared, answer: Answer, run: Run, tool: str | None) -> Settled:
+    """Return what an extension's answer changes: nothing is loaded."""
+    outcome = outcomes.Answered(ready.entry, answer.text, answer.is_error)
+    reply = report(outcome, wish.trigger, run)
+    permits: dict[str, Any] = {}
+    messages: list[AnyMessage] = []
+    if tool is not None:
+        # The call that a permit was for has been made.
+        permits = {"skills_context": {"permits": {ready.name: None}}}
+        messages = [tool_message(run, tool, reply)]
+    else:
+        if answer.permits_call:
+            permit = {"arguments": ready.arguments, "turn": run.thread.turn}
+            permits = {"skills_context": {"permits": {ready.name: permit}}}
+        if answer.text:
+            source = {"lc_source": "deepskills"}
+            messages = [HumanMessage(answer.text, id=new_message_id(), additional_kwargs=source)]
+    return Settled(outcome, merged({**answer.update}, permits, {"messages": messages} if messages else {}))
+
+
+def tool_message(run: Run, tool: str, reply: Reply) -> ToolMessage:
+    """Return the answer to a call of one of our tools."""
+    return ToolMessage(
+        content=reply.text,
+        name=tool,
+        tool_call_id=run.runtime.tool_call_id or "",
+        status="error" if reply.is_error else "success",
+    )
+
+
+def _pin(ready: Prepared, text: str) -> HumanMessage:
+    """Return a message that pins a skill, marked as deepagents' class marks it."""
+    entry = ready.entry
+    about = {"name": entry.name, "path": entry.path, "description": entry.description}
+    return HumanMessage(text, additional_kwargs={"lc_source": "pinned_skill", "skill": about})
+
+
+def take_away(run: Run, names: Sequence[str], note: str | None = None) -> dict[str, Any]:
+    """Return the update that unloads skills which this run may no longer use, and tell of it.
+
+    The model reads it before the user's newest message, in requests only: a message in state behind the user's would
+    hide that one from guards which look at the last message.
+    """
+    if not names:
+        return {}
+    thread = run.thread
+    for name in names:
+        logger.info("Unloaded skill %r: it is no longer available", name)
+        report_unload(name, "gone", run)
+    anchor = thread.user_message or (thread.messages[-1] if thread.messages else None)
+    text = note or gone_notice(names)
+    noted = note_update(thread, anchor.id, "before", text) if anchor is not None and anchor.id else {}
+    return merged(unload_update(names), noted)
+
+
+# Reading.
+
+
+def prepare(wishes: Sequence[Wish], run: Run) -> Plan[dict[Key, Prepared]]:
+    """Read the text and list the files of several skills: two rounds, however many they are."""
+    distinct = {wish.key: wish for wish in wishes}
     if not distinct:
         return {}
-    refusals = yield from run.look.refusals([entry for entry, _ in distinct.values()])
+    refusals = yield from run.look.refusals([wish.entry for wish in distinct.values()])
     result = {
-        key: Prepared(entry, arguments, failure=refusals[entry.name])
-        for key, (entry, arguments) in distinct.items()
-        if entry.name in refusals
+        key: Prepared(wish.entry, wish.arguments, failure=refusals[wish.entry.name])
+        for key, wish in distinct.items()
+        if wish.entry.name in refusals
     }
-    allowed = {entry.name: entry for entry, _ in distinct.values() if entry.name not in refusals}
+    allowed = {wish.entry.name: wish.entry for wish in distinct.values() if wish.entry.name not in refusals}
     if not allowed:
         return result
     read = yield from read_contents(list(allowed.values()), run.settings.resource_depth)
-    for key, (entry, arguments) in distinct.items():
+    for key, wish in distinct.items():
         if key not in result:
-            own = (triggers or {}).get(entry.name, trigger)
-            result[key] = yield from _prepared((entry, arguments), read[entry.name], run, own)
+            result[key] = yield from _prepared(wish, read[wish.entry.name], run)
     return result
 
 
 def prepare_in_turn(
-    turn: Hashable, wanted: Sequence[Wanted], run: Run, own: Key | None = None
+    turn: Hashable, wishes: Sequence[Wish], run: Run, own: Key | None = None
 ) -> Plan[dict[Key, Prepared]]:
     """Prepare what calls of one turn need, each file read by one of them; of `own` no other call's failure counts."""
     if turn is None:
-        return (yield from prepare(wanted, run))
+        return (yield from prepare(wishes, run))
     # Once for each: a second claim of the same reading would make a call wait for itself.
-    distinct = {(entry.name, arguments): (entry, arguments) for entry, arguments in wanted}
+    distinct = {wish.key: wish for wish in wishes}
     claims = {
-        key: (one, *run.settings.memory.turn_readings.claim(turn, (one[0].path, one[1])))
-        for key, one in distinct.items()
+        key: run.settings.memory.turn_readings.claim(turn, (wish.entry.path, wish.arguments))
+        for key, wish in distinct.items()
     }
-    mine = {key: future for key, (_, future, is_mine) in claims.items() if is_mine}
+    mine = {key: future for key, (future, is_mine) in claims.items() if is_mine}
     try:
-        result = yield from prepare([claims[key][0] for key in mine], run)
+        result = yield from prepare([distinct[key] for key in mine], run)
         for key, future in mine.items():
             future.set_result(result[key])
     finally:
         _abandon(mine.values())
-    others = {key: future for key, (_, future, is_mine) in claims.items() if not is_mine}
+    others = {key: future for key, (future, is_mine) in claims.items() if not is_mine}
     if others:
-        replies = yield tuple(WaitFor(future) for future in others.values())
+        replies = yield tuple(Attempt(WaitFor(future)) for future in others.values())
         lost = [
             key
             for key, reply in zip(others, replies, strict=True)
-            if not isinstance(reply, Consulted) or (key == own and _is_worth_another_try(reply.value))
+            if isinstance(reply, Failed) or (key == own and _is_worth_another_try(reply))
         ]
-        result |= {key: reply.value for key, reply in zip(others, replies, strict=True) if isinstance(reply, Consulted)}
-        result |= yield from prepare([claims[key][0] for key in lost], run)
+        result |= {key: reply for key, reply in zip(others, replies, strict=True) if not isinstance(reply, Failed)}
+        result |= yield from prepare([distinct[key] for key in lost], run)
     return result
 
 
@@ -99,8 +278,8 @@ def _abandon(futures: Any) -> None:  # noqa: ANN401 - futures of readings
             future.set_exception(LookupError("the call that was to read this ended before"))
 
 
-def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) -> Plan[Prepared]:
-    entry, arguments = wanted
+def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
+    entry, arguments = wish.entry, wish.arguments
     text, failure = contents.text()
     if failure is not None:
         return Prepared(entry, arguments, failure=failure)
@@ -108,15 +287,17 @@ def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) ->
     inventory = without_closed(contents.inventory, parent(entry.path), shelf.closed_below(entry, loaded=()))
     shell = contents.shell_directory
     reading = run.settings.memory.readings.read(entry.path, contents.file.content or b"")
-    filled = fill_in(
-        text,
-        arguments,
-        names=argument_names(reading.frontmatter.get("arguments")),
-        skill_dir=shell or parent(entry.path),
-        session_id=session_id(run.runtime),
+    names, directory, session = (
+        argument_names(reading.frontmatter.get("arguments")),
+        shell or parent(entry.path),
+        session_id(run.runtime),
+    )
+    # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
+    filled = yield from apart(
+        lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), len(text) // 64
     )
     present = replace(entry, frontmatter={**entry.frontmatter, **reading.frontmatter})
-    load = SkillLoad(present, arguments, trigger, filled, 0, inventory.resources, run.runtime)
+    load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)
     changed = yield from change_text(load, run)
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
@@ -130,15 +311,14 @@ def _tokens(text: str, run: Run) -> Plan[int]:
     counter = run.settings.token_counter
     if counter is count_tokens:
         return count_tokens(text)
-    [reply] = yield (Consult(lambda: counter(text)),)
-    if isinstance(reply, Consulted):
-        value = reply.value
+    value = yield Attempt(CallFunction(counter, (text,)))
+    if isinstance(value, Failed):
+        reason = value.reason
+    else:
         is_number = not isinstance(value, bool) and isinstance(value, Real)
         if is_number and 0 <= value < math.inf:
             count: int = math.ceil(value)
             return count
         reason = f"it returned {value!r}"
-    else:
-        reason = reply.reason if isinstance(reply, Failed) else "no answer"
     run.problems.append(problem("token_counter", "token-counter-failed", reason=reason))
     return count_tokens(text)

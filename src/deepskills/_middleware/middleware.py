@@ -33,6 +33,7 @@ from deepskills._catalog.sources import parse_sources
 from deepskills._files.paths import AssetDirectories
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import Budgets, count_tokens
+from deepskills._middleware.before_model import before_model_call
 from deepskills._middleware.config import (
     BackendFactory,
     LoadedStatus,
@@ -49,7 +50,6 @@ from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.request import (
     ModelCall,
     PreparedCall,
-    before_model_call,
     open_call,
     prepare_call,
     problems_update,
@@ -57,7 +57,7 @@ from deepskills._middleware.request import (
     section_text,
     tell_composed,
 )
-from deepskills._middleware.run import Run, Shelf, is_user_invocable, loaded_skills
+from deepskills._middleware.run import Run, Shelf, is_user_invocable, use_of
 from deepskills._middleware.skill_tools import ToolSource, answer_from_context
 from deepskills._middleware.startup import handing_over, start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, Thread, merged, with_own_keys
@@ -96,7 +96,11 @@ def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]
     """Return the skills in use, if this process has looked at the sources of the thread; no I/O."""
     thread = Thread.of(state)
     catalog = settings.memory.catalogs.believed(thread.catalog)
-    return loaded_skills(thread, catalog) if catalog is not None else []
+    if catalog is None:
+        return []
+    # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
+    hidden = settings.memory.rules.get(catalog.serial) or {}
+    return use_of(thread, Shelf(catalog, hidden), settings.memory.readings, None).skills
 
 
 def slash_menu(shelf: Shelf) -> list[dict[str, str]]:
@@ -133,7 +137,7 @@ class Services:
         """Return the skills section for a system prompt, as it stands in `state`; empty if it is left out."""
         run = Run(self._settings, state, current_runtime())
         self._settings.perform(shelf_of(run), run.runtime)
-        return section_text(self._section, run, state)
+        return section_text(self._section, run, [skill.entry.name for skill in run.loaded])
 
     def slash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
         """Return the slash commands that a menu may offer: `name`, `description` and `argument_hint` of each.

@@ -27,13 +27,12 @@ from deepskills._errors import SkillsError
 from deepskills._io.plan import Failed, Plan, apart
 from deepskills._loading.budget import Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
-from deepskills._loading.turn import loads_to_undo
-from deepskills._middleware.commands import user_loads
-from deepskills._middleware.extension import SkillLoad
+from deepskills._loading.turn import Prepared
+from deepskills._middleware.extension import Refuse, SkillLoad
 from deepskills._middleware.extension_calls import change_request, change_text, unusable
-from deepskills._middleware.loading import prepare
+from deepskills._middleware.loading import Wish, judge, prepare, take_away
 from deepskills._middleware.reporting import skill_event, tell
-from deepskills._middleware.run import Run, usable
+from deepskills._middleware.run import Run, Shelf, disclosed_skills, is_user_only
 from deepskills._middleware.skill_tools import (
     DISCLOSED,
     InUse,
@@ -53,10 +52,10 @@ from deepskills._middleware.state import (
     LINGERING,
     UNDONE,
     Thread,
-    current_step,
     fingerprint,
     merged,
     unload_update,
+    without_key,
     without_lingering,
 )
 from deepskills._middleware.tools import LOAD_TOOL
@@ -131,27 +130,31 @@ class Composition:
     def without_put_back(self) -> "Composition":
         """Return what goes out to a model that had no room for what was put back."""
         left_out = {"skills_context": {"told": dict.fromkeys(self.put_back, LEFT_OUT)}}
-        return Composition(self.bare or self.messages, update=merged(self.update, left_out), lost=self.lost)
+        shown = [name for name in self.shown if name not in self.put_back]
+        update = merged(self.update, left_out)
+        return Composition(self.bare or self.messages, update=update, lost=self.lost, shown=shown)
 
-    def seen_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return `state` without the skills that were lost."""
-        if not self.lost:
-            return state
-        loaded = [name for name in state.get("skills_loaded") or () if name not in self.lost]
-        return {**state, "skills_loaded": loaded}
+    shown: list[str] = field(default_factory=list)
+    """The loaded skills whose text is in the messages: of no other does the section say that it is loaded."""
 
 
 def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = False) -> Plan[Composition]:
     """Return the request's messages; `prefix_changes` says that texts which linger may leave now."""
     thread = run.thread
+    given, messages = messages, thread.keyed(messages)
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
-        return Composition(_noted(list(messages), thread))
-    off = [name for name in thread.standing.loaded if run.is_off(name)]
-    standing = _with_edits(messages, carriers, thread.standing.without(off), run)
+        return Composition(_sent(_noted(list(messages), thread), given, messages))
+    budget = run.settings.budgets.tokens
+    # What this run may not use leaves here too: a resumed run has no start that would have taken it away.
+    leaving, withheld = run.use.leaving, run.use.withheld
+    standing = _with_edits(messages, carriers, thread.standing.without([*leaving, *withheld]), run)
     texts: dict[str, str] = {}
     lost: dict[str, str] = {}
-    decisions = decide(carriers, standing, run.settings.budgets.tokens)
+    decisions = decide(carriers, standing, budget)
+    # A text that is recovered may cost more or less than the one that was lost, and one that cannot be recovered costs
+    # nothing, so what fits is decided again until nothing more is missing. Each round recovers at least one text or
+    # gives one up, so it ends.
     while missing := [name for name in decisions.put_back if name not in texts]:
         recalled = yield from _recalled(missing, standing, run)
         for name, found in recalled.items():
@@ -161,27 +164,42 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
             else:
                 texts[name], record = found
                 standing = standing.with_load(name, record)
-        decisions = decide(carriers, standing, run.settings.budgets.tokens)
+        decisions = decide(carriers, standing, budget)
     put_back = decisions.put_back
-    shown = {carrier.skill for carrier in carriers if carrier.position in decisions.kept}
-    standing = _seen(standing, [name for name in standing.loaded if name in shown or name in put_back])
+    kept = {carrier.skill for carrier in carriers if carrier.position in decisions.kept}
+    shown = [name for name in standing.loaded if name in kept or name in put_back]
+    # From here on guards have had their look at these texts.
+    standing = _seen(standing, shown)
     newly = [name for name in put_back if thread.section("told").get(name) != standing.records[name]["digest"]]
-    update = _update(thread, put_back, newly, standing, [*lost, *off])
+    update = _update(thread, put_back, newly, standing, lost)
+    update = merged(update, take_away(run, list(leaving)))
     if newly or lost or prefix_changes or standing.is_crowded(run.settings.budgets):
+        # The prefix changes in any case, or the room is needed: texts of unloaded skills that lingered for the sake of
+        # prompt caches have no reason to stay.
         gone = without_lingering(thread)
         if gone:
             update = merged(update, {"skills_context": {"texts": gone}})
             carriers = [_settled(carrier) for carrier in carriers]
-            decisions = decide(carriers, standing, run.settings.budgets.tokens)
-    bare = _noted(_applied(messages, decisions, {}, lost), thread)
+            decisions = decide(carriers, standing, budget)
+    for position, (name, _reason) in decisions.notices.items():
+        if name in withheld:
+            decisions.notices[position] = (name, "withheld")
+    bare = _sent(_noted(_applied(messages, decisions, {}, lost), thread), given, messages)
+    whole = _sent(_noted(_applied(messages, decisions, texts, lost), thread), given, messages) if put_back else bare
     return Composition(
-        messages=_noted(_applied(messages, decisions, texts, lost), thread) if put_back else bare,
+        messages=whole,
         bare=bare if put_back else None,
         update=update,
         put_back=put_back,
         reattached={name: standing.records[name] for name in newly},
         lost=lost,
+        shown=shown,
     )
+
+
+def _sent(messages: list[AnyMessage], given: Sequence[AnyMessage], keyed: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Return messages as they go out: without the keys that only this module needs."""
+    return messages if given is keyed else [without_key(message) for message in messages]
 
 
 def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
@@ -254,24 +272,46 @@ def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[s
 def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
     """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
 
-    A file that has changed since gives its present text, which says so, and the record that goes with it.
+    The file that was loaded was judged then. One that has changed since is judged like any other load: for all we know
+    it is the user's alone now, and a record whose digest nobody read may be a forged one. It gives its present text,
+    which says so, and the record that goes with it.
     """
     if not names:
         return {}
-    catalog = (yield from shelf_of(run)).catalog
-    entries = {name: entry for name in names if (entry := catalog.by_name.get(name)) is not None}
-    wanted = [(entry, standing.records[name].get("arguments", "")) for name, entry in entries.items()]
-    prepared = yield from prepare(wanted, run, "system")
+    shelf = yield from shelf_of(run)
+    records = standing.records
+    entries = {name: entry for name in names if (entry := shelf.catalog.by_name.get(name)) is not None}
+    wishes = [Wish(entry, records[name].get("arguments", ""), "system") for name, entry in entries.items()]
+    prepared = yield from prepare(wishes, run)
     found: dict[str, tuple[str, LoadRecord] | str] = dict.fromkeys(names, "it is no longer in the catalog")
-    for (name, _arguments), ready in prepared.items():
-        record = standing.records[name]
+    for wish in wishes:
+        ready, name = prepared[wish.key], wish.entry.name
         if ready.failure is not None:
             found[name] = ready.failure
             continue
-        text = ready.block if ready.digest == record["digest"] else CHANGED_LEAD + ready.block
+        text = ready.block
+        if ready.digest != records[name]["digest"]:
+            refusal = yield from _changed_refusal(wish, ready, records[name], shelf, run)
+            if refusal is not None:
+                found[name] = refusal
+                continue
+            text = CHANGED_LEAD + text
         key = run.settings.memory.keep_text(text)
-        found[name] = text, {**record, "tokens": ready.tokens, "text": key}
+        found[name] = text, {**records[name], "tokens": ready.tokens, "text": key}
     return found
+
+
+def _changed_refusal(wish: Wish, ready: Prepared, record: LoadRecord, shelf: Shelf, run: Run) -> Plan[str | None]:
+    """Return why the text of a file that changed since its load must not come in; `None` if it may."""
+    if is_user_only(ready.entry) or not shelf.is_shown(wish.entry):
+        # A start by the user would show in the conversation; a record alone proves none.
+        is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
+        if not is_ours or record.get("trigger") not in {"user", "pin"}:
+            return "its file has changed, and only the user may start it now"
+    decision = yield from judge(wish, ready, run)
+    if isinstance(decision, Refuse):
+        return f"its file has changed, and the new text was refused: {decision.reason}"
+    return None if decision is None else "its file has changed, and it is no longer loaded as text"
 
 
 def _changed(name: str, text: str, record: LoadRecord, run: Run) -> Plan[tuple[str, LoadRecord] | str]:
@@ -409,85 +449,6 @@ def _update(
     return update
 
 
-# Before each model call: evicted texts return, loads without room are undone, what users ask for is loaded.
-
-
-def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
-    """Return what changes in state before the model is called, or `None` if nothing does."""
-    update = merged((yield from _restored(run)), _undone(run))
-    update = merged(update, (yield from user_loads(run)))
-    waiting = run.thread.section("problems")
-    fresh = run.new_problems()
-    log_problems(fresh)
-    noted = []
-    if waiting:
-        known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}
-        noted = [p for p in waiting.values() if (p["path"], p["code"], p["message"]) not in known]
-        update = merged(update, {"skills_context": {"problems": dict.fromkeys(waiting)}})
-    if fresh or noted:
-        update["skills_problems"] = [*run.thread.problems, *noted, *fresh]
-    return merged(update, run.collected) or None
-
-
-def _restored(run: Run) -> Plan[dict[str, Any]]:
-    """Return texts that were evicted in the turn of their load to their messages, so that every guard sees them.
-
-    Hooks that stand before this one have seen the stub alone: then the step starts over.
-    """
-    thread = run.thread
-    own = {record["message"]: name for name, record in thread.standing.records.items() if record.get("message")}
-    evicted = {
-        own[message.id]: message
-        for message in (thread.messages if own else ())
-        if message.id in own
-        and isinstance(message, ToolMessage)
-        and is_evicted(message)
-        and not thread.section("texts").get(message.id, {}).get("restored")
-    }
-    if not evicted:
-        return {}
-    found = yield from _texts_of(list(evicted), run)
-    restored = [evicted[name].model_copy(update={"content": text}) for name, (text, _record) in found.items()]
-    records = {name: record for name, (_text, record) in found.items()}
-    texts = {m.id: {**thread.section("texts").get(m.id or "", {}), "restored": True} for m in restored}
-    update: dict[str, Any] = {
-        "messages": restored,
-        "skills_context": {"texts": texts},
-        "skills_load_records": records,
-    }
-    starts_over = any(current_step() > record.get("step", 0) + 1 > 1 for record in records.values())
-    return {} if not restored else {**update, "jump_to": "model"} if starts_over else update
-
-
-def _texts_of(names: Sequence[str], run: Run) -> Plan[dict[str, tuple[str, LoadRecord]]]:
-    """Return the texts of these loads from memory, else from their files; what nobody can read is left out."""
-    standing = run.thread.standing
-    known = {name: run.settings.memory.text(standing.records[name].get("text", "")) for name in names}
-    found = {name: (text, standing.records[name]) for name, text in known.items() if text is not None}
-    unread = [name for name, text in known.items() if text is None and not standing.records[name].get("edited")]
-    read = yield from read_again(unread, standing, run)
-    return found | {name: text for name, text in read.items() if not isinstance(text, str)}
-
-
-def _undone(run: Run) -> dict[str, Any]:
-    """Take back loads that relied on an unload which another middleware refused; all others no longer rely on any."""
-    standing = run.thread.standing
-    names = loads_to_undo(standing, run.settings.budgets)
-    settled: dict[str, Any] = {
-        name: {key: value for key, value in record.items() if key != "relies_on"}
-        for name, record in standing.records.items()
-        if "relies_on" in record and name not in names
-    }
-    update = {"skills_load_records": settled} if settled else {}
-    if not names:
-        return update
-    for name in names:
-        logger.warning("Unloaded skill %r: the unload that was to make room for it was refused", name)
-        event = skill_event("unloaded", name, "system", standing.records.get(name), reason="no_room")
-        tell(event, run.runtime, run.settings.extensions)
-    return merged(update, unload_update(names, standing, UNDONE))
-
-
 # One model call with skills: the request that goes out, a second try, and what comes back into state.
 
 
@@ -511,20 +472,21 @@ def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | No
     prefix: dict[str, str] = {}
     changes = False
     if run.settings.unload_when == "cheap":
-        prefix = _prefix(messages, (yield from _section(section, run, run.state)))
+        prefix = _prefix(messages, (yield from _section(section, run, run.thread.standing.loaded)))
         before = run.thread.section("prefix")
         changes = bool(before) and before != prefix
     composed = yield from compose(messages, run, prefix_changes=changes)
     if prefix and run.thread.section("prefix") != prefix:
         composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
-    use = skills_in_use(composed.messages, usable(run), run.thread.standing.without(composed.lost).loaded)
-    text = yield from _section(section, run, composed.seen_in(run.state))
+    granting = [entry for entry in run.use.granting if entry.name not in composed.lost]
+    use = skills_in_use(composed.messages, granting, disclosed_skills(run))
+    text = yield from _section(section, run, composed.shown)
     return PreparedCall(composed, use, text, bool(shelf.visible))
 
 
-def _section(section: Section | None, run: Run, state: Mapping[str, Any]) -> Plan[str]:
+def _section(section: Section | None, run: Run, loaded: Sequence[str]) -> Plan[str]:
     """Return the skills section; a large one is rendered apart from the event loop."""
-    return (yield from apart(lambda: section_text(section, run, state), len(run.known_shelf.catalog.entries)))
+    return (yield from apart(lambda: section_text(section, run, loaded), len(run.known_shelf.catalog.entries)))
 
 
 def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
@@ -539,14 +501,13 @@ def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
     return {"section": fingerprint(section), "summary": summary}
 
 
-def section_text(section: Section | None, run: Run, state: Mapping[str, Any]) -> str:
-    """Return the skills section as a run shows it; empty if it is left out."""
+def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> str:
+    """Return the skills section as a run shows it, `loaded` being marked as such; empty if it is left out."""
     if section is None:
         return ""
     shelf, settings = run.known_shelf, run.settings
-    loaded = [name for name in state.get("skills_loaded") or () if isinstance(name, str)]
     resources: Mapping[str, list[ResourceMetadata]] = run.thread.resources
-    errors = state.get("skills_load_errors")
+    errors = run.state.get("skills_load_errors")
     sources = settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources
     return section.render(
         SectionInput(
@@ -597,7 +558,8 @@ def open_call(
         run.problems.append(problem("middleware", "middleware-order"))
     prepared = yield from prepare_call(request.messages, run, section)
     names = needed_names(prepared.use, request.tools)
-    return ModelCall(request, run, prepared, (yield from resolved(source, names, request.runtime)))
+    resolutions = yield from resolved(source, names, request.runtime)
+    return ModelCall(request, run, prepared, resolutions, section)
 
 
 class ModelCall(Generic[ContextT]):
@@ -609,7 +571,9 @@ class ModelCall(Generic[ContextT]):
         run: Run,
         prepared: PreparedCall,
         resolutions: Mapping[str, Resolution],
+        template: Section | None,
     ) -> None:
+        self._template = template
         self._request = request
         self._run = run
         self._composed = prepared.composed
@@ -639,6 +603,8 @@ class ModelCall(Generic[ContextT]):
     def bare_request(self) -> ModelRequest[ContextT]:
         """Return the request without the texts that were put back; from now on the call is one without them."""
         self._composed = self._composed.without_put_back()
+        self._section = section_text(self._template, self._run, self._composed.shown)
+        section_in_use.set(self._section)
         return self.request()
 
     def may_retry(self, error: Exception) -> bool:

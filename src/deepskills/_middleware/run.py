@@ -1,11 +1,29 @@
-"""What a hook or a tool call knows: settings, state, and the skills of its run with their visibility."""
+"""One hook's or tool call's view of its run: settings, state, the skills with their visibility, and those in use.
+
+"Is this skill in use?" has one answer, `Run.use`, and everybody asks here: the section, the tools, the request, the
+policies, hooks, models, forks and scripts. The rules:
+
+- A **limit** of a loaded skill (what it forbids, its hooks, its lock) holds from the load until a lawful unload:
+  `unload_skill`, an application's `{"unload": [...]}`, a successful listing that no longer has the skill, or a
+  visibility that says "off". A judgement that fails lifts nothing. It only *withholds* the skill's text from the
+  request at hand, because nobody can tell whether this user may read it.
+- A **grant** (own tools, calls without approval, a model) needs all of: a load record, whose digest this process has
+  read, and a skill that is visible now. A skill that the user started counts as visible.
+- What a skill says is taken from the very file that was loaded, known by its digest. Where this process has not read
+  that file, the skill is in use, its entry is not `is_read`, and nobody can tell what it forbids: policies refuse.
+- Messages prove nothing, whoever wrote them.
+
+Hooks of a resumed run come here too, without the start of a run before them, so nothing may rest on that start.
+"""
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.entries import SkillEntry, Visibility
+from deepskills._catalog.discovery import Discovery
+from deepskills._catalog.entries import Readings, SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source, parent, tidy
 from deepskills._io.plan import Plan, apart
@@ -13,11 +31,7 @@ from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill
 from deepskills._middleware.state import Thread, merged, session_id
 from deepskills._prompt.section import visible
-from deepskills._skillmd.repair import as_text
 from deepskills._types import LoadRecord, SkillMetadata, SkillProblem
-
-_YES = frozenset({"true", "yes", "on", "1"})
-_NO = frozenset({"false", "no", "off", "0"})
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,9 @@ class Shelf:
 
     noted: Callable[[], Sequence[SkillProblem]] = tuple
     """Gives what is wrong with sources and skills."""
+
+    unjudged: frozenset[str] = frozenset()
+    """Skills that are off only because a judgement failed: they are hidden, and stay loaded."""
 
     @property
     def problems(self) -> Sequence[SkillProblem]:
@@ -123,10 +140,6 @@ class Run:
             raise RuntimeError("the skills of this run were not looked up yet")
         return self.shelf
 
-    def is_off(self, name: str) -> bool:
-        """Whether a skill does not exist in this run, as far as visibility was looked up."""
-        return self.shelf is not None and self.shelf.hidden.get(name) == "off"
-
     def collect(self, update: Mapping[str, Any]) -> None:
         """Add to what changes in state."""
         self.collected = merged(self.collected, update)
@@ -139,37 +152,102 @@ class Run:
         fresh = {(found["path"], found["code"], found["message"]): found for found in self.problems}
         return [found for key, found in fresh.items() if key not in known]
 
+    @cached_property
+    def use(self) -> "Use":
+        """Which skills are in use; the skills of this run must have been looked up before."""
+        return use_of(self.thread, self.known_shelf, self.settings.memory.readings, self.look.found)
+
     @property
     def loaded(self) -> list[LoadedSkill]:
-        """The skills in use, in load order, as the catalog of this run knows them; none that is off for it."""
-        known = loaded_skills(self.thread, self.known_shelf.catalog)
-        return [skill for skill in known if not self.is_off(skill.entry.name)]
+        """The skills in use, in load order."""
+        return self.use.skills
 
 
-def usable(run: Run) -> list[SkillEntry]:
-    """Return the skills whose own tools may come into use: those that the model can see, or that are loaded."""
-    shelf, loaded = run.known_shelf, run.thread.standing.loaded
-    return [entry for entry in shelf.catalog.with_tools if shelf.is_shown(entry) or entry.name in loaded]
+@dataclass(frozen=True)
+class Use:
+    """The skills in use in a run."""
+
+    skills: list[LoadedSkill] = field(default_factory=list)
+    """The loaded skills, in load order: their limits hold, and their grants as far as each says."""
+
+    leaving: Mapping[str, Literal["gone", "off"]] = field(default_factory=dict)
+    """Loaded skills that are to be unloaded now, because they are no longer there for this run."""
+
+    withheld: frozenset[str] = frozenset()
+    """Skills in use whose text stays out of this request, because a judgement of their visibility failed."""
+
+    @property
+    def granting(self) -> list[SkillEntry]:
+        """The skills in use whose grants count."""
+        return [skill.entry for skill in self.skills if skill.grants]
 
 
-def loaded_skills(thread: Thread, catalog: Catalog) -> list[LoadedSkill]:
-    """Return the skills in use, in load order; one that the catalog does not have counts as not read."""
+def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | None) -> Use:
+    """Tell which skills are in use: the one answer that everybody goes by."""
     turn = thread.turn
-    found: list[LoadedSkill] = []
+    skills: list[LoadedSkill] = []
+    leaving: dict[str, Literal["gone", "off"]] = {}
     for name in thread.standing.loaded:
-        entry, record = catalog.by_name.get(name), thread.standing.records[name]
-        if entry is None or entry.path != record["path"]:
-            entry = _unread(name, record)
-        found.append(
+        record = thread.standing.records[name]
+        current = shelf.catalog.by_name.get(name)
+        current = current if current is not None and current.path == record["path"] else None
+        if current is None and found is not None and is_gone(record, found):
+            leaving[name] = "gone"
+            continue
+        if shelf.hidden.get(name) == "off" and name not in shelf.unjudged:
+            leaving[name] = "off"
+            continue
+        entry = _as_loaded(name, record, current, readings)
+        started_by_user = record.get("trigger") in {"user", "pin"}
+        is_visible = current is not None and (shelf.is_shown(current) or started_by_user)
+        skills.append(
             LoadedSkill(
                 entry=entry,
                 arguments=record.get("arguments", ""),
                 trigger=record.get("trigger", "model"),
                 tokens=record["tokens"],
                 is_recent=bool(turn) and record.get("turn") == turn,
+                grants=entry.is_read and is_visible and name not in shelf.unjudged,
             )
         )
-    return found
+    return Use(skills, leaving, shelf.unjudged & set(thread.standing.loaded))
+
+
+def disclosed_skills(run: Run) -> list[SkillEntry]:
+    """Return the skills whose file the model has read by `read_file`, unchanged since and visible now."""
+    shelf, catalog = run.known_shelf, run.known_shelf.catalog
+    return [
+        entry
+        for name, digest in run.thread.section("disclosed").items()
+        if (entry := catalog.by_name.get(name)) is not None
+        and entry.is_read
+        and entry.digest == digest
+        and shelf.is_shown(entry)
+    ]
+
+
+def is_gone(record: LoadRecord, found: Discovery) -> bool:
+    """Whether a successful listing no longer has a loaded skill where it was.
+
+    A file that is there and cannot be used, perhaps half saved, takes nothing away, and neither does a source that
+    failed. For a load that knows no source, of an older version, any source may have given it.
+    """
+    if record["path"] in found.unusable:
+        return False
+    source = record.get("source")
+    sources = [source] if source else [known.path for known in found.catalog.sources]
+    return found.unsure.isdisjoint(sources)
+
+
+def _as_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readings: Readings) -> SkillEntry:
+    """Return what a loaded skill's own file said, the one that was loaded, as far as this process has read it."""
+    # Backends that keep skills in parts have digests of their own in the catalog; `listed` is the one of the load.
+    if current is not None and current.is_read and current.digest in (record["digest"], record.get("listed")):
+        return current
+    reading = readings.recall(record["path"], record["digest"])
+    if reading is not None and reading.metadata is not None:
+        return readings.entry(reading, record.get("source") or (current.source if current is not None else ""))
+    return _unread(name, record)
 
 
 def _unread(name: str, record: LoadRecord) -> SkillEntry:
@@ -188,9 +266,9 @@ def _unread(name: str, record: LoadRecord) -> SkillEntry:
 
 def is_user_only(entry: SkillEntry) -> bool:
     """Whether a skill's author lets only the user start it."""
-    return as_text(entry.frontmatter.get("disable-model-invocation")).strip().lower() in _YES
+    return entry.is_user_only
 
 
 def is_user_invocable(entry: SkillEntry) -> bool:
     """Whether a skill's author lets the user start it by a slash command."""
-    return as_text(entry.frontmatter.get("user-invocable")).strip().lower() not in _NO
+    return entry.is_user_invocable

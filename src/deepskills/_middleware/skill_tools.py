@@ -16,12 +16,15 @@ from langgraph.errors import GraphBubbleUp
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS
 from deepskills._catalog.entries import SkillEntry
-from deepskills._io.plan import Ask, Consulted, Plan
+from deepskills._io.plan import Ask, CallFailed, Plan
 from deepskills._middleware.state import MARK
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")
 
+
+READ_TOOL = "read_file"
+"""The tool that reads files; reading a `SKILL.md` by it discloses the skill's tools."""
 
 DISCLOSED = "_skill_tools_disclosed"
 """State key: each skill tool that the latest model call was shown, and the name that stands for it."""
@@ -57,6 +60,11 @@ class ToolSource:
                 self._by_name[made.name] = made
         else:
             self._resolver = tools
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no name stands for a tool."""
+        return self._resolver is None and not self._by_name
 
     def resolve(self, name: str, runtime: object) -> Resolution:
         """Resolve a name on a sync call."""
@@ -100,10 +108,11 @@ def resolved(source: ToolSource, names: Sequence[str], runtime: Any) -> Plan[dic
     async def aresolve() -> list[Resolution]:
         return await asyncio.gather(*(source.aresolve(name, runtime) for name in names))
 
-    [reply] = yield (Ask(lambda: [source.resolve(name, runtime) for name in names], aresolve),)
-    if isinstance(reply, Consulted):
-        return dict(zip(names, reply.value, strict=True))
-    return dict.fromkeys(names, Resolution(failure=getattr(reply, "reason", "no answer")))
+    try:
+        found = yield Ask(lambda: [source.resolve(name, runtime) for name in names], aresolve)
+    except CallFailed as failure:
+        return dict.fromkeys(names, Resolution(failure=failure.reason))
+    return dict(zip(names, found, strict=True))
 
 
 def _checked(name: str, found: object) -> Resolution:
@@ -147,20 +156,25 @@ def _spelled(entry: SkillEntry) -> SkillMetadata:
     return {**entry.skill, "metadata": further}
 
 
-def skills_in_use(messages: Sequence[AnyMessage], entries: Iterable[SkillEntry], loaded: Iterable[str]) -> InUse:
-    """Tell which of the skills that have tools are in use, going by the messages of a request."""
-    with_tools = [entry for entry in entries if include_names(entry)]
-    if not with_tools:
+def skills_in_use(
+    messages: Sequence[AnyMessage], granting: Iterable[SkillEntry], disclosed: Iterable[SkillEntry] = ()
+) -> InUse:
+    """Tell whose tools a model call may be shown: skills in use whose grants count, and those disclosed by a read.
+
+    Messages grant nothing here. They only tell which way a tool is shown: deepagents' class discloses the tools of what
+    was pinned or read by messages, so a skill that has such a message is left to it.
+    """
+    loaded = {entry.name: entry for entry in granting if include_names(entry)}
+    read = {entry.name: entry for entry in disclosed if include_names(entry) and entry.name not in loaded}
+    if not loaded and not read:
         return InUse()
     seen = _last_seen(messages)
     unloads = _last_unloads(messages)
-    names = set(loaded)
     use = InUse()
-    for entry in with_tools:
-        name, position = entry.name, seen(entry)
-        if position > unloads.get(name, -1):
+    for entry in (*loaded.values(), *read.values()):
+        if seen(entry) > unloads.get(entry.name, -1):
             use.seen.append(entry)
-        elif name in names:
+        else:
             use.loaded.append(entry)
     return use
 
@@ -172,16 +186,11 @@ def needed_names(use: InUse, tools: Iterable[BaseTool | dict[str, Any]]) -> list
     return [name for name in named if name not in own]
 
 
-def was_seen(messages: Sequence[AnyMessage], entry: SkillEntry) -> bool:
-    """Whether a skill's file was read by `read_file`, or pinned by deepagents' class, and not unloaded since."""
-    return _last_seen(messages)(entry) > _last_unloads(messages).get(entry.name, -1)
-
-
 def _last_seen(messages: Sequence[AnyMessage]) -> Callable[[SkillEntry], int]:
     """Return where a skill was last read as a file or pinned; -1 for nowhere."""
     reads = _last_reads(messages)
     pins = {name: position for position, message in enumerate(messages) if (name := pinned_name(message)) is not None}
-    return lambda entry: max(reads.get(_tidy(entry.path), -1), pins.get(entry.name, -1))
+    return lambda entry: max(reads.get(tidy_path(entry.path), -1), pins.get(entry.name, -1))
 
 
 def pinned_name(message: object) -> str | None:
@@ -199,10 +208,10 @@ def _last_reads(messages: Sequence[AnyMessage]) -> dict[str, int]:
         for message in messages
         if isinstance(message, AIMessage)
         for call in message.tool_calls
-        if call["name"] == "read_file"
+        if call["name"] == READ_TOOL
     }
     return {
-        _tidy(asked[message.tool_call_id]): position
+        tidy_path(asked[message.tool_call_id]): position
         for position, message in enumerate(messages)
         if isinstance(message, ToolMessage) and message.status != "error" and message.tool_call_id in asked
     }
@@ -217,7 +226,8 @@ def _last_unloads(messages: Sequence[AnyMessage]) -> dict[str, int]:
     }
 
 
-def _tidy(path: str) -> str:
+def tidy_path(path: str) -> str:
+    """Return a path as two spellings of it are compared."""
     return "/" + "/".join(part for part in path.replace("\\", "/").split("/") if part not in {"", "."})
 
 

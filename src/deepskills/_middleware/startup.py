@@ -21,16 +21,14 @@ from typing import Any, cast
 from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.config import get_config
 
-from deepskills._catalog.catalog import Catalog, row_count
+from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
-from deepskills._loading.budget import Standing
 from deepskills._loading.turn import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
-from deepskills._middleware.loading import prepare
-from deepskills._middleware.reporting import skill_event, tell
+from deepskills._middleware.loading import Wish, prepare, take_away
 from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import (
     MARK,
@@ -39,11 +37,9 @@ from deepskills._middleware.state import (
     fingerprint,
     is_answered,
     merged,
-    note_update,
-    unload_update,
 )
 from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD, gone_notice
+from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
 from deepskills._types import LoadRecord, SkillProblem
@@ -135,12 +131,12 @@ def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     if not claims:
         return empty
     entries = {claim.skill: shelf.catalog.by_name.get(claim.skill) for claim in claims}
-    wanted = [
-        (entry, claim.arguments)
+    wished = [
+        Wish(entry, claim.arguments, "system")
         for claim in claims
         if claim.is_load and (entry := entries[claim.skill]) is not None and shelf.visibility(entry) != "off"
     ]
-    prepared = yield from prepare(wanted, run, "system")
+    prepared = yield from prepare(wished, run)
     records: dict[str, LoadRecord] = {}
     resources: dict[str, Any] = {}
     texts: dict[str, Any] = {}
@@ -274,22 +270,21 @@ def start(run: Run) -> Plan[SkillsStateUpdate | None]:
     Raises:
         SkillsError: If `strict` is set and a source or a skill has an error.
     """
-    memory, thread = run.settings.memory, run.thread
-    size = row_count(thread.catalog)
-    catalog = yield from apart(lambda: current_catalog(run), size)
+    thread = run.thread
+    copy = run.state.get("skills_metadata")
+    catalog = yield from apart(lambda: current_catalog(run), len(copy) if isinstance(copy, list) else 0)
     if not needs_start(run, catalog):
         return None
     found = None
     if catalog is None:
-        known = yield from apart(lambda: memory.catalogs.claimed(thread.catalog), size)
-        found = yield from run.look.discover(known)
+        found = yield from run.look.discover((yield from run.look.claimed(thread.catalog, copy)))
+        run.look.started(thread.catalog, found)
     shelf = yield from shelf_of(run, found)
     update: dict[str, Any] = {}
     if found is not None:
         update = yield from _discovered(run, found, shelf)
-    hidden = [name for name in thread.standing.loaded if shelf.hidden.get(name) == "off"]
-    gone = _gone(thread.standing, found) if found is not None else []
-    update = merged(update, _taken_away(run, list(dict.fromkeys([*gone, *hidden]))))
+    gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
+    update = merged(update, take_away(run, list(run.use.leaving)))
     if run.settings.slash_commands:
         update = merged(update, _noticed_message(thread))
     yield from at("at_start", run)
@@ -319,42 +314,6 @@ def _discovered(run: Run, found: Discovery, shelf: Shelf) -> Plan[dict[str, Any]
 
 def _counted(sources: int) -> str:
     return "1 source" if sources == 1 else f"{sources} sources"
-
-
-def _gone(standing: Standing, found: Discovery) -> list[str]:
-    """Return the loaded skills that a successful listing no longer has, or has at another path.
-
-    A file that is there and cannot be used, perhaps half saved, takes nothing away.
-    """
-    gone = []
-    for name in standing.loaded:
-        entry, record = found.catalog.by_name.get(name), standing.records[name]
-        if entry is not None and entry.path == record["path"]:
-            continue
-        is_unsure = record["path"] in found.unusable or not found.unsure.isdisjoint(_sources_of(record, found))
-        if not is_unsure:
-            gone.append(name)
-    return gone
-
-
-def _sources_of(record: Mapping[str, Any], found: Discovery) -> Iterable[str]:
-    """Return the source that gave a loaded skill; for a load of an older version, any may have."""
-    source = record.get("source")
-    return [source] if source else [known.path for known in found.catalog.sources]
-
-
-def _taken_away(run: Run, names: Sequence[str]) -> dict[str, Any]:
-    """Return the update that unloads skills which are no longer there for this run, and tell of it."""
-    if not names:
-        return {}
-    thread = run.thread
-    for name in names:
-        logger.info("Unloaded skill %r: it is no longer available", name)
-        event = skill_event("unloaded", name, "system", thread.standing.records.get(name), reason="gone")
-        tell(event, run.runtime, run.settings.extensions)
-    anchor = thread.user_message or (thread.messages[-1] if thread.messages else None)
-    note = note_update(thread, anchor.id, "before", gone_notice(names)) if anchor is not None and anchor.id else {}
-    return merged(unload_update(names), note)
 
 
 def _noticed_message(thread: Thread) -> dict[str, Any]:

@@ -1,38 +1,43 @@
-"""The graph state that skills live in, and how updates to it are merged. Updates of the wrong shape are set aside.
+"""The graph state that skills live in: its keys, how updates are merged, how it is read and how it is written.
 
-The state schema of a middleware: a subclass that brings its own keeps our keys.
-
-A thread's private state about skills, read with suspicion: what has the wrong shape is set aside.
+Whoever may send `Command(update=...)` or `update_state` can write any key here, private ones included. So state is read
+with suspicion, by one pydantic type for each part: a part of the wrong shape is set aside with a problem, and what
+remains is used. Nothing outside this module looks at a private key itself.
 
 `skills_context` has these sections:
 
-- `texts`: by message id, every message that brought a skill's text in, with the skill's name and, for one that left in
+- `texts`: by message, every message that brought a skill's text in, with the skill's name and, for one that left in
   a special way, its `state` (`lingering` until the prefix changes anyway, `undone`).
-- `told`: by skill, the digest for which a put-back was told, or `LEFT_OUT`.
-- `notes`: by message id, texts to show `before` the message and at its `end`, in requests only.
+- `told`: by skill, the digest for which a put-back was reported, or `LEFT_OUT`.
+- `notes`: by message, texts to show `before` the message and at its `end`, in requests only.
 - `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`.
 - `permits`: skills that the model may load once although only the user may start them, with the user's `arguments`
   and the `turn`: the user's message until whose successor that holds.
 - `run`: `message`, the user's newest message, until its slash commands are done; `seen`, the newest looked at.
 - `commands`: messages that began with a slash and were looked at, so that none starts a skill twice.
 - `problems`: problems that tool calls found, until the next model call.
+- `disclosed`: skills whose `SKILL.md` the model read by `read_file`, each with the catalog's digest of it.
 - `prefix`: what the latest request began with, to tell when it changes.
 
-Changes of a thread's state: the one place that builds what a load, an unload or a notice writes.
+Messages are known by their id. Not all have one: the message channel of `create_deep_agent` gives none to input that
+came as a text or a tuple. Such a message is given a key that follows from its content and from how many messages of the
+same content stand before it, so that it is the same in every hook, after a resume and in another process (`with_keys`).
 """
 
 import hashlib
 import itertools
+import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, NotRequired, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, NotRequired, TypeVar, get_type_hints
 from uuid import uuid4
 
 from langchain.agents.middleware.types import AgentState, OmitFromOutput, PrivateStateAttr
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.config import get_config
+from pydantic import ConfigDict, NonNegativeInt, Strict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from deepskills._loading.budget import Standing
@@ -168,9 +173,6 @@ class SkillsStateUpdate(TypedDict, total=False):
     skills_extensions: dict[str, dict[str, Any]]
 
 
-# The state schema of a middleware: a subclass that brings its own keeps our keys.
-
-
 def with_own_keys(schema: Any) -> Any:  # noqa: ANN401 - a TypedDict class
     """Return a state schema that has every key of ours, with our reducers; a loss of one would lose loads."""
     own = get_type_hints(SkillsState, include_extras=True)
@@ -181,21 +183,7 @@ def with_own_keys(schema: Any) -> Any:  # noqa: ANN401 - a TypedDict class
     return TypedDict(schema.__name__, merged, total=False)  # type: ignore[operator]
 
 
-# A thread's private state about skills, read with suspicion: what has the wrong shape is set aside.
-#
-# `skills_context` has these sections:
-#
-# - `texts`: by message id, every message that brought a skill's text in, with the skill's name and, for one that
-#   left in a special way, its `state` (`lingering` until the prefix changes anyway, `undone`).
-# - `told`: by skill, the digest for which a put-back was told, or `LEFT_OUT`.
-# - `notes`: by message id, texts to show `before` the message and at its `end`, in requests only.
-# - `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`.
-# - `permits`: skills that the model may load once although only the user may start them, with the user's `arguments`
-#   and the `turn`: the user's message until whose successor that holds.
-# - `run`: `message`, the user's newest message, until its slash commands are done; `seen`, the newest looked at.
-# - `commands`: messages that began with a slash and were looked at, so that none starts a skill twice.
-# - `problems`: problems that tool calls found, until the next model call.
-# - `prefix`: what the latest request began with, to tell when it changes.
+# Reading.
 
 
 LEFT_OUT = "(left out)"
@@ -204,11 +192,78 @@ LEFT_OUT = "(left out)"
 LINGERING = "lingering"
 UNDONE = "undone"
 
-_RECORD_KEYS = LoadRecord.__annotations__.keys()
-# Compared, not looked up: what a caller wrote may not be hashable.
-_RESOURCE_TYPES = ("script", "reference", "asset", "other")
-_TRIGGERS = ("model", "user", "pin", "system")
-_TEXT_STATES = (None, LINGERING, UNDONE)
+
+class TextEntry(TypedDict):
+    """A message that brought a skill's text in."""
+
+    skill: str
+    state: NotRequired[Literal["lingering", "undone"] | None]
+    tokens: NotRequired[NonNegativeInt]
+    restored: NotRequired[bool]
+
+
+class Note(TypedDict, total=False):
+    """Texts to show at a message, in requests only."""
+
+    before: list[str]
+    end: list[str]
+
+
+class WaitingLoad(TypedDict):
+    """A load that waits for the next model call."""
+
+    arguments: str
+    trigger: Trigger
+
+
+class Permit(TypedDict):
+    """The user's leave for one call of the model."""
+
+    arguments: str
+    turn: str
+
+
+_STRICT = ConfigDict(strict=True, extra="forbid")
+"""As written, or not at all: a caller's nonsense must not be bent until it fits."""
+
+for _type in (TextEntry, Note, WaitingLoad, Permit, LoadRecord, ResourceMetadata, SkillProblem):
+    with_config(_STRICT)(_type)
+
+_RECORD: TypeAdapter[LoadRecord] = TypeAdapter(LoadRecord)
+_RESOURCES: TypeAdapter[list[ResourceMetadata]] = TypeAdapter(list[ResourceMetadata])
+_PROBLEM: TypeAdapter[SkillProblem] = TypeAdapter(SkillProblem)
+_TEXT: TypeAdapter[Any] = TypeAdapter(Annotated[str, Strict()])
+_SECTIONS: Mapping[str, TypeAdapter[Any]] = {
+    "texts": TypeAdapter(TextEntry),
+    "told": _TEXT,
+    "notes": TypeAdapter(Note),
+    "loads": TypeAdapter(WaitingLoad),
+    "permits": TypeAdapter(Permit),
+    "commands": TypeAdapter(Literal[True]),
+    "run": _TEXT,
+    "prefix": _TEXT,
+    "disclosed": _TEXT,
+    "problems": _PROBLEM,
+}
+"""What each section of `skills_context` holds by key."""
+
+
+def _checked(value: object, adapter: TypeAdapter[ValueT], key: str, malformed: list[str]) -> dict[str, ValueT]:
+    """Return what a mapping in state holds in the right shape; the rest is set aside, and `malformed` names the key."""
+    if value is None:
+        return {}
+    items = value if isinstance(value, dict) else {}
+    good: dict[str, ValueT] = {}
+    for name, item in items.items():
+        try:
+            adapter.validate_python(item)
+        except ValidationError:
+            continue
+        if isinstance(name, str):
+            good[name] = item
+    if len(good) < len(items) or not isinstance(value, dict):
+        malformed.append(key)
+    return good
 
 
 @dataclass
@@ -222,6 +277,12 @@ class Thread:
     catalog: object
     """The catalog as state has it, whoever wrote it."""
 
+    given: Sequence[AnyMessage] = ()
+    """The messages as state has them; `messages` are the same with keys."""
+
+    unbacked: list[str] = field(default_factory=list)
+    """Names that state calls loaded without a load of ours: an application wrote them, or a record was spoiled."""
+
     malformed: list[str] = field(default_factory=list)
     """Keys of state that had the wrong shape."""
 
@@ -233,13 +294,15 @@ class Thread:
         """Read a thread's state."""
         malformed: list[str] = []
         context = _context(state.get("skills_context"), malformed)
-        standing = _standing(state, context, malformed)
+        standing, unbacked = _standing(state, context.get("texts", {}), malformed)
         return cls(
-            messages=state.get("messages") or (),
+            messages=with_keys(state.get("messages") or ()),
             standing=standing,
-            resources=_resources(state.get("skill_resources"), malformed),
+            resources=_checked(state.get("skill_resources"), _RESOURCES, "skill_resources", malformed),
             context=context,
             catalog=state.get("skills_catalog"),
+            given=state.get("messages") or (),
+            unbacked=unbacked,
             malformed=malformed,
             known_problems=state.get("skills_problems"),
         )
@@ -247,12 +310,19 @@ class Thread:
     @property
     def is_new(self) -> bool:
         """Whether nothing was discovered or loaded on this thread yet."""
-        return self.catalog is None and not self.standing.loaded
+        return self.catalog is None and not self.standing.loaded and not self.unbacked
 
     @cached_property
     def problems(self) -> list[SkillProblem]:
         """Everything that is wrong with sources and skills, looked at only where it is needed."""
         return _problems(self.known_problems, self.malformed)
+
+    def keyed(self, messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
+        """Return the messages of a request with the keys that they have in state, whichever others were left out."""
+        if self.messages is self.given:
+            return with_keys(messages)
+        known = {id(given): own for given, own in zip(self.given, self.messages, strict=True) if given is not own}
+        return with_keys([known.get(id(message), message) for message in messages])
 
     def section(self, name: str) -> dict[str, Any]:
         """Return one section of the context."""
@@ -299,134 +369,68 @@ def is_users_own(message: AnyMessage) -> bool:
     return isinstance(message, HumanMessage) and not message.additional_kwargs.get("lc_source")
 
 
-def _standing(state: Mapping[str, Any], context: Mapping[str, Any], malformed: list[str]) -> Standing:
-    loaded, records = state.get("skills_loaded") or (), state.get("skills_load_records") or {}
-    if not isinstance(loaded, list | tuple) or not all(isinstance(name, str) for name in loaded):
+def _standing(state: Mapping[str, Any], texts: Mapping[str, Any], malformed: list[str]) -> tuple[Standing, list[str]]:
+    """Return what is loaded, and the names that state calls loaded without a record of a load."""
+    names = state.get("skills_loaded") or ()
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         malformed.append("skills_loaded")
-        loaded = ()
-    if not isinstance(records, dict):
-        malformed.append("skills_load_records")
-        records = {}
-    good = {name: record for name, record in records.items() if isinstance(name, str) and _is_record(record)}
-    if len(good) < len(records):
-        malformed.append("skills_load_records")
-    texts = context.get("texts", {}).values()
-    lingering = sum(text.get("tokens", 0) for text in texts if text.get("state") == LINGERING)
-    return Standing(tuple(name for name in loaded if name in good), good, lingering)
-
-
-def _is_record(record: object) -> bool:
-    if not isinstance(record, dict) or not record.keys() <= _RECORD_KEYS:
-        return False
-    texts = ("path", "digest", "text", "message", "source", "arguments", "turn")
-    relied = record.get("relies_on", [])
-    return (
-        {"path", "digest", "tokens"} <= record.keys()
-        and all(isinstance(record.get(key, ""), str) for key in texts)
-        and all(isinstance(record.get(key, 0), int) and record.get(key, 0) >= 0 for key in ("tokens", "step"))
-        and record.get("trigger", "model") in _TRIGGERS
-        and isinstance(relied, list)
-        and all(isinstance(name, str) for name in relied)
-    )
-
-
-def _resources(value: object, malformed: list[str]) -> dict[str, list[ResourceMetadata]]:
-    if value is None:
-        return {}
-    if isinstance(value, dict):
-        good = {name: files for name, files in value.items() if isinstance(name, str) and _are_resources(files)}
-        if len(good) == len(value):
-            return good
-    else:
-        good = {}
-    malformed.append("skill_resources")
-    return good
-
-
-def _are_resources(files: object) -> bool:
-    keys = ResourceMetadata.__annotations__.keys()
-    return isinstance(files, list) and all(
-        isinstance(item, dict)
-        and item.keys() == keys
-        and all(isinstance(text, str) for text in item.values())
-        and item["type"] in _RESOURCE_TYPES
-        for item in files
-    )
-
-
-def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
-    items = value if isinstance(value, list) else []
-    good = [item for item in items if _is_problem(item)]
-    if len(good) < len(items) or (value is not None and not isinstance(value, list)):
-        malformed.append("skills_problems")
-    return good
-
-
-def _is_problem(item: object) -> bool:
-    keys = SkillProblem.__annotations__.keys()
-    return isinstance(item, dict) and item.keys() == keys and all(isinstance(text, str) for text in item.values())
+        names = ()
+    records = _checked(state.get("skills_load_records"), _RECORD, "skills_load_records", malformed)
+    lingering = sum(text.get("tokens", 0) for text in texts.values() if text.get("state") == LINGERING)
+    standing = Standing(tuple(name for name in names if name in records), records, lingering)
+    return standing, [name for name in names if name not in records]
 
 
 def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
     if value is None:
         return {}
     items = value if isinstance(value, dict) else {}
-    good: dict[str, dict[str, Any]] = {}
-    is_whole = isinstance(value, dict)
-    for section, values in items.items():
-        checked = _CHECKS.get(section)
-        if checked is None or not isinstance(values, dict):
-            is_whole = False
-            continue
-        good[section] = {key: item for key, item in values.items() if isinstance(key, str) and checked(item)}
-        is_whole &= len(good[section]) == len(values)
-    if not is_whole:
+    if not isinstance(value, dict) or any(section not in _SECTIONS for section in items):
         malformed.append("skills_context")
+    return {
+        section: _checked(items[section], adapter, "skills_context", malformed)
+        for section, adapter in _SECTIONS.items()
+        if section in items
+    }
+
+
+def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
+    items = value if isinstance(value, list) else []
+    good = list(_checked(dict(zip(map(str, range(len(items))), items, strict=True)), _PROBLEM, "", []).values())
+    if len(good) < len(items) or (value is not None and not isinstance(value, list)):
+        malformed.append("skills_problems")
     return good
 
 
-def _is_text_entry(item: object) -> bool:
-    if not isinstance(item, dict) or not isinstance(item.get("skill"), str):
-        return False
-    tokens = item.get("tokens", 0)
-    is_known = item.keys() <= {"skill", "state", "tokens", "restored"} and item.get("state") in _TEXT_STATES
-    return is_known and isinstance(tokens, int) and tokens >= 0
+def with_keys(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
+    """Return messages of which every user's has an id: where the host gave none, one that follows from its content.
+
+    Only requests and hooks see it. It is not written to the conversation: a channel takes a message with an id that it
+    does not know for a new one.
+    """
+    if all(message.id or not isinstance(message, HumanMessage) for message in messages):
+        return messages
+    counts: dict[str, int] = {}
+    keyed: list[AnyMessage] = []
+    for message in messages:
+        if message.id or not isinstance(message, HumanMessage):
+            keyed.append(message)
+            continue
+        content = fingerprint(json.dumps(message.content, sort_keys=True, default=str))
+        counts[content] = counts.get(content, 0) + 1
+        keyed.append(message.model_copy(update={"id": f"{_KEY}{content}-{counts[content]}"}))
+    return keyed
 
 
-def _is_note(item: object) -> bool:
-    return (
-        isinstance(item, dict)
-        and item.keys() <= {"before", "end"}
-        and all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in item.values())
-    )
+def without_key(message: AnyMessage) -> AnyMessage:
+    """Return a message as its host made it: without an id that `with_keys` gave it."""
+    return message.model_copy(update={"id": None}) if (message.id or "").startswith(_KEY) else message
 
 
-def _is_load(item: object) -> bool:
-    return isinstance(item, dict) and isinstance(item.get("arguments"), str) and item.get("trigger") in _TRIGGERS
+_KEY = "content-"
 
 
-def _is_text(item: object) -> bool:
-    return isinstance(item, str)
-
-
-def _are_text(item: dict[str, Any]) -> bool:
-    return all(isinstance(value, str) for value in item.values())
-
-
-_CHECKS = {
-    "texts": _is_text_entry,
-    "told": _is_text,
-    "notes": _is_note,
-    "loads": _is_load,
-    "permits": lambda item: isinstance(item, dict) and item.keys() == {"arguments", "turn"} and _are_text(item),
-    "commands": lambda item: item is True,
-    "run": _is_text,
-    "prefix": _is_text,
-    "problems": _is_problem,
-}
-
-
-# Changes of a thread's state: the one place that builds what a load, an unload or a notice writes.
+# Writing: the one place that builds what a load, an unload or a note changes.
 
 
 MARK = "deepskills"

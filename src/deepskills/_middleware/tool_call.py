@@ -9,13 +9,29 @@ from langchain_core.messages import ToolMessage
 from langgraph.runtime import get_runtime
 from langgraph.types import Command
 
+from deepskills._catalog.entries import SkillEntry
 from deepskills._io.plan import Plan
 from deepskills._loading.turn import Unloaded, decide_unload
 from deepskills._middleware.config import Settings
-from deepskills._middleware.extension import LoadedSkill, Refuse, ToolResult
-from deepskills._middleware.extension_calls import after_tool, before_tool, overrides, tool_problems, with_changes
-from deepskills._middleware.run import Run, usable
-from deepskills._middleware.skill_tools import Resolution, ToolSource, disclosed, include_names, resolved, skills_in_use
+from deepskills._middleware.extension import LoadedSkill, Refuse, SkillLoad, ToolResult
+from deepskills._middleware.extension_calls import (
+    after_tool,
+    before_load,
+    before_tool,
+    overrides,
+    tool_problems,
+    with_changes,
+)
+from deepskills._middleware.run import Run, disclosed_skills
+from deepskills._middleware.skill_tools import (
+    READ_TOOL,
+    Resolution,
+    ToolSource,
+    disclosed,
+    include_names,
+    resolved,
+    tidy_path,
+)
 from deepskills._middleware.state import merged
 from deepskills._middleware.tools import turn_of
 from deepskills._middleware.visibility import shelf_of
@@ -53,8 +69,14 @@ class ToolCall:
     run: Run | None = None
     """Known if extensions look at calls."""
 
+    discloses: SkillEntry | None = None
+    """The skill whose tools become callable if this call, a `read_file`, succeeds."""
+
     def reviewed(self, result: ToolResult) -> Plan[ToolResult]:
         """Return the call's result after the extensions have seen it."""
+        if self.discloses is not None and isinstance(result, ToolMessage) and result.status != "error":
+            known = {"disclosed": {self.discloses.name: self.discloses.digest}}
+            result = _with_update(result, {"skills_context": known})
         if self.run is None:
             return result
         seen = yield from after_tool(self.request, result, self.run)
@@ -70,16 +92,39 @@ def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSou
     run = CallRun(Run(settings, request.state, request.runtime), request) if judges else None
     if run is not None:
         yield from shelf_of(run)
-        included = included_names(run)
+        # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
+        included = {name for entry in run.use.granting for name in include_names(entry)}
         run.skill_tools = frozenset(tool for tool, name in disclosed(run.state).items() if name in included)
         decision = yield from before_tool(request, run)
         if isinstance(decision, Refuse):
             return _refusal(request, decision, run)
+    read = yield from _disclosing(request, settings, source, run)
     name = yield from hidden_tool(request, settings)
     if name is None:
-        return ToolCall(request, run)
+        return ToolCall(request, run, read)
     found = (yield from resolved(source, [name], get_runtime()))[name]
-    return failed_call(request, found) or ToolCall(with_tool(request, found), run)
+    return failed_call(request, found) or ToolCall(with_tool(request, found), run, read)
+
+
+def _disclosing(
+    request: ToolCallRequest, settings: Settings, source: ToolSource, judging: Run | None
+) -> Plan[SkillEntry | None]:
+    """Return the skill whose tools a `read_file` of its `SKILL.md` discloses, if every extension would let it load.
+
+    Only a call that this hook sees counts: a pair of call and answer in the messages may be anybody's.
+    """
+    path = request.tool_call["args"].get("file_path")
+    if request.tool_call["name"] != READ_TOOL or source.is_empty or not isinstance(path, str):
+        return None
+    run = judging or Run(settings, request.state, request.runtime)
+    shelf = yield from shelf_of(run)
+    read = tidy_path(path)
+    entry = next((known for known in shelf.catalog.with_tools if tidy_path(known.path) == read), None)
+    if entry is None or not entry.is_read or not shelf.is_shown(entry):
+        return None
+    load = SkillLoad(entry, "", "model", "", 0, (), run.runtime)
+    decision = yield from before_load(load, run)
+    return entry if decision is None else None
 
 
 def _with_update(result: ToolResult, update: Mapping[str, Any]) -> ToolResult:
@@ -114,9 +159,8 @@ def hidden_tool(request: ToolCallRequest, settings: Settings) -> Plan[str | None
 
 
 def included_names(run: Run) -> set[str]:
-    """Return the names by which the skills in use include tools."""
-    use = skills_in_use(run.thread.messages, usable(run), run.thread.standing.loaded)
-    return {name for entry in (*use.loaded, *use.seen) for name in include_names(entry)}
+    """Return the names by which the skills in use, and those that were disclosed by a read, include tools."""
+    return {name for entry in (*run.use.granting, *disclosed_skills(run)) for name in include_names(entry)}
 
 
 def with_tool(request: ToolCallRequest, found: Resolution) -> ToolCallRequest:

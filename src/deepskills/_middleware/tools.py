@@ -18,22 +18,16 @@ from pydantic import BaseModel, BeforeValidator, Field
 from deepskills._catalog.entries import SkillEntry
 from deepskills._io.plan import Plan
 from deepskills._loading import turn as outcomes
-from deepskills._loading.budget import Budgets
-from deepskills._loading.turn import SkillCall, after_calls, decide_in_turn, decide_unload, record_of
+from deepskills._loading.turn import SkillCall, after_calls, decide_in_turn, decide_unload
 from deepskills._middleware.config import Settings
-from deepskills._middleware.extension import Answer, Refuse, SkillLoad
-from deepskills._middleware.extension_calls import before_load, tool_problems, with_changes
-from deepskills._middleware.loading import Wanted, prepare_in_turn
-from deepskills._middleware.reporting import skill_event, tell
+from deepskills._middleware.extension_calls import tool_problems
+from deepskills._middleware.loading import Wish, prepare_in_turn, settle, tool_message
+from deepskills._middleware.reporting import report
 from deepskills._middleware.run import Run, Shelf, is_user_only
-from deepskills._middleware.skill_tools import include_names, was_seen
 from deepskills._middleware.state import (
     LINGERING,
     MARK,
-    load_mark,
-    load_update,
     merged,
-    new_message_id,
     unload_mark,
     unload_update,
 )
@@ -44,11 +38,8 @@ from deepskills._prompt.messages import (
     NAME_DESCRIPTION,
     UNLOAD_DESCRIPTION,
     Reply,
-    reply_to,
     tool_failed,
 )
-from deepskills._skillmd.text import one_line
-from deepskills._types import LoadRecord
 
 logger = logging.getLogger("deepskills")
 
@@ -186,44 +177,49 @@ class SkillTools:
         shelf = yield from shelf_of(run)
         entry = shelf.find(skill_name)
         if entry is None:
-            return _refused(run, LOAD_TOOL, skill_name, (yield from shelf.not_found(skill_name)))
+            return _refused(run, (yield from shelf.not_found(skill_name)))
         turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
         permit = _permit(entry, turn, shelf, run)
         if shelf.visibility(entry) == "user-only":
             if permit is None:
-                return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
+                return _refused(run, outcomes.UserOnly(entry))
             arguments = permit or arguments
-        wanted = [*_wanted(turn, shelf), (entry, arguments)]
-        prepared = yield from prepare_in_turn(turn.key, wanted, run, own=(entry.name, arguments))
-        own, before, budgets = prepared[entry.name, arguments], run.thread.standing, run.settings.budgets
-        if own.failure is None and is_user_only(own.entry) and permit is None:
-            return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
+        wish = Wish(entry, arguments)
+        prepared = yield from prepare_in_turn(turn.key, [*_wished(turn, shelf), wish], run, own=wish.key)
+        own, before, budgets = prepared[wish.key], run.thread.standing, run.settings.budgets
+        # The file may have become the user's alone since it was listed.
+        if own.failure is None and permit is None and is_user_only(own.entry) and not is_user_only(entry):
+            return _refused(run, outcomes.UserOnly(entry))
         so_far = after_calls(turn.earlier, before, shelf.catalog, prepared, budgets)
         outcome = decide_in_turn(own, so_far, before, budgets)
-        if isinstance(outcome, outcomes.Loaded | outcomes.OverBudget):
-            decided = yield from _decided(own, run)
-            if isinstance(decided, Answer):
-                return _answered(run, own, decided)
-            outcome = decided or outcome
         if isinstance(outcome, outcomes.AlreadyLoaded):
             outcome = _in_view_of(outcome, own, turn, run)
-        return _applied(run, LOAD_TOOL, outcome, record_of(own) if own.digest else own.entry)
+        settled = yield from settle(wish, own, outcome, run, LOAD_TOOL)
+        return _result(settled.update, run)
 
     def _unload(self, run: Run, skill_name: str, _arguments: str) -> Plan[ToolResult]:
-        standing = run.thread.standing
+        thread, standing = run.thread, run.thread.standing
         turn = _turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
         if turn.earlier:
             shelf = yield from shelf_of(run)
-            prepared = yield from prepare_in_turn(turn.key, _wanted(turn, shelf), run)
+            prepared = yield from prepare_in_turn(turn.key, _wished(turn, shelf), run)
             budgets = run.settings.budgets
             standing = after_calls(turn.earlier, standing, shelf.catalog, prepared, budgets).standing
         outcome: outcomes.Outcome = decide_unload(skill_name, standing)
         entry = None
+        update: dict[str, Any] = {}
         if isinstance(outcome, outcomes.NotLoaded):
             entry = (yield from shelf_of(run)).find(skill_name)
-            if entry is not None and include_names(entry) and was_seen(run.thread.messages, entry):
+            if entry is not None and entry.name in thread.section("disclosed"):
                 outcome = outcomes.ToolsWithdrawn(entry.name)
-        return _applied(run, UNLOAD_TOOL, outcome, entry)
+        message = tool_message(run, UNLOAD_TOOL, report(outcome, "model", run, entry))
+        if isinstance(outcome, outcomes.Unloaded | outcomes.ToolsWithdrawn):
+            message.additional_kwargs[MARK] = unload_mark(outcome.name)
+            update = {"skills_context": {"disclosed": {outcome.name: None}}}
+        if isinstance(outcome, outcomes.Unloaded):
+            lingers = LINGERING if run.settings.unload_when == "cheap" else None
+            update = merged(update, unload_update([outcome.name], thread.standing, lingers))
+        return _result(merged(update, {"messages": [message]}), run)
 
 
 def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
@@ -236,36 +232,17 @@ def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
 def _permit(entry: SkillEntry, turn: Turn, shelf: Shelf, run: Run) -> str | None:
     """Return the arguments of a start by the user that asks for one call of the model, or `None` without one.
 
-    It lasts until the user's next message, and of the calls of one turn it is the first one's.
+    It lasts until the user's next message, and only the first call of a turn gets it.
     """
     permitted = run.thread.permitted_arguments(entry.name)
     is_taken = any(call.kind == "load" and shelf.find(call.name) is entry for call in turn.earlier)
     return None if is_taken else permitted
 
 
-def _wanted(turn: Turn, shelf: Shelf) -> list[Wanted]:
-    """Return the skills that the loads earlier in a turn are about."""
+def _wished(turn: Turn, shelf: Shelf) -> list[Wish]:
+    """Return the wishes of the loads earlier in a turn."""
     loads = [(shelf.find_visible(call.name), call.arguments) for call in turn.earlier if call.kind == "load"]
-    return [(entry, arguments) for entry, arguments in loads if entry is not None]
-
-
-def _decided(prepared: outcomes.Prepared, run: Run) -> Plan[Answer | outcomes.Refused | None]:
-    """Ask the extensions about a load that the core would grant."""
-    if not run.settings.extensions:
-        return None
-    load = SkillLoad(
-        prepared.entry,
-        prepared.arguments,
-        "model",
-        prepared.text,
-        prepared.tokens,
-        prepared.inventory.resources,
-        run.runtime,
-    )
-    decision = yield from before_load(load, run)
-    if isinstance(decision, Refuse):
-        return outcomes.Refused(prepared.entry, decision.reason)
-    return decision
+    return [Wish(entry, arguments) for entry, arguments in loads if entry is not None]
 
 
 def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, turn: Turn, run: Run) -> outcomes.Outcome:
@@ -292,90 +269,20 @@ def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> Pl
         raise
     except Exception as error:
         logger.exception("%s failed for %r", tool, skill_name)
-        return _message(run, tool, Reply(tool_failed(tool, skill_name, error), is_error=True))
+        return tool_message(run, tool, Reply(tool_failed(tool, skill_name, error), is_error=True))
 
 
-def _refused(run: Run, tool: str, name: str, outcome: outcomes.Refusal) -> ToolResult:
-    """Answer a call that names no skill which could be prepared."""
-    reply = reply_to(outcome, run.settings.budgets)
-    event = skill_event("refused", name, "model", getattr(outcome, "entry", None), reason=reply.reason)
-    tell(event, run.runtime, run.settings.extensions)
-    return with_changes(_message(run, tool, reply), run)
+def _refused(run: Run, outcome: outcomes.Refusal) -> ToolResult:
+    """Answer a load of a skill that could not be prepared."""
+    reply = report(outcome, "model", run, getattr(outcome, "entry", None))
+    return _result({"messages": [tool_message(run, LOAD_TOOL, reply)]}, run)
 
 
-def _answered(run: Run, prepared: outcomes.Prepared, answer: Answer) -> ToolResult:
-    """Answer a load as an extension does; nothing is loaded."""
-    outcome = outcomes.Answered(prepared.entry, answer.text, answer.is_error)
-    message = _message(run, LOAD_TOOL, reply_to(outcome, run.settings.budgets))
-    permits = {"skills_context": {"permits": {prepared.name: None}}}
-    return Command(
-        update=merged({**answer.update}, permits, run.collected, tool_problems(run), {"messages": [message]})
-    )
-
-
-def _applied(run: Run, tool: str, outcome: outcomes.Outcome, known: LoadRecord | SkillEntry | None) -> ToolResult:
-    """Log and stream an outcome, and return what it does to state and conversation; `known` is what events name."""
-    settings, thread = run.settings, run.thread
-    lingers = settings.unload_when == "cheap"
-    reply = reply_to(outcome, settings.budgets, lingers=lingers)
-    message = _message(run, tool, reply)
-    _log(outcome, settings.budgets)
-    match outcome:
-        case outcomes.Loaded(ready):
-            message.id = new_message_id()
-            message.additional_kwargs[MARK] = load_mark(outcome)
-            settings.memory.keep_text(reply.text)
-            update = load_update(outcome, message, thread, "model")
-            details = {"tokens": ready.tokens, "resources": len(ready.inventory.resources)}
-            tell(skill_event("loaded", ready.name, "model", known, **details), run.runtime, settings.extensions)
-            return Command(update=merged(update, run.collected, tool_problems(run)))
-        case outcomes.Unloaded(name, _, record):
-            message.additional_kwargs[MARK] = unload_mark(name)
-            tell(skill_event("unloaded", name, "model", record), run.runtime, settings.extensions)
-            update = unload_update([name], thread.standing, LINGERING if lingers else None)
-            return Command(update=merged(update, {"messages": [message]}))
-        case outcomes.ToolsWithdrawn(name):
-            message.additional_kwargs[MARK] = unload_mark(name)
-            tell(skill_event("unloaded", name, "model", known), run.runtime, settings.extensions)
-        case outcomes.AlreadyLoaded():
-            pass
-        case _:
-            entry = known if isinstance(known, SkillEntry) else getattr(outcome, "entry", None)
-            name = entry.name if entry is not None else getattr(outcome, "asked", "")
-            tell(skill_event("refused", name, "model", known, reason=reply.reason), run.runtime, settings.extensions)
-    return with_changes(message, run)
-
-
-def _message(run: Run, tool: str, reply: Reply) -> ToolMessage:
-    return ToolMessage(
-        content=reply.text,
-        name=tool,
-        tool_call_id=run.runtime.tool_call_id or "",
-        status="error" if reply.is_error else "success",
-    )
-
-
-def _log(outcome: outcomes.Outcome, budgets: Budgets) -> None:
-    match outcome:
-        case outcomes.Loaded(prepared, standing):
-            free = budgets.skills - len(standing.loaded)
-            logger.info("Loaded skill %r: %d tokens, %d slots left", prepared.name, prepared.tokens, free)
-            log_inventory(prepared)
-        case outcomes.Unloaded(name, standing):
-            logger.info("Unloaded skill %r: %d slots left", name, max(0, budgets.skills - len(standing.loaded)))
-        case outcomes.OverBudget(entry, _, _, limit):
-            logger.warning("Skill %r was not loaded: the limit on %s is reached", entry.name, limit)
-        case outcomes.Unreadable(entry, reason):
-            logger.error("Cannot read skill %r at %s: %s", entry.name, one_line(entry.path), one_line(reason))
-        case outcomes.Refused(entry, reason):
-            logger.warning("Skill %r was not loaded: %s", entry.name, one_line(reason))
-        case outcomes.AlreadyLoaded(name, unchecked) if unchecked:
-            logger.error("Cannot read the loaded skill %r again: %s", name, one_line(unchecked))
-        case _:
-            pass
-
-
-def log_inventory(prepared: outcomes.Prepared) -> None:
-    """Log that a skill's files could not be listed."""
-    if prepared.inventory.failure:
-        logger.warning("Cannot list the files of skill %r: %s", prepared.name, one_line(prepared.inventory.failure))
+def _result(update: dict[str, Any], run: Run) -> ToolResult:
+    """Return a call's result with what extensions asked to change, and the problems that were found on the way."""
+    whole = merged(update, run.collected, tool_problems(run))
+    if whole.keys() == {"messages"}:
+        [message] = whole["messages"]
+        answer: ToolMessage = message
+        return answer
+    return Command(update=whole)

@@ -1,7 +1,6 @@
 """Which skills exist in a run and which the model may see: the strictest of frontmatter, rule and extensions counts."""
 
 import inspect
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,10 +10,11 @@ from langgraph.errors import GraphBubbleUp
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import STRICTNESS, Visibility
-from deepskills._io.plan import Consult, Consulted, Failed, Plan, apart
+from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, apart
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.extension_calls import ExtensionRun, ask, overrides
 from deepskills._middleware.run import Run, Shelf, is_user_only
+from deepskills._skillmd.names import fold, name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import SKILL_FILE, SkillProblem
 
@@ -23,15 +23,21 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
     """Return the skills of a run: what discovery found, or else the catalog that is believed."""
     if run.shelf is not None and found is None:
         return run.shelf
-    catalog = found.catalog if found is not None else (yield from run.look.catalog(run.thread.catalog))
+    catalog = (
+        found.catalog
+        if found is not None
+        else (yield from run.look.catalog(run.thread.catalog, run.state.get("skills_metadata")))
+    )
     looked = found or run.look.found
-    hidden = yield from _hidden(run, catalog)
+    hidden, unjudged = yield from _hidden(run, catalog)
     rule = run.settings.visibility
 
     def noted() -> Sequence[SkillProblem]:
         return _existing(looked.problems if looked is not None else run.thread.problems, rule)
 
-    run.shelf = Shelf(catalog, hidden, noted)
+    run.shelf = Shelf(catalog, hidden, noted, unjudged)
+    # Whoever asked before this look was told by an older one.
+    vars(run).pop("use", None)
     return run.shelf
 
 
@@ -48,43 +54,53 @@ def _existing(problems: Sequence[SkillProblem], rule: object) -> Sequence[SkillP
     ]
 
 
-def _hidden(run: Run, catalog: Catalog) -> Plan[Mapping[str, Visibility]]:
-    """Return every skill that is not simply visible."""
+def _hidden(run: Run, catalog: Catalog) -> Plan[tuple[Mapping[str, Visibility], frozenset[str]]]:
+    """Return every skill that is not simply visible, and those of them that are off because a judgement failed.
+
+    A failure hides, because nobody knows whether the skill may be seen; it is no reason to unload it for good.
+    """
     rule = run.settings.visibility
     rules = run.settings.memory.rules
-    hidden: Mapping[str, Visibility] | None = rules.get(catalog)
+    hidden: Mapping[str, Visibility] | None = rules.get(catalog.serial)
     if hidden is None:
         hidden = yield from apart(lambda: _fixed_rules(catalog, rule), len(catalog.entries))
-        rules.put(catalog, dict(hidden))
+        rules.put(catalog.serial, dict(hidden))
+    decided = {name for name, how in hidden.items() if how == "off"}
+    unjudged: set[str] = set()
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
-        [reply] = yield (Consult(lambda: _ruled(catalog, call, run.runtime), is_limited=False),)
-        ruled, problems = reply.value if isinstance(reply, Consulted) else _all_off(catalog, reply)
+        reply = yield Attempt(CallFunction(lambda: _ruled(catalog, call, run.runtime), seconds=None))
+        ruled, failed, problems = _all_off(catalog, reply.reason) if isinstance(reply, Failed) else reply
         hidden = strictest(hidden, ruled)
+        unjudged |= failed
+        decided |= {name for name, how in ruled.items() if how == "off" and name not in failed}
         run.problems += problems
     for extension in run.settings.extensions:
         if overrides(extension, "visibility"):
-            hidden = strictest(hidden, (yield from _asked(run, extension, Shelf(catalog, hidden))))
-    return hidden
+            given, failed = yield from _asked(run, extension, Shelf(catalog, hidden))
+            hidden = strictest(hidden, given)
+            unjudged |= failed
+            decided |= {name for name, how in given.items() if how == "off" and name not in failed}
+    return hidden, frozenset(unjudged - decided)
 
 
-def _asked(run: Run, extension: SkillExtension, shelf: Shelf) -> Plan[dict[str, Visibility]]:
+def _asked(run: Run, extension: SkillExtension, shelf: Shelf) -> Plan[tuple[dict[str, Visibility], set[str]]]:
     entries = shelf.catalog.entries
     own = ExtensionRun(run, extension, shelf)
     value = yield from ask(extension, "visibility", own, entries)
     if isinstance(value, Mapping) and all(isinstance(given, str) and given in STRICTNESS for given in value.values()):
-        return {name: given for name, given in value.items() if given != "on"}
+        return {name: given for name, given in value.items() if given != "on"}, set()
     if not isinstance(value, Failed):
         reason = "it must return a mapping of names to visibilities"
         failed = problem("extensions", "extension-failed", name=own.name, method="visibility", reason=reason)
         run.problems.append(failed)
-    return {entry.name: "off" for entry in entries}
+    return {entry.name: "off" for entry in entries}, {entry.name for entry in entries}
 
 
-def _all_off(catalog: Catalog, reply: object) -> tuple[dict[str, Visibility], list[SkillProblem]]:
-    reason = getattr(reply, "reason", "no answer")
+def _all_off(catalog: Catalog, reason: str) -> tuple[dict[str, Visibility], set[str], list[SkillProblem]]:
     found = problem("visibility", "visibility-failed", name="all skills", reason=reason)
-    return {entry.name: "off" for entry in catalog.entries}, [found]
+    names = {entry.name for entry in catalog.entries}
+    return dict.fromkeys(names, "off"), names, [found]
 
 
 def strictest(first: Mapping[str, Visibility], second: Mapping[str, Visibility]) -> dict[str, Visibility]:
@@ -107,33 +123,31 @@ def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
 
 def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
     """Return what a mapping says of a name: an exact name comes before a pattern, and the first pattern that fits."""
+    # A rule must not fail to hide because of case or Unicode form. A pattern is folded as names are; its marks stay.
+    patterns = [(fold(name), how) for name, how in rule.items() if any(mark in name for mark in "*?[")]
     names: dict[str, Visibility] = {}
     for name, how in rule.items():
-        names.setdefault(_spelling(name), how)
-    patterns = [(name, how) for name, how in names.items() if any(mark in name for mark in "*?[")]
+        if not any(mark in name for mark in "*?["):
+            names.setdefault(name_key(name), how)
 
     def by_rule(name: str) -> Visibility:
-        spelled = _spelling(name)
-        given = rule.get(name) or names.get(spelled)
+        key = name_key(name)
+        given = rule.get(name) or names.get(key)
         if given is not None:
             return given
-        return next((how for pattern, how in patterns if fnmatchcase(spelled, pattern)), "on")
+        return next((how for pattern, how in patterns if fnmatchcase(key, pattern)), "on")
 
     return by_rule
-
-
-def _spelling(name: str) -> str:
-    """Return a name or pattern as rules compare it: a rule must not fail to hide because of case or Unicode form."""
-    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _ruled(
     catalog: Catalog,
     rule: Any,  # noqa: ANN401 - a user's function
     runtime: object,
-) -> tuple[dict[str, Visibility], list[SkillProblem]]:
-    """Ask a user's function about every skill; one that it cannot judge is off."""
+) -> tuple[dict[str, Visibility], set[str], list[SkillProblem]]:
+    """Ask a user's function about every skill; one that it cannot judge is off, and named as not judged."""
     hidden: dict[str, Visibility] = {}
+    failed: set[str] = set()
     problems: list[SkillProblem] = []
     for entry in catalog.entries:
         try:
@@ -149,7 +163,8 @@ def _ruled(
             given, reason = "off", f"{type(error).__name__}: {error}"
         if reason is not None:
             given = "off"
+            failed.add(entry.name)
             problems.append(problem(entry.path, "visibility-failed", name=quoted(entry.name), reason=reason))
         if given != "on":
             hidden[entry.name] = given
-    return hidden, problems
+    return hidden, failed, problems

@@ -41,12 +41,14 @@ _UNDONE = (
     "[Skill '{name}' was not loaded after all: it needed the room of a skill whose unload was refused. "
     "Unload a skill, then load it again.]"
 )
+_WITHHELD = "[Skill '{name}': its text is left out of this request, because nobody could tell whether it may be shown.]"
 # One wording for both: a message that was emptied stays the same when its skill is loaded again, and caches hold.
 _NOTICES: dict[Reason, str] = {
     "unloaded": _REMOVED,
     "superseded": _REMOVED,
     "no_room": _NO_ROOM,
     "undone": _UNDONE,
+    "withheld": _WITHHELD,
 }
 _PREFIX = "[Notice about skills, not from the user]"
 
@@ -61,6 +63,14 @@ def lost_notice(name: str) -> str:
     return (
         f"{_PREFIX} The text of the skill '{shown_name(name)}' was lost and its file can no longer be read, so it was "
         "unloaded. Load it again if it is needed."
+    )
+
+
+def changed_notice(names: Sequence[str]) -> str:
+    """Say that loaded skills changed and that their new text must not come in."""
+    return (
+        f"{_PREFIX} Changed since they were loaded, and not loaded again: {quoted_names(names)}. "
+        "Do not rely on their instructions any more."
     )
 
 

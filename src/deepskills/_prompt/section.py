@@ -20,7 +20,7 @@ from deepskills._catalog.entries import SkillEntry, Visibility
 from deepskills._catalog.lookup import MAX_DESCRIPTION, full_description
 from deepskills._catalog.sources import Source
 from deepskills._files.inventory import summarize
-from deepskills._io.cache import BoundedCache
+from deepskills._io.cache import BoundedCache, size_of
 from deepskills._prompt.escaping import field_text, shown_name, shown_path
 from deepskills._skillmd.repair import as_text
 from deepskills._types import ResourceMetadata
@@ -175,8 +175,10 @@ class CatalogList:
         self._lengths: dict[int, tuple[int, int]] = {}
         self._capped: tuple[int, list[str]] | None = None
 
-    def __len__(self) -> int:
-        return sum(map(len, self._whole))
+    @property
+    def weight(self) -> int:
+        """How many bytes it takes: each line is kept whole, without its hint, and in parts."""
+        return 4 * size_of(self._whole)
 
     def render(self, loaded: Loaded, budget: int | None = None, *, searchable: bool = False) -> str:
         """Return the list. Over a budget, hints go first, then descriptions shrink to a common cap; never a name."""
@@ -311,8 +313,8 @@ def shortened_line(whole: int, total: int, *, searchable: bool) -> str:
 
 # The section.
 
-MAX_REMEMBERED_CHARACTERS = 64_000_000
-"""How much text of sections and lists is remembered; an instance may serve many users at a time."""
+MAX_REMEMBERED_BYTES = 64_000_000
+"""How much memory remembered sections take, and lists once more; an instance may serve many users at a time."""
 
 
 @dataclass(frozen=True)
@@ -340,8 +342,10 @@ class Section:
         self._shows_loaded = shows_loaded
         self._budget = budget
         self._searchable = searchable
-        self._lists: BoundedCache[tuple[object, ...], CatalogList] = BoundedCache(MAX_REMEMBERED_CHARACTERS, len)
-        self._sections: BoundedCache[tuple[object, ...], str] = BoundedCache(MAX_REMEMBERED_CHARACTERS, len)
+        self._lists: BoundedCache[tuple[object, ...], CatalogList] = BoundedCache(
+            MAX_REMEMBERED_BYTES, lambda skills: skills.weight, size_of
+        )
+        self._sections: BoundedCache[tuple[object, ...], str] = BoundedCache(MAX_REMEMBERED_BYTES)
 
     def render(self, given: SectionInput) -> str:
         """Return the section's text; empty if there are skills and the model may see none of them."""
@@ -350,7 +354,7 @@ class Section:
         loaded = given.loaded if self._shows_loaded else {}
         marked = tuple((name, tuple(r["type"] for r in files)) for name, files in loaded.items())
         sources = tuple(given.sources)
-        key = (given.catalog, hidden, marked, sources, tuple(given.errors), given.replaced_list)
+        key = (given.catalog.serial, hidden, marked, sources, tuple(given.errors), given.replaced_list)
         return self._sections.get_or_make(key, lambda: self._rendered(given, hidden, loaded))
 
     def _rendered(
@@ -379,7 +383,7 @@ class Section:
         self, given: SectionInput, hidden: tuple[tuple[str, Visibility], ...], shown: Sequence[SkillEntry]
     ) -> CatalogList:
         bare = [name for name, visibility in hidden if visibility == "name-only"]
-        return self._lists.get_or_make((given.catalog, hidden), lambda: CatalogList(shown, bare))
+        return self._lists.get_or_make((given.catalog.serial, hidden), lambda: CatalogList(shown, bare))
 
 
 def visible(catalog: Catalog, hidden: Mapping[str, Visibility]) -> Sequence[SkillEntry]:

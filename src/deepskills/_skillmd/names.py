@@ -1,12 +1,26 @@
-"""The naming rules of the Agent Skills specification. Pure."""
+"""Names of skills: the rules of the Agent Skills specification, how a name is shown, and when two are the same. Pure.
+
+A name is written by many hands: by an author in frontmatter, by a file system as a directory, by an operator in a
+rule, by a user after a slash, by a model in a tool call. They spell it in another case, compose its accents
+differently (`café` is five or six characters), or put quotes around it. Whoever asks whether two names mean the same
+skill asks `name_key` or one of the functions on it, nobody else: two answers to that question would let one way in
+find a skill that another way hides.
+"""
 
 import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from deepskills._skillmd.text import one_line
 from deepskills._types import MAX_NAME_LENGTH, MAX_SHOWN_NAME_LENGTH
 
 _MARKUP_IN_NAME = str.maketrans({**dict(zip("[]<>{}", "()()()", strict=True)), "*": "_", "`": "'", '"': "'", "\\": "_"})
 """What stands for each character that marks up text: taken away, it would make one name look like another."""
+
+_MARKS = "*`'\"[](){}<> "
+"""What models and users put around a name."""
+
+ValueT = TypeVar("ValueT")
 
 
 def is_valid_name(name: str) -> bool:
@@ -26,7 +40,10 @@ def is_too_long(name: str) -> bool:
 
 
 def same_name(name: str, directory: str) -> bool:
-    """Whether `name` is the directory's name; file systems may compose accents differently."""
+    """Whether `name` is written as the directory's name is, as the specification demands; case counts.
+
+    Not for finding a skill: that is what `name_key` is for. File systems may compose accents differently.
+    """
     return name == directory or unicodedata.normalize("NFC", name) == unicodedata.normalize("NFC", directory)
 
 
@@ -44,3 +61,29 @@ def _is_letter_or_digit(character: str) -> bool:
 def shown_name(name: str) -> str:
     """Return a name as the model sees it: one line without characters that mark up text."""
     return one_line(name).translate(_MARKUP_IN_NAME).strip()[:MAX_SHOWN_NAME_LENGTH] or "unnamed-skill"
+
+
+def fold(text: str) -> str:
+    """Return a text in one case and one Unicode form."""
+    if text.isascii():
+        return text.casefold()
+    # Folding case can take composed characters apart again, so the form is made one before and after.
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+
+
+def name_key(name: str) -> str:
+    """Return what a name is compared by: two names mean the same skill if their keys are equal."""
+    return fold(shown_name(name))
+
+
+def meant(by_key: Mapping[str, ValueT], asked: str) -> ValueT | None:
+    """Return what is filed under the name that was asked for, as it is or with marks around it."""
+    found = by_key.get(name_key(asked))
+    return found if found is not None else by_key.get(name_key(one_line(asked).strip(_MARKS)))
+
+
+def meant_name(names: Iterable[str], asked: str) -> str | None:
+    """Return the one of some names that was asked for: exactly, in another case or form, or with marks around it."""
+    known = list(names)
+    # An exact match comes first: two names may differ in case alone. Of those, the first in order is meant.
+    return asked if asked in known else meant({name_key(name): name for name in reversed(known)}, asked)

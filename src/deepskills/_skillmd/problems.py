@@ -191,6 +191,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "The frontmatter key `{key}` is too large to be kept with the catalog and is ignored. Shorten it.",
     ),
     "skill-refused": ("error", "The skill was not loaded: {reason}. Ask whoever runs the agent."),
+    "load-unknown": (
+        "warning",
+        "The state called the skill {name} loaded, but nothing had loaded it, and {reason}. It is not loaded now. "
+        "Use `load_skill`, a pin or `Preload`.",
+    ),
     "pin-unknown": (
         "error",
         "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "

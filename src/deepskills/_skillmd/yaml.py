@@ -85,6 +85,21 @@ def as_text(tree: Tree, *, nested: bool = False) -> str:
     return ", ".join(as_text(item, nested=True) for item in tree)
 
 
+_TRUE = frozenset({"true", "yes", "on", "y", "1"})
+_FALSE = frozenset({"false", "no", "off", "n", "0"})
+
+
+def as_flag(tree: Any, *, default: bool = False) -> bool:  # noqa: ANN401 - state may hold anything
+    """Return whether a value of frontmatter means yes or no; whatever means neither is the default.
+
+    Frontmatter is kept as text, so that `no` and `on` stay names and words where they are meant as such. Authors write
+    flags in all the ways of YAML 1.1; whoever reads a flag reads it here, so that a skill that one part of the library
+    hides is not shown by another.
+    """
+    text = (str(tree) if isinstance(tree, bool | int) else as_text(tree)).strip().casefold()
+    return text in _TRUE or (default and text not in _FALSE)
+
+
 def compose(text: str, notes: Notes, steps: Iterator[int]) -> Tree:
     """Put the one YAML document of `text` together, one event per step.
 

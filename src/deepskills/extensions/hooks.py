@@ -3,9 +3,9 @@
 Matchers are regular expressions that strangers wrote, and Python's engine can take forever on one: only those are
 taken whose work on a tool's name is bounded.
 
-How hooks are run: what a plan asks for, the two drivers that perform it, and the command lines of a command hook.
-
-Frontmatter `hooks` of skills in use: what happens before and after tool calls.
+A hook is run by a plan of the one dialect (`deepskills._io.plan`): a command by `Execute`, a handler and the skill's
+directory by `Ask`. A hook that must look at a call before it runs fails closed: whatever keeps it from answering
+refuses the call.
 """
 
 import inspect
@@ -13,21 +13,21 @@ import json
 import logging
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast, get_args
 from uuid import uuid4
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
-from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
-from deepskills._io.drivers import aperform, perform
+from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
+from deepskills._io.plan import Ask, Execute, Plan, unwrapped
 from deepskills._prompt.messages import FROM_HOOK, HOOK_FAILED, HOOK_REFUSED
 from deepskills._skillmd.text import clean, one_line
+from deepskills._skillmd.yaml import as_flag
 from deepskills.extensions._shared import as_edited, tidy_source, tidy_sources
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES
 
@@ -36,6 +36,9 @@ logger = logging.getLogger("deepskills")
 
 HookEvent: TypeAlias = Literal["PreToolUse", "PostToolUse"]
 HookType: TypeAlias = Literal["python", "prompt", "command"]
+
+MAX_KNOWN_BYTES = 8_000_000
+"""How much memory hooks take that were read; frontmatter is bounded, so that is many."""
 
 MAX_HOOKS = 50
 """Most hooks of one skill."""
@@ -55,7 +58,6 @@ MATCHER_INVALID = (
     'The matcher {matcher!r} cannot be used ({reason}), so its hooks do not run. Write tool names separated by "|", '
     'with ".*" for what may vary.'
 )
-_TRUE = frozenset({"true", "yes", "on", "1"})
 _VALUE_KEY: dict[HookType, str] = {"python": "handler", "prompt": "prompt", "command": "command"}
 _PIECE = re.compile(
     r"\\(?P<reference>[1-9])|\\.|\[\^?\]?(?:[^\]\\]|\\.)*+\]|(?P<open>\((?:\?:)?)|(?P<close>\))|(?P<bar>\|)|(?P<repeat>[*+?{])|.",
@@ -150,7 +152,7 @@ def _hook(event: HookEvent, position: int, item: Mapping[str, Any], matcher: re.
     if kind == "command" and len(value) > MAX_COMMAND_CHARACTERS:
         return None
     value = value[:MAX_PROMPT_CHARACTERS] if kind == "prompt" else value
-    once = str(item.get("once", "")).strip().casefold() in _TRUE
+    once = as_flag(item.get("once"))
     return Hook(event, position, kind, value, matcher, once=once, timeout=_timeout(item.get("timeout")))
 
 
@@ -221,63 +223,6 @@ TOO_LARGE = f"the call is over {MAX_INPUT_CHARACTERS:,} characters"
 _LIMITED = "if command -v timeout >/dev/null 2>&1; then timeout {seconds} sh -c {command}; else sh -c {command}; fi"
 
 
-@dataclass(frozen=True)
-class Execute:
-    """Asks the driver to run a shell command."""
-
-    command: str
-    timeout: int
-
-
-@dataclass(frozen=True)
-class Ask:
-    """Asks the driver to call a handler."""
-
-    handler: Handler
-    request: ToolCallRequest
-
-
-@dataclass(frozen=True)
-class Directory:
-    """Asks the driver where a skill lies for a shell."""
-
-    entry: SkillEntry
-
-
-Steps: TypeAlias = Generator[Execute | Ask | Directory, Any, str | None]
-"""The run of one hook; returns why it refuses, if it does."""
-
-Plan: TypeAlias = Generator[Execute | Ask | Directory, Any, Refuse | None]
-"""The run of all hooks of one call; returns the refusal, if there is one."""
-
-
-def drive(plan: Plan, run: SkillRun) -> Refuse | None:
-    """Perform what a plan asks for, on a sync call."""
-
-    def do(asked: Execute | Ask | Directory) -> object:
-        if isinstance(asked, Execute):
-            return run.execute(asked.command, timeout=asked.timeout)
-        if isinstance(asked, Directory):
-            return run.directory(asked.entry)
-        return _finished(asked.handler(asked.request))
-
-    return perform(plan, do)
-
-
-async def adrive(plan: Plan, run: SkillRun) -> Refuse | None:
-    """Perform what a plan asks for, on an async call."""
-
-    async def do(asked: Execute | Ask | Directory) -> object:
-        if isinstance(asked, Execute):
-            return await run.aexecute(asked.command, timeout=asked.timeout)
-        if isinstance(asked, Directory):
-            return await run.adirectory(asked.entry)
-        reply = asked.handler(asked.request)
-        return await reply if inspect.isawaitable(reply) else reply
-
-    return await aperform(plan, do)
-
-
 def as_json(entry: SkillEntry, hook: Hook, request: ToolCallRequest, result: ToolMessage | Command[Any] | None) -> str:
     """Return what a command reads on standard input: the call, and after it the tool's answer.
 
@@ -312,12 +257,22 @@ def command_lines(hook: Hook, directory: str, given: str) -> Sequence[str]:
     return [*(f"(umask 077; printf %s {shlex.quote(piece)} >> {file} || {failed})" for piece in pieces), last]
 
 
-def _finished(reply: object) -> object:
-    if inspect.isawaitable(reply):
-        if inspect.iscoroutine(reply):
-            reply.close()
-        raise SkillsError(ASYNC_HANDLER)
-    return reply
+def asked_of(handler: Handler, request: ToolCallRequest) -> Ask:
+    """Return the call of a handler; an async one can only answer in an async run."""
+
+    def call() -> object:
+        reply = handler(request)
+        if inspect.isawaitable(reply):
+            if inspect.iscoroutine(reply):
+                reply.close()
+            raise SkillsError(ASYNC_HANDLER)
+        return reply
+
+    async def acall() -> object:
+        reply = handler(request)
+        return await reply if inspect.isawaitable(reply) else reply
+
+    return Ask(call, acall)
 
 
 def _answer(result: ToolMessage | Command[Any]) -> str:
@@ -372,7 +327,9 @@ class SkillHooks(SkillExtension):
         self._handlers = dict(handlers or {})
         self._commands = commands
         self._sources = tidy_sources("sources", sources)
-        self._read = lru_cache(maxsize=256)(_read_by_content)
+        self._known: BoundedCache[str, tuple[list[Hook], list[HookProblem]]] = BoundedCache(
+            MAX_KNOWN_BYTES, lambda _: ENTRY_BYTES, lambda text: 8 * size_of(text)
+        )
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
         """Report the hooks that will not run; the load itself passes."""
@@ -383,24 +340,24 @@ class SkillHooks(SkillExtension):
 
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Run the hooks before a call; the first that refuses wins."""
-        return drive(self._before(as_edited(request), run), run)
+        return run.drive(self._before(as_edited(request), run))
 
     async def abefore_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Run the hooks before a call; the first that refuses wins."""
-        return await adrive(self._before(as_edited(request), run), run)
+        return await run.adrive(self._before(as_edited(request), run))
 
     def after_tool(
         self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun
     ) -> ToolMessage | Command[Any]:
         """Run the hooks after a call; they cannot change its result."""
-        drive(self._after(as_edited(request), result, run), run)
+        run.drive(self._after(as_edited(request), result, run))
         return result
 
     async def aafter_tool(
         self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun
     ) -> ToolMessage | Command[Any]:
         """Run the hooks after a call; they cannot change its result."""
-        await adrive(self._after(as_edited(request), result, run), run)
+        await run.adrive(self._after(as_edited(request), result, run))
         return result
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
@@ -422,7 +379,7 @@ class SkillHooks(SkillExtension):
             if _call_of(key) is not None and _call_of(key) not in calls:
                 run.remember(key, None)
 
-    def _before(self, request: ToolCallRequest, run: SkillRun) -> Plan:
+    def _before(self, request: ToolCallRequest, run: SkillRun) -> Plan[Refuse | None]:
         for entry, hook in self._matching("PreToolUse", request, run):
             try:
                 reason = yield from self._perform(entry, hook, request, None, run)
@@ -432,18 +389,15 @@ class SkillHooks(SkillExtension):
                 return _refusal(HOOK_REFUSED, request, entry, reason)
         return None
 
-    def _after(self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun) -> Plan:
+    def _after(self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun) -> Plan[None]:
         for entry, hook in self._matching("PostToolUse", request, run):
             try:
                 said = yield from self._perform(entry, hook, request, result, run)
-            except GraphBubbleUp:
-                raise
             except Exception:
                 logger.exception("A PostToolUse hook of skill %r failed", entry.name)
                 continue
             if said is not None:
                 _say(run, request, entry, hook, said)
-        return None
 
     def _perform(
         self,
@@ -452,7 +406,7 @@ class SkillHooks(SkillExtension):
         request: ToolCallRequest,
         result: ToolMessage | Command[Any] | None,
         run: SkillRun,
-    ) -> Steps:
+    ) -> Plan[str | None]:
         """Run one hook, and return why it refuses, if it does.
 
         Raises:
@@ -464,9 +418,10 @@ class SkillHooks(SkillExtension):
             _say(run, request, entry, hook, hook.value)
             return None
         if hook.type == "python":
-            verdict = yield Ask(self._handlers[hook.value], request)
+            # What a handler raises is the application's error, not a hook's: the seam logs it and refuses the call.
+            verdict = yield from unwrapped(asked_of(self._handlers[hook.value], request))
             return verdict.reason if isinstance(verdict, Refuse) else None
-        directory = yield Directory(entry)
+        directory = yield from unwrapped(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
         for command in command_lines(hook, directory, as_json(entry, hook, request, result)):
             response = yield Execute(command, hook.timeout + _BACKSTOP_SECONDS)
             if _cannot_tell(response.exit_code):
@@ -496,7 +451,10 @@ class SkillHooks(SkillExtension):
 
     def _hooks_of(self, entry: SkillEntry) -> tuple[list[Hook], list[HookProblem]]:
         tree = entry.frontmatter.get("hooks")
-        return self._read(json.dumps(tree, default=str)) if tree is not None else ([], [])
+        if tree is None:
+            return [], []
+        text = json.dumps(tree, default=str)
+        return self._known.get_or_make(text, lambda: read_hooks(json.loads(text)))
 
     def _obstacle(self, entry: SkillEntry, hook: Hook) -> HookProblem | None:
         """Return why a hook does not run in this application."""
@@ -507,10 +465,6 @@ class SkillHooks(SkillExtension):
         if hook.type == "command" and tidy_source(entry.source) not in self._sources:
             return HookProblem("hook-command-refused", SOURCE_REFUSED.format(source=one_line(entry.source)))
         return None
-
-
-def _read_by_content(text: str) -> tuple[list[Hook], list[HookProblem]]:
-    return read_hooks(json.loads(text))
 
 
 def _names_of(tool: str) -> set[str]:

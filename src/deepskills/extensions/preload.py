@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from deepskills import SkillExtension, SkillRun
+from deepskills._skillmd.names import meant_name
 
 UNKNOWN_CODE = "preload-unavailable"
 UNKNOWN = (
@@ -25,12 +26,11 @@ class Preload(SkillExtension):
 
     def at_start(self, run: SkillRun) -> None:
         """Ask for the loads that this thread has not had yet."""
-        visible = {entry.name: entry.name for entry in run.visible}
-        by_case = {name.casefold(): name for name in reversed(visible)}
+        visible = [entry.name for entry in run.visible]
         for given in self._names:
             if given in run.memory:
                 continue
-            name = visible.get(given) or by_case.get(given.casefold())
+            name = meant_name(visible, given)
             if name is None:
                 run.report(given, UNKNOWN_CODE, UNKNOWN)
                 continue

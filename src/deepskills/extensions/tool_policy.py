@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
@@ -28,8 +27,9 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool
 
 from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
-from deepskills._catalog.catalog import meant_name
+from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._prompt import messages
+from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.read import split_tools
 from deepskills._skillmd.text import one_line
 from deepskills.extensions._shared import as_edited, tidy_source, tidy_sources
@@ -230,6 +230,9 @@ CORE_TOOLS = frozenset(
 NEVER_FORBIDDEN = frozenset({"load_skill", "unload_skill"})
 """Tools that no skill can take away: one that could would stay for good."""
 
+MAX_RULE_BYTES = 8_000_000
+"""How much memory rules take that were read from frontmatter."""
+
 MAX_LISTED = 40
 """Most allowed tools that an answer names."""
 
@@ -278,8 +281,11 @@ class ToolPolicy(SkillExtension):
         self._always = frozenset(always)
         self._trusted = tidy_sources("trusted_sources", trusted_sources or ())
         self._hosts: WeakSet[SkillsHost] = WeakSet()
-        shell = self._aliases.get("Bash", "execute")
-        self._rules = lru_cache(maxsize=512)(lambda texts: parse_rules(texts, self._aliases, shell))
+        self._shell = self._aliases.get("Bash", "execute")
+        # A rule takes a few times as much as the text that it is read from.
+        self._parsed: BoundedCache[tuple[str, ...], tuple[Rule, ...]] = BoundedCache(
+            MAX_RULE_BYTES, lambda _: ENTRY_BYTES, lambda texts: 8 * size_of(texts)
+        )
 
     def attach(self, host: SkillsHost) -> None:
         """Remember the middleware; a copy of it for a sub-agent is another one."""
@@ -414,6 +420,9 @@ class ToolPolicy(SkillExtension):
         if call.tool in NEVER_FORBIDDEN:
             return False
         return any(rule.forbids(call.tool, call.arguments) for rule in self._forbidden(entry))
+
+    def _rules(self, texts: tuple[str, ...]) -> tuple[Rule, ...]:
+        return self._parsed.get_or_make(texts, lambda: parse_rules(texts, self._aliases, self._shell))
 
     def _allowed(self, entry: SkillEntry) -> tuple[Rule, ...]:
         return self._rules(tuple(entry.skill["allowed_tools"]))

@@ -13,29 +13,23 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from deepagents.backends import LocalShellBackend
 from deepagents.backends.protocol import ExecuteResponse
 
 from deepskills import SkillEntry, SkillsError
+from deepskills._io.drivers import Steps
+from deepskills._io.plan import Ask, Call, CallFunction, Execute, Failed, Plan, WriteFiles, Written
 from deepskills.extensions.scripts.command import MAX_ARGUMENT_BYTES, stop_command
 from deepskills.extensions.scripts.run import (
-    AskForShell,
-    CallFunction,
-    Execute,
-    LocateScript,
     Outcome,
-    ReadFile,
     ScriptCall,
-    ScriptPlan,
-    Step,
-    WriteFiles,
     run_by_function,
     run_in_shell,
 )
-from support import write_files
+from support import by_hand, write_files
 from support.waiting import at_once, found_processes, is_gone, new_mark, wait_until
 
 ENVIRONMENT = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
@@ -68,7 +62,7 @@ HOSTILE_ARGUMENTS = (
 
 
 class Shell:
-    """Performs the steps of a plan on a real backend, and remembers the commands."""
+    """Performs the calls of a plan on a real backend, and remembers the commands; the run that a plan is given."""
 
     def __init__(self, root: Path, *, virtual: bool = True) -> None:
         self.root = root
@@ -79,7 +73,7 @@ class Shell:
         self.directory = root / "skill"
         self.commands: list[str] = []
         self.written: list[tuple[str, bytes]] = []
-        self.script_path: str | None = None
+        self.location: str | None = None
         """What the backend says of the script's path, where its shell knows another."""
 
     def use(self, **variables: str) -> None:
@@ -87,39 +81,40 @@ class Shell:
         env = {**ENVIRONMENT, "TMPDIR": str(self.temporary), **variables}
         self.backend = LocalShellBackend(root_dir=self.root, virtual_mode=self.virtual, env=env)
 
-    def perform(self, step: Step) -> Any:
-        match step:
+    def perform(self, call: Call) -> Any:
+        """Return the reply to one call."""
+        match call:
             case Execute(command, seconds):
                 self.commands.append(command)
                 return self.backend.execute(command, timeout=seconds)
             case WriteFiles(files):
                 self.written += files
-                errors = [answer.error for answer in self.backend.upload_files(list(files)) if answer.error]
-                if errors:
-                    raise SkillsError(str(errors))
-                return None
-            case LocateScript(_entry, script_name):
-                return self.script_path or str(self.directory / "scripts" / script_name)
-            case ReadFile(_entry, path):
-                return (self.directory / path).read_bytes()
-            case AskForShell():
-                return True
+                answers = self.backend.upload_files(list(files))
+                return Written({answer.path: answer.error for answer in answers if answer.error})
+            case Ask(ask):
+                return ask()
             case CallFunction(function, given):
                 return function(*given)
 
-    def drive(self, plan: ScriptPlan[Outcome]) -> Outcome:
-        try:
-            step = next(plan)
-            while True:
-                try:
-                    reply = self.perform(step)
-                except SkillsError as error:
-                    step = plan.throw(error)
-                else:
-                    step = plan.send(reply)
-        except StopIteration as stop:
-            outcome: Outcome = stop.value
-            return outcome
+    def script_path(self, _entry: SkillEntry, script_name: str) -> str:
+        return self.location or str(self.directory / "scripts" / script_name)
+
+    def read_file(self, _entry: SkillEntry, path: str) -> bytes:
+        return (self.directory / path).read_bytes()
+
+    def drive(self, plan: Plan[Outcome]) -> Outcome:
+        return by_hand(plan, lambda call: self.perform(call))[0]  # noqa: PLW0108 - tests replace it meanwhile
+
+    def plan(self, call: ScriptCall) -> Plan[Outcome]:
+        return run_in_shell(call, cast("Any", self))
+
+    def until_start(self, call: ScriptCall) -> tuple[Steps[Outcome], Execute]:
+        """Perform a plan up to the command that starts the script."""
+        steps = Steps(self.plan(call))
+        [asked] = steps.start() or []
+        while not (isinstance(asked, Execute) and (asked.timeout or 0) > 20):
+            [asked] = steps.answer([self.perform(asked)]) or []
+        return steps, asked
 
     def call(
         self,
@@ -138,7 +133,7 @@ class Shell:
         return ScriptCall(SkillEntry(skill, "/", "digest"), name, arguments, env or {}, seconds, max_output)
 
     def run(self, content: str | bytes, *given: Any, **options: Any) -> Outcome:
-        return self.drive(run_in_shell(self.call(content, *given, **options)))
+        return self.drive(self.plan(self.call(content, *given, **options)))
 
 
 def litter(shell: Shell) -> list[str]:
@@ -207,7 +202,7 @@ def test_scripts_of_each_kind_run(shell: Shell) -> None:
     assert {name: o for name, o in outcomes.items() if (o.output, o.exit_code) != ("hello\n", 0)} == {}
     runnable = shell.call("#!/usr/bin/env python3\nprint('hello')", "x.py")
     (shell.directory / "scripts/x.py").chmod(0o755)
-    assert shell.drive(run_in_shell(runnable)).output == "hello\n"
+    assert shell.drive(shell.plan(runnable)).output == "hello\n"
 
 
 def test_a_program_that_is_not_there_is_named(shell: Shell) -> None:
@@ -241,23 +236,19 @@ def test_both_ends_arrive_through_a_shell_that_returns_less_than_was_asked_for(s
     assert output.startswith("headxxx")
     assert output.endswith("xxxtail\n")
     assert "of 190,009 bytes of output are left out here" in output
-    report = shell.drive(_cut(run_in_shell(shell.call("print('head' + 'x' * 9_000)")), 3_000)).output
+    perform = shell.perform
+
+    def cut(call: Call) -> Any:
+        """Cut each answer of the shell, and say so in words, as backends do."""
+        reply = perform(call)
+        if not isinstance(call, Execute):
+            return reply
+        return ExecuteResponse(f"{reply.output[:3_000]}\n\n... Output truncated.", reply.exit_code)
+
+    shell.perform = cut  # type: ignore[method-assign]
+    report = shell.run("print('head' + 'x' * 9_000)").output
     assert report.startswith("headxxx")
     assert "left out here" in report
-
-
-def _cut(plan: ScriptPlan[Outcome], length: int) -> ScriptPlan[Outcome]:
-    """Cut each answer of the shell, and say so in words, as backends do."""
-    step = next(plan)
-    while True:
-        reply = yield step
-        if isinstance(step, Execute):
-            reply = ExecuteResponse(f"{reply.output[:length]}\n\n... Output truncated.", reply.exit_code)
-        try:
-            step = plan.send(reply)
-        except StopIteration as stop:
-            outcome: Outcome = stop.value
-            return outcome
 
 
 def test_output_that_is_not_text_arrives(shell: Shell) -> None:
@@ -346,10 +337,10 @@ def a_less_patient_backend_is_told_apart(shell: Shell) -> None:
     """A command that the backend itself ended is told as such, and the script is ended."""
     mark = new_mark()
 
-    def impatient(step: Step, perform: Callable[[Step], Any] = shell.perform) -> Any:
-        if isinstance(step, Execute) and step.seconds > 20:
-            return shell.backend.execute(step.command, timeout=1)
-        return perform(step)
+    def impatient(call: Call, perform: Callable[[Call], Any] = shell.perform) -> Any:
+        if isinstance(call, Execute) and (call.timeout or 0) > 20:
+            return shell.backend.execute(call.command, timeout=1)
+        return perform(call)
 
     shell.perform = impatient  # type: ignore[method-assign]
     with pytest.raises(SkillsError, match="ended the command before the script had finished"):
@@ -366,7 +357,7 @@ def a_script_that_starts_while_it_is_stopped_ends(shell: Shell) -> None:
     write_files(slow, {"sha256sum": f': >"$TMPDIR/../asked"; sleep 1.5; exec {shutil.which("sha256sum")}\n'})
     (slow / "sha256sum").chmod(0o755)
     shell.use(PATH=f"{slow}{os.pathsep}{ENVIRONMENT['PATH']}")
-    plan = run_in_shell(shell.call(f"sleep {mark}", "x.sh", seconds=3600))
+    plan = shell.plan(shell.call(f"sleep {mark}", "x.sh", seconds=3600))
     thread = threading.Thread(target=shell.drive, args=[plan], daemon=True)
     thread.start()
     assert wait_until((shell.root / "asked").exists)
@@ -409,7 +400,7 @@ def test_a_script_can_be_stopped_from_outside(shell: Shell) -> None:
     """The stop command ends a running script, and one that has not started does not start."""
     mark = new_mark()
     call = shell.call(f"sleep {mark}", "x.sh")
-    plan = run_in_shell(call)
+    plan = shell.plan(call)
     outcomes: list[Outcome] = []
     thread = threading.Thread(target=lambda: outcomes.append(shell.drive(plan)))
     thread.start()
@@ -421,25 +412,18 @@ def test_a_script_can_be_stopped_from_outside(shell: Shell) -> None:
     assert is_gone(mark)
     assert outcomes[0].exit_code == 143
 
-    early = run_in_shell(call)
-    next(early)
-    early.send(str(shell.directory / "scripts/x.sh"))
-    step = early.send(f"sleep {mark}".encode())
-    assert isinstance(step, Execute)
-    shell.backend.execute(step.stop)
+    early, start = shell.until_start(call)
+    shell.backend.execute(stop_command(start.command.partition("deepskills-")[2][:32]))
     with pytest.raises(SkillsError, match="stopped before it started"):
-        early.send(shell.backend.execute(step.command))
+        early.answer([shell.backend.execute(start.command)])
 
 
 def test_a_script_with_secrets_that_is_stopped_before_it_starts_leaves_nothing(shell: Shell) -> None:
     """Its files are removed, so it does not start, and neither does the mark of the stop stay."""
-    plan = run_in_shell(shell.call("print(1)", env={"KEY": "value-of-key"}))
-    step = next(plan)
-    while not (isinstance(step, Execute) and step.seconds > 20):
-        step = plan.send(shell.perform(step))
-    shell.perform(Execute(step.stop, 15))
+    steps, start = shell.until_start(shell.call("print(1)", env={"KEY": "value-of-key"}))
+    shell.perform(Execute(stop_command(start.command.partition("deepskills-")[2][:32]), 15))
     with pytest.raises(SkillsError, match="did not start"):
-        plan.send(shell.perform(step))
+        steps.answer([shell.perform(start)])
     assert litter(shell) == []
 
 
@@ -467,9 +451,9 @@ def test_the_file_with_secrets_is_private_and_gone_before_the_script_starts(shel
     modes: list[int] = []
     perform = shell.perform
 
-    def watch(step: Step) -> Any:
-        reply = perform(step)
-        if isinstance(step, WriteFiles):
+    def watch(call: Call) -> Any:
+        reply = perform(call)
+        if isinstance(call, WriteFiles):
             [directory] = shell.root.glob(".deepskills-*")
             modes.append(stat.S_IMODE(directory.stat().st_mode))
             assert list(directory.iterdir()) != []
@@ -483,7 +467,7 @@ def test_the_file_with_secrets_is_private_and_gone_before_the_script_starts(shel
 
 def test_a_script_that_the_shell_does_not_have_is_copied(shell: Shell) -> None:
     """A skill that lives in another backend than the shell runs from a copy, with and without secrets."""
-    shell.script_path = "/elsewhere/skill/scripts/run.py"
+    shell.location = "/elsewhere/skill/scripts/run.py"
     assert shell.run("import sys; print('hi', sys.argv[1])", arguments=["a b"]).output == "hi a b\n"
     assert shell.run("import os; print(len(os.environ['K']))", env={"K": "secret"}).output == "6\n"
 
@@ -492,22 +476,27 @@ def test_only_what_was_read_and_checked_runs(shell: Shell, tmp_path: Path) -> No
     """Another file at the script's path, or one put there after it was read, does not run; what was read does."""
     other = tmp_path / "other.py"
     other.write_text("print('another file')")
-    shell.script_path = str(other)
+    shell.location = str(other)
     assert shell.run("print('checked')").output == "checked\n"
     assert shell.run("print('checked')", env={"KEY": "value-of-key"}).output == "checked\n"
-    shell.script_path = None
-    perform = shell.perform
-    for moment, env in ((ReadFile, {}), (ReadFile, {"KEY": "value-of-key"}), (WriteFiles, {"KEY": "value-of-key"})):
+    shell.location = None
+    perform, read_file = shell.perform, shell.read_file
+    script = shell.directory / "scripts/run.py"
 
-        def swap(step: Step, moment: type = moment) -> Any:
-            reply = perform(step)
-            script = shell.directory / "scripts/run.py"
-            if isinstance(step, moment) and not script.is_symlink():
-                script.unlink()
-                script.symlink_to(other)
-            return reply
+    def swap(happened: Any) -> Any:
+        if not script.is_symlink():
+            script.unlink()
+            script.symlink_to(other)
+        return happened
 
-        shell.perform = swap  # type: ignore[method-assign]
+    for moment, env in (("read", {}), ("read", {"KEY": "value-of-key"}), ("written", {"KEY": "value-of-key"})):
+        if moment == "read":
+            shell.read_file = lambda *given: swap(read_file(*given))  # type: ignore[method-assign]
+        else:
+            shell.read_file = read_file  # type: ignore[method-assign]
+            shell.perform = lambda call: (  # type: ignore[method-assign]
+                swap(perform(call)) if isinstance(call, WriteFiles) else perform(call)
+            )
         (shell.directory / "scripts/run.py").unlink(missing_ok=True)
         assert shell.run("print('checked')", env=env).output == "checked\n"
 
@@ -525,14 +514,14 @@ def test_paths_of_the_machine_work_too(tmp_path: Path) -> None:
     modes: list[int] = []
     perform = shell.perform
 
-    def watch(step: Step) -> Any:
-        reply = perform(step)
-        if isinstance(step, WriteFiles):
-            modes.extend(stat.S_IMODE(Path(path).parent.stat().st_mode) for path, _content in step.files)
+    def watch(call: Call) -> Any:
+        reply = perform(call)
+        if isinstance(call, WriteFiles):
+            modes.extend(stat.S_IMODE(Path(path).parent.stat().st_mode) for path, _content in call.files)
         return reply
 
     shell.perform = watch  # type: ignore[method-assign]
-    assert shell.drive(run_in_shell(replace(call, entry=SkillEntry(linked, "/", "digest")))).output == "6\n"
+    assert shell.drive(shell.plan(replace(call, entry=SkillEntry(linked, "/", "digest")))).output == "6\n"
     assert modes == [0o700]
     assert litter(shell) == []
 
@@ -540,12 +529,12 @@ def test_paths_of_the_machine_work_too(tmp_path: Path) -> None:
 def test_a_backend_that_fails_costs_the_call_and_leaves_nothing(shell: Shell) -> None:
     """Failures of a backend are told, masked, and what was written is removed."""
     perform = shell.perform
-    causes = iter([None, TimeoutError()])
+    is_late = iter([False, True])
 
-    def fail_to_start(step: Step) -> Any:
-        if isinstance(step, Execute) and step.seconds > 20:
-            raise SkillsError("the sandbox is gone") from next(causes)
-        return perform(step)
+    def fail_to_start(call: Call) -> Any:
+        if isinstance(call, Execute) and (call.timeout or 0) > 20:
+            return Failed("the sandbox is gone", timed_out=next(is_late))
+        return perform(call)
 
     shell.perform = fail_to_start  # type: ignore[method-assign]
     for _ in range(2):
@@ -558,10 +547,8 @@ def test_a_backend_that_fails_costs_the_call_and_leaves_nothing(shell: Shell) ->
     mark.unlink()
     mark.parent.rmdir()
 
-    def refuse_files(step: Step) -> Any:
-        if isinstance(step, WriteFiles):
-            raise SkillsError("read-only")
-        return perform(step)
+    def refuse_files(call: Call) -> Any:
+        return Failed("read-only") if isinstance(call, WriteFiles) else perform(call)
 
     shell.perform = refuse_files  # type: ignore[method-assign]
     with pytest.raises(SkillsError, match="could not be written: read-only"):
@@ -572,16 +559,11 @@ def test_other_shells_run_the_same_command(shell: Shell) -> None:
     """The command is plain shell: bash and dash give the same report."""
     call = shell.call("echo out; exit 3", "x.sh")
     for program in ("bash", "dash"):
-        plan = run_in_shell(call)
-        next(plan)
-        plan.send(str(shell.directory / "scripts/x.sh"))
-        step = plan.send(b"echo out; exit 3")
-        assert isinstance(step, Execute)
-        done = subprocess.run([program, "-c", step.command], capture_output=True, encoding="utf-8", check=False)
+        steps, start = shell.until_start(call)
+        done = subprocess.run([program, "-c", start.command], capture_output=True, encoding="utf-8", check=False)
         assert done.stderr == ""
-        with pytest.raises(StopIteration) as stop:
-            plan.send(type("Response", (), {"output": done.stdout, "exit_code": done.returncode}))
-        assert stop.value.value == Outcome("out\n", 3)
+        assert steps.answer([ExecuteResponse(output=done.stdout, exit_code=done.returncode)]) is None
+        assert steps.result == Outcome("out\n", 3)
 
 
 def test_a_runner_is_given_everything_and_its_output_is_masked(shell: Shell) -> None:
@@ -593,7 +575,7 @@ def test_a_runner_is_given_everything_and_its_output_is_masked(shell: Shell) -> 
         return type("Response", (), {"output": "key is value-of-key" + "x" * 5000, "exit_code": 4, "truncated": True})
 
     call = shell.call("print(1)", arguments=["a b"], env={"KEY": "value-of-key"}, max_output=1_000)
-    outcome = shell.drive(run_by_function(call, runner))
+    outcome = shell.drive(run_by_function(call, runner, cast("Any", shell)))
     path = str(shell.directory / "scripts/run.py")
     assert given == ["skill", path, ["a b"], {"KEY": "value-of-key"}, 30]
     assert outcome.exit_code == 4
@@ -601,17 +583,13 @@ def test_a_runner_is_given_everything_and_its_output_is_masked(shell: Shell) -> 
     assert "left out here" in outcome.output
     assert "The runner cut the output." in outcome.output
     with pytest.raises(SkillsError, match="returned NoneType"):
-        shell.drive(run_by_function(call, lambda *_: None))
+        shell.drive(run_by_function(call, lambda *_: None, cast("Any", shell)))
 
 
 def test_an_echo_of_the_command_is_not_a_report(shell: Shell) -> None:
     """A backend that prints the command, as some terminals do, is not taken to have run it."""
-    plan = run_in_shell(shell.call("print(1)"))
-    next(plan)
-    plan.send("/x/run.py")
-    step = plan.send(b"print(1)")
-    assert isinstance(step, Execute)
-    stopping = plan.send(type("Response", (), {"output": step.command, "exit_code": 1}))
+    steps, start = shell.until_start(shell.call("print(1)"))
+    [stopping] = steps.answer([ExecuteResponse(output=start.command, exit_code=1)]) or ()
     assert isinstance(stopping, Execute)
     with pytest.raises(SkillsError, match="before the script had finished"):
-        plan.send(None)
+        steps.answer([None])

@@ -25,14 +25,10 @@ from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
 from deepskills._skillmd.problems import problem
-from deepskills._skillmd.repair import as_text
 from deepskills._types import SkillProblem
 
 RESOURCE_DEPTH = 1
 """Skills are measured as an agent with default settings loads them."""
-
-_USER_ONLY = "disable-model-invocation"
-"""The field of the frontmatter that keeps a skill from the model."""
 
 
 class SkillRow(TypedDict):
@@ -100,7 +96,7 @@ class Found:
     @cached_property
     def is_user_only(self) -> bool:
         """Whether its author keeps it from the model: only a user starts it."""
-        return self.entry is not None and as_text(self.entry.frontmatter.get(_USER_ONLY)).strip().lower() == "true"
+        return self.entry is not None and self.entry.is_user_only
 
     def details(self) -> SkillDetails:
         """Return all that is known of a usable skill."""

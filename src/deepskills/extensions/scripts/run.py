@@ -1,34 +1,41 @@
-"""Which program runs a script: its shebang tells, else its suffix. Pure.
+"""Runs a script of a skill, through the backend's shell or through a function of the operator's.
 
-Calls of an operator's functions, sync or async, from sync or async code, without blocking and within a time.
+Which program runs a script is told by its first line, else by its suffix. How it is run is a plan of the one dialect
+(`deepskills._io.plan`), performed by `SkillRun.drive` and `adrive`: commands are `Execute`, files for the shell
+`WriteFiles`, the operator's functions `CallFunction`, and what the seam offers as a pair of methods `Ask`.
 
-Plans: run a script of a skill through a shell, or through a function of the operator's.
-
-A plan yields one step at a time, is sent what came of it, and returns an outcome; a step that fails is thrown into it
-as `SkillsError`. Who drives the plan decides whether steps block.
-
-Drivers of the plans that run scripts: the same steps on a run's sync and on its async methods.
+A script lives outside this process, so nothing here ends by itself. Whoever gives up on one (a time limit, a failure,
+a cancelled run) has to end it through the same shell: each place that started or wrote something catches
+`asyncio.CancelledError`, runs the command that ends or removes it, and raises it again.
 """
 
 import asyncio
 import hashlib
-import inspect
 import logging
 import posixpath
 import secrets as random
 import shlex
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
-
-from langgraph.errors import GraphBubbleUp
+from typing import Any
 
 from deepskills import SkillRun
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._files.paths import script_to_relative
-from deepskills._io.drivers import aperform, in_thread, needs_loop, perform
+from deepskills._io.plan import (
+    Ask,
+    Attempt,
+    CallFailed,
+    CallFunction,
+    Execute,
+    Failed,
+    Plan,
+    WriteFiles,
+    Written,
+    unwrapped,
+)
 from deepskills._skillmd.problems import listed, quoted
 from deepskills.extensions.scripts.command import (
     GRACE_SECONDS,
@@ -109,59 +116,7 @@ def _from_shebang(content: bytes) -> tuple[tuple[str, ...], ...]:
     return (("env", *options),) if options[0].startswith("-") or "=" in options[0] else (tuple(options),)
 
 
-# Calls of an operator's functions, sync or async, from sync or async code, without blocking and within a time.
-
-
-def call_function(function: Callable[..., Any], given: Sequence[object], seconds: float | None) -> Any:  # noqa: ANN401
-    """Return what a function returns; an async one runs on an event loop of its own.
-
-    Raises:
-        TimeoutError: If it does not answer in time; it is left alone then.
-    """
-    return in_thread(_finished, function, given).result(seconds)
-
-
-def _finished(function: Callable[..., Any], given: Sequence[object]) -> Any:  # noqa: ANN401 - whatever it returns
-    value = _called(function, given)
-    return asyncio.run(_waited(value)) if inspect.isawaitable(value) else value
-
-
-def _called(function: Callable[..., Any], given: Sequence[object]) -> Any:  # noqa: ANN401 - whatever it returns
-    """Return what a function returns; one that wants to end the process, as scripts do, has only failed."""
-    try:
-        return function(*given)
-    except SystemExit as error:
-        raise _exited(error) from error
-
-
-def _exited(error: SystemExit) -> RuntimeError:
-    return RuntimeError(f"it called exit({error.code!r})")
-
-
-async def _waited(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it returns
-    try:
-        return await value
-    except SystemExit as error:
-        raise _exited(error) from error
-
-
-async def acall_function(function: Callable[..., Any], given: Sequence[object], seconds: float | None) -> Any:  # noqa: ANN401
-    """Return what a function returns; an async one runs on this event loop, any other in a thread.
-
-    Raises:
-        TimeoutError: If it does not answer in time; an async one is cancelled then, any other left alone.
-    """
-    async with asyncio.timeout(seconds):
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-            return await _waited(function(*given))
-        value = await asyncio.wrap_future(in_thread(_called, function, given))
-        return await _waited(value) if inspect.isawaitable(value) else value
-
-
-# Plans: run a script of a skill through a shell, or through a function of the operator's.
-#
-# A plan yields one step at a time, is sent what came of it, and returns an outcome; a step that fails is thrown into it
-# as `SkillsError`. Who drives the plan decides whether steps block.
+# Plans.
 
 
 MAX_ERROR_LENGTH = 1_000
@@ -176,6 +131,8 @@ MAX_COPIED_BYTES = 4_000_000
 RUNNER_GRACE_SECONDS = 5
 """How long after its time limit a runner may take to end a script and to answer."""
 
+LATE_FUNCTION = "The operator's function did not answer in time. What it started may still be running."
+
 _FAILURES: dict[Failure, str] = {
     "no-script": "The shell of the backend does not have the script {script}, and a copy did not arrive there.",
     "no-interpreter": "The shell of the backend has none of the programs that run {script}: {programs}.",
@@ -186,65 +143,6 @@ _FAILURES: dict[Failure, str] = {
     "no-room": "The shell of the backend cannot write to its temporary directory, so the script did not start.",
     "stopped": "The script was stopped before it started.",
 }
-
-
-@dataclass(frozen=True)
-class Execute:
-    """Run a shell command through the backend; gives deepagents' `ExecuteResponse`."""
-
-    command: str
-    seconds: int
-    stop: str = ""
-    """The command that ends it from outside, for when nobody waits for it any more."""
-
-    is_brief: bool = False
-    """Whether it ends soon by itself: then it is waited for, and what it made is removed after that."""
-
-
-@dataclass(frozen=True)
-class WriteFiles:
-    """Write files where the shell of the backend finds them, and nowhere else: they may hold secrets."""
-
-    files: tuple[tuple[str, bytes], ...] = field(repr=False)
-    stop: str = ""
-    """The command that removes them, for when nobody waits any more."""
-
-
-@dataclass(frozen=True)
-class LocateScript:
-    """Ask for the path by which a shell runs a script."""
-
-    entry: SkillEntry
-    script_name: str
-
-
-@dataclass(frozen=True)
-class ReadFile:
-    """Ask for the content of a skill's file."""
-
-    entry: SkillEntry
-    relative_path: str
-    stop: str = ""
-    """The command that removes what was prepared before, for when nobody waits any more."""
-
-
-@dataclass(frozen=True)
-class AskForShell:
-    """Ask whether the backend runs commands."""
-
-
-@dataclass(frozen=True)
-class CallFunction:
-    """Call a function of the operator's, sync or async; gives what it returns."""
-
-    function: Callable[..., Any]
-    given: tuple[Any, ...] = field(repr=False)
-    seconds: float | None = None
-
-
-Step: TypeAlias = Execute | WriteFiles | LocateScript | ReadFile | AskForShell | CallFunction
-ResultT = TypeVar("ResultT")
-ScriptPlan: TypeAlias = Generator[Step, Any, ResultT]
 
 
 @dataclass(frozen=True)
@@ -284,15 +182,15 @@ class ScriptCall:
         return Secrets(self.env.values())
 
 
-def run_in_shell(call: ScriptCall) -> ScriptPlan[Outcome]:
+def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
     """Run a script by the backend's shell.
 
     Raises:
         SkillsError: If the script cannot be started, or the backend did not let it finish.
     """
     check_arguments(call.arguments, call.env)
-    path: str = yield LocateScript(call.entry, call.script_name)
-    content: bytes = yield ReadFile(call.entry, call.relative_path)
+    path = yield from _located(call, run)
+    content = yield from _content(call.entry, call.relative_path, run)
     secrets = call.secrets
     job = Job(
         token=_token(),
@@ -307,11 +205,12 @@ def run_in_shell(call: ScriptCall) -> ScriptPlan[Outcome]:
     is_virtual = path != f"{parent(call.entry.path).rstrip('/')}/{call.relative_path}"
     command = job.command()
     if call.env or len(command.encode()) > MAX_COMMAND_BYTES:
-        report = yield from _run_from_files(job, call, content, is_virtual=is_virtual)
+        report = yield from _run_from_files(job, call, content, run, is_virtual=is_virtual)
     else:
         report = yield from _report(job, command)
         if report.failure == "no-script":
-            report = yield from _run_from_files(replace(job, token=_token()), call, content, is_virtual=is_virtual)
+            again = replace(job, token=_token())
+            report = yield from _run_from_files(again, call, content, run, is_virtual=is_virtual)
     if report.failure is not None:
         programs = listed(dict.fromkeys(words[0] for words in job.interpreters))
         raise SkillsError(_FAILURES[report.failure].format(script=quoted(call.relative_path), programs=programs))
@@ -323,37 +222,73 @@ def _token() -> str:
     return random.token_hex(16)
 
 
+def _located(call: ScriptCall, run: SkillRun) -> Plan[str]:
+    """Return the path by which a shell runs the script; the seam checks it."""
+    path: str = yield from unwrapped(
+        Ask(
+            lambda: run.script_path(call.entry, call.script_name),
+            lambda: run.ascript_path(call.entry, call.script_name),
+        )
+    )
+    return path
+
+
+def _content(entry: SkillEntry, path: str, run: SkillRun) -> Plan[bytes]:
+    """Return the content of a skill's file; the seam checks its path."""
+    content: bytes = yield from unwrapped(Ask(lambda: run.read_file(entry, path), lambda: run.aread_file(entry, path)))
+    return content
+
+
 def _run_from_files(
-    job: Job, call: ScriptCall, content: bytes, *, is_virtual: bool, must_copy: bool = False
-) -> ScriptPlan[Report]:
+    job: Job, call: ScriptCall, content: bytes, run: SkillRun, *, is_virtual: bool, must_copy: bool = False
+) -> Plan[Report]:
     """Run a job whose text, and whose script if the shell does not have it, the backend writes to files."""
+    placed = yield from _placed(job, call, content, run, is_virtual=is_virtual, must_copy=must_copy)
+    report = yield from _report(placed, start_command(placed.token))
+    if report.failure == "no-script" and not placed.copied_as:
+        # The file was changed after the shell was asked for it, so a copy of what was checked goes with the job.
+        again = replace(job, token=_token())
+        return (yield from _run_from_files(again, call, content, run, is_virtual=is_virtual, must_copy=True))
+    return report
+
+
+def _placed(
+    job: Job, call: ScriptCall, content: bytes, run: SkillRun, *, is_virtual: bool, must_copy: bool
+) -> Plan[Job]:
+    """Write what a job needs where the shell finds it, and return the job as it is to be started.
+
+    Raises:
+        SkillsError: If the files could not be written to any of the places that may serve.
+    """
     remove = remove_command(job.token)
-    prepare = prepare_command(job.token, job.script, job.digest)
-    prepared = yield Execute(prepare, GRACE_SECONDS, remove, is_brief=True)
-    absent = must_copy or is_absent(prepared.output, job.token)
-    copies: list[tuple[str, bytes]] = []
-    if absent:
-        job = replace(job, copied_as=f"copy/{call.relative_path}")
-        copies = yield from _copies(call, content, remove)
-    failure: SkillsError | None = None
-    for directory in job_directories(job.token, is_virtual=is_virtual or absent):
-        files = [(f"{directory}/{path}", data) for path, data in [*copies, (JOB_FILE, job.text().encode())]]
-        try:
-            yield WriteFiles(tuple(files), remove)
-        except SkillsError as error:
-            failure = failure or error
-        else:
-            report = yield from _report(job, start_command(job.token))
-            if report.failure == "no-script" and not absent:
-                # It was changed since the shell was asked.
-                again = replace(job, token=_token())
-                return (yield from _run_from_files(again, call, content, is_virtual=is_virtual, must_copy=True))
-            return report
+    failure = ""
+    try:
+        prepared = yield Execute(prepare_command(job.token, job.script, job.digest), GRACE_SECONDS, settles=True)
+        absent = must_copy or is_absent(prepared.output, job.token)
+        copies: list[tuple[str, bytes]] = []
+        if absent:
+            job = replace(job, copied_as=f"copy/{call.relative_path}")
+            copies = yield from _copies(call, content, run)
+        for directory in job_directories(job.token, is_virtual=is_virtual or absent):
+            files = [(f"{directory}/{path}", data) for path, data in [*copies, (JOB_FILE, job.text().encode())]]
+            # For the shell and for nobody else: they may hold secrets.
+            written = yield Attempt(WriteFiles(tuple(files), for_shell=True, settles=True))
+            trouble = written.reason if isinstance(written, Failed) else _told(written)
+            if not trouble:
+                return job
+            failure = failure or trouble
+    except asyncio.CancelledError:
+        yield from _ended(remove)
+        raise
     yield from _quietly(remove)
     raise SkillsError(f"The files that the script needs could not be written: {failure}")
 
 
-def _copies(call: ScriptCall, content: bytes, stop: str) -> ScriptPlan[list[tuple[str, bytes]]]:
+def _told(written: Written) -> str:
+    return "; ".join(f"{path}: {error}" for path, error in written.errors.items())
+
+
+def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> Plan[list[tuple[str, bytes]]]:
     """Return the script and as many of the skill's other files as are read and fit, for it may use them."""
     copies = [(f"copy/{call.relative_path}", content)]
     room = MAX_COPIED_BYTES
@@ -361,7 +296,7 @@ def _copies(call: ScriptCall, content: bytes, stop: str) -> ScriptPlan[list[tupl
         if path == call.relative_path:
             continue
         try:
-            data: bytes = yield ReadFile(call.entry, path, stop)
+            data = yield from _content(call.entry, path, run)
         except SkillsError:
             # The script may do without; if not, it says so.
             continue
@@ -371,13 +306,16 @@ def _copies(call: ScriptCall, content: bytes, stop: str) -> ScriptPlan[list[tupl
     return copies
 
 
-def _report(job: Job, command: str) -> ScriptPlan[Report]:
-    stop = stop_command(job.token)
+def _report(job: Job, command: str) -> Plan[Report]:
+    """Start a job, wait for its end, and return what it reported."""
     try:
-        response = yield Execute(command, job.seconds + GRACE_SECONDS, stop)
-    except SkillsError as error:
-        is_late = isinstance(error.__cause__, TimeoutError)
-        yield from _quietly(stop_command(job.token, may_start=is_late))
+        response = yield Execute(command, job.seconds + GRACE_SECONDS)
+    except CallFailed as failure:
+        # A command that is late may yet start; one that failed will not.
+        yield from _quietly(stop_command(job.token, may_start=failure.timed_out))
+        raise
+    except asyncio.CancelledError:
+        yield from _ended(stop_command(job.token))
         raise
     report = read_report(response.output, job.token)
     if report is None:
@@ -389,24 +327,33 @@ def _report(job: Job, command: str) -> ScriptPlan[Report]:
     return report
 
 
-def _quietly(command: str) -> ScriptPlan[None]:
+def _quietly(command: str) -> Plan[None]:
     """Clean up after a failure, which is what is told, whatever comes of this."""
-    try:
-        yield Execute(command, GRACE_SECONDS)
-    except SkillsError:
-        return
+    yield Attempt(Execute(command, GRACE_SECONDS))
 
 
-def run_by_function(call: ScriptCall, runner: Callable[..., Any]) -> ScriptPlan[Outcome]:
+def _ended(command: str) -> Plan[None]:
+    """End what a cancelled run had started."""
+    reply = yield Attempt(Execute(command, GRACE_SECONDS))
+    if isinstance(reply, Failed):
+        logger.warning("A script of a cancelled run could not be ended: %s", type(reply.error).__name__)
+
+
+def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: SkillRun) -> Plan[Outcome]:
     """Run a script by the operator's function.
 
     Raises:
         SkillsError: If it raises, does not answer in time, or answers with something else than a response.
     """
     check_arguments(call.arguments, call.env)
-    path: str = yield LocateScript(call.entry, call.script_name)
+    path = yield from _located(call, run)
     given = (call.entry.name, path, list(call.arguments), dict(call.env), call.seconds)
-    response = yield CallFunction(runner, given, call.seconds + RUNNER_GRACE_SECONDS)
+    try:
+        response = yield CallFunction(runner, given, seconds=call.seconds + RUNNER_GRACE_SECONDS)
+    except CallFailed as failure:
+        if failure.timed_out or isinstance(failure.error, TimeoutError):
+            raise SkillsError(LATE_FUNCTION) from failure
+        raise SkillsError(f"The operator's function failed: {failure.reason}") from failure
     output, code = getattr(response, "output", None), getattr(response, "exit_code", None)
     if not isinstance(output, str) or not (code is None or isinstance(code, int)):
         raise SkillsError(f"The runner returned {type(response).__name__}, not an ExecuteResponse.")
@@ -415,97 +362,7 @@ def run_by_function(call: ScriptCall, runner: Callable[..., Any]) -> ScriptPlan[
     return Outcome(text + cut, code)
 
 
-# Drivers of the plans that run scripts: the same steps on a run's sync and on its async methods.
-
-
-async def acan_execute(run: SkillRun) -> bool:
-    """Whether the backend runs commands, asked in a thread: a user's function may have to make the backend first."""
-    try:
-        return await asyncio.wrap_future(in_thread(lambda: run.can_execute))
-    except RuntimeError as error:
-        if not needs_loop(error):
-            raise
-        return run.can_execute
-
-
-def drive(plan: ScriptPlan[Outcome], run: SkillRun) -> Outcome:
-    """Perform a plan and return its outcome; a step that fails is thrown into it."""
-    return perform(plan, lambda step: _perform(step, run))
-
-
-async def adrive(plan: ScriptPlan[Outcome], run: SkillRun) -> Outcome:
-    """Perform a plan without blocking; what a cancelled run had started is ended."""
-    return await aperform(plan, lambda step: _aperform(step, run))
-
-
-def _perform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each step has its own reply
-    match step:
-        case Execute(command, seconds):
-            return run.execute(command, seconds)
-        case WriteFiles(files):
-            return run.write_files(files, for_shell=True)
-        case LocateScript(entry, script_name):
-            return run.script_path(entry, script_name)
-        case ReadFile(entry, path):
-            return run.read_file(entry, path)
-        case AskForShell():
-            return run.can_execute
-        case CallFunction(function, given, seconds):
-            try:
-                return call_function(function, given, seconds)
-            except GraphBubbleUp:
-                raise
-            except Exception as error:
-                raise _function_failed(error) from error
-
-
-async def _aperform(step: Step, run: SkillRun) -> Any:  # noqa: ANN401 - each step has its own reply
-    match step:
-        case Execute(command, seconds):
-            return await _or_stop(run.aexecute(command, seconds), step.stop, run, waits=step.is_brief)
-        case WriteFiles(files):
-            return await _or_stop(run.awrite_files(files, for_shell=True), step.stop, run, waits=True)
-        case LocateScript(entry, script_name):
-            return await run.ascript_path(entry, script_name)
-        case ReadFile(entry, path, stop):
-            return await _or_stop(run.aread_file(entry, path), stop, run)
-        case AskForShell():
-            return await acan_execute(run)
-        case CallFunction(function, given, limit):
-            try:
-                return await acall_function(function, given, limit)
-            except GraphBubbleUp:
-                raise
-            except Exception as error:
-                raise _function_failed(error) from error
-
-
-def _function_failed(error: Exception) -> SkillsError:
-    if isinstance(error, TimeoutError):
-        return SkillsError("The operator's function did not answer in time. What it started may still be running.")
-    return SkillsError(f"The operator's function failed: {type(error).__name__}: {error}")
-
-
-async def _or_stop(step: Coroutine[Any, Any, Any], stop: str, run: SkillRun, *, waits: bool = False) -> Any:  # noqa: ANN401
-    """Wait for a step; if the run is cancelled meanwhile, end what the step started before that goes on."""
-    task = asyncio.ensure_future(step)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if waits:
-            # A file or a directory that arrives after the clean-up would stay.
-            await asyncio.wait({task}, timeout=GRACE_SECONDS)
-        if not task.cancel() and not task.cancelled():
-            task.exception()
-        if stop:
-            await _end(stop, run)
-        raise
-
-
-async def _end(stop: str, run: SkillRun) -> None:
-    """Run a command that ends a script."""
-    try:
-        async with asyncio.timeout(GRACE_SECONDS):
-            await run.aexecute(stop, GRACE_SECONDS)
-    except (SkillsError, TimeoutError) as error:
-        logger.warning("A script of a cancelled run could not be ended: %s", type(error).__name__)
+def can_execute(run: SkillRun) -> Plan[bool]:
+    """Return whether the backend runs commands; a user's function may have to make the backend first."""
+    has_shell: bool = yield from unwrapped(CallFunction(lambda: run.can_execute, seconds=None))
+    return has_shell

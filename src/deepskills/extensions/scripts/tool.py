@@ -15,21 +15,18 @@ from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel, Field, field_validator
 
 from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost
+from deepskills._io.plan import CallFailed, CallFunction, Plan
 from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION
+from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.problems import listed, quoted
 from deepskills._skillmd.text import is_text
 from deepskills.extensions.scripts.output import MIN_OUTPUT, masked_text, told_exit_code
 from deepskills.extensions.scripts.run import (
     MAX_COPIED_FILES,
     MAX_ERROR_LENGTH,
-    AskForShell,
-    CallFunction,
     Outcome,
     ScriptCall,
-    ScriptPlan,
-    acan_execute,
-    adrive,
-    drive,
+    can_execute,
     run_by_function,
     run_in_shell,
 )
@@ -100,7 +97,7 @@ class SkillScripts(SkillExtension):
         def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
             try:
                 run = host.run_for(self, runtime.state, runtime)
-                return _answer(drive(self._plan(run, **arguments), run), runtime, self._timeout)
+                return _answer(run.drive(self._plan(run, **arguments)), runtime, self._timeout)
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -109,7 +106,7 @@ class SkillScripts(SkillExtension):
         async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
             try:
                 run = await host.arun_for(self, runtime.state, runtime)
-                return _answer(await adrive(self._plan(run, **arguments), run), runtime, self._timeout)
+                return _answer(await run.adrive(self._plan(run, **arguments)), runtime, self._timeout)
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -139,11 +136,11 @@ class SkillScripts(SkillExtension):
 
     async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Leave the tool out where nothing could run a script, without blocking."""
-        return request if self._runner is not None or await acan_execute(run) else _without_tool(request)
+        return request if self._runner is not None or await run.adrive(can_execute(run)) else _without_tool(request)
 
-    def _plan(self, run: SkillRun, skill_name: str, script_name: str, args: Sequence[str] = ()) -> ScriptPlan[Outcome]:
+    def _plan(self, run: SkillRun, skill_name: str, script_name: str, args: Sequence[str] = ()) -> Plan[Outcome]:
         entry = _loaded(run, skill_name)
-        has_shell: bool = yield AskForShell()
+        has_shell = yield from can_execute(run)
         if not has_shell and self._runner is None:
             raise SkillsError("Scripts cannot be run here: the backend has no shell. Work without the script.")
         env = yield from self._variables(run, entry)
@@ -153,9 +150,9 @@ class SkillScripts(SkillExtension):
         started = time.monotonic()
         try:
             if has_shell or self._runner is None:
-                outcome = yield from run_in_shell(call)
+                outcome = yield from run_in_shell(call, run)
             else:
-                outcome = yield from run_by_function(call, self._runner)
+                outcome = yield from run_by_function(call, self._runner, run)
         except SkillsError as error:
             # Whoever wrote the message may have put a value into it, and so may what it was raised from.
             raise SkillsError(masked_text(str(error), call.secrets, MAX_ERROR_LENGTH)) from None
@@ -178,14 +175,15 @@ class SkillScripts(SkillExtension):
         logger.info("Ran script %r of skill %r: %s, %.1f s", call.relative_path, entry.name, ended, seconds)
         return outcome
 
-    def _variables(self, run: SkillRun, entry: SkillEntry) -> ScriptPlan[dict[str, str]]:
+    def _variables(self, run: SkillRun, entry: SkillEntry) -> Plan[dict[str, str]]:
         """Return what the operator's function gives; what is wrong with it is told without any value."""
         if self._env is None:
             return {}
         try:
-            given = yield CallFunction(self._env, (run.runtime, entry), self._timeout)
-        except SkillsError as error:
-            cause = type(error.__cause__).__name__ if error.__cause__ is not None else "no answer"
+            given = yield CallFunction(self._env, (run.runtime, entry), seconds=self._timeout)
+        except CallFailed as failure:
+            # The type alone: the message of an error may hold a value of the environment.
+            cause = type(failure.__cause__).__name__
             logger.error("The environment for scripts of skill %r failed: %s", entry.name, cause)  # noqa: TRY400
             raise SkillsError(f"The environment of the script could not be prepared ({cause}).") from None
         if given is None:
@@ -217,13 +215,13 @@ def _loaded(run: SkillRun, name: str) -> SkillEntry:
             from one that does not exist.
     """
     loaded = [skill.entry for skill in run.loaded]
-    entry = next((e for e in loaded if e.name == name), None)
-    entry = entry or next((e for e in loaded if e.name.casefold() == name.casefold()), None)
+    meant = meant_name([entry.name for entry in loaded], name)
+    entry = next((entry for entry in loaded if entry.name == meant), None)
     if entry is not None and not entry.is_read:
         raise SkillsError(f"The skill {quoted(name)} cannot be read at the moment. Try again later.")
     if entry is not None:
         return entry
-    if any(e.name.casefold() == name.casefold() for e in run.visible):
+    if meant_name([entry.name for entry in run.visible], name) is not None:
         raise SkillsError(f"The skill {quoted(name)} is not loaded. Call `load_skill` first, then run its scripts.")
     now = f"Loaded now: {listed([e.name for e in loaded])}." if loaded else "No skill is loaded."
     raise SkillsError(f"No loaded skill is named {quoted(name)}. {now}")

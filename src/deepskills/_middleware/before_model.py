@@ -1,0 +1,195 @@
+"""What happens before each model call: evicted texts return, loads without room are undone, wishes are granted.
+
+Evicted texts are restored in state first, because every `before_model` hook behind this one (guards, summarizers) must
+see them. Then what users and extensions asked for is loaded, and what changed on the backend is loaded again.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+
+from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.entries import SkillEntry
+from deepskills._io.plan import Plan
+from deepskills._loading import turn as outcomes
+from deepskills._loading.budget import Standing
+from deepskills._loading.turn import loads_to_undo
+from deepskills._middleware.commands import user_loads
+from deepskills._middleware.loading import Settled, Wish, load, take_away
+from deepskills._middleware.reporting import report_unload
+from deepskills._middleware.request import is_evicted, read_again
+from deepskills._middleware.run import Run, Shelf
+from deepskills._middleware.startup import log_problems
+from deepskills._middleware.state import UNDONE, current_step, merged, unload_update
+from deepskills._middleware.visibility import shelf_of
+from deepskills._prompt.messages import changed_notice
+from deepskills._skillmd.problems import problem, quoted
+from deepskills._types import LoadRecord
+
+logger = logging.getLogger("deepskills")
+
+
+def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
+    """Return what changes in state before the model is called, or `None` if nothing does."""
+    update = merged((yield from _restored(run)), _undone(run))
+    update = merged(update, (yield from user_loads(run)), (yield from _caught_up(run)))
+    waiting = run.thread.section("problems")
+    fresh = run.new_problems()
+    log_problems(fresh)
+    noted = []
+    if waiting:
+        known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}
+        noted = [p for p in waiting.values() if (p["path"], p["code"], p["message"]) not in known]
+        update = merged(update, {"skills_context": {"problems": dict.fromkeys(waiting)}})
+    if fresh or noted:
+        update["skills_problems"] = [*run.thread.problems, *noted, *fresh]
+    return merged(update, run.collected) or None
+
+
+def _restored(run: Run) -> Plan[dict[str, Any]]:
+    """Return texts that were evicted in the turn of their load to their messages, so that every guard sees them.
+
+    Hooks that stand before this one have seen the stub alone: then the step starts over.
+    """
+    thread = run.thread
+    own = {record["message"]: name for name, record in thread.standing.records.items() if record.get("message")}
+    evicted = {
+        own[message.id]: message
+        for message in (thread.messages if own else ())
+        if message.id in own
+        and isinstance(message, ToolMessage)
+        and is_evicted(message)
+        and not thread.section("texts").get(message.id, {}).get("restored")
+    }
+    if not evicted:
+        return {}
+    found = yield from _texts_of(list(evicted), run)
+    restored = [evicted[name].model_copy(update={"content": text}) for name, (text, _record) in found.items()]
+    records = {name: record for name, (_text, record) in found.items()}
+    texts = {m.id: {**thread.section("texts").get(m.id or "", {}), "restored": True} for m in restored}
+    update: dict[str, Any] = {
+        "messages": restored,
+        "skills_context": {"texts": texts},
+        "skills_load_records": records,
+    }
+    starts_over = any(current_step() > record.get("step", 0) + 1 > 1 for record in records.values())
+    return {} if not restored else {**update, "jump_to": "model"} if starts_over else update
+
+
+def _texts_of(names: Sequence[str], run: Run) -> Plan[dict[str, tuple[str, LoadRecord]]]:
+    """Return the texts of these loads from memory, else from their files; what nobody can read is left out."""
+    standing = run.thread.standing
+    known = {name: run.settings.memory.text(standing.records[name].get("text", "")) for name in names}
+    found = {name: (text, standing.records[name]) for name, text in known.items() if text is not None}
+    unread = [name for name, text in known.items() if text is None and not standing.records[name].get("edited")]
+    read = yield from read_again(unread, standing, run)
+    return found | {name: text for name, text in read.items() if not isinstance(text, str)}
+
+
+def _caught_up(run: Run) -> Plan[dict[str, Any]]:
+    """Load again what changed on the backend while it was loaded, and what state calls loaded without a load of ours.
+
+    Both take the way of a call of the model: visibility, extensions and budgets count. What is refused is unloaded, for
+    its old text would stand beside a description that is no longer its own, or no text would be there at all.
+    """
+    thread = run.thread
+    if not thread.standing.loaded and not thread.unbacked:
+        return {}
+    catalog = yield from run.look.catalog(thread.catalog, run.state.get("skills_metadata"))
+    edited = _edited(thread.standing, catalog)
+    if not edited and not thread.unbacked:
+        return {}
+    shelf = yield from shelf_of(run)
+    wishes, refused = _reloads(edited, shelf, run)
+    unknown = []
+    for name in thread.unbacked:
+        known = shelf.find_visible(name)
+        if known is not None and known.name == name:
+            wishes.append(Wish(known, "", "system"))
+        else:
+            unknown.append(name)
+    update = merged(*(_not_ours(run, name, "no skill of that name is visible") for name in unknown))
+    settled = yield from load(wishes, run)
+    for name, done in settled.items():
+        change = _claimed(name, done, run) if name in thread.unbacked else _reloaded(edited[name], done, run)
+        if change is None:
+            refused.append(name)
+        else:
+            update = merged(update, change)
+    return merged(update, take_away(run, refused, changed_notice(refused)) if refused else {})
+
+
+def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
+    """Return the loaded skills whose file is another one now than the catalog had at the load."""
+    found: dict[str, SkillEntry] = {}
+    for name in standing.loaded:
+        entry, record = catalog.by_name.get(name), standing.records[name]
+        if entry is None or not entry.is_read or entry.path != record["path"]:
+            continue
+        if entry.digest not in (record.get("listed"), record["digest"]):
+            found[name] = entry
+    return found
+
+
+def _reloads(edited: Mapping[str, SkillEntry], shelf: Shelf, run: Run) -> tuple[list[Wish], list[str]]:
+    """Return the wishes for files that changed, with the arguments of their loads, and the names that may not come."""
+    wishes, refused = [], []
+    for name, entry in edited.items():
+        record = run.thread.standing.records[name]
+        if name in run.use.leaving or name in run.use.withheld:
+            continue
+        if shelf.is_shown(entry) or record.get("trigger") in {"user", "pin"}:
+            wishes.append(Wish(entry, record.get("arguments", ""), "system"))
+        else:
+            refused.append(name)
+    return wishes, refused
+
+
+def _reloaded(entry: SkillEntry, done: Settled, run: Run) -> dict[str, Any] | None:
+    """Return what loading a changed file again changes in state; `None` if it was refused."""
+    match done.outcome:
+        case outcomes.AlreadyLoaded(name, unchecked):
+            # Only the catalog's digest is another one: the text is the same.
+            listed: Any = {**run.thread.standing.records[name], "listed": entry.digest}
+            return {} if unchecked else {"skills_load_records": {name: listed}}
+        case outcomes.Unreadable():
+            # Perhaps half saved: what is loaded stays, and the next step tries again.
+            return {}
+        case outcomes.Loaded():
+            return done.update
+        case _:
+            return None
+
+
+def _claimed(name: str, done: Settled, run: Run) -> dict[str, Any]:
+    """Return what loading a name changes that state called loaded without a load of ours."""
+    if isinstance(done.outcome, outcomes.Loaded):
+        return done.update
+    return _not_ours(run, name, "its load was refused")
+
+
+def _not_ours(run: Run, name: str, reason: str) -> dict[str, Any]:
+    """Return the update that takes a name away which state called loaded, and report it."""
+    run.problems.append(problem("skills_loaded", "load-unknown", name=quoted(name), reason=reason))
+    report_unload(name, "gone", run)
+    return unload_update([name])
+
+
+def _undone(run: Run) -> dict[str, Any]:
+    """Take back loads that relied on an unload which another middleware refused; all others no longer rely on any."""
+    standing = run.thread.standing
+    names = loads_to_undo(standing, run.settings.budgets)
+    settled: dict[str, Any] = {
+        name: {key: value for key, value in record.items() if key != "relies_on"}
+        for name, record in standing.records.items()
+        if "relies_on" in record and name not in names
+    }
+    update = {"skills_load_records": settled} if settled else {}
+    if not names:
+        return update
+    for name in names:
+        logger.warning("Unloaded skill %r: the unload that was to make room for it was refused", name)
+        report_unload(name, "no_room", run)
+    return merged(update, unload_update(names, standing, UNDONE))
