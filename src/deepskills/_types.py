@@ -1,4 +1,4 @@
-"""The values that cross deepskills' borders, and the limits they keep."""
+"""Values that cross the library's borders (state, problems, records, sources), and the limits they keep."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, NotRequired, TypeAlias

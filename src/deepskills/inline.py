@@ -1,6 +1,8 @@
-"""What the parts of a skill written in Python must be. Pure.
+"""Skills written in Python, and the read-only backend that serves them.
 
-Skills written in Python, and the read-only backend that serves them.
+`InlineSkill` checks its parts when it is made, so that a mistake raises where it was written and not in the middle of
+a conversation. `InlineBackend` answers as deepagents' own file system backend does: the rest of the library, and an
+agent's file tools, cannot tell such a skill from one in a directory.
 """
 
 import base64
@@ -132,8 +134,7 @@ def check_function(value: object, what: str, kinds: str) -> None:
         return
 
 
-# Skills written in Python, and the read-only backend that serves them.
-
+# The skill, and its backend.
 
 _READ_ONLY = "Skills written in Python are read-only: '{path}' cannot be changed. Write to another directory."
 _BINARY_TYPES = frozenset({"image", "audio", "video"})
@@ -172,6 +173,7 @@ class InlineSkill:
         self.name = unicodedata.normalize("NFC", name)
         self.description = description
         fields = with_hyphens(frontmatter)
+        # Written once: only the body may change from read to read, and the check is the expensive part.
         self._head = generate_skill_md(self.name, description, "", fields)
         self._body = body
         if isinstance(body, str):
@@ -219,7 +221,7 @@ class InlineSkill:
             return function()
         except GraphBubbleUp:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is told as a problem
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is reported as a problem
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             text = f"The function for {path} failed: {reason}"
             if is_missing_error(text):
@@ -258,6 +260,7 @@ class InlineBackend(BackendProtocol):
         size = skill.size(path)
         info = FileInfo(path=full, is_dir=False)
         self._directories.setdefault(directory, {})[full] = info if size is None else FileInfo(**info, size=size)
+        # Up to the root, or to a directory that an earlier file has already entered.
         while directory:
             parent = directory.rpartition("/")[0]
             entries = self._directories.setdefault(parent, {})

@@ -1,4 +1,8 @@
-"""`SkillsManager`: skills outside an agent, by the same rules as inside one."""
+"""`SkillsManager`: the skills of some sources outside an agent, by the same rules as inside one.
+
+For applications that show skills to people: a list, a search box, an editor. It drives the same plans as the
+middleware; each method has an async twin that drives the same plan on the backend's async methods.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -268,6 +272,7 @@ class SkillsManager:
 
     def _skill(self, name: str) -> Plan[tuple[SkillMetadata, bytes]]:
         """Return a skill and its file, from where it was last seen if it is still there, else from a look at all."""
+        # With 10,000 skills a look at all sources takes seconds; checking that one skill is still there takes one read.
         remembered = self._remembered
         entry = remembered.catalog.find(name) if remembered is not None else None
         if remembered is not None and entry is not None:
@@ -283,6 +288,7 @@ class SkillsManager:
 
     def _still(self, remembered: Remembered, entry: SkillEntry) -> Plan[tuple[SkillMetadata, bytes] | None]:
         """Return the skill as its file is now; `None` if that is gone, has another name, or has got a rival."""
+        # A skill that came since may have taken over the name. It is looked for where it would usually lie.
         rivals = remembered.rivals(entry)
         files = yield from read_files([entry.path, *rivals])
         named = {

@@ -1,4 +1,8 @@
-"""A chat model that follows a script, to try agents and skills without a key and without a network."""
+"""A chat model that follows a script, for testing agents and skills without a key or a network.
+
+Only the model is scripted. Agents, backends and checkpointers in a test are real, and `Request` shows what the model
+was sent, which is what a test of skills usually wants to know.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -221,7 +221,7 @@ def test_forks_inside_forks_are_bounded(mode: Mode, tmp_path: Path) -> None:
     forks._agents["general-purpose"] = agent  # noqa: SLF001 - an agent that is its own sub-agent
     (answer,) = tool_messages(run(mode, agent))
     assert len(started) == 4
-    assert "no more than 3 deep" in answer.text
+    assert "at most 3 deep" in answer.text
 
     def again(messages: list[BaseMessage]) -> AIMessage:
         answers = [message.text for message in messages if isinstance(message, ToolMessage)]
@@ -230,7 +230,7 @@ def test_forks_inside_forks_are_bounded(mode: Mode, tmp_path: Path) -> None:
     looping = ScriptedChatModel(replies=[again] * 100)
     forks._agents["general-purpose"] = create_agent(looping, middleware=[skills])  # noqa: SLF001
     (answer,) = tool_messages(run(mode, forks._agents["general-purpose"]))  # noqa: SLF001
-    assert "none inside itself" in answer.text
+    assert "never inside themselves" in answer.text
     assert len(looping.requests) == 4
 
 

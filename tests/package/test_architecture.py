@@ -140,6 +140,21 @@ def test_no_file_is_read_beside_the_backend() -> None:
     assert [module for module, tree in library.items() if FILE_READERS & called_names(tree)] == []
 
 
+def test_extensions_take_their_words_for_models_from_one_module() -> None:
+    """An extension's refusal or answer is worded in `_prompt/messages.py`, where every sentence for a model is."""
+    worded_here = [
+        (module, ast.unparse(node))
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if room(module) == "extensions"
+        and isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"Refuse", "Answer"}
+        and node.args
+        and isinstance(node.args[0], ast.Constant | ast.JoinedStr)
+    ]
+    assert worded_here == []
+
+
 def test_no_private_name_of_a_framework_is_used() -> None:
     """What the frameworks keep to themselves may change in any release."""
     private = [

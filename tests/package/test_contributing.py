@@ -10,6 +10,8 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "deepskills"
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
@@ -46,6 +48,31 @@ def test_the_guide_names_every_folder_of_the_package() -> None:
     """A newcomer finds the subject of each folder."""
     folders = {path.parent.name for path in (ROOT / "src" / "deepskills").glob("*/__init__.py")}
     assert [name for name in sorted(folders) if f"`{name}`" not in CONTRIBUTING] == []
+
+
+def test_every_file_of_the_map_exists() -> None:
+    """Each file, folder and name in code that `ARCHITECTURE.md` leads to is there."""
+    named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+(?:\.py|/))`", ARCHITECTURE))
+    assert len(named) > 50
+    assert [path for path in sorted(named) if not (PACKAGE / path).exists() and not (ROOT / path).exists()] == []
+    inside = re.findall(r"`(\w+)` in `([\w/]+\.py)`", ARCHITECTURE)
+    assert len(inside) >= 3
+    assert [pair for pair in inside if not re.search(rf"\b{pair[0]}\b", (PACKAGE / pair[1]).read_text("utf-8"))] == []
+
+
+def test_the_map_answers_everyday_changes() -> None:
+    """Each row of the tables names a file, and there are enough of them to find one's way."""
+    rows = re.findall(r"^\| (?!to change |place |---)(.+?) \| (.+?) \|$", ARCHITECTURE, flags=re.MULTILINE)
+    assert len(rows) >= 40
+    assert [row for row in rows if not re.search(r"`[\w/]+(?:\.py|/)`", row[1])] == []
+    table = "\n".join(" ".join(row) for row in rows).lower()
+    changes = (
+        "load_skill", "budget rule", "frontmatter key", "event", "problem", "yaml repair", "name matching", "put back",
+        "calls of one turn", "ranking", "timeout", "token counting", "write permission", "http route", "store column",
+        "store search weight", "cli command", "seam", "path safety", "see or start", "state key", "slash command",
+        "system prompt", "sandbox", "placeholders",
+    )  # fmt: skip
+    assert [change for change in changes if change not in table] == []
 
 
 def test_ci_runs_on_every_supported_python() -> None:

@@ -2,7 +2,6 @@
 
 import codecs
 import unicodedata
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -328,7 +327,7 @@ SLIPS = {
     "key-twice": Case(
         "yaml-duplicate-key",
         with_fields("license: MIT\nlicense: Zlib\n"),
-        ("`license`", "the last one counts", "Remove the others"),
+        ("`license`", "the last one is used", "Remove the others"),
         {"license": "Zlib"},
     ),
     "key-twice-in-metadata": Case(
@@ -467,23 +466,9 @@ STRICT = {
 """Each read without a word, and an error to the strict reading."""
 
 
-def cases(table: dict[str, Case]) -> Callable[[Callable[[Case], None]], Callable[[], None]]:
-    """Run a test for every case of a table, and name all that fail."""
-
-    def looped(test: Callable[[Case], None]) -> Callable[[], None]:
-        def run() -> None:
-            offenders = {}
-            for name, case in table.items():
-                try:
-                    test(case)
-                except AssertionError as error:
-                    offenders[name] = str(error)
-            assert offenders == {}
-
-        run.__name__, run.__doc__ = test.__name__, test.__doc__
-        return run
-
-    return looped
+def cases(table: dict[str, Case]) -> pytest.MarkDecorator:
+    """Run a test for every case of a table, by the case's name."""
+    return pytest.mark.parametrize("case", table.values(), ids=table)
 
 
 def check_once(problems: list[SkillProblem], case: Case, severity: str) -> None:

@@ -230,7 +230,7 @@ class _Harvest:
             else:
                 self.unusable.append(path)
             return
-        file = self._read.files.get(path) or File(path, error="the backend gave no file")
+        file = self._read.files.get(path) or File(path, error="the backend returned no file")
         if file.is_missing and not listed:
             # A guess of the deepest level: just a directory without a skill.
             return

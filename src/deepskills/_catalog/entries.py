@@ -29,7 +29,7 @@ class SkillEntry:
     """One skill of a catalog."""
 
     skill: SkillMetadata
-    """What the model is told of it."""
+    """Its metadata: what the model reads about it before it is loaded."""
 
     source: str
     """Path of the source that gave it."""
@@ -169,7 +169,7 @@ def _moved(reading: Reading, path: str) -> Reading:
 
 
 def digest_of(content: bytes) -> str:
-    """Return the digest by which a changed file is told."""
+    """Return the digest by which a changed file is noticed."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 

@@ -1,8 +1,8 @@
-"""Which directories the command line reads: those named, else the usual places that exist.
+"""The local files of the command line: which directories are read, and a small backend for them.
 
-The local file system as a backend of the command line, without the framework that agents' backends come from.
-
-Plans: the skill files below a directory, at any depth.
+Commands perform the same plans as agents do, so that `deepskills list` and an agent can never disagree about what is
+a skill. Agents' backends come from deepagents, which takes seconds to import; `LocalFiles` has the two methods that
+the plans need, and opens nothing but regular files.
 """
 
 import errno
@@ -52,6 +52,7 @@ def usual_sources() -> list[Source]:
     """Return the default sources that exist, each place once: people link one of them to another."""
     sources = [Source(absolute(path), path) for path in DEFAULT_SOURCES]
     there = [source for source in sources if _is_there(Path.is_dir, source)]
+    # The later source wins, as everywhere, so of two names for one place the later one stays.
     last = {os.path.realpath(source.path): source for source in there}
     return [source for source in there if last[os.path.realpath(source.path)] is source]
 
@@ -80,8 +81,7 @@ def _is_there(check: Callable[[Path], bool], source: Source) -> bool:
         return True
 
 
-# The local file system as a backend of the command line, without the framework that agents' backends come from.
-
+# The local disk as a backend.
 
 ResultT = TypeVar("ResultT")
 
@@ -152,6 +152,7 @@ def _listed(entry: "os.DirEntry[str]") -> dict[str, Any] | None:
     try:
         found = entry.stat()
     except FileNotFoundError:
+        # A link that leads nowhere. Only as a `SKILL.md` is it worth a report.
         found = None
     if found is not None and stat.S_ISREG(found.st_mode):
         return {"path": entry.path, "is_dir": False, "size": found.st_size}
@@ -160,6 +161,8 @@ def _listed(entry: "os.DirEntry[str]") -> dict[str, Any] | None:
 
 def _read(path: str) -> FileContent:
     try:
+        # Checked before opening, since opening a pipe may wait forever, and again on what was opened, since the path
+        # may have been replaced in between.
         if (refusal := _refusal(os.lstat(path).st_mode)) is not None:
             return FileContent(path, error=refusal)
         descriptor = os.open(path, _READ_ONLY)
@@ -186,7 +189,7 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-# Plans: the skill files below a directory, at any depth.
+# The skill files below a directory, at any depth.
 
 
 @dataclass

@@ -1,6 +1,7 @@
-"""How the command line shows things: tables in a terminal, plain lines in a pipe, JSON when asked.
+"""Shows results: tables in a terminal, plain lines in a pipe, JSON when asked.
 
-Data goes to standard output, remarks to standard error. Whatever strangers wrote is made harmless on the way out.
+Data goes to standard output, remarks to standard error, so that a pipe gets data alone. Whatever strangers wrote is
+cleaned on the way out: a skill's description must not be able to recolour, retitle or rewrite a terminal.
 """
 
 import io

@@ -109,7 +109,7 @@ def list_assets(
 
 
 class _Search(Visitor[str]):
-    """Notes the files of one skill on a walk through its directories."""
+    """Collects the files of one skill on a walk through its directories."""
 
     def __init__(
         self, skill: SkillMetadata, place: Place, directories: AssetDirectories, closed: Sequence[str]
@@ -126,6 +126,8 @@ class _Search(Visitor[str]):
 
     def admit(self, visit: Visit[str]) -> Visit[str] | None:
         """Return the directory by the path it really has, unless it leads out of the skill or nobody would see it."""
+        # By the real path, so that a link inside the skill is listed once, under the name that a read would accept, and
+        # a circle of links ends.
         if visit.real is not None and visit.real == self._place.real:
             path = self._place.directory
         elif self._place.holds(visit.real):
@@ -142,10 +144,11 @@ class _Search(Visitor[str]):
         return replace(visit, path=path)
 
     def take(self, visit: Visit[str], reply: Listing | Failed) -> Iterable[tuple[str, str]]:
-        """Record a directory's files; return the directories below it."""
+        """Collect a directory's files; return the directories below it."""
         if isinstance(reply, Listing) and reply.error:
             relative = quoted(self._place.relative(visit.path))
             self.notes.append(f"Part of {relative} could not be listed: {quoted(reply.error)}.")
+        # A backend may list paths from elsewhere, by mistake or on purpose.
         own = [entry for entry in _entries(self._skill, reply) if lies_under(entry.path, self._place.directory)]
         self._named += [
             entry.path
@@ -258,6 +261,7 @@ def script_path(
         SkillPathError: If the path is refused.
         SkillFileNotFoundError: If no script is there.
     """
+    # Listed and not read: a script may be large or binary, and its content is not wanted here.
     relative = check_relative(script_to_relative(script_name), directories)
     path, real = yield from _found_at(skill, relative, directories, closed)
     reply: Listing | Failed = yield Attempt(ListDirectory(parent(path)))
@@ -304,6 +308,7 @@ def _check_links(place: Place, relative: str, directories: AssetDirectories) -> 
     real = reply.paths.get(path)
     if not place.holds(real):
         raise SkillPathError(f"The path {quoted(relative)} is refused: a link in it leads out of the skill.")
+    # A link may stay inside the skill and still lead where a path may not: to `SKILL.md` itself, or to a hidden file.
     target = place.relative(place.canonical(real or ""))
     if target != relative and (target == SKILL_FILE or (directories == "all" and not is_allowed(target, "all"))):
         raise SkillPathError(f"The path {quoted(relative)} is refused: a link in it leads to {quoted(target)}.")

@@ -51,7 +51,7 @@ _Key = tuple[int, ResourceType]
 
 
 class _Resources(Visitor[_Key]):
-    """Notes the files of several skills on one walk."""
+    """Collects the files of several skills on one walk."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.inventories = [Inventory() for _ in names]
@@ -60,7 +60,7 @@ class _Resources(Visitor[_Key]):
         self._roots = [""] * len(names)
 
     def take_root(self, skill: int, reply: Listing | Failed) -> Iterator[tuple[_Key, str]]:
-        """Note a skill's own directory; yield the standard directories to list next."""
+        """Collect the files of a skill's own directory; yield the standard directories to list next."""
         for entry in self._entries(skill, reply):
             if not entry.is_directory:
                 if entry.name != SKILL_FILE:
@@ -72,7 +72,7 @@ class _Resources(Visitor[_Key]):
                 self.inventories[skill].other_directories.append(entry.name)
 
     def take(self, visit: Visit[_Key], reply: Listing | Failed) -> Iterator[tuple[_Key, str]]:
-        """Note a directory of resources; yield the directories below it."""
+        """Collect a directory of resources; yield the directories below it."""
         for entry in self._entries(visit.key[0], reply):
             if not entry.is_directory:
                 self._add(visit.key, entry)
@@ -142,7 +142,7 @@ class Contents:
         if self.file.unfit == "too-large":
             return "", problem(self.file.path, "file-too-large", size=self.file.size)["message"]
         if self.file.content is None:
-            return "", self.file.error or "the backend gave no content"
+            return "", self.file.error or "the backend returned no content"
         text, found = decode_skill(self.file.content, path=self.file.path)
         return (text, None) if found is None else ("", found["message"])
 

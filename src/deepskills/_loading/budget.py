@@ -1,4 +1,4 @@
-"""What loaded skills cost in tokens, and how much may be loaded at a time.
+"""Counts the tokens that loaded skills cost, and holds the limits on how much may be loaded at a time.
 
 Tokens are estimated without a tokenizer: a model's own is not known here, and counting must be quick on texts of ten
 megabytes. The estimate follows LangChain's approximate counter, except for Chinese, Japanese and Korean, which that

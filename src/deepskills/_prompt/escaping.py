@@ -1,4 +1,4 @@
-"""How a stranger's text is made harmless before a model reads it: one line, bounded, without markup. Pure."""
+"""Makes a stranger's text harmless before a model reads it: one line, bounded, without markup."""
 
 import re
 from collections.abc import Iterable

@@ -1,12 +1,14 @@
-"""What a model is told where a skill's text was, or when a skill left without its asking. Pure.
+"""Every sentence that a model reads outside the system prompt's section, the extensions' sentences included.
 
-What the model reads when it loads and unloads skills: the tools' descriptions and every answer. Pure.
+In one file, because a model reads them in one conversation: the same thing has to have the same name everywhere, and
+a refusal has to name the way out that the tool descriptions promised. Each says what happened, with which value, and
+what to do next; a model that is only told "failed" tries the same call again.
 
-A loaded skill as the model reads it: the whole file, marked off, and the list of its files. Pure.
+Names, paths and reasons come from strangers. They go through `escaping` (one line, bounded, no markup) and stand in
+quotes; the text of a skill itself is marked off by `skill_block`.
 
-What the model reads of the extra tools: descriptions of tools and arguments, and their answers. Pure.
-
-What a model reads of suggested skills: the note at the end of a message, and the line in place of the list.
+Tests of the wording are in `tests/prompt/`. The section of the system prompt is in `section.py`, the text of problems
+(for authors and operators) in `_skillmd/problems.py`.
 """
 
 import html
@@ -21,6 +23,8 @@ from deepskills._loading import turn as outcomes
 from deepskills._loading.budget import Budgets, Standing
 from deepskills._loading.placement import Reason
 from deepskills._prompt.escaping import field_text, quoted_names, shown_name, shown_path
+
+# Notices: what stands where a skill's text was, and what is said when a skill leaves without being asked to.
 
 UPDATED_LEAD = "The skill changed since it was loaded; this is its new text.\n"
 """Stands before the text of a skill that was loaded before in an older version."""
@@ -78,8 +82,7 @@ def gone_notice(names: Sequence[str]) -> str:
     )
 
 
-# What the model reads when it loads and unloads skills: the tools' descriptions and every answer. Pure.
-
+# Loading and unloading: descriptions of the tools, and every answer.
 
 LOAD_DESCRIPTION = """Load a skill: bring its full instructions and the list of its files into the conversation.
 
@@ -232,8 +235,7 @@ def call_refused(reason: str) -> str:
     return f"Error: {field_text(reason, 2_000)}"
 
 
-# A loaded skill as the model reads it: the whole file, marked off, and the list of its files. Pure.
-
+# A loaded skill: the whole file, marked off, and the list of its files.
 
 MAX_OTHER_DIRECTORIES = 20
 """How many further directories of a skill the result of a load names."""
@@ -290,8 +292,7 @@ def _inventory_lines(inventory: Inventory) -> list[str]:
     return lines
 
 
-# What the model reads of the extra tools: descriptions of tools and arguments, and their answers. Pure.
-
+# The extra tools: descriptions, and their answers.
 
 DESCRIPTIONS = {
     "search_skills": "Search all skills by what they are for. Use it when the list of skills is long or cut short.",
@@ -341,8 +342,7 @@ def failed(tool: str, error: Exception) -> str:
     return f"Error: {tool} failed ({type(error).__name__}). Work without it."
 
 
-# What a model reads of suggested skills: the note at the end of a message, and the line in place of the list.
-
+# Suggestions: the note at the end of a message, and the line in place of the list.
 
 MAX_SUGGESTED_DESCRIPTION = 500
 """How much of a description a note shows."""
@@ -375,3 +375,62 @@ def replaced_list(count: int) -> str:
     """Return what stands in place of a list of so many skills."""
     one = count == 1
     return LIST_REPLACED.format(are="is" if one else "are", count=f"{count:,}", skills="skill" if one else "skills")
+
+
+# Forks: skills that run in a sub-agent.
+
+FORK_CALL_IT = (
+    "The user started the skill {name}, which runs in a sub-agent of its own. Call load_skill with skill_name {name}"
+    "{arguments} now, and go on with its answer."
+)
+FORK_NO_CONVERSATION = (
+    "The skill {name} runs in a sub-agent; it can be started by load_skill, a slash command or a pin only."
+)
+FORK_TOO_DEEP = (
+    "The skill {name} was not run: it would run inside the sub-agents of {chain}. Skills may run in each other's "
+    "sub-agents at most {limit} deep, and never inside themselves. Do the task yourself."
+)
+FORK_NO_AGENT = (
+    "The skill {name} was not run: it needs a sub-agent of type {agent}, and there is none. Types: {known}. "
+    "Tell the user; the skill's `agent:` or `SkillForks(agents=...)` has to name one that exists."
+)
+FORK_SEES_CONVERSATION = (
+    "The skill {name} was not run: sub-agents of type {agent} are given the conversation, which a forked skill must "
+    "not see. Tell the user to name another type in the skill's `agent:`."
+)
+FORK_FAILED = "The skill {name} was run in a sub-agent of type {agent}, which failed: {reason}"
+FORK_NO_ANSWER = "it ended without an answer"
+
+
+# Tool policy: calls that the skills in use do not allow.
+
+POLICY_NOT_ALLOWED = (
+    "Tool {tool} was not run: it is not among the tools that the skills in use ({skills}) allow{detail}. "
+    "Allowed: {allowed}. Use one of these, or call unload_skill first if the skill is no longer needed. A load or "
+    "unload takes effect in the next turn."
+)
+POLICY_UNREADABLE = (
+    "Tool {tool} was not run: the file of the skill {skills} in use cannot be read at the moment, so it is unknown "
+    "what the skill allows{detail}. Try again later, or call unload_skill first if the skill is no longer needed."
+)
+POLICY_FORBIDDEN = (
+    "Tool {tool} was not run: the skill {skills} in use forbids it{detail}. Do the task in another way, or "
+    "call unload_skill first if the skill is no longer needed."
+)
+
+
+# Hooks: calls that a hook of a skill refused, or should have looked at.
+
+HOOK_REFUSED = "Tool `{tool}` was not run: a hook of the skill {skill} refused it: {reason}"
+HOOK_FAILED = (
+    "Tool `{tool}` was not run: a hook of the skill {skill} has to check the call first, and did not run ({reason}). "
+    "Tell the user, or call unload_skill if the skill is no longer needed."
+)
+FROM_HOOK = '<skill_hook skill="{skill}" tool="{tool}">\n{text}\n</skill_hook>'
+
+
+# Scripts.
+
+RUN_SCRIPT_DESCRIPTION = """Run a script of a loaded skill and get its exit code and its output.
+
+The script starts in the shell's working directory. Each argument arrives exactly as given; no shell interprets it."""

@@ -1,11 +1,12 @@
-"""The template of the skills section, and what fills its slots beside the list of skills. Pure.
+"""The skills section of the system prompt: its template, the list of skills, and how both are rendered.
 
-The list of skills in the prompt, whole or cut to a budget. Pure.
+The section is part of every model call, so it has to be cheap and stable. Cheap: the lines of a catalog are made
+once, and the list for one conversation only replaces those of its loaded skills and joins; a section is rendered once
+for each input and remembered. Stable: providers cache prompts by prefix, so an equal input gives an equal text, to
+the byte.
 
-The lines of a catalog are made once; a list for one conversation replaces those of its loaded skills and joins. So a
-call costs little, however many conversations and skills there are.
-
-The skills section of the system prompt, rendered once for each state of things.
+With a `catalog_budget` the list shrinks in a fixed order: hints go first, then all descriptions are cut to one common
+length, and names never go. A model that cannot see a name cannot ask for the skill.
 """
 
 import html
@@ -29,6 +30,8 @@ MAX_WARNINGS = 20
 
 MAX_WARNING_LENGTH = 600
 """How much of one loading error the prompt shows."""
+
+# The template, and what fills its slots beside the list.
 
 SLOTS = ("skills_locations", "skills_load_warnings", "skills_list")
 """What a template must have room for."""
@@ -69,6 +72,7 @@ def check_template(template: object) -> None:
         raise TypeError(f"system_prompt must be a string or None, got {type(template).__name__}")
     fields = {name for _, name, _, _ in _fields(template) if name is not None}
     missing = [f"{{{slot}}}" for slot in SLOTS if slot not in fields]
+    # Formatting is the only complete check, and a format spec may fail on an empty text or only on a longer one.
     try:
         for text in ("", "text"):
             template.format(**dict.fromkeys(SLOTS, text))
@@ -128,11 +132,7 @@ def render_empty(sources: Sequence[Source]) -> str:
     return f"(No skills yet. Create them in {places}.)" if places else "(No skills yet.)"
 
 
-# The list of skills in the prompt, whole or cut to a budget. Pure.
-#
-# The lines of a catalog are made once; a list for one conversation replaces those of its loaded skills and joins. So a
-# call costs little, however many conversations and skills there are.
-
+# The list of skills, whole or cut to a budget.
 
 LOADED_STATUS = " [Loaded]"
 """Marks a loaded skill in the list."""
@@ -199,6 +199,8 @@ class CatalogList:
 
     def _shortened(self, marked: Mapping[int, str], budget: int, *, searchable: bool) -> str:
         """Return the list with every description cut at the largest cap that fits; a cap of zero leaves names alone."""
+        # The length grows with the cap, so the largest cap that fits is found by bisection. Measuring is remembered by
+        # cap: many conversations share the catalog and differ only in what is marked.
         low, high = 0, max(map(len, self._descriptions), default=0)
         total = len(self._entries)
         while low < high:
@@ -309,8 +311,7 @@ def shortened_line(whole: int, total: int, *, searchable: bool) -> str:
     return f"({whole} of {total} descriptions are shown in full; {how}`load_skill` with a name to read a skill.)"
 
 
-# The skills section of the system prompt, rendered once for each state of things.
-
+# The section.
 
 MAX_REMEMBERED_BYTES = 64_000_000
 """How much memory remembered sections take, and lists once more; an instance may serve many users at a time."""
@@ -348,6 +349,7 @@ class Section:
 
     def render(self, given: SectionInput) -> str:
         """Return the section's text; empty if there are skills and the model may see none of them."""
+        # Everything the text depends on is in the key; of the files of a loaded skill only their kinds are shown.
         hidden = tuple(sorted(given.hidden.items()))
         loaded = given.loaded if self._shows_loaded else {}
         marked = tuple((name, tuple(r["type"] for r in files)) for name, files in loaded.items())
@@ -362,6 +364,7 @@ class Section:
         loaded: Mapping[str, Sequence[ResourceMetadata]],
     ) -> str:
         shown = visible(given.catalog, given.hidden)
+        # Every skill is hidden: a section about skills would only make the model ask for them.
         if given.catalog.entries and not shown:
             return ""
         if given.replaced_list is not None:

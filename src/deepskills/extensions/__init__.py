@@ -1,4 +1,9 @@
-"""Optional capabilities, one per file, each built on the public `SkillExtension` and nothing private of the agent."""
+"""Optional capabilities, one per file or folder, each built on the public `SkillExtension`.
+
+They use the middleware as any user's extension would. Of private modules they import only pure helpers: the words of
+messages (`_prompt`), cleaning of text and problems (`_skillmd`), and, for scripts and suggestions, plans and search
+(`_io`, `_files`, `_catalog`).
+"""
 
 from deepskills.extensions.forks import SkillForks
 from deepskills.extensions.hooks import SkillHooks

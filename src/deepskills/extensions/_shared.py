@@ -1,7 +1,4 @@
-"""Calls that a person changed before they run.
-
-Paths of sources that an operator trusts, compared as paths. Pure.
-"""
+"""Small parts that several extensions use: calls that a human edited, and paths of trusted sources."""
 
 from collections.abc import Iterable, Mapping
 
@@ -20,7 +17,7 @@ def as_edited(request: ToolCallRequest) -> ToolCallRequest:
     return request.override(tool_call={**request.tool_call, "name": edited["name"], "args": edited["args"]})
 
 
-# Paths of sources that an operator trusts, compared as paths. Pure.
+# Paths of sources that an operator trusts.
 
 
 def tidy_source(path: str) -> str:

@@ -1,7 +1,8 @@
-"""Skills with `context: fork`: not loaded into the conversation but run as the task of a sub-agent.
+"""Runs skills with `context: fork` as the task of a sub-agent, instead of loading them into the conversation.
 
-The sub-agent sees the skill's text and nothing of the conversation; the conversation gets its last message, and what it
-wrote into shared state such as files.
+The sub-agent sees the skill's text and nothing of the conversation; the conversation gets its last message, and what
+it wrote into shared state such as files. Only a call of `load_skill` can wait for a sub-agent. A slash command or a
+pin comes before the model has made any call, so it is answered with a request to make one.
 """
 
 import dataclasses
@@ -21,6 +22,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost, SkillsState
+from deepskills._prompt import messages
 from deepskills._skillmd.text import one_line
 
 logger = logging.getLogger("deepskills")
@@ -31,27 +33,6 @@ GENERAL_PURPOSE = "general-purpose"
 MAX_DEPTH = 3
 """How many skills may run in each other's sub-agents."""
 
-CALL_IT = (
-    "The user started the skill {name}, which runs in a sub-agent of its own. Call load_skill with skill_name {name}"
-    "{arguments} now, and go on with its answer."
-)
-NO_CONVERSATION = (
-    "The skill {name} runs in a sub-agent; it can be started by load_skill, a slash command or a pin only."
-)
-TOO_DEEP = (
-    "The skill {name} was not run: it would run inside sub-agents of {chain}, and no more than {limit} deep, none "
-    "inside itself. Do the task yourself."
-)
-NO_AGENT = (
-    "The skill {name} was not run: it needs a sub-agent of type {agent}, and there is none. Types: {known}. "
-    "Tell the user; the skill's `agent:` or `SkillForks(agents=...)` has to name one that exists."
-)
-SEES_CONVERSATION = (
-    "The skill {name} was not run: sub-agents of type {agent} are given the conversation, which a forked skill must "
-    "not see. Tell the user to name another type in the skill's `agent:`."
-)
-FAILED = "The skill {name} was run in a sub-agent of type {agent}, which failed: {reason}"
-NO_ANSWER = "it ended without an answer"
 MAX_REASON_CHARACTERS = 500
 
 _CHAIN_KEY = "__deepskills_forks"
@@ -134,17 +115,20 @@ class SkillForks(SkillExtension):
         if not is_fork(load.entry) or load.trigger == "model":
             return None
         if load.trigger == "system":
-            return Refuse(NO_CONVERSATION.format(name=_quoted(load.entry.name)))
+            return Refuse(messages.FORK_NO_CONVERSATION.format(name=_quoted(load.entry.name)))
         arguments = f" and arguments {json.dumps(load.arguments, ensure_ascii=False)}" if load.arguments.strip() else ""
-        return Answer(CALL_IT.format(name=_quoted(load.entry.name), arguments=arguments), permits_call=True)
+        return Answer(
+            messages.FORK_CALL_IT.format(name=_quoted(load.entry.name), arguments=arguments), permits_call=True
+        )
 
     def _fork(self, load: SkillLoad) -> "_Fork | Answer":
         runtime: ToolRuntime[Any, Any] = load.runtime
         name = _quoted(load.entry.name)
         chain = _chain(runtime.config)
+        # A skill that forks itself would run until the recursion limit, at the price of a model call each time.
         if len(chain) >= MAX_DEPTH or load.entry.name in chain:
             inside = ", ".join(_quoted(item) for item in chain)
-            return _error(TOO_DEEP.format(name=name, chain=inside, limit=MAX_DEPTH))
+            return _error(messages.FORK_TOO_DEEP.format(name=name, chain=inside, limit=MAX_DEPTH))
         wanted = load.entry.frontmatter.get("agent")
         agent = wanted.strip() if isinstance(wanted, str) and wanted.strip() else GENERAL_PURPOSE
         # All of `configurable`, as some runnables replace it as a whole: interrupts find their way by what is in it.
@@ -156,7 +140,7 @@ class SkillForks(SkillExtension):
         if task is not None:
             return _TaskFork(load, agent, task, config)
         known = ", ".join(_quoted(item) for item in self._agents) or "none"
-        return _error(NO_AGENT.format(name=name, agent=_quoted(agent), known=known))
+        return _error(messages.FORK_NO_AGENT.format(name=name, agent=_quoted(agent), known=known))
 
 
 class _Fork:
@@ -180,13 +164,15 @@ class _Fork:
         """Return the answer for a sub-agent that raised."""
         name, agent = _quoted(self._load.entry.name), _quoted(self._agent)
         if isinstance(error, _ConversationAskedError):
-            return _error(SEES_CONVERSATION.format(name=name, agent=agent))
+            return _error(messages.FORK_SEES_CONVERSATION.format(name=name, agent=agent))
         logger.warning("The sub-agent %s of skill %s failed", agent, name, exc_info=error)
         return self._failed(f"{type(error).__name__}: {error}")
 
     def _failed(self, reason: str) -> Answer:
         reason = one_line(reason)[:MAX_REASON_CHARACTERS]
-        return _error(FAILED.format(name=_quoted(self._load.entry.name), agent=_quoted(self._agent), reason=reason))
+        return _error(
+            messages.FORK_FAILED.format(name=_quoted(self._load.entry.name), agent=_quoted(self._agent), reason=reason)
+        )
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -217,7 +203,11 @@ class _GraphFork(_Fork):
             for key, value in _shared(result).items()
             if key not in self._shared or not _is_same(value, self._shared[key])
         }
-        return dataclasses.replace(self._failed(NO_ANSWER), update=update) if not text else Answer(text, update=update)
+        return (
+            dataclasses.replace(self._failed(messages.FORK_NO_ANSWER), update=update)
+            if not text
+            else Answer(text, update=update)
+        )
 
 
 class _TaskFork(_Fork):
@@ -235,7 +225,11 @@ class _TaskFork(_Fork):
             return self._failed(reason)
         update = dict(result.update) if isinstance(result.update, Mapping) else {}
         text = "\n".join(str(message.text) for message in update.pop("messages", ()))
-        return dataclasses.replace(self._failed(NO_ANSWER), update=update) if not text else Answer(text, update=update)
+        return (
+            dataclasses.replace(self._failed(messages.FORK_NO_ANSWER), update=update)
+            if not text
+            else Answer(text, update=update)
+        )
 
 
 class _ConversationAskedError(Exception):
@@ -262,6 +256,7 @@ def _chain(config: RunnableConfig | None) -> list[str]:
     given = ((config or {}).get("configurable") or {}).get(_CHAIN_KEY)
     passed = [name for name in given if isinstance(name, str)] if isinstance(given, list | tuple) else []
     inherited = [entry.name for entry in _running.get()]
+    # The configuration reaches graphs in other processes, the context variable runnables that drop the configuration.
     return max(passed, inherited, key=len)
 
 

@@ -25,6 +25,7 @@ from langgraph.types import Command
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.plan import Ask, Execute, Plan, unwrapped
+from deepskills._prompt.messages import FROM_HOOK, HOOK_FAILED, HOOK_REFUSED
 from deepskills._skillmd.text import clean, one_line
 from deepskills._skillmd.yaml import as_flag
 from deepskills.extensions._shared import as_edited, tidy_source, tidy_sources
@@ -284,12 +285,6 @@ def _answer(result: ToolMessage | Command[Any]) -> str:
 # Frontmatter `hooks` of skills in use: what happens before and after tool calls.
 
 
-REFUSED_BY_HOOK = "Tool `{tool}` was not run: a hook of the skill {skill} refused it: {reason}"
-HOOK_FAILED = (
-    "Tool `{tool}` was not run: a hook of the skill {skill} that has to look at the call first did not run ({reason}). "
-    "Tell the user, or unload_skill if the skill is no longer needed."
-)
-FROM_HOOK = '<skill_hook skill="{skill}" tool="{tool}">\n{text}\n</skill_hook>'
 COMMAND_REFUSED = (
     "A command hook does not run: commands are off. The application can allow them by SkillHooks(commands=True)."
 )
@@ -391,7 +386,7 @@ class SkillHooks(SkillExtension):
             except SkillsError as error:
                 return _refusal(HOOK_FAILED, request, entry, str(error))
             if reason is not None:
-                return _refusal(REFUSED_BY_HOOK, request, entry, reason)
+                return _refusal(HOOK_REFUSED, request, entry, reason)
         return None
 
     def _after(self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun) -> Plan[None]:

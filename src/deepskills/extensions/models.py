@@ -1,4 +1,9 @@
-"""Skills with `model:`: the model that serves the rest of the user's turn."""
+"""Lets a skill with `model:` choose the model for the rest of the user's turn.
+
+The choice ends with the turn, and only skills loaded since the user's newest message have one: a skill that was
+loaded an hour ago must not keep deciding what every later question costs. A fallback middleware around ours has the
+last word, so a model that just failed is not chosen again.
+"""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +58,7 @@ class SkillModels(SkillExtension):
             self._models = models
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
-        """Report a name that stands for no model; the load itself passes."""
+        """Report a model that the application does not offer; the load itself goes on."""
         name = _model_of(load.entry)
         if name is not None and self._find(name) is None:
             run.report(load.entry.path, UNKNOWN_CODE, UNKNOWN.format(model=f'"{one_line(name)[:100]}"'))
@@ -78,6 +83,7 @@ class SkillModels(SkillExtension):
         return model if hasattr(model, "bind_tools") else None
 
     def _picked(self, run: SkillRun) -> BaseChatModel | None:
+        # The newest load first. Inside a fork, its skill chose the model and stays the last resort.
         recent = [skill.entry for skill in reversed(run.loaded) if skill.is_recent]
         fork = running_fork()
         named = (_model_of(entry) for entry in (*recent, *([fork] if fork is not None else ())))

@@ -1,4 +1,4 @@
-"""Skills that are loaded from the start of every thread."""
+"""Loads skills at the start of every thread, so that a sub-agent or an assistant begins with them."""
 
 from collections.abc import Iterable
 

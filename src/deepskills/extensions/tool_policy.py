@@ -1,12 +1,13 @@
-"""Which shell commands a pattern such as `git add:*` covers. Pure.
+"""Makes `allowed-tools` and `disallowed-tools` of the skills in use count: what is offered, what may be called.
 
-A pattern is the start of a command, in whole words. It covers a command only if a POSIX shell would run that program
-and nothing else: a command that holds an operator, an expansion that can run code, or anything that a shell, a terminal
-or a code page could take for one is covered by no pattern, whether it is quoted or not.
+Three parts, from the inside out. `CommandPattern` says which shell commands a pattern such as `git add:*` covers: the
+start of a command, in whole words, and only if a POSIX shell would run that program and nothing else. A command that
+holds an operator, an expansion that can run code, or anything that a shell, a terminal or a code page could take for
+one, is covered by no pattern, quoted or not. `Rule` reads one item of the frontmatter. `ToolPolicy` is the extension:
+it hides tools that no call could be made of, refuses calls, and tells LangChain's human review which calls nobody has
+to approve.
 
-Items of `allowed-tools` and `disallowed-tools`: which calls each is about. Pure.
-
-Which tools a model may call while skills are in use, and which calls a human need not approve.
+In doubt a call is refused and a human is asked: the policy is there for skills that nobody here has written.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from langchain_core.tools import BaseTool
 
 from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
+from deepskills._prompt import messages
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.read import split_tools
 from deepskills._skillmd.text import one_line
@@ -57,7 +59,7 @@ _QUOTES_OF_SOME_SHELL = frozenset("‘’‚‛“”„")
 
 @dataclass(frozen=True)
 class CommandPattern:
-    """A pattern as it stands between the parentheses of a rule; one of an unknown shape covers nothing."""
+    """A pattern as written between the parentheses of a rule; one of an unknown shape covers nothing."""
 
     start: str
     is_open: bool
@@ -87,6 +89,8 @@ class CommandPattern:
 
     def could_match(self, command: object) -> bool:
         """Whether a command could run what the pattern names: its words occur, in their order; in doubt it could."""
+        # The mirror image of `covers`: there doubt means no, here it means yes. Quotes, escapes and variables can
+        # spell any word, and a shell puts the parts together only when it runs.
         if not self.is_known or not isinstance(command, str) or not is_plain(command) or not self.start:
             return True
         if set("'\"\\$") & set(command):
@@ -131,8 +135,7 @@ def _base_name(word: str) -> str:
     return word.rstrip("/").rpartition("/")[2]
 
 
-# Items of `allowed-tools` and `disallowed-tools`: which calls each is about. Pure.
-
+# Rules: items of `allowed-tools` and `disallowed-tools`.
 
 MAX_RULE_CHARACTERS = 80
 """How much of a rule or a name is shown."""
@@ -156,6 +159,7 @@ class Rule:
         """Whether the rule allows a call; what it says of other tools than the shell cannot be judged."""
         if tool not in self.tools or self.pattern is None:
             return tool in self.tools
+        # An argument that is not known here may change what the command does, such as a working directory.
         is_judged = tool == self.shell and arguments.keys() <= _SHELL_ARGUMENTS
         return is_judged and self.pattern.covers(arguments.get("command"))
 
@@ -180,7 +184,7 @@ class Rule:
 
 
 def parse_rules(texts: tuple[str, ...], aliases: Mapping[str, str], shell: str) -> tuple[Rule, ...]:
-    """Return the rules that texts such as `Read` or `Bash(git add:*)` stand for."""
+    """Return the rules that texts such as `Read` or `Bash(git add:*)` express."""
     rules = []
     for text in dict.fromkeys(texts):
         matched = _RULE.fullmatch(text)
@@ -192,8 +196,7 @@ def parse_rules(texts: tuple[str, ...], aliases: Mapping[str, str], shell: str) 
     return tuple(rules)
 
 
-# Which tools a model may call while skills are in use, and which calls a human need not approve.
-
+# The policy.
 
 ResultT = TypeVar("ResultT")
 
@@ -227,19 +230,6 @@ CORE_TOOLS = frozenset(
 NEVER_FORBIDDEN = frozenset({"load_skill", "unload_skill"})
 """Tools that no skill can take away: one that could would stay for good."""
 
-NOT_ALLOWED = (
-    "Tool {tool} was not run: it is not among the tools that the skills in use ({skills}) allow{detail}. "
-    "Allowed: {allowed}. Use one of these, or unload_skill first if the skill is no longer needed. A load or unload "
-    "counts from the next turn on."
-)
-UNREADABLE = (
-    "Tool {tool} was not run: the file of the skill {skills} in use cannot be read at the moment, so nobody can tell "
-    "what it allows{detail}. Try again later, or unload_skill first if the skill is no longer needed."
-)
-FORBIDDEN = (
-    "Tool {tool} was not run: the skill {skills} in use forbids it{detail}. Do the task in another way, or "
-    "unload_skill first if the skill is no longer needed."
-)
 MAX_RULE_BYTES = 8_000_000
 """How much memory rules take that were read from frontmatter."""
 
@@ -307,6 +297,7 @@ class ToolPolicy(SkillExtension):
         tools = [item for item in request.tools if is_offered(item)]
         if len(tools) == len(request.tools):
             return request
+        # Providers refuse a request that forces a tool which is not offered.
         changed = request.override(tools=tools)
         offered = {name for item in tools for name in _identities(item)}
         if _chosen(request.tool_choice) in {name for item in request.tools for name in _identities(item)} - offered:
@@ -323,6 +314,9 @@ class ToolPolicy(SkillExtension):
         """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
         # A tool that the agent has itself is never one that a skill brought, whatever the state says.
         own = run.own_tools if request.tool is None else run.own_tools & CORE_TOOLS
+        # Judged twice: by the skills in use before the turn, and by those after the loads and unloads ahead of this
+        # call. A turn that unloads a skill cannot use the freedom at once, and one that loads a skill is bound by it
+        # at once.
         before = [host.loaded_in(run.state) for host in self._hosts]
         for call in self._calls(request, run.skills):
             for skills in (run.loaded, *before):
@@ -349,6 +343,8 @@ class ToolPolicy(SkillExtension):
         if self._mode != "approve":
             return False
         call = _Call(request.tool_call["name"], request.tool_call["args"])
+        # A load may start a sub-agent, which is as much as a call of `task`. Which skill it names does not matter
+        # here: the file could become a fork between the approval and the load.
         calls = [call, _Call("task")] if call.tool == "load_skill" and self._runs_forks() else [call]
         ended = _unloaded_beside(request)
         granting = [
@@ -371,15 +367,17 @@ class ToolPolicy(SkillExtension):
     def _judged(self, call: _Call, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Refuse | None:
         for skill in skills:
             if self._forbids(skill.entry, call):
-                return _refusal(FORBIDDEN, call, [skill.entry])
+                return _refusal(messages.POLICY_FORBIDDEN, call, [skill.entry])
         declaring = self._declaring(skills)
         if not declaring or call.tool in own | self._always or any(self._covers(entry, call) for entry in declaring):
             return None
         unread = [entry for entry in declaring if not entry.is_read]
         if unread:
-            return _refusal(UNREADABLE, call, unread)
+            return _refusal(messages.POLICY_UNREADABLE, call, unread)
         allowed = dict.fromkeys(rule.shown() for entry in declaring for rule in self._allowed(entry))
-        return _refusal(NOT_ALLOWED, call, declaring, allowed=_listed([*allowed, *sorted(self._always)]))
+        return _refusal(
+            messages.POLICY_NOT_ALLOWED, call, declaring, allowed=_listed([*allowed, *sorted(self._always)])
+        )
 
     def _offer(self, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Callable[[BaseTool | dict[str, Any]], bool]:
         """Return which tools are offered."""
@@ -438,7 +436,7 @@ class ToolPolicy(SkillExtension):
 
 
 def _apart(step: Callable[[], ResultT]) -> ResultT:
-    """Take a step that reads files; beside a running event loop in a thread, as backends may not work on it."""
+    """Take a step that reads files; where an event loop runs, in a thread, as backends must not block it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -448,7 +446,7 @@ def _apart(step: Callable[[], ResultT]) -> ResultT:
 
 
 def _declares(entry: SkillEntry) -> bool:
-    """Whether a skill limits tools; one that nobody could read may, and allows nothing."""
+    """Whether a skill limits tools. One whose file could not be read may, so it allows nothing."""
     if not entry.is_read:
         return True
     given = entry.frontmatter.get("allowed-tools")

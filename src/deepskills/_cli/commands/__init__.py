@@ -1,1 +1,1 @@
-"""The commands of the command line, one module for each subject."""
+"""The commands, one module per subject: the catalog, validation, new skills, the doctor's report."""

@@ -1,6 +1,6 @@
-"""What the command line knows of the skills in local directories.
+"""`list`, `info` and `search`: the skills in local directories, and how each command shows them.
 
-What each command shows of skills: for people in a terminal of any width, and a line per skill in a pipe.
+People in a terminal get a table that fits its width; a pipe gets one line per skill, with nothing cut.
 """
 
 import os
@@ -218,6 +218,8 @@ def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
     usable = {e.name: _found(e, contents[e.name], places.get(e.source, Source(e.source, ""))) for e in catalog.entries}
     broken: dict[str, Found] = {}
     source_problems: list[SkillProblem] = []
+    # Each problem goes to the skill that the file claims to be, even where another file won the name: that row is the
+    # one its author looks at. A file without a name gets a row of its own.
     for noted in discovery.problems:
         path = noted["path"]
         if path in places:
@@ -261,8 +263,7 @@ def _source_of(path: str, sources: Sequence[Source]) -> Source:
     return max(holding, key=lambda source: len(source.path), default=Source(parent(parent(path)), ""))
 
 
-# What each command shows of skills: for people in a terminal of any width, and a line per skill in a pipe.
-
+# Showing skills.
 
 NAME_COLUMN = 30
 """How wide the column of names is at most; what stands behind a longer name goes to the next line."""

@@ -1,4 +1,4 @@
-"""A new skill on disk: valid from the start, and never in place of something that is there."""
+"""`create`: writes a new skill that is valid from the start, and never overwrites anything."""
 
 from pathlib import Path
 

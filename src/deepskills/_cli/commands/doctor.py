@@ -1,7 +1,4 @@
-"""What an agent with some sources would see, what is wrong, and what it costs: one report.
-
-What `doctor` shows: the report on one screen.
-"""
+"""`doctor`: what an agent with these sources would see, what is wrong, and what it costs, in one report."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -144,8 +141,7 @@ def _too_deep(paths: Sequence[str], source: Source, sources: Sequence[Source]) -
             yield problem(path, "skill-too-deep", depth=depth, parent=quoted(parent(parent(path))))
 
 
-# What `doctor` shows: the report on one screen.
-
+# The report on one screen.
 
 SHOWN_PROBLEMS = 5
 """How many problems fit on the screen."""

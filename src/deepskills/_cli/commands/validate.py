@@ -1,4 +1,4 @@
-"""Plans: the strict reading of files, skill directories and whole trees."""
+"""`validate`: the strict reading of files, skill directories and whole trees."""
 
 import os
 from collections.abc import Sequence

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost
 from deepskills._io.plan import CallFailed, CallFunction, Plan
+from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.problems import listed, quoted
 from deepskills._skillmd.text import is_text
@@ -34,10 +35,6 @@ logger = logging.getLogger("deepskills")
 
 
 TOOL_NAME = "run_skill_script"
-
-DESCRIPTION = """Run a script of a loaded skill and get its exit code and its output.
-
-The script starts in the shell's working directory. Each argument arrives exactly as given; no shell interprets it."""
 
 Env: TypeAlias = Callable[[Any, SkillEntry], Mapping[str, str] | Awaitable[Mapping[str, str] | None] | None]
 """Gives the environment variables of a script's process, from the run's runtime and the skill."""
@@ -117,7 +114,12 @@ class SkillScripts(SkillExtension):
 
         return [
             StructuredTool.from_function(
-                call, acall, name=TOOL_NAME, description=DESCRIPTION, args_schema=ScriptArguments, infer_schema=False
+                call,
+                acall,
+                name=TOOL_NAME,
+                description=RUN_SCRIPT_DESCRIPTION,
+                args_schema=ScriptArguments,
+                infer_schema=False,
             )
         ]
 
