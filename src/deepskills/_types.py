@@ -52,6 +52,12 @@ ResourceType: TypeAlias = Literal["script", "reference", "asset", "other"]
 RESOURCE_TYPE_MAP: dict[str, ResourceType] = {"scripts": "script", "references": "reference", "assets": "asset"}
 """The directories of the specification, and what their files are for."""
 
+RESOURCE_DIRECTORIES: dict[str, ResourceType] = {
+    **RESOURCE_TYPE_MAP,
+    **{name.removesuffix("s"): kind for name, kind in RESOURCE_TYPE_MAP.items()},
+}
+"""The same, with the singular that many authors write: `reference/` is listed like `references/`."""
+
 Severity: TypeAlias = Literal["error", "warning"]
 """`error`: the skill or source is not usable. `warning`: it is used all the same."""
 
