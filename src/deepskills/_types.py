@@ -43,8 +43,17 @@ class OptionalSource:
     label: str | None = None
 
 
-SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource
-"""Where skills live: a backend path, a `(path, label)` pair, or an `OptionalSource`."""
+@dataclass(frozen=True)
+class NamespacedSource:
+    """A source whose skills are called `namespace:name`, such as a plugin's: they collide with nobody else's."""
+
+    path: str
+    namespace: str
+    label: str | None = None
+
+
+SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource | NamespacedSource
+"""Where skills live: a backend path, a `(path, label)` pair, an `OptionalSource` or a `NamespacedSource`."""
 
 ResourceType: TypeAlias = Literal["script", "reference", "asset", "other"]
 """What a file of a skill is for, told by the directory it lies in."""

@@ -22,7 +22,7 @@ from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
 
-DEFAULT_SOURCES = ("~/.agents/skills", ".claude/skills", "skills", ".agents/skills")
+DEFAULT_SOURCES = ("~/.claude/skills", "~/.agents/skills", ".claude/skills", "skills", ".agents/skills")
 """Where skills are looked for if no source is named; the later wins, so the project's win over the user's."""
 
 NEW_SKILLS = ".agents/skills"
@@ -197,9 +197,13 @@ class Tree:
     problems: list[SkillProblem] = field(default_factory=list)
 
 
-def find_skill_files(root: str) -> Plan[Tree]:
-    """Find every `SKILL.md` below `root`, at any depth; a skill's own directory is not searched further."""
-    finder = _Finder()
+def find_skill_files(root: str, *, everything: bool = False) -> Plan[Tree]:
+    """Find every `SKILL.md` below `root`, at any depth.
+
+    Below a skill's own directory only `everything` searches further; `root` itself may be a skill's directory and hold
+    others.
+    """
+    finder = _Finder(everything=everything)
     walked = yield from walk([(root, root)], finder, levels=None, max_directories=MAX_DIRECTORIES, resolve_links=True)
     tree = finder.tree
     if walked.cut:
@@ -218,8 +222,9 @@ def is_misnamed(name: str) -> bool:
 class _Finder(Visitor[str]):
     """Collects the `SKILL.md` files of the directories it is shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, everything: bool) -> None:
         self.tree = Tree()
+        self._everything = everything
 
     def take(self, visit: Visit[str], reply: Reply) -> list[tuple[str, str]]:
         """Note the directory's own `SKILL.md`; without one, return the directories to search next."""
@@ -227,14 +232,15 @@ class _Finder(Visitor[str]):
         if reason:
             self.tree.problems.append(problem(visit.path, "source-incomplete", reason=reason))
         entries = reply.entries if isinstance(reply, Listing) else ()
-        return [(visit.key, path) for path in self._below(entries)]
+        goes_on = self._everything or visit.depth == 0
+        return [(visit.key, path) for path in self._below(entries, goes_on=goes_on)]
 
-    def _below(self, entries: Sequence[Entry]) -> list[str]:
+    def _below(self, entries: Sequence[Entry], *, goes_on: bool) -> list[str]:
         own = next((entry for entry in entries if entry.name == SKILL_FILE), None)
         if own is not None:
             # A directory of that name is read like a file, so that its error is reported.
             self.tree.files.append(own.path)
-            if not own.is_directory:
+            if not own.is_directory and not goes_on:
                 return []
         else:
             misnamed = [entry for entry in entries if is_misnamed(entry.name) and not entry.is_directory]

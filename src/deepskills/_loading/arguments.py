@@ -4,6 +4,7 @@ What a placeholder becomes is never looked at again, so a value cannot bring in 
 instructions are changed: frontmatter is read by programs, and a value in it could be taken for the author's word.
 """
 
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ _CANDIDATE = re.compile(
     r"|(?P<whole>ARGUMENTS)(?:\[(?P<index>[0-9]++)\])?+"
     r"|(?=\w))"
 )
+_PATH_BEHIND = re.compile(r"(?:/[^\s/\"'`()<>|;,*?$\\\[\]{}]*+)++")
 _CONTINUES_WORD = re.compile(r"[^\W\u2e80-\U0003ffff]")
 """A character that makes a longer word of what stands before it; Chinese, Japanese and Korean have no spaces."""
 
@@ -150,12 +152,27 @@ class _Filling:
     def _resolve(self, candidate: re.Match[str]) -> tuple[str | None, int, bool]:
         """Return what a placeholder becomes (`None`: it stays), where it ends, and whether it stands for arguments."""
         if candidate["variable"] is not None or candidate[0] == "{baseDir}":
-            return self._variables[candidate["variable"] or "SKILL_DIR"], candidate.end(), False
+            variable = candidate["variable"] or "SKILL_DIR"
+            value = self._variables[variable]
+            if variable == "CLAUDE_SESSION_ID":
+                return value, candidate.end(), False
+            return (*self._written_out(value, candidate.end()), False)
         begin = candidate.start() + 1
         name = self._name_at(begin)
         if name is not None:
             return self._value(self._names[name]) or "", begin + len(name), True
         return self._positional(candidate) if self.arguments else None, candidate.end(), True
+
+    def _written_out(self, directory: str, end: int) -> tuple[str, int]:
+        """Return a directory with the steps up behind it worked out, and where they end: file tools refuse `..`."""
+        behind = _PATH_BEHIND.match(self._text, end)
+        steps = behind[0].split("/") if behind else []
+        if ".." not in steps:
+            return directory, end
+        last = len(steps) - steps[::-1].index("..")
+        path = "/".join(steps[:last])
+        target = posixpath.normpath(directory + path)
+        return ("" if target == "/" and steps[last:] else target), end + len(path)
 
     def _positional(self, candidate: re.Match[str]) -> str | None:
         if candidate["index"] is not None:

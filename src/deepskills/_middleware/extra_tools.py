@@ -129,7 +129,8 @@ class ExtraTools:
             search, catalog = self._settings.memory.search.search, shelf.catalog
             without = dict.fromkeys(hidden)
             # The index of a small catalog is a database, too: never on the event loop.
-            found = yield from apart(lambda: search(catalog, query, limit, without), LARGE)
+            bare = frozenset(name for name, visibility in shelf.hidden.items() if visibility == "name-only")
+            found = yield from apart(lambda: search(catalog, query, limit, without, bare), LARGE)
         if not found:
             check_known(found, shelf.problems, words.TRIED_AGAIN)
             return words.nothing_found(query)

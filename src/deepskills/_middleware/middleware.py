@@ -65,6 +65,7 @@ from deepskills._middleware.tool_call import ToolCall, open_tool_call
 from deepskills._middleware.tools import LOAD_TOOL, UNLOAD_TOOL, SkillTools
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template
+from deepskills._skillmd.problems import problem
 from deepskills._skillmd.repair import as_text
 from deepskills._types import SkillSource
 
@@ -415,14 +416,18 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
         """Load the skills that users and extensions ask for, and restore texts that were evicted."""
-        return self._settings.perform(before_model_call(Run(self._settings, state, runtime)), runtime)
+        run = Run(self._settings, state, runtime)
+        self._note_own_catalog(run)
+        return self._settings.perform(before_model_call(run), runtime)
 
     @hook_config(can_jump_to=["model"])
     async def abefore_model(  # type: ignore[override]
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
         """Load the skills that users and extensions ask for, and restore texts that were evicted."""
-        return await self._settings.aperform(before_model_call(Run(self._settings, state, runtime)), runtime)
+        run = Run(self._settings, state, runtime)
+        self._note_own_catalog(run)
+        return await self._settings.aperform(before_model_call(run), runtime)
 
     def wrap_model_call(
         self,
@@ -490,6 +495,17 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         with handing_over(request.tool_call["name"], request.state):
             result = await handler(opened.request)
         return await self._settings.aperform(opened.reviewed(result), request.runtime)
+
+    def _note_own_catalog(self, run: Run) -> None:
+        """Report that a subclass wrote a catalog of its own, which deepagents' class would use and this does not."""
+        own = type(self)
+        hooks = (own.before_agent, own.abefore_agent)
+        if hooks == (SkillsMiddleware.before_agent, SkillsMiddleware.abefore_agent):
+            return
+        catalog = self._settings.memory.catalogs.recalled(run.thread.catalog)
+        given = run.state.get("skills_metadata")
+        if catalog is not None and given is not None and not catalog.is_copied_in(given):
+            run.problems.append(problem("before_agent", "catalog-replaced"))
 
     def _opened(self, request: ModelRequest[ContextT]) -> Plan[ModelCall[ContextT]]:
         run = Run(self._settings, request.state, request.runtime)

@@ -32,7 +32,7 @@ from deepskills._middleware.commands import user_loads
 from deepskills._middleware.extension import SkillLoad
 from deepskills._middleware.extension_calls import change_request, change_text, unusable
 from deepskills._middleware.loading import prepare
-from deepskills._middleware.reporting import skill_event, tell
+from deepskills._middleware.reporting import log_problems, skill_event, tell
 from deepskills._middleware.run import Run, usable
 from deepskills._middleware.skill_tools import (
     DISCLOSED,
@@ -47,7 +47,6 @@ from deepskills._middleware.skill_tools import (
     resolved_tools,
     skills_in_use,
 )
-from deepskills._middleware.startup import log_problems
 from deepskills._middleware.state import (
     LEFT_OUT,
     LINGERING,
@@ -418,7 +417,7 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     update = merged(update, (yield from user_loads(run)))
     waiting = run.thread.section("problems")
     fresh = run.new_problems()
-    log_problems(fresh)
+    log_problems(fresh, run.settings.backend)
     noted = []
     if waiting:
         known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}
@@ -683,7 +682,7 @@ def problems_update(run: Run) -> dict[str, Any]:
     fresh = run.new_problems()
     if not fresh:
         return {}
-    log_problems(fresh)
+    log_problems(fresh, run.settings.backend)
     return {"skills_problems": [*run.thread.problems, *fresh]}
 
 

@@ -14,7 +14,7 @@ from deepskills._middleware.extension import LoadedSkill
 from deepskills._middleware.state import Thread, merged, session_id
 from deepskills._prompt.section import visible
 from deepskills._skillmd.repair import as_text
-from deepskills._types import LoadRecord, SkillMetadata, SkillProblem
+from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
 
 _YES = frozenset({"true", "yes", "on", "1"})
 _NO = frozenset({"false", "no", "off", "0"})
@@ -30,6 +30,12 @@ class Shelf:
 
     noted: Callable[[], Sequence[SkillProblem]] = tuple
     """Gives what is wrong with sources and skills."""
+
+    always: frozenset[str] = frozenset()
+    """Skills that the operator shows in spite of their authors."""
+
+    broken_hidden: Mapping[str, Visibility] = field(default_factory=dict)
+    """Skills whose files are broken and that are not simply visible, by their directories' names."""
 
     @property
     def problems(self) -> Sequence[SkillProblem]:
@@ -94,8 +100,9 @@ class Shelf:
 
     def not_found(self, asked: str) -> Plan[Broken | Unknown]:
         """Return what to answer to a name that the model cannot use; hidden names are not given."""
-        size = len(self.catalog.entries)
-        return (yield from apart(lambda: not_found([e.name for e in self.visible], self.problems, asked), size))
+        size, broken_hidden = len(self.catalog.entries), self.broken_hidden
+        told = [found for found in self.problems if broken_hidden.get(directory_name(found)) != "user-only"]
+        return (yield from apart(lambda: not_found([e.name for e in self.visible], told, asked), size))
 
 
 class Run:
@@ -159,7 +166,7 @@ def loaded_skills(thread: Thread, catalog: Catalog) -> list[LoadedSkill]:
     for name in thread.standing.loaded:
         entry, record = catalog.by_name.get(name), thread.standing.records[name]
         if entry is None or entry.path != record["path"]:
-            entry = _unread(name, record)
+            entry = unread_entry(name, record["path"], record["digest"])
         found.append(
             LoadedSkill(
                 entry=entry,
@@ -172,10 +179,16 @@ def loaded_skills(thread: Thread, catalog: Catalog) -> list[LoadedSkill]:
     return found
 
 
-def _unread(name: str, record: LoadRecord) -> SkillEntry:
-    """Return what is known of a skill in use whose file is gone, broken or out of reach: nothing that could be used."""
+def directory_name(found: SkillProblem) -> str:
+    """Return the name of the directory whose `SKILL.md` a problem is about; empty if it is about something else."""
+    directory, _, file = found["path"].rpartition("/")
+    return directory.rpartition("/")[2] if file == SKILL_FILE else ""
+
+
+def unread_entry(name: str, path: str, digest: str = "") -> SkillEntry:
+    """Return what is known of a skill whose file is gone, broken or out of reach: nothing that could be used."""
     skill = SkillMetadata(
-        path=record["path"],
+        path=path,
         name=name,
         description="",
         license=None,
@@ -183,7 +196,7 @@ def _unread(name: str, record: LoadRecord) -> SkillEntry:
         metadata={},
         allowed_tools=[],
     )
-    return SkillEntry(skill, "", record["digest"], is_read=False)
+    return SkillEntry(skill, "", digest, is_read=False)
 
 
 def is_user_only(entry: SkillEntry) -> bool:

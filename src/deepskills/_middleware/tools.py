@@ -196,7 +196,8 @@ class SkillTools:
         wanted = [*_wanted(turn, shelf), (entry, arguments)]
         prepared = yield from prepare_in_turn(turn.key, wanted, run, own=(entry.name, arguments))
         own, before, budgets = prepared[entry.name, arguments], run.thread.standing, run.settings.budgets
-        if own.failure is None and is_user_only(own.entry) and permit is None:
+        is_kept_from_models = is_user_only(own.entry) and entry.name not in shelf.always
+        if own.failure is None and is_kept_from_models and permit is None:
             return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
         so_far = after_calls(turn.earlier, before, shelf.catalog, prepared, budgets)
         outcome = decide_in_turn(own, so_far, before, budgets)

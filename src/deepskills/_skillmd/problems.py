@@ -194,6 +194,16 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "
         "or see the other problems.",
     ),
+    "skills-user-only": (
+        "warning",
+        "Only a user may start {count} of the skills, as their authors say (`disable-model-invocation`), and no slash "
+        'command can: {names}. Set `slash_commands=True`, or show them with `visibility={{name: "always"}}`.',
+    ),
+    "catalog-replaced": (
+        "warning",
+        "A subclass of `SkillsMiddleware` returned a catalog of its own from `before_agent`; nothing reads it. "
+        "Pass `NamespacedSource(path, namespace)` in `sources` to rename skills, or `visibility` to hide some.",
+    ),
     "visibility-failed": (
         "error",
         "The visibility function raised for {name}: {reason}. The skill is hidden; check the function.",

@@ -101,7 +101,7 @@ def _validate(targets: Sequence[_Target]) -> Plan[Validation]:
 
 def _tree(target: _Target) -> Plan[Tree]:
     if target.is_directory:
-        return (yield from find_skill_files(target.path))
+        return (yield from find_skill_files(target.path, everything=True))
     if target.refusal:
         code = "skill-unreadable" if Path(target.path).name == SKILL_FILE else "source-incomplete"
         return Tree(problems=[problem(target.path, code, reason=target.refusal)])
