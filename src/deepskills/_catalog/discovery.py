@@ -21,7 +21,7 @@ from deepskills._io.plan import (
 from deepskills._io.walk import Visit, Visitor, read_files, walk
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import as_readable, is_text
-from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, SkillProblem, SkillSummary
+from deepskills._types import MAX_DIRECTORIES, RESOURCE_DIRECTORIES, SKILL_FILE, SkillProblem, SkillSummary
 
 MAX_INCOMPLETE = 100
 """How many directories of a source that could not be listed are named, each in a problem of its own."""
@@ -81,7 +81,9 @@ class _Search:
                 return []
         else:
             self.misnamed += [entry.path for entry in files if entry.name.lower() == SKILL_FILE.lower()]
-        below = [entry for entry in reply.entries if entry.is_directory and entry.name not in PASSED_OVER]
+        # A skill's own files are not searched for skills: one may hold a `SKILL.md` as an example.
+        passed_over = PASSED_OVER if own is None else PASSED_OVER | RESOURCE_DIRECTORIES.keys()
+        below = [entry for entry in reply.entries if entry.is_directory and entry.name not in passed_over]
         kept = self._bounded(below)
         if deepest:
             self.files.update((f"{entry.path.rstrip('/')}/{SKILL_FILE}", False) for entry in kept)

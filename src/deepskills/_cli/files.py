@@ -20,7 +20,7 @@ from deepskills._io.drivers import drive
 from deepskills._io.plan import Entry, Failed, Listing, Plan, Reply
 from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._skillmd.problems import problem, quoted
-from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
+from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, RESOURCE_DIRECTORIES, SKILL_FILE, SkillProblem
 
 DEFAULT_SOURCES = ("~/.claude/skills", "~/.agents/skills", ".claude/skills", "skills", ".agents/skills")
 """Where skills are looked for if no source is named; the later wins, so the project's win over the user's."""
@@ -200,8 +200,8 @@ class Tree:
 def find_skill_files(root: str, *, everything: bool = False) -> Plan[Tree]:
     """Find every `SKILL.md` below `root`, at any depth.
 
-    Below a skill's own directory only `everything` searches further; `root` itself may be a skill's directory and hold
-    others.
+    Below a skill's own directory only `everything` searches further, though not in its scripts, references and assets;
+    `root` itself may be a skill's directory and hold others.
     """
     finder = _Finder(everything=everything)
     walked = yield from walk([(root, root)], finder, levels=None, max_directories=MAX_DIRECTORIES, resolve_links=True)
@@ -247,7 +247,8 @@ class _Finder(Visitor[str]):
             self.tree.problems += [
                 problem(entry.path, "skill-file-misnamed", found=quoted(entry.name)) for entry in misnamed
             ]
-        return [entry.path for entry in entries if entry.is_directory and entry.name not in {*PASSED_OVER, SKILL_FILE}]
+        passed_over = {*PASSED_OVER, SKILL_FILE, *(RESOURCE_DIRECTORIES if own is not None else ())}
+        return [entry.path for entry in entries if entry.is_directory and entry.name not in passed_over]
 
 
 def _unread_reason(reply: Reply) -> str:

@@ -208,7 +208,8 @@ class _Filling:
 def _start_of_instructions(text: str) -> int:
     reading = read_skill(text, path="SKILL.md")
     has_fences = bool(reading.body) or reading.metadata is not None or bool(reading.frontmatter)
-    return len(text) - len(reading.body) if has_fences else 0
+    # From behind: a file inside a Markdown fence goes on after its body.
+    return max(0, text.rfind(reading.body)) if has_fences else 0
 
 
 def _is_usable(name: str) -> bool:

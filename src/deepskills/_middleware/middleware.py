@@ -64,7 +64,7 @@ from deepskills._middleware.state import SkillsState, SkillsStateUpdate, Thread,
 from deepskills._middleware.tool_call import ToolCall, open_tool_call
 from deepskills._middleware.tools import LOAD_TOOL, UNLOAD_TOOL, SkillTools
 from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template
+from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.repair import as_text
 from deepskills._types import SkillSource
@@ -132,7 +132,11 @@ class Services:
 
     def skills_section(self, state: Mapping[str, Any]) -> str:
         """Return the skills section for a system prompt, as it stands in `state`; empty if it is left out."""
+        return self._section_of(state)
+
+    def _section_of(self, state: Mapping[str, Any], tools: frozenset[str] | None = None) -> str:
         run = Run(self._settings, state, current_runtime())
+        run.agent_tools = tools
         self._settings.perform(shelf_of(run), run.runtime)
         return section_text(self._section, run, state)
 
@@ -289,6 +293,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
     state_schema: Any = SkillsState
 
+    has_directories: bool = True
+    """Whether sources are directories, which the model may be told of; a class on a database says no."""
+
     def __init__(  # noqa: PLR0913 - the options of a product, each by name
         self,
         *,
@@ -355,6 +362,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
                 shows_loaded=loaded_status == "system_prompt",
                 budget=catalog_budget,
                 searchable="search_skills" in self._extra_tools,
+                shows_places=self.has_directories,
             )
         self.state_schema = with_own_keys(type(self).state_schema)
         with_end_of_run(self, plugged)
@@ -408,7 +416,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Append the skills section to the request's system message."""
         section = section_in_use.get()
         if section is None:
-            section = self.skills_section(request.state)
+            tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
+            section = self._section_of(request.state, tools)
         return request.override(system_message=appended(request.system_message, section)) if section else request
 
     @hook_config(can_jump_to=["model"])

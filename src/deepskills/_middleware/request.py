@@ -61,7 +61,7 @@ from deepskills._middleware.state import (
 from deepskills._middleware.tools import LOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import CHANGED_LEAD, context_notice, lost_notice
-from deepskills._prompt.section import LIST_WITHHELD, Section, SectionInput
+from deepskills._prompt.section import LIST_WITHHELD, Section, SectionInput, tools_spoken_of
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.text import one_line
 from deepskills._types import LoadRecord, ResourceMetadata
@@ -555,6 +555,7 @@ def section_text(section: Section | None, run: Run, state: Mapping[str, Any]) ->
             loaded={name: resources.get(name, []) for name in loaded},
             hidden=shelf.hidden,
             replaced_list=_replaced_list(run),
+            tools=run.agent_tools,
         )
     )
 
@@ -594,6 +595,7 @@ def open_call(
     """Prepare one model call: its messages, its section, and the tools of the skills in use."""
     if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
         run.problems.append(problem("middleware", "middleware-order"))
+    run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
     prepared = yield from prepare_call(request.messages, run, section)
     names = needed_names(prepared.use, request.tools)
     return ModelCall(request, run, prepared, (yield from resolved(source, names, request.runtime)))

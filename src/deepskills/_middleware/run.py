@@ -122,6 +122,8 @@ class Run:
         """Names of the tools that skills in use bring, as far as they are known."""
         self.shelf: Shelf | None = None
         """The skills of this run, once they were looked up."""
+        self.agent_tools: frozenset[str] | None = None
+        """Those of the agent's tools that the section speaks of, if a model request told."""
 
     @property
     def known_shelf(self) -> Shelf:

@@ -69,6 +69,10 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "There are blank lines or comments before the first `---`. Make it the first line of the file.",
     ),
+    "file-in-fence": (
+        "warning",
+        "The whole file is inside a Markdown fence. Delete its first and last line; the file starts with `---`.",
+    ),
     "fence-glued": (
         "warning",
         "Text follows the closing `---` on the same line. Put the `---` on a line of its own.",
@@ -247,6 +251,15 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     "unknown-field": (
         "error",
         "Not in the specification: {keys}. Move further properties below `metadata:`.",
+    ),
+    "client-field": (
+        "error",
+        "Not in the specification, and read only at the top level: {keys}. Keep them there for the clients that read "
+        "them; remove them where only the specification's keys are accepted.",
+    ),
+    "foreign-field": (
+        "warning",
+        "Only {clients} reads {keys}; deepskills ignores it. Keep it for that client, or remove it.",
     ),
     "line-separator": (
         "error",
