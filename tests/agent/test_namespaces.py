@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 
 from deepskills import NamespacedSource, SkillFormatError, SkillsManager, SkillsMiddleware
 from support import MODES, Conversation, Mode, disk, load, skill_md, write_files
@@ -105,10 +106,10 @@ class Renaming(SkillsMiddleware):
             update["skills_metadata"] = [{**s, "name": f"plug:{s['name']}"} for s in update["skills_metadata"]]
         return update
 
-    def before_agent(self, state: Any, runtime: Any, config: Any = None) -> Any:
+    def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> Any:
         return self._renamed(super().before_agent(state, runtime, config))
 
-    async def abefore_agent(self, state: Any, runtime: Any, config: Any = None) -> Any:
+    async def abefore_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> Any:
         return self._renamed(await super().abefore_agent(state, runtime, config))
 
 
@@ -131,7 +132,7 @@ def test_a_subclass_without_a_catalog_of_its_own_hears_nothing(root: Path) -> No
     """Overriding `before_agent` alone is fine."""
 
     class Quiet(SkillsMiddleware):
-        def before_agent(self, state: Any, runtime: Any, config: Any = None) -> Any:
+        def before_agent(self, state: Any, runtime: Any, config: RunnableConfig | None = None) -> Any:
             return super().before_agent(state, runtime, config)
 
     talk = Conversation("sync", Quiet(backend=disk(root), sources=["/own"]))

@@ -34,12 +34,12 @@ def test_a_problem_is_logged_once_per_process(mode: Mode, tmp_path: Path, caplog
     for _ in range(3):
         Conversation(mode, make(tmp_path)).say("done")
     lines = warned(caplog)
-    assert len(lines) == len(set(lines)) == 2
+    assert len(lines) == len(set(lines)) == 3
     assert "name-invalid" in "".join(lines)
     assert "description-missing" in "".join(lines)
     write_files(tmp_path, {"skills/b/SKILL.md": "no frontmatter"})
     Conversation(mode, make(tmp_path)).say("done")
-    assert len(warned(caplog)) == 3
+    assert len(warned(caplog)) == 4
 
 
 def test_many_problems_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

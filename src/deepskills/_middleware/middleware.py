@@ -416,7 +416,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Append the skills section to the request's system message."""
         section = section_in_use.get()
         if section is None:
-            tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
+            names = [getattr(tool, "name", None) for tool in request.tools]
+            tools = tools_spoken_of(names) if names else None  # a request by hand does not tell the agent's tools
             section = self._section_of(request.state, tools)
         return request.override(system_message=appended(request.system_message, section)) if section else request
 
