@@ -59,7 +59,7 @@ def test_many_problems_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFix
 @both_modes
 def test_skills_that_nobody_can_start_are_told(mode: Mode, tmp_path: Path) -> None:
     """Without slash commands one warning counts them; the operator's `always` shows one in spite of its author."""
-    fields = {"disable-model-invocation": True}
+    fields: dict[str, Any] = {"disable-model-invocation": True}
     write_files(tmp_path, {f"skills/u{n}/SKILL.md": skill_md(f"u{n}", "Ships it.", **fields) for n in range(3)})
     write_files(tmp_path, {"skills/plain/SKILL.md": skill_md("plain")})
     talk = Conversation(mode, make(tmp_path))

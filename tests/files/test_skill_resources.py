@@ -2,7 +2,7 @@
 
 import base64
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from deepagents.backends import FilesystemBackend
@@ -89,7 +89,7 @@ def test_media_come_as_content_blocks(mode: Mode, tmp_path: Path) -> None:
     talk = Conversation(mode, make(tmp_path))
     shown = talk.call(*(asset(path) for path in media), asset("assets/svg.svg"))
     for answer, (kind, mime_type, content) in zip(shown, media.values(), strict=False):
-        [block] = answer.content_blocks
+        [block] = cast("list[dict[str, str]]", answer.content_blocks)
         assert (answer.status, block["type"], block["mime_type"]) == ("success", kind, mime_type)
         assert base64.b64decode(block["base64"]) == content
     assert shown[-1].text == "<svg/>"

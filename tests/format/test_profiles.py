@@ -45,7 +45,7 @@ def test_no_message_advises_to_move_a_key_to_where_it_stops_working() -> None:
         if key.is_specified or name.startswith("metadata."):
             continue
         for profile in ("spec", "deepskills"):
-            found = validate_skill(file(f"{name}: x\n"), path=PATH, profile=profile)  # type: ignore[arg-type]
+            found = validate_skill(file(f"{name}: x\n"), path=PATH, profile=profile)
             advises = any("below `metadata:`" in problem["message"] for problem in found)
             assert advises == (profile == "spec" and key.works_in_metadata), (name, profile)
 

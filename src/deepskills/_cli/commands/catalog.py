@@ -153,7 +153,9 @@ class LocalCatalog:
         section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True)
         hidden: dict[str, Visibility] = {found.row["name"]: "user-only" for found in self.usable if found.is_user_only}
         errors = source_errors(self.source_problems)
-        return section.render(SectionInput(self.discovery.catalog, self.sources, errors, hidden=hidden))
+        # As in an agent that has no tools but those for skills.
+        tools: frozenset[str] = frozenset()
+        return section.render(SectionInput(self.discovery.catalog, self.sources, errors, hidden=hidden, tools=tools))
 
     def get(self, name: str) -> Found:
         """Return the usable skill of that name, in any case.
