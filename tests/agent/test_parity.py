@@ -434,14 +434,14 @@ PROMPTS: dict[str, Any] = {
 @EACH_MODE
 def test_the_section_is_appended_in_the_same_way(mode: Mode, tmp_path: Path) -> None:
     """Whatever the system message is, the section is one more text block behind it, with the same separator."""
-    write_files(tmp_path, {"lib/alpha/SKILL.md": skill_md("alpha")})
+    write_files(tmp_path, {"lib/alpha/SKILL.md": skill_md("alpha"), "base/beta/SKILL.md": skill_md("beta")})
     for prompt in PROMPTS.values():
         theirs, ours = (
             system_blocks(
                 drive(
                     mode,
                     tmp_path,
-                    kind(backend=disk(tmp_path), sources=["/none", "/lib"], system_prompt=TEMPLATE),
+                    kind(backend=disk(tmp_path), sources=["/base", "/lib"], system_prompt=TEMPLATE),
                     [step()],
                     system_prompt=prompt,
                 )
