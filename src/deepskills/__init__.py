@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from deepskills._skillmd.read import SkillReading, parse_skill_md, read_skill, validate_skill
     from deepskills._skillmd.write import generate_skill_md
     from deepskills._types import (
+        NamespacedSource,
         OptionalSource,
         ResourceMetadata,
         SkillMetadata,
@@ -47,6 +48,7 @@ __all__ = [
     "InlineBackend",
     "InlineSkill",
     "LoadedSkill",
+    "NamespacedSource",
     "OptionalSource",
     "Refuse",
     "ResourceMetadata",
@@ -82,6 +84,7 @@ _MODULES = {
     "InlineBackend": "deepskills.inline",
     "InlineSkill": "deepskills.inline",
     "LoadedSkill": "deepskills._middleware.extension",
+    "NamespacedSource": "deepskills._types",
     "OptionalSource": "deepskills._types",
     "Refuse": "deepskills._middleware.extension",
     "ResourceMetadata": "deepskills._types",

@@ -44,14 +44,29 @@ class OptionalSource:
     label: str | None = None
 
 
-SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource
-"""Where skills live: a backend path, a `(path, label)` pair, or an `OptionalSource`."""
+@dataclass(frozen=True)
+class NamespacedSource:
+    """A source whose skills are called `namespace:name`, such as a plugin's: they collide with nobody else's."""
+
+    path: str
+    namespace: str
+    label: str | None = None
+
+
+SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource | NamespacedSource
+"""Where skills live: a backend path, a `(path, label)` pair, an `OptionalSource` or a `NamespacedSource`."""
 
 ResourceType: TypeAlias = Literal["script", "reference", "asset", "other"]
 """What a file of a skill is for, told by the directory it lies in."""
 
 RESOURCE_TYPE_MAP: dict[str, ResourceType] = {"scripts": "script", "references": "reference", "assets": "asset"}
 """The directories of the specification, and what their files are for."""
+
+RESOURCE_DIRECTORIES: dict[str, ResourceType] = {
+    **RESOURCE_TYPE_MAP,
+    **{name.removesuffix("s"): kind for name, kind in RESOURCE_TYPE_MAP.items()},
+}
+"""The same, with the singular that many authors write: `reference/` is listed like `references/`."""
 
 Severity: TypeAlias = Literal["error", "warning"]
 """`error`: the skill or source is not usable. `warning`: it is used all the same."""

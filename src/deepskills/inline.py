@@ -36,7 +36,7 @@ from deepagents.backends.utils import (
 from langgraph.errors import GraphBubbleUp
 
 from deepskills._errors import SkillFormatError, SkillsError
-from deepskills._files.paths import refusal
+from deepskills._files.paths import malformed
 from deepskills._io.plan import is_missing_error
 from deepskills._skillmd.problems import quoted
 from deepskills._skillmd.write import generate_skill_md
@@ -99,7 +99,7 @@ def _path_refusal(given: str, path: str) -> str | None:
     if given.startswith(("/", "~")):
         return "it is not relative"
     # The rules for paths into a skill, whatever directory of it they lead to.
-    return refusal(f"{next(iter(RESOURCE_TYPE_MAP))}/{given}")
+    return malformed(f"{next(iter(RESOURCE_TYPE_MAP))}/{given}")
 
 
 def _check_directories(paths: Collection[str]) -> None:

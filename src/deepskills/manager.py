@@ -18,7 +18,7 @@ from deepskills._catalog.discovery import discover
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import check_known, document_of, find_or_raise
 from deepskills._catalog.ranking import MAX_INDEXED, Library, Ranker, Ranking
-from deepskills._catalog.sources import parse_sources
+from deepskills._catalog.sources import lies_under, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
 from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
@@ -296,10 +296,19 @@ class SkillsManager:
             for path in (entry.path, *rivals)
             if (content := files[path].content) is not None
             and (metadata := self._settings.memory.readings.read(path, content).metadata) is not None
-            and metadata["name"] == entry.name
+            and self._name_at(path, metadata["name"]) == entry.name
         }
         content = files[entry.path].content
-        return (named[entry.path], content) if content is not None and named.keys() == {entry.path} else None
+        if content is None or named.keys() != {entry.path}:
+            return None
+        skill = named[entry.path].copy()
+        skill["name"] = entry.name
+        return skill, content
+
+    def _name_at(self, path: str, name: str) -> str:
+        """Return what the skill in a file is called by the last source that holds it."""
+        own = next((source for source in reversed(self._sources) if lies_under(path, source.path)), None)
+        return own.name_of(name) if own is not None else name
 
     def _assets(self, skill: SkillMetadata) -> Plan[list[str]]:
         assets = yield from list_assets(skill, self._settings.asset_directories)

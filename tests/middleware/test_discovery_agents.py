@@ -208,7 +208,7 @@ def test_discovery_is_one_round_of_listings_and_one_batch(mode: Mode, tmp_path: 
         pytest.param("/lib", 1, ["top"], id="one-level"),
         pytest.param("/lib", 2, ["mid", "top"], id="two-levels"),
         pytest.param("/lib", 3, ["low", "mid", "top"], id="three-levels"),
-        pytest.param("/lib/top", 1, ["top"], id="leaf"),
+        pytest.param("/lib/top", 1, ["inner", "top"], id="leaf"),
         pytest.param("/lib/group/mid/", 3, ["mid"], id="leaf-below"),
     ],
 )

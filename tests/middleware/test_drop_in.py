@@ -304,7 +304,7 @@ TEMPLATE = "{skills_locations}{skills_load_warnings}{skills_list}"
         ({"sources": [(5, "a")]}, TypeError),
         ({"system_prompt": 5}, TypeError),
         ({"system_prompt": "No slots."}, ValueError),
-        ({"system_prompt": "{skills_locations}{skills_list}"}, ValueError),
+        ({"system_prompt": "{skills_load_warnings}{skills_list}"}, ValueError),
         ({"tools": stamp}, TypeError),
         ({"tools": [{"type": "web_search"}]}, TypeError),
         ({"tools": 5}, TypeError),

@@ -28,8 +28,7 @@ def what_happens(mode: Mode, root: Path, visibility: Any) -> list[str]:
     by_text, by_name, loaded = (str(answer.text) for answer in talk.call(*calls))
     section = talk.model.requests[0].system
     in_list = {(True, True): "name and description", (True, False): "name", (False, False): "not there"}
-    found = {(True, True): "found", (True, False): "found by name and description, shown by name"}
-    is_found = "**deploy**" in by_text and "**deploy**" in by_name
+    found = {(True, True): "found", (True, False): "found by name alone"}
     started: list[bool] = []
     for given in (
         {"messages": [HumanMessage("/deploy")]},
@@ -40,7 +39,7 @@ def what_happens(mode: Mode, root: Path, visibility: Any) -> list[str]:
         started.append(talk.loaded == ["deploy"])
     return [
         in_list["**deploy**" in section, "zeppelin" in section],
-        found.get((is_found, "Ships the" in by_text), "not found"),
+        found.get(("**deploy**" in by_name, "**deploy**: Ships the" in by_text), "not found"),
         "loads"
         if "Text of deploy" in loaded
         else "refused: only the user can start it"

@@ -23,6 +23,7 @@ from deepskills import (
     InlineBackend,
     InlineSkill,
     LoadedSkill,
+    NamespacedSource,
     OptionalSource,
     Refuse,
     ResourceMetadata,
@@ -135,7 +136,8 @@ def readme() -> None:
 def agents(folder: Path) -> tuple[list[str], list[str]]:
     """Build an agent of each kind, with skills beside other middleware, and run one."""
     backend = FilesystemBackend(root_dir=folder, virtual_mode=True)
-    sources: list[SkillSource] = ["/skills", ("/team", "Team"), OptionalSource("/trial")]
+    plugin = NamespacedSource("/plugin", "plugin")
+    sources: list[SkillSource] = ["/skills", ("/team", "Team"), OptionalSource("/trial"), plugin]
     replies: list[Reply] = [call_tools(("load_skill", {"skill_name": "pdf-forms"})), "Done."]
     model = ScriptedChatModel(replies=replies)
     skills = SkillsMiddleware(

@@ -68,7 +68,7 @@ def test_the_model_is_shown_every_part_of_an_entry(mode: Mode, tmp_path: Path) -
         "- **web-research**: Structured approach to research. (License: MIT, Compatibility: needs network)\n"
         f"  -> Recommended tools: search, read_file\n{HINT}"
     ) in section_of(request)
-    assert "**Skills**: `/skills` (higher priority)" in section_of(request)
+    assert "\n**Skills**\n" in section_of(request)
 
 
 @both_modes
@@ -150,7 +150,7 @@ def test_a_template_of_ones_own_reaches_the_model(mode: Mode, tmp_path: Path) ->
     requests, _ = talk(mode, tmp_path, load("plain"), system_prompt=template)
     assert requests[0].system.startswith('SKILLS {json}\n- **plain**: Does little.\n  -> Use `load_skill("plain")`')
     assert requests[1].system.startswith("SKILLS {json}\n- **plain** [Loaded]: Does little.\n- **web-research**: ")
-    assert requests[0].system.endswith("\nFROM **Skills**: `/skills` (higher priority)\nEND")
+    assert requests[0].system.endswith("\nFROM **Skills**: `/skills`\nEND")
 
 
 @both_modes
@@ -158,7 +158,7 @@ def test_an_empty_catalog_says_where_to_create_skills(mode: Mode, tmp_path: Path
     """With no skill the model is told where skills would go."""
     middleware = SkillsMiddleware(backend=FilesystemBackend(tmp_path), sources=["/one", "/two"])
     model = ScriptedChatModel(replies=[])
-    run(mode, create_agent(model, middleware=[middleware]))
+    run(mode, create_deep_agent(model, middleware=[middleware]))
     (line,) = [line for line in model.requests[0].system.splitlines() if line.startswith("(No skills")]
     assert "`/one`" in line
     assert "`/two`" in line
@@ -173,7 +173,7 @@ def test_sources_by_function_are_shown_by_their_labels(mode: Mode, tmp_path: Pat
     )
     model = ScriptedChatModel(replies=[])
     run(mode, create_agent(model, middleware=[middleware]))
-    assert "**None Skills**: `/none`\n**Tenant Skills**: `/skills` (higher priority)\n" in model.requests[0].system
+    assert "**None Skills**\n**Tenant Skills** (higher priority)\n" in model.requests[0].system
 
 
 @both_modes

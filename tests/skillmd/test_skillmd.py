@@ -13,7 +13,11 @@ from deepskills._skillmd.read import FALLBACK_NAME, split_tools
 
 COVERED_ELSEWHERE: frozenset[str] = frozenset(
     {
+        "catalog-replaced",
+        "client-field",
         "extension-failed",
+        "file-in-fence",
+        "foreign-field",
         "frontmatter-key-too-large",
         "skill-refused",
         "middleware-order",
@@ -26,6 +30,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "skill-path-not-text",
         "skill-too-deep",
         "skill-unreadable",
+        "skills-user-only",
         "source-cut",
         "source-empty",
         "source-failed",

@@ -13,7 +13,7 @@ from skills_ref.parser import parse_frontmatter
 from skills_ref.validator import validate, validate_metadata
 
 from deepskills import SkillFormatError, generate_skill_md, read_skill, validate_skill
-from deepskills._skillmd.read import SPECIFIED_FIELDS
+from deepskills._skillmd.keys import SPECIFIED_FIELDS
 from support import scaled
 
 repeatable = settings(

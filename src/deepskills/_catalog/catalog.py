@@ -111,7 +111,11 @@ class Catalog:
 
     def is_of(self, sources: Sequence[Source]) -> bool:
         """Whether the skills came from exactly these sources."""
-        return [(own.path, own.label) for own in self.sources] == [(given.path, given.label) for given in sources]
+        if [(own.path, own.label) for own in self.sources] != [(given.path, given.label) for given in sources]:
+            return False
+        # State keeps no namespaces; the names that they gave tell.
+        prefixes = {given.path: f"{given.namespace}:" for given in sources if given.namespace}
+        return not prefixes or all(e.name.startswith(prefixes.get(e.source, "")) for e in self.entries)
 
     def copy_skills(self) -> list[SkillMetadata]:
         """Return the metadata of all skills, for whoever wants to keep or change it."""
@@ -297,7 +301,7 @@ class Remembered:
     def rivals(self, entry: SkillEntry) -> list[str]:
         """Return where a skill of the same name would usually lie if it had come since, in each source."""
         folder = parent(entry.path).rpartition("/")[2]
-        folders = sorted({name for name in (folder, entry.name) if _may_be_folder(name)})
+        folders = sorted({name for name in (folder, entry.name, entry.name.rpartition(":")[2]) if _may_be_folder(name)})
         sources = [source.path.rstrip("/") for source in self.catalog.sources]
         paths = dict.fromkeys(f"{source}/{name}/{SKILL_FILE}" for source in sources for name in folders)
         return [path for path in paths if path != entry.path and path not in self._losers]

@@ -29,10 +29,12 @@ from deepskills._io.plan import (
 from deepskills._io.walk import Visit, Visitor, read_files, walk
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import as_readable, is_text
-from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, SkillProblem, SkillSummary
+from deepskills._types import MAX_DIRECTORIES, RESOURCE_DIRECTORIES, SKILL_FILE, SkillProblem, SkillSummary
 
 MAX_INCOMPLETE = 100
 """How many directories of a source that could not be listed are named, each in a problem of its own."""
+
+_NAME_FORM = frozenset({"name-invalid", "name-directory-mismatch"})
 
 SOURCE_ERRORS = frozenset({"sources-failed", "source-failed", "source-incomplete"})
 """Codes of problems that are about a whole source; it is tried again at the next run."""
@@ -82,9 +84,14 @@ class _Search:
         if own is not None:
             # A skill's directory: what lies below it is its own business and holds no further skills.
             self.files[own.path] = True
-            return []
-        self.misnamed += [entry.path for entry in files if entry.name.lower() == SKILL_FILE.lower()]
-        below = [entry for entry in reply.entries if entry.is_directory and entry.name not in PASSED_OVER]
+            # Only below a source of its own: one stray file must not hide the skills that a source holds.
+            if path != self.source.path:
+                return []
+        else:
+            self.misnamed += [entry.path for entry in files if entry.name.lower() == SKILL_FILE.lower()]
+        # A skill's own files are not searched for skills: one may hold a `SKILL.md` as an example.
+        passed_over = PASSED_OVER if own is None else PASSED_OVER | RESOURCE_DIRECTORIES.keys()
+        below = [entry for entry in reply.entries if entry.is_directory and entry.name not in passed_over]
         kept = self._bounded(below)
         if deepest:
             # Reading a file that may not exist is cheaper than listing each directory first to find out.
@@ -209,7 +216,8 @@ class _Harvest:
         self.unusable: list[str] = []
         self._listed_now = search.files
         self._read = read
-        self._before = {entry.path: entry for entry in known}
+        namespace = search.source.namespace
+        self._before = {entry.path: entry for entry in known if not namespace or entry.name.startswith(f"{namespace}:")}
         for path in sorted(search.files):
             self._take(path, listed=search.files[path])
         seen = {entry.path for entry in self.entries.values()}
@@ -224,9 +232,9 @@ class _Harvest:
     def _take(self, path: str, *, listed: bool) -> None:
         reading = self._read.reading(path) if is_text(path) else None
         if reading is not None:
-            self.problems += reading.problems
+            self.problems += _about(reading, self.source)
             if reading.metadata is not None:
-                self._add(self._read.readings.entry(reading, self.source.path))
+                self._add(self._read.readings.entry(reading, self.source.path, self.source.name_of))
             else:
                 self.unusable.append(path)
             return
@@ -255,6 +263,16 @@ class _Harvest:
             for entry in self.entries.values()
             if entry.path in self._listed_now and not lies_under(entry.path, root)
         ]
+
+
+def _about(reading: Reading, source: Source) -> Iterable[SkillProblem]:
+    """Return a file's problems; a name that begins with its source's namespace is of the right form."""
+    has_own = (
+        reading.metadata is not None
+        and source.namespace
+        and source.name_of(reading.metadata["name"]) == (reading.metadata["name"])
+    )
+    return [found for found in reading.problems if found["code"] not in _NAME_FORM] if has_own else reading.problems
 
 
 def _unread(path: str, file: File) -> SkillProblem:

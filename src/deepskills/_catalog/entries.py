@@ -7,7 +7,7 @@ a claim in state is checked (see `catalog.py`).
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -17,10 +17,10 @@ from deepskills._skillmd.read import read_skill
 from deepskills._skillmd.yaml import as_flag
 from deepskills._types import SkillMetadata, SkillProblem
 
-Visibility: TypeAlias = Literal["on", "name-only", "user-only", "off"]
-"""How visible a skill is in a run, from everything to nothing."""
+Visibility: TypeAlias = Literal["always", "on", "name-only", "user-only", "off"]
+"""How visible a skill is in a run, from everything to nothing; by `"always"` an operator overrules its author."""
 
-STRICTNESS: dict[str, int] = {"on": 0, "name-only": 1, "user-only": 2, "off": 3}
+STRICTNESS: dict[str, int] = {"always": -1, "on": 0, "name-only": 1, "user-only": 2, "off": 3}
 """Visibilities in order; the strictest of several counts."""
 
 
@@ -104,8 +104,8 @@ class Reading:
     problems: tuple[SkillProblem, ...]
     digest: str
     frontmatter: Mapping[str, Any]
-    entries: dict[str, SkillEntry] = field(default_factory=dict, compare=False)
-    """The entry of each source that gave the file: one object while the file is unchanged."""
+    entries: dict[tuple[str, str], SkillEntry] = field(default_factory=dict, compare=False)
+    """The entry of each source that gave the file, and its name there: one object while the file is unchanged."""
 
 
 class Readings:
@@ -135,14 +135,19 @@ class Readings:
         """Return what a file of this digest says, if this process has read it."""
         return self._remembered.get((path, digest))
 
-    def entry(self, reading: Reading, source: str) -> SkillEntry:
-        """Return the entry of a usable file, as one source gives it."""
+    def entry(self, reading: Reading, source: str, name_of: Callable[[str], str] = str) -> SkillEntry:
+        """Return the entry of a usable file, as one source gives it and calls it."""
         if reading.metadata is None:
             raise ValueError("a file without metadata is not an entry")
-        entry = reading.entries.get(source)
+        name = name_of(reading.metadata["name"])
+        entry = reading.entries.get((source, name))
         if entry is None:
-            made = SkillEntry(reading.metadata, source, reading.digest, reading.frontmatter)
-            entry = reading.entries.setdefault(source, made)
+            skill = reading.metadata
+            if name != skill["name"]:
+                skill = skill.copy()
+                skill["name"] = name
+            made = SkillEntry(skill, source, reading.digest, reading.frontmatter)
+            entry = reading.entries.setdefault((source, name), made)
         return entry
 
     def _made(self, path: str, content: bytes, digest: str) -> Reading:

@@ -146,20 +146,33 @@ class SearchCache:
     """Searches catalogs and keeps their indexes; bounded, safe to share by threads."""
 
     def __init__(self) -> None:
-        self._indexes: BoundedCache[int, SearchIndex] = BoundedCache(
+        self._indexes: BoundedCache[tuple[int, frozenset[str]], SearchIndex] = BoundedCache(
             MAX_INDEX_BYTES, lambda index: _INDEXED_BYTES * (1 + len(index))
         )
 
     def search(
-        self, catalog: Catalog, query: str, n: int, hidden: Mapping[str, object] | None = None
+        self,
+        catalog: Catalog,
+        query: str,
+        n: int,
+        hidden: Mapping[str, object] | None = None,
+        name_only: frozenset[str] = frozenset(),
     ) -> list[SkillEntry]:
-        """Return the skills that fit `query` best, best first, without those that are hidden."""
+        """Return the skills that fit `query` best, best first, without those that are hidden.
+
+        Of those in `name_only` nothing but the name is searched: what fits would tell what their descriptions say.
+        """
         without = hidden or {}
-        found = self._index(catalog).search(query, n + len(without))
+        found = self._index(catalog, name_only).search(query, n + len(without))
         return [catalog.by_name[name] for name in found if name not in without][:n]
 
-    def _index(self, catalog: Catalog) -> SearchIndex:
-        return self._indexes.get_or_make(catalog.serial, lambda: SearchIndex(list(map(document_of, catalog.entries))))
+    def _index(self, catalog: Catalog, name_only: frozenset[str]) -> SearchIndex:
+        def made() -> SearchIndex:
+            return SearchIndex(
+                [Document(e.name, "") if e.name in name_only else document_of(e) for e in catalog.entries]
+            )
+
+        return self._indexes.get_or_make((catalog.serial, name_only), made)
 
 
 def document_of(entry: SkillEntry) -> Document:

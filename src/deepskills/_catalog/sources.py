@@ -3,11 +3,17 @@
 Labels are derived as deepagents derives them, so that a prompt reads the same with either class.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from deepskills._types import OptionalSource, SkillSource
+from deepskills._types import NamespacedSource, OptionalSource, SkillSource
+
+MAX_NAMESPACE_LENGTH = 48
+"""Longest namespace; with a name of the longest kind it still fits where names are shown."""
+
+_NAMESPACE = re.compile(rf"[\w.-]{{1,{MAX_NAMESPACE_LENGTH}}}")
 
 PASSED_OVER = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 """Directories that never hold skills or resources."""
@@ -22,12 +28,21 @@ class Source:
     is_optional: bool = False
     """Whether it may be missing or empty without a problem."""
 
+    namespace: str = ""
+    """What the names of its skills begin with, if they have a namespace."""
+
+    def name_of(self, name: str) -> str:
+        """Return what a skill of this source is called."""
+        prefix = f"{self.namespace}:"
+        return name if not self.namespace or name.startswith(prefix) else f"{prefix}{name}"
+
 
 def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
     """Return each source with its label.
 
     Raises:
         TypeError: If an entry is neither a path nor a pair of path and label.
+        ValueError: If a namespace cannot be part of a name.
     """
     if isinstance(sources, str):
         raise TypeError(f"sources must be a sequence of paths, got the single path {sources!r}; wrap it in a list")
@@ -45,7 +60,21 @@ def _parse_source(source: SkillSource) -> Source:
     if isinstance(source, OptionalSource) and isinstance(source.path, str):
         label = derive_label(source.path) if source.label is None else source.label
         return Source(str.__str__(source.path), label, is_optional=True)
-    raise TypeError(f"a source is a path, a (path, label) pair of strings or an OptionalSource, got {source!r}")
+    if isinstance(source, NamespacedSource) and isinstance(source.path, str):
+        label = derive_label(source.path) if source.label is None else source.label
+        return Source(str.__str__(source.path), label, namespace=_checked_namespace(source.namespace))
+    raise TypeError(
+        f"a source is a path, a (path, label) pair of strings, an OptionalSource or a NamespacedSource, got {source!r}"
+    )
+
+
+def _checked_namespace(namespace: object) -> str:
+    if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
+        raise ValueError(
+            f"a namespace is 1 to {MAX_NAMESPACE_LENGTH} letters, digits, hyphens, dots or underscores, "
+            f"got {namespace!r}"
+        )
+    return namespace
 
 
 def derive_label(path: str) -> str:
@@ -65,8 +94,8 @@ def derive_label(path: str) -> str:
 
 def distinct(sources: Sequence[Source]) -> list[Source]:
     """Return the sources without repeats; the last of equal paths stays, as it has the higher priority."""
-    last = {tidy(source.path): source for source in sources}
-    return [source for source in sources if last[tidy(source.path)] is source]
+    last = {(tidy(source.path), source.namespace): source for source in sources}
+    return [source for source in sources if last[tidy(source.path), source.namespace] is source]
 
 
 def tidy(path: str) -> str:

@@ -15,6 +15,7 @@ from deepskills._errors import SkillNotFoundError, SkillsError
 if TYPE_CHECKING:
     from deepskills._cli.commands.catalog import LocalCatalog
     from deepskills._cli.output import Output
+    from deepskills._skillmd.read import Profile
 
 __all__ = ["app", "main"]
 
@@ -221,28 +222,46 @@ def doctor(source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - clic
 @app.command()
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
 @click.option("--source", "-s", multiple=True, metavar="DIR", help="A further tree. Repeatable.")
+@click.option("--spec", is_flag=True, help="Accept the specification's keys alone, without YAML flow style.")
+@click.option("--ignore", multiple=True, metavar="CODE", help="A problem's code to leave out. Repeatable.")
 @as_json
-def validate(paths: Sequence[str], source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
-    """Check skills strictly; exit 1 if anything is wrong.
+def validate(
+    paths: Sequence[str],
+    source: Sequence[str],
+    spec: bool,  # noqa: FBT001 - click calls it so
+    ignore: Sequence[str],
+    as_json: bool,  # noqa: FBT001 - click calls it so
+) -> None:
+    """Check skills strictly; exit 1 on any error.
 
-    PATH is a SKILL.md, a skill's directory or a tree of skills; without any, the usual sources are checked.
+    PATH is a SKILL.md, a skill's directory or a tree of skills; without any, the usual sources are checked. Keys that
+    deepskills acts on pass, unless --spec is given; a key that only another client reads is a warning.
     """
     from deepskills._cli.commands.validate import validate_paths, validate_usual_sources  # noqa: PLC0415 - needed here alone
     from deepskills._cli.output import counted  # noqa: PLC0415 - imported by the commands that need it
+    from deepskills._skillmd.problems import PROBLEMS  # noqa: PLC0415 - this command alone needs it
 
     output = _output()
+    unknown = sorted(set(ignore) - PROBLEMS.keys())
+    if unknown:
+        raise UsageError(
+            f"There is no problem with the code {_and(unknown, 'or')}. See the codes in the documentation."
+        )
+    profile: Profile = "spec" if spec else "deepskills"
     if wanted := [*paths, *source]:
-        done = validate_paths(wanted)
+        done = validate_paths(wanted, profile)
     else:
-        done, used = validate_usual_sources()
+        done, used = validate_usual_sources(profile)
         output.remark(f"Checking {_and(used)}.")
+    found = [problem for problem in done.problems if problem["code"] not in ignore]
+    is_well = all(problem["severity"] != "error" for problem in found)
     if as_json:
-        output.json(done.problems)
+        output.json(found)
     else:
-        output.problems(done.problems)
-    problems = counted(len(done.problems), "problem") if done.problems else "no problems"
-    output.remark(f"{counted(done.skills, 'skill')} checked, {problems}.", "red" if done.problems else "green")
-    if done.problems:
+        output.problems(found)
+    problems = counted(len(found), "problem") if found else "no problems"
+    output.remark(f"{counted(done.skills, 'skill')} checked, {problems}.", "green" if is_well else "red")
+    if not is_well:
         raise click.exceptions.Exit(FAILED)
 
 

@@ -20,9 +20,9 @@ from deepskills._io.drivers import drive
 from deepskills._io.plan import Entry, Failed, Listing, Plan
 from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._skillmd.problems import problem, quoted
-from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
+from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, RESOURCE_DIRECTORIES, SKILL_FILE, SkillProblem
 
-DEFAULT_SOURCES = ("~/.agents/skills", ".claude/skills", "skills", ".agents/skills")
+DEFAULT_SOURCES = ("~/.claude/skills", "~/.agents/skills", ".claude/skills", "skills", ".agents/skills")
 """Where skills are looked for if no source is named; the later wins, so the project's win over the user's."""
 
 NEW_SKILLS = ".agents/skills"
@@ -200,9 +200,13 @@ class Tree:
     problems: list[SkillProblem] = field(default_factory=list)
 
 
-def find_skill_files(root: str) -> Plan[Tree]:
-    """Find every `SKILL.md` below `root`, at any depth; a skill's own directory is not searched further."""
-    finder = _Finder()
+def find_skill_files(root: str, *, everything: bool = False) -> Plan[Tree]:
+    """Find every `SKILL.md` below `root`, at any depth.
+
+    Below a skill's own directory only `everything` searches further, though not in its scripts, references and assets;
+    `root` itself may be a skill's directory and hold others.
+    """
+    finder = _Finder(everything=everything)
     walked = yield from walk([(root, root)], finder, levels=None, max_directories=MAX_DIRECTORIES, resolve_links=True)
     tree = finder.tree
     if walked.cut:
@@ -221,8 +225,9 @@ def is_misnamed(name: str) -> bool:
 class _Finder(Visitor[str]):
     """Collects the `SKILL.md` files of the directories it is shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, everything: bool) -> None:
         self.tree = Tree()
+        self._everything = everything
 
     def take(self, visit: Visit[str], reply: Listing | Failed) -> list[tuple[str, str]]:
         """Note the directory's own `SKILL.md`; without one, return the directories to search next."""
@@ -230,18 +235,20 @@ class _Finder(Visitor[str]):
         if reason:
             self.tree.problems.append(problem(visit.path, "source-incomplete", reason=reason))
         entries = () if isinstance(reply, Failed) else reply.entries
-        return [(visit.key, path) for path in self._below(entries)]
+        goes_on = self._everything or visit.depth == 0
+        return [(visit.key, path) for path in self._below(entries, goes_on=goes_on)]
 
-    def _below(self, entries: Sequence[Entry]) -> list[str]:
+    def _below(self, entries: Sequence[Entry], *, goes_on: bool) -> list[str]:
         own = next((entry for entry in entries if entry.name == SKILL_FILE), None)
         if own is not None:
             # A directory of that name is read like a file, so that its error is reported.
             self.tree.files.append(own.path)
-            if not own.is_directory:
+            if not own.is_directory and not goes_on:
                 return []
         else:
             misnamed = [entry for entry in entries if is_misnamed(entry.name) and not entry.is_directory]
             self.tree.problems += [
                 problem(entry.path, "skill-file-misnamed", found=quoted(entry.name)) for entry in misnamed
             ]
-        return [entry.path for entry in entries if entry.is_directory and entry.name not in {*PASSED_OVER, SKILL_FILE}]
+        passed_over = {*PASSED_OVER, SKILL_FILE, *(RESOURCE_DIRECTORIES if own is not None else ())}
+        return [entry.path for entry in entries if entry.is_directory and entry.name not in passed_over]

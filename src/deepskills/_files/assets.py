@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from deepskills._catalog.sources import PASSED_OVER, lies_under, parent
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
 from deepskills._files.inventory import only_file
+from deepskills._files.kinds import text_of
 from deepskills._files.paths import (
     STANDARD_DIRECTORIES,
     AssetDirectories,
     check_relative,
     is_allowed,
     is_closed,
+    is_hidden,
     script_to_relative,
 )
 from deepskills._io.plan import (
@@ -36,10 +38,13 @@ from deepskills._io.plan import (
 )
 from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._skillmd.problems import listed, quoted
-from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillMetadata
+from deepskills._types import MAX_SKILL_FILE_BYTES, RESOURCE_DIRECTORIES, SKILL_FILE, ResourceType, SkillMetadata
 
 MAX_ASSETS = 500
 """How many files of a skill are listed."""
+
+_RANKS: dict[ResourceType, int] = {"script": 0, "reference": 1, "asset": 2, "other": 3}
+"""In which order files are kept where there are too many."""
 
 _NO_FILE = frozenset({"is_directory", "invalid_path"})
 
@@ -181,8 +186,7 @@ class _Search(Visitor[str]):
         return Assets(sorted(first[:MAX_ASSETS]), self.notes)
 
     def _rank(self, relative: str) -> int:
-        first = relative.partition("/")[0]
-        return STANDARD_DIRECTORIES.index(first) if first in STANDARD_DIRECTORIES else len(STANDARD_DIRECTORIES)
+        return _RANKS[RESOURCE_DIRECTORIES.get(relative.partition("/")[0], "other")]
 
     def _may_hold_assets(self, directory: str) -> bool:
         """Whether files of a directory may be listed; a link may lead to one where they may not."""
@@ -263,6 +267,18 @@ def script_path(
     """
     # Listed and not read: a script may be large or binary, and its content is not wanted here.
     relative = check_relative(script_to_relative(script_name), directories)
+    try:
+        return (yield from _script_at(skill, relative, directories, closed))
+    except SkillFileNotFoundError as missing:
+        # Authors also call the directory `script/`, and a load lists what is in it.
+        singular = f"script/{relative.removeprefix('scripts/').removeprefix('script/')}"
+        try:
+            return (yield from _script_at(skill, singular, ("script",), closed))
+        except SkillPathError:
+            raise missing from None
+
+
+def _script_at(skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]) -> Plan[str]:
     path, real = yield from _found_at(skill, relative, directories, closed)
     reply: Listing | Failed = yield Attempt(ListDirectory(parent(path)))
     names = {entry.name for entry in _entries(skill, reply) if not entry.is_directory}
@@ -310,7 +326,9 @@ def _check_links(place: Place, relative: str, directories: AssetDirectories) -> 
         raise SkillPathError(f"The path {quoted(relative)} is refused: a link in it leads out of the skill.")
     # A link may stay inside the skill and still lead where a path may not: to `SKILL.md` itself, or to a hidden file.
     target = place.relative(place.canonical(real or ""))
-    if target != relative and (target == SKILL_FILE or (directories == "all" and not is_allowed(target, "all"))):
+    is_hidden_target = any(is_hidden(part) for part in target.split("/"))
+    is_refused = is_hidden_target or target == SKILL_FILE or (directories == "all" and not is_allowed(target, "all"))
+    if target != relative and is_refused:
         raise SkillPathError(f"The path {quoted(relative)} is refused: a link in it leads to {quoted(target)}.")
     return real
 
@@ -329,11 +347,8 @@ def _not_there(
 
 
 def _as_text(content: bytes, relative: str) -> str:
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SkillFormatError(f"The file {quoted(relative)} is not text. Use its path instead.") from None
-    if "\x00" in text:
+    text = text_of(content)
+    if text is None:
         raise SkillFormatError(f"The file {quoted(relative)} is not text. Use its path instead.")
     return text
 

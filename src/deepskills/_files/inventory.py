@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import PASSED_OVER, parent
-from deepskills._files.paths import is_closed
+from deepskills._files.paths import is_closed, is_hidden
+from deepskills._files.references import named_paths
 from deepskills._io.plan import (
     Attempt,
     Entry,
@@ -26,7 +27,7 @@ from deepskills._io.plan import (
 from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import decode_skill
-from deepskills._types import MAX_RESOURCES, RESOURCE_TYPE_MAP, SKILL_FILE, ResourceMetadata, ResourceType
+from deepskills._types import MAX_RESOURCES, RESOURCE_DIRECTORIES, SKILL_FILE, ResourceMetadata, ResourceType
 
 
 @dataclass
@@ -44,6 +45,9 @@ class Inventory:
     """How many resources there are beyond those listed."""
 
 
+MAX_NAMED_DIRECTORIES = 32
+"""How many further directories of a skill are listed because its instructions name files in them."""
+
 _ORDER: dict[ResourceType, int] = {"script": 0, "reference": 1, "asset": 2, "other": 3}
 
 _Key = tuple[int, ResourceType]
@@ -58,17 +62,21 @@ class _Resources(Visitor[_Key]):
         self._names = names
         self._found: list[list[ResourceMetadata]] = [[] for _ in names]
         self._roots = [""] * len(names)
+        self._directories: list[set[str]] = [set() for _ in names]
+        """The directories of each skill's own."""
 
     def take_root(self, skill: int, reply: Listing | Failed) -> Iterator[tuple[_Key, str]]:
         """Collect the files of a skill's own directory; yield the standard directories to list next."""
         for entry in self._entries(skill, reply):
+            self._roots[skill] = parent(entry.path)
             if not entry.is_directory:
                 if entry.name != SKILL_FILE:
                     self._add((skill, "other"), entry)
-            elif entry.name in RESOURCE_TYPE_MAP:
-                self._roots[skill] = parent(entry.path)
-                yield (skill, RESOURCE_TYPE_MAP[entry.name]), entry.path
+            elif entry.name in RESOURCE_DIRECTORIES:
+                self._directories[skill].add(entry.name)
+                yield (skill, RESOURCE_DIRECTORIES[entry.name]), entry.path
             elif entry.name not in PASSED_OVER:
+                self._directories[skill].add(entry.name)
                 self.inventories[skill].other_directories.append(entry.name)
 
     def take(self, visit: Visit[_Key], reply: Listing | Failed) -> Iterator[tuple[_Key, str]]:
@@ -85,11 +93,35 @@ class _Resources(Visitor[_Key]):
             inventory.failure = reply.reason
             return ()
         inventory.failure = inventory.failure or reply.error
-        return reply.entries
+        return [entry for entry in reply.entries if not is_hidden(entry.name)]
 
     def _add(self, key: _Key, entry: Entry) -> None:
         skill, kind = key
         self._found[skill].append(ResourceMetadata(path=entry.path, type=kind, skill_name=self._names[skill]))
+
+    def unlisted(self, skill: int, named: Iterable[str]) -> dict[str, list[str]]:
+        """Return the paths that instructions name and no listing has shown yet, by the directory they would lie in."""
+        root = self._roots[skill].rstrip("/")
+        known = {found["path"] for found in self._found[skill]}
+        wanted: dict[str, list[str]] = {}
+        for relative in named:
+            path = f"{root}/{relative}"
+            if relative.partition("/")[0] in self._directories[skill] and path not in known:
+                directory = parent(path)
+                if directory in wanted or len(wanted) < MAX_NAMED_DIRECTORIES:
+                    wanted.setdefault(directory, []).append(path)
+        return wanted
+
+    def take_named(self, skill: int, wanted: Iterable[str], reply: Listing | Failed) -> None:
+        """Note the files of a directory that instructions name; one that is not there was only an example."""
+        if not isinstance(reply, Listing):
+            return
+        names = set(wanted)
+        root = self._roots[skill].rstrip("/")
+        for entry in reply.entries:
+            if entry.path in names and not entry.is_directory:
+                first = entry.path[len(root) + 1 :].partition("/")[0]
+                self._add((skill, RESOURCE_DIRECTORIES.get(first, "other")), entry)
 
     def finish(self, too_deep: Iterable[Visit[_Key]]) -> list[Inventory]:
         """Return the inventories, bounded and in order; directories that lie too deep are named, not listed."""
@@ -104,11 +136,25 @@ class _Resources(Visitor[_Key]):
         return self.inventories
 
 
-def take_inventories(names: Sequence[str], roots: Sequence[Listing | Failed], depth: int) -> Plan[list[Inventory]]:
-    """List the resources of several skills at once, given the listings of their own directories."""
+def take_inventories(
+    names: Sequence[str], roots: Sequence[Listing | Failed], depth: int, texts: Sequence[str] = ()
+) -> Plan[list[Inventory]]:
+    """List the resources of several skills at once, given the listings of their own directories.
+
+    What a skill's text names by a relative path is listed too, wherever it lies; that takes at most one more round.
+    """
     resources = _Resources(names)
     starts = [start for skill, root in enumerate(roots) for start in resources.take_root(skill, root)]
     walked = yield from walk(starts, resources, levels=depth)
+    wanted = [
+        (skill, directory, paths)
+        for skill, text in enumerate(texts)
+        for directory, paths in resources.unlisted(skill, named_paths(text)).items()
+    ]
+    if wanted:
+        replies = yield tuple(Attempt(ListDirectory(directory)) for _, directory, _ in wanted)
+        for (skill, _, paths), reply in zip(wanted, replies, strict=True):
+            resources.take_named(skill, paths, reply)
     return resources.finish(walked.too_deep)
 
 
@@ -167,10 +213,13 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
     replies = yield (*reads, *(Attempt(ListDirectory(path)) for path in directories))
     shell: RealPaths | Failed = yield Attempt(ShellPaths(tuple(directories)))
     in_shell = {} if isinstance(shell, Failed) else shell.paths
-    inventories = yield from take_inventories([entry.name for entry in entries], replies[len(entries) :], depth)
+    files = [only_file(entry.path, reply) for entry, reply in zip(entries, replies, strict=False)]
+    texts = [Contents(file, Inventory()).text()[0] for file in files]
+    names, roots = [entry.name for entry in entries], replies[len(entries) :]
+    inventories = yield from take_inventories(names, roots, depth, texts)
     return {
-        entry.name: Contents(only_file(entry.path, reply), inventory, in_shell.get(directory))
-        for entry, directory, reply, inventory in zip(entries, directories, replies, inventories, strict=False)
+        entry.name: Contents(file, inventory, in_shell.get(directory))
+        for entry, directory, file, inventory in zip(entries, directories, files, inventories, strict=True)
     }
 
 

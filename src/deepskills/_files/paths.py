@@ -79,6 +79,11 @@ def folded_path(path: str) -> str:
     return path.casefold() if path.isascii() else unicodedata.normalize("NFKC", path).casefold()
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file or directory of this name is nobody's resource: secrets and tools' own marks start with a dot."""
+    return name.startswith(".")
+
+
 def is_closed(relative: str, closed: Sequence[str]) -> bool:
     """Whether a path lies in a directory that is closed, in any spelling."""
     return bool(closed) and any(folded_path(relative).startswith(f"{folded_path(name)}/") for name in closed)
@@ -86,6 +91,11 @@ def is_closed(relative: str, closed: Sequence[str]) -> bool:
 
 def refusal(path: str, directories: AssetDirectories = STANDARD_DIRECTORIES) -> str | None:
     """Return why a normalised path is refused; `None` if it is not."""
+    return malformed(path) or _misplaced(path.split("/"), directories)
+
+
+def malformed(path: str) -> str | None:
+    """Return why a path cannot name a file below a skill, wherever in it; `None` if it can."""
     parts = path.split("/")
     checks = (
         (not path.strip(), "it is empty"),
@@ -100,18 +110,19 @@ def refusal(path: str, directories: AssetDirectories = STANDARD_DIRECTORIES) -> 
         ("" in parts or "." in parts, "it holds an empty step"),
         (any(part != part.strip() or part.endswith(".") for part in parts), "a name in it ends with a space or a dot"),
     )
-    reason = next((reason for refused, reason in checks if refused), None)
-    return _misplaced(parts, directories) if reason is None else reason
+    return next((reason for refused, reason in checks if refused), None)
 
 
 def _misplaced(parts: Sequence[str], directories: AssetDirectories) -> str | None:
     """Return why a well-formed path does not lie where files may be read; `None` if it does."""
+    if any(is_hidden(part) for part in parts):
+        return "it is hidden"
     if directories != "all":
         is_inside = parts[0] in directories and len(parts) > 1
         return None if is_inside else "it is in none of the skill's directories for files to read"
     if len(parts) == 1 and parts[0].casefold() == SKILL_FILE.casefold():
         return f"{SKILL_FILE} is read by loading the skill"
-    return "it is hidden" if any(part.startswith(".") for part in parts) else None
+    return None
 
 
 def _advice(directories: AssetDirectories) -> str:

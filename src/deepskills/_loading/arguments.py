@@ -6,6 +6,7 @@ be taken for the author's word. Work is linear in text, arguments and result, an
 hostile.
 """
 
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ _CANDIDATE = re.compile(
     r"|(?P<whole>ARGUMENTS)(?:\[(?P<index>[0-9]++)\])?+"
     r"|(?=\w))"
 )
+_PATH_BEHIND = re.compile(r"(?:/[^\s/\"'`()<>|;,*?$\\\[\]{}]*+)++")
 _CONTINUES_WORD = re.compile(r"[^\W\u2e80-\U0003ffff]")
 """A character that makes a longer word of what stands before it; Chinese, Japanese and Korean have no spaces."""
 
@@ -154,13 +156,28 @@ class _Filling:
     def _resolve(self, candidate: re.Match[str]) -> tuple[str | None, int, bool]:
         """Return what a placeholder becomes (`None`: it stays), where it ends, and whether it stands for arguments."""
         if candidate["variable"] is not None or candidate[0] == "{baseDir}":
-            return self._variables[candidate["variable"] or "SKILL_DIR"], candidate.end(), False
+            variable = candidate["variable"] or "SKILL_DIR"
+            value = self._variables[variable]
+            if variable == "CLAUDE_SESSION_ID":
+                return value, candidate.end(), False
+            return (*self._written_out(value, candidate.end()), False)
         # Names go first: an author who calls an argument `1st` means that one and not the first.
         begin = candidate.start() + 1
         name = self._name_at(begin)
         if name is not None:
             return self._value(self._names[name]) or "", begin + len(name), True
         return self._positional(candidate) if self.arguments else None, candidate.end(), True
+
+    def _written_out(self, directory: str, end: int) -> tuple[str, int]:
+        """Return a directory with the steps up behind it worked out, and where they end: file tools refuse `..`."""
+        behind = _PATH_BEHIND.match(self._text, end)
+        steps = behind[0].split("/") if behind else []
+        if ".." not in steps:
+            return directory, end
+        last = len(steps) - steps[::-1].index("..")
+        path = "/".join(steps[:last])
+        target = posixpath.normpath(directory + path)
+        return ("" if target == "/" and steps[last:] else target), end + len(path)
 
     def _positional(self, candidate: re.Match[str]) -> str | None:
         if candidate["index"] is not None:
@@ -196,7 +213,8 @@ class _Filling:
 def _start_of_instructions(text: str) -> int:
     reading = read_skill(text, path="SKILL.md")
     has_fences = bool(reading.body) or reading.metadata is not None or bool(reading.frontmatter)
-    return len(text) - len(reading.body) if has_fences else 0
+    # From behind: a file inside a Markdown fence goes on after its body.
+    return max(0, text.rfind(reading.body)) if has_fences else 0
 
 
 def _is_usable(name: str) -> bool:

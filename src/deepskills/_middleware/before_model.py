@@ -18,10 +18,9 @@ from deepskills._loading.budget import Standing
 from deepskills._loading.turn import loads_to_undo
 from deepskills._middleware.commands import user_loads
 from deepskills._middleware.loading import Settled, Wish, load, take_away
-from deepskills._middleware.reporting import report_unload
+from deepskills._middleware.reporting import log_problems, report_unload
 from deepskills._middleware.request import is_evicted, read_again
 from deepskills._middleware.run import Run, Shelf
-from deepskills._middleware.startup import log_problems
 from deepskills._middleware.state import UNDONE, current_step, merged, unload_update
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import changed_notice
@@ -37,7 +36,7 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     update = merged(update, (yield from user_loads(run)), (yield from _caught_up(run)))
     waiting = run.thread.section("problems")
     fresh = run.new_problems()
-    log_problems(fresh)
+    log_problems(fresh, run.settings.backend)
     noted = []
     if waiting:
         known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}

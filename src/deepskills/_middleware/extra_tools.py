@@ -1,19 +1,22 @@
 """The tools for agents without file tools or with large libraries: search a catalog, list and read a skill's files."""
 
+import base64
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from langchain.tools import ToolRuntime
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphBubbleUp
+from langgraph.types import Command
 from pydantic import BaseModel, Field
 
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import check_known, not_found_error
-from deepskills._errors import SkillsError
-from deepskills._files.assets import list_assets, read_asset, script_path
+from deepskills._errors import SkillFormatError, SkillsError
+from deepskills._files.assets import list_assets, read_asset_bytes, script_path
+from deepskills._files.kinds import MAX_MEDIA_BYTES, kind_of, text_of
 from deepskills._io.plan import LARGE, Plan, apart
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import ToolResult
@@ -24,6 +27,9 @@ from deepskills._prompt import messages as words
 
 logger = logging.getLogger("deepskills")
 
+
+Content: TypeAlias = str | list[str | dict[Any, Any]]
+"""What a tool answers: text, or content blocks."""
 
 MAX_RESULTS = 50
 """How many results of a search are shown at most."""
@@ -85,7 +91,7 @@ class ExtraTools:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._plans: dict[str, Callable[..., Plan[str]]] = {
+        self._plans: dict[str, Callable[..., Plan[Content]]] = {
             "search_skills": self._search_skills,
             "list_skill_assets": self._list_assets,
             "load_skill_asset": self._read_asset,
@@ -123,7 +129,8 @@ class ExtraTools:
             search, catalog = self._settings.memory.search.search, shelf.catalog
             without = dict.fromkeys(hidden)
             # The index of a small catalog is a database, too: never on the event loop.
-            found = yield from apart(lambda: search(catalog, query, limit, without), LARGE)
+            bare = frozenset(name for name, visibility in shelf.hidden.items() if visibility == "name-only")
+            found = yield from apart(lambda: search(catalog, query, limit, without, bare), LARGE)
         if not found:
             check_known(found, shelf.problems, words.TRIED_AGAIN)
             return words.nothing_found(query)
@@ -136,9 +143,11 @@ class ExtraTools:
             return words.no_files(entry.name)
         return "\n".join([*(f"- {path}" for path in assets.paths), *assets.notes])
 
-    def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Plan[str]:
+    def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Plan[Content]:
         entry, closed = yield from self._entry(run, skill_name)
-        return (yield from read_asset(entry.skill, relative_path, self._settings.asset_directories, closed))
+        directories = self._settings.asset_directories
+        content = yield from read_asset_bytes(entry.skill, relative_path, directories, closed)
+        return _shown_content(content, relative_path)
 
     def _script_path(self, run: Run, skill_name: str, script_name: str) -> Plan[str]:
         entry, closed = yield from self._entry(run, skill_name)
@@ -157,7 +166,20 @@ class ExtraTools:
         return entry, shelf.closed_below(entry, loaded)
 
 
-def _answered(name: str, plan: Plan[str], run: Run) -> Plan[ToolResult]:
+def _shown_content(content: bytes, path: str) -> Content:
+    """Return a file as a model can take it: text, a content block of its kind, or what is known of it."""
+    text = text_of(content)
+    if text is not None:
+        return text
+    kind = kind_of(content)
+    if kind.media is None or len(content) > MAX_MEDIA_BYTES:
+        limit = MAX_MEDIA_BYTES if kind.media else None
+        raise SkillFormatError(words.binary_file(path, kind.mime_type, len(content), limit))
+    encoded = base64.b64encode(content).decode("ascii")
+    return [{"type": kind.media, "base64": encoded, "mime_type": kind.mime_type}]
+
+
+def _answered(name: str, plan: Plan[Content], run: Run) -> Plan[ToolResult]:
     """Turn a plan's text, or what it raised, into the tool's answer."""
     message = ToolMessage("", name=name, tool_call_id=run.runtime.tool_call_id or "", status="error")
     try:
@@ -170,4 +192,8 @@ def _answered(name: str, plan: Plan[str], run: Run) -> Plan[ToolResult]:
     except Exception as error:
         logger.exception("%s failed", name)
         message.content = words.failed(name, error)
-    return with_changes(message, run)
+    answer = with_changes(message, run)
+    if isinstance(message.content, str) or isinstance(answer, Command):
+        return answer
+    # LangGraph's tool node turns blocks of audio into JSON text, unless they come in a `Command`.
+    return Command(update={"messages": [message]})

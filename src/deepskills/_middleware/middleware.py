@@ -64,7 +64,8 @@ from deepskills._middleware.state import SkillsState, SkillsStateUpdate, Thread,
 from deepskills._middleware.tool_call import ToolCall, open_tool_call
 from deepskills._middleware.tools import LOAD_TOOL, UNLOAD_TOOL, SkillTools
 from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template
+from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
+from deepskills._skillmd.problems import problem
 from deepskills._skillmd.repair import as_text
 from deepskills._types import SkillSource
 
@@ -135,7 +136,11 @@ class Services:
 
     def skills_section(self, state: Mapping[str, Any]) -> str:
         """Return the skills section for a system prompt, as it stands in `state`; empty if it is left out."""
+        return self._section_of(state)
+
+    def _section_of(self, state: Mapping[str, Any], tools: frozenset[str] | None = None) -> str:
         run = Run(self._settings, state, current_runtime())
+        run.agent_tools = tools
         self._settings.perform(shelf_of(run), run.runtime)
         return section_text(self._section, run, [skill.entry.name for skill in run.loaded])
 
@@ -292,6 +297,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
     state_schema: Any = SkillsState
 
+    has_directories: bool = True
+    """Whether sources are directories, which the model may be told of; a class on a database says no."""
+
     def __init__(  # noqa: PLR0913 - the options of a product, each by name
         self,
         *,
@@ -358,6 +366,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
                 shows_loaded=loaded_status == "system_prompt",
                 budget=catalog_budget,
                 searchable="search_skills" in self._extra_tools,
+                shows_places=self.has_directories,
             )
         self.state_schema = with_own_keys(type(self).state_schema)
         with_end_of_run(self, plugged)
@@ -411,7 +420,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Append the skills section to the request's system message."""
         section = section_in_use.get()
         if section is None:
-            section = self.skills_section(request.state)
+            names = [getattr(tool, "name", None) for tool in request.tools]
+            tools = tools_spoken_of(names) if names else None  # a request by hand does not tell the agent's tools
+            section = self._section_of(request.state, tools)
         return request.override(system_message=appended(request.system_message, section)) if section else request
 
     @hook_config(can_jump_to=["model"])
@@ -419,14 +430,18 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
         """Load the skills that users and extensions ask for, and restore texts that were evicted."""
-        return self._settings.perform(before_model_call(Run(self._settings, state, runtime)), runtime)
+        run = Run(self._settings, state, runtime)
+        self._note_own_catalog(run)
+        return self._settings.perform(before_model_call(run), runtime)
 
     @hook_config(can_jump_to=["model"])
     async def abefore_model(  # type: ignore[override]
         self, state: SkillsState, runtime: Runtime[ContextT]
     ) -> dict[str, Any] | None:
         """Load the skills that users and extensions ask for, and restore texts that were evicted."""
-        return await self._settings.aperform(before_model_call(Run(self._settings, state, runtime)), runtime)
+        run = Run(self._settings, state, runtime)
+        self._note_own_catalog(run)
+        return await self._settings.aperform(before_model_call(run), runtime)
 
     def wrap_model_call(
         self,
@@ -494,6 +509,17 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         with handing_over(request.tool_call["name"], request.state):
             result = await handler(opened.request)
         return await self._settings.aperform(opened.reviewed(result), request.runtime)
+
+    def _note_own_catalog(self, run: Run) -> None:
+        """Report that a subclass wrote a catalog of its own, which deepagents' class would use and this does not."""
+        own = type(self)
+        hooks = (own.before_agent, own.abefore_agent)
+        if hooks == (SkillsMiddleware.before_agent, SkillsMiddleware.abefore_agent):
+            return
+        catalog = self._settings.memory.catalogs.believed(run.thread.catalog)
+        given = run.state.get("skills_metadata")
+        if catalog is not None and given is not None and not catalog.is_copied_in(given):
+            run.problems.append(problem("before_agent", "catalog-replaced"))
 
     def _opened(self, request: ModelRequest[ContextT]) -> Plan[ModelCall[ContextT]]:
         run = Run(self._settings, request.state, request.runtime)

@@ -31,7 +31,7 @@ from deepskills._loading.turn import Prepared
 from deepskills._middleware.extension import Refuse, SkillLoad
 from deepskills._middleware.extension_calls import change_request, change_text, unusable
 from deepskills._middleware.loading import Wish, judge, prepare, take_away
-from deepskills._middleware.reporting import skill_event, tell
+from deepskills._middleware.reporting import log_problems, skill_event, tell
 from deepskills._middleware.run import Run, Shelf, disclosed_skills, is_user_only
 from deepskills._middleware.skill_tools import (
     DISCLOSED,
@@ -46,7 +46,6 @@ from deepskills._middleware.skill_tools import (
     resolved_tools,
     skills_in_use,
 )
-from deepskills._middleware.startup import log_problems
 from deepskills._middleware.state import (
     LEFT_OUT,
     LINGERING,
@@ -61,7 +60,7 @@ from deepskills._middleware.state import (
 from deepskills._middleware.tools import LOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import CHANGED_LEAD, context_notice, lost_notice
-from deepskills._prompt.section import LIST_WITHHELD, Section, SectionInput
+from deepskills._prompt.section import LIST_WITHHELD, Section, SectionInput, tools_spoken_of
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.text import one_line
 from deepskills._types import LoadRecord, ResourceMetadata
@@ -517,6 +516,7 @@ def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> st
             loaded={name: resources.get(name, []) for name in loaded},
             hidden=shelf.hidden,
             replaced_list=_replaced_list(run),
+            tools=run.agent_tools,
         )
     )
 
@@ -556,6 +556,7 @@ def open_call(
     """Prepare one model call: its messages, its section, and the tools of the skills in use."""
     if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
         run.problems.append(problem("middleware", "middleware-order"))
+    run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
     prepared = yield from prepare_call(request.messages, run, section)
     names = needed_names(prepared.use, request.tools)
     resolutions = yield from resolved(source, names, request.runtime)
@@ -649,7 +650,7 @@ def problems_update(run: Run) -> dict[str, Any]:
     fresh = run.new_problems()
     if not fresh:
         return {}
-    log_problems(fresh)
+    log_problems(fresh, run.settings.backend)
     return {"skills_problems": [*run.thread.problems, *fresh]}
 
 

@@ -31,7 +31,7 @@ from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill
 from deepskills._middleware.state import Thread, merged, session_id
 from deepskills._prompt.section import visible
-from deepskills._types import LoadRecord, SkillMetadata, SkillProblem
+from deepskills._types import SKILL_FILE, LoadRecord, SkillMetadata, SkillProblem
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ class Shelf:
 
     unjudged: frozenset[str] = frozenset()
     """Skills that are off only because a judgement failed: they are hidden, and stay loaded."""
+    always: frozenset[str] = frozenset()
+    """Skills that the operator shows in spite of their authors."""
+
+    broken_hidden: Mapping[str, Visibility] = field(default_factory=dict)
+    """Skills whose files are broken and that are not simply visible, by their directories' names."""
 
     @property
     def problems(self) -> Sequence[SkillProblem]:
@@ -111,8 +116,9 @@ class Shelf:
 
     def not_found(self, asked: str) -> Plan[Broken | Unknown]:
         """Return what to answer to a name that the model cannot use; hidden names are not given."""
-        size = len(self.catalog.entries)
-        return (yield from apart(lambda: not_found([e.name for e in self.visible], self.problems, asked), size))
+        size, broken_hidden = len(self.catalog.entries), self.broken_hidden
+        told = [found for found in self.problems if broken_hidden.get(directory_name(found)) != "user-only"]
+        return (yield from apart(lambda: not_found([e.name for e in self.visible], told, asked), size))
 
 
 class Run:
@@ -132,6 +138,8 @@ class Run:
         """Names of the tools that skills in use bring, as far as they are known."""
         self.shelf: Shelf | None = None
         """The skills of this run, once they were looked up."""
+        self.agent_tools: frozenset[str] | None = None
+        """Those of the agent's tools that the section speaks of, if a model request told."""
 
     @property
     def known_shelf(self) -> Shelf:
@@ -247,13 +255,19 @@ def _as_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readin
     reading = readings.recall(record["path"], record["digest"])
     if reading is not None and reading.metadata is not None:
         return readings.entry(reading, record.get("source") or (current.source if current is not None else ""))
-    return _unread(name, record)
+    return unread_entry(name, record["path"], record["digest"])
 
 
-def _unread(name: str, record: LoadRecord) -> SkillEntry:
-    """Return what is known of a skill in use whose file is gone, broken or out of reach: nothing that could be used."""
+def directory_name(found: SkillProblem) -> str:
+    """Return the name of the directory whose `SKILL.md` a problem is about; empty if it is about something else."""
+    directory, _, file = found["path"].rpartition("/")
+    return directory.rpartition("/")[2] if file == SKILL_FILE else ""
+
+
+def unread_entry(name: str, path: str, digest: str = "") -> SkillEntry:
+    """Return what is known of a skill whose file is gone, broken or out of reach: nothing that could be used."""
     skill = SkillMetadata(
-        path=record["path"],
+        path=path,
         name=name,
         description="",
         license=None,
@@ -261,7 +275,7 @@ def _unread(name: str, record: LoadRecord) -> SkillEntry:
         metadata={},
         allowed_tools=[],
     )
-    return SkillEntry(skill, "", record["digest"], is_read=False)
+    return SkillEntry(skill, "", digest, is_read=False)
 
 
 def is_user_only(entry: SkillEntry) -> bool:

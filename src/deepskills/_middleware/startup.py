@@ -12,7 +12,7 @@ The start of a run: when skills are discovered, what that changes in state, and 
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -29,7 +29,8 @@ from deepskills._loading.turn import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, prepare, take_away
-from deepskills._middleware.run import Run, Shelf
+from deepskills._middleware.reporting import log_problems
+from deepskills._middleware.run import Run, Shelf, is_user_only
 from deepskills._middleware.state import (
     MARK,
     SkillsStateUpdate,
@@ -40,8 +41,7 @@ from deepskills._middleware.state import (
 )
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD
-from deepskills._skillmd.problems import problem, quoted
-from deepskills._skillmd.text import one_line
+from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._types import LoadRecord, SkillProblem
 
 logger = logging.getLogger("deepskills")
@@ -340,20 +340,28 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
     reported = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
     fresh = [*reported, *run.new_problems()]
     if found is None:
-        log_problems(fresh)
+        log_problems(fresh, run.settings.backend)
         return [*run.thread.problems, *fresh] if fresh else None
+    fresh += _out_of_reach(run)
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
     problems = [*found.problems, *vanished, *fresh]
     known = {(p["path"], p["code"], p["message"]) for p in run.thread.problems}
-    log_problems([p for p in problems if (p["path"], p["code"], p["message"]) not in known])
+    new = [p for p in problems if (p["path"], p["code"], p["message"]) not in known]
+    log_problems(new, run.settings.backend)
     return problems
 
 
-def log_problems(problems: Iterable[SkillProblem]) -> None:
-    """Log problems, one line each."""
-    for found in problems:
-        level = logging.ERROR if found["severity"] == "error" else logging.WARNING
-        logger.log(level, "%s: %s: %s", one_line(found["path"]), found["code"], one_line(found["message"]))
+def _out_of_reach(run: Run) -> list[SkillProblem]:
+    """Return the one problem that tells of skills which only a user may start, while no user can."""
+    if run.settings.slash_commands:
+        return []
+    shelf = run.known_shelf
+    names = [
+        entry.name
+        for name, visibility in shelf.hidden.items()
+        if visibility == "user-only" and (entry := shelf.catalog.by_name.get(name)) is not None and is_user_only(entry)
+    ]
+    return [problem("slash_commands", "skills-user-only", count=len(names), names=listed(names))] if names else []
 
 
 def _changes(state: Mapping[str, Any], update: dict[str, Any]) -> SkillsStateUpdate | None:

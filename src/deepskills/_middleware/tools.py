@@ -188,7 +188,8 @@ class SkillTools:
         prepared = yield from prepare_in_turn(turn.key, [*_wished(turn, shelf), wish], run, own=wish.key)
         own, before, budgets = prepared[wish.key], run.thread.standing, run.settings.budgets
         # The file may have become the user's alone since it was listed.
-        if own.failure is None and permit is None and is_user_only(own.entry) and not is_user_only(entry):
+        is_kept_from_models = is_user_only(own.entry) and entry.name not in shelf.always
+        if own.failure is None and is_kept_from_models and permit is None:
             return _refused(run, outcomes.UserOnly(entry))
         so_far = after_calls(turn.earlier, before, shelf.catalog, prepared, budgets)
         outcome = decide_in_turn(own, so_far, before, budgets)

@@ -9,14 +9,17 @@ from langgraph.errors import GraphBubbleUp
 
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import Discovery
-from deepskills._catalog.entries import STRICTNESS, Visibility
+from deepskills._catalog.entries import STRICTNESS, SkillEntry, Visibility
 from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, apart
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.extension_calls import ExtensionRun, ask, overrides
-from deepskills._middleware.run import Run, Shelf, is_user_only
+from deepskills._middleware.run import Run, Shelf, directory_name, is_user_only, unread_entry
 from deepskills._skillmd.names import fold, name_key
 from deepskills._skillmd.problems import problem, quoted
-from deepskills._types import SKILL_FILE, SkillProblem
+from deepskills._types import SkillProblem
+
+MAX_BROKEN_JUDGED = 1_000
+"""How many broken files are judged by visibility."""
 
 
 def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
@@ -29,63 +32,75 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
         else (yield from run.look.catalog(run.thread.catalog, run.state.get("skills_metadata")))
     )
     looked = found or run.look.found
-    hidden, unjudged = yield from _hidden(run, catalog)
-    rule = run.settings.visibility
-
-    def noted() -> Sequence[SkillProblem]:
-        return _existing(looked.problems if looked is not None else run.thread.problems, rule)
-
-    run.shelf = Shelf(catalog, hidden, noted, unjudged)
+    problems = looked.problems if looked is not None else run.thread.problems
+    judged, unjudged = yield from _judged(run, catalog, _broken_skills(problems, catalog))
+    broken = {name: how for name, how in judged.items() if name not in catalog.by_name}
+    always = frozenset(name for name, how in judged.items() if how == "always")
+    hidden = {name: how for name, how in judged.items() if name not in broken and name not in always}
+    run.shelf = Shelf(catalog, hidden, lambda: _existing(problems, broken), unjudged, always, broken)
     # Whoever asked before this look was told by an older one.
     vars(run).pop("use", None)
     return run.shelf
 
 
-def _existing(problems: Sequence[SkillProblem], rule: object) -> Sequence[SkillProblem]:
-    """Return the problems without those of broken files that a mapping turns off: they do not exist in this run."""
-    if not isinstance(rule, Mapping) or "off" not in rule.values():
+def _broken_skills(problems: Sequence[SkillProblem], catalog: Catalog) -> list[SkillEntry]:
+    """Return what is known of skills whose files cannot be used: their directories' names."""
+    entries: dict[str, SkillEntry] = {}
+    for found in problems:
+        if found["severity"] == "error" and (name := directory_name(found)) and name not in catalog.by_name:
+            entries.setdefault(name, unread_entry(name, found["path"]))
+            if len(entries) == MAX_BROKEN_JUDGED:
+                break
+    return list(entries.values())
+
+
+def _existing(problems: Sequence[SkillProblem], broken: Mapping[str, Visibility]) -> Sequence[SkillProblem]:
+    """Return the problems without those of broken files that are off: they do not exist in this run."""
+    if "off" not in broken.values():
         return problems
-    by_rule = _lookup(rule)
-    suffix = f"/{SKILL_FILE}"
-    return [
-        found
-        for found in problems
-        if not found["path"].endswith(suffix) or by_rule(found["path"].removesuffix(suffix).rpartition("/")[2]) != "off"
-    ]
+    return [found for found in problems if broken.get(directory_name(found)) != "off"]
 
 
-def _hidden(run: Run, catalog: Catalog) -> Plan[tuple[Mapping[str, Visibility], frozenset[str]]]:
+def _judged(
+    run: Run, catalog: Catalog, broken: Sequence[SkillEntry]
+) -> Plan[tuple[Mapping[str, Visibility], frozenset[str]]]:
     """Return every skill that is not simply visible, and those of them that are off because a judgement failed.
 
-    A failure hides, because nobody knows whether the skill may be seen; it is no reason to unload it for good.
+    Skills whose files are broken go by their directories' names. A failure hides, because nobody knows whether the
+    skill may be seen; it is no reason to unload it for good.
     """
     rule = run.settings.visibility
     rules = run.settings.memory.rules
     hidden: Mapping[str, Visibility] | None = rules.get(catalog.serial)
     if hidden is None:
-        hidden = yield from apart(lambda: _fixed_rules(catalog, rule), len(catalog.entries))
+        hidden = yield from apart(lambda: _fixed_rules(catalog.entries, rule), len(catalog.entries))
         rules.put(catalog.serial, dict(hidden))
+    entries = [*catalog.entries, *broken] if broken else catalog.entries
+    if broken:
+        hidden = {**hidden, **_fixed_rules(broken, rule)}
     decided = {name for name, how in hidden.items() if how == "off"}
     unjudged: set[str] = set()
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
-        reply = yield Attempt(CallFunction(lambda: _ruled(catalog, call, run.runtime), seconds=None))
-        ruled, failed, problems = _all_off(catalog, reply.reason) if isinstance(reply, Failed) else reply
-        hidden = strictest(hidden, ruled)
+        reply = yield Attempt(CallFunction(lambda: _ruled(entries, call, run.runtime), seconds=None))
+        ruled, failed, problems = _all_off(entries, reply.reason) if isinstance(reply, Failed) else reply
+        hidden = _overruled(hidden, ruled)
         unjudged |= failed
         decided |= {name for name, how in ruled.items() if how == "off" and name not in failed}
         run.problems += problems
     for extension in run.settings.extensions:
         if overrides(extension, "visibility"):
-            given, failed = yield from _asked(run, extension, Shelf(catalog, hidden))
+            shelf = Shelf(catalog, {name: how for name, how in hidden.items() if how != "always"})
+            given, failed = yield from _asked(run, extension, shelf, entries)
             hidden = strictest(hidden, given)
             unjudged |= failed
             decided |= {name for name, how in given.items() if how == "off" and name not in failed}
     return hidden, frozenset(unjudged - decided)
 
 
-def _asked(run: Run, extension: SkillExtension, shelf: Shelf) -> Plan[tuple[dict[str, Visibility], set[str]]]:
-    entries = shelf.catalog.entries
+def _asked(
+    run: Run, extension: SkillExtension, shelf: Shelf, entries: Sequence[SkillEntry]
+) -> Plan[tuple[dict[str, Visibility], set[str]]]:
     own = ExtensionRun(run, extension, shelf)
     value = yield from ask(extension, "visibility", own, entries)
     if isinstance(value, Mapping) and all(isinstance(given, str) and given in STRICTNESS for given in value.values()):
@@ -97,9 +112,9 @@ def _asked(run: Run, extension: SkillExtension, shelf: Shelf) -> Plan[tuple[dict
     return {entry.name: "off" for entry in entries}, {entry.name for entry in entries}
 
 
-def _all_off(catalog: Catalog, reason: str) -> tuple[dict[str, Visibility], set[str], list[SkillProblem]]:
+def _all_off(entries: Sequence[SkillEntry], reason: str) -> tuple[dict[str, Visibility], set[str], list[SkillProblem]]:
     found = problem("visibility", "visibility-failed", name="all skills", reason=reason)
-    names = {entry.name for entry in catalog.entries}
+    names = {entry.name for entry in entries}
     return dict.fromkeys(names, "off"), names, [found]
 
 
@@ -112,13 +127,19 @@ def strictest(first: Mapping[str, Visibility], second: Mapping[str, Visibility])
     return result
 
 
-def _fixed_rules(catalog: Catalog, rule: object) -> dict[str, Visibility]:
+def _overruled(author: Mapping[str, Visibility], operator: Mapping[str, Visibility]) -> dict[str, Visibility]:
+    """Return what authors and the operator say together: the stricter counts, unless the operator says `"always"`."""
+    always: dict[str, Visibility] = {name: how for name, how in operator.items() if how == "always"}
+    return {**strictest(author, operator), **always}
+
+
+def _fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, Visibility]:
     """Return what frontmatter and a mapping say, for every skill that is not simply visible."""
-    hidden: dict[str, Visibility] = {entry.name: "user-only" for entry in catalog.entries if is_user_only(entry)}
+    hidden: dict[str, Visibility] = {entry.name: "user-only" for entry in entries if is_user_only(entry)}
     if not isinstance(rule, Mapping):
         return hidden
     by_rule = _lookup(rule)
-    return strictest(hidden, {entry.name: by_rule(entry.name) for entry in catalog.entries})
+    return _overruled(hidden, {entry.name: by_rule(entry.name) for entry in entries})
 
 
 def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
@@ -141,7 +162,7 @@ def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
 
 
 def _ruled(
-    catalog: Catalog,
+    entries: Sequence[SkillEntry],
     rule: Any,  # noqa: ANN401 - a user's function
     runtime: object,
 ) -> tuple[dict[str, Visibility], set[str], list[SkillProblem]]:
@@ -149,7 +170,7 @@ def _ruled(
     hidden: dict[str, Visibility] = {}
     failed: set[str] = set()
     problems: list[SkillProblem] = []
-    for entry in catalog.entries:
+    for entry in entries:
         try:
             given = rule(entry.skill.copy(), runtime)
             is_known = isinstance(given, str) and given in STRICTNESS

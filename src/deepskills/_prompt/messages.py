@@ -297,7 +297,7 @@ def _inventory_lines(inventory: Inventory) -> list[str]:
 DESCRIPTIONS = {
     "search_skills": "Search all skills by what they are for. Use it when the list of skills is long or cut short.",
     "list_skill_assets": "List the files of a skill: its scripts, references and assets.",
-    "load_skill_asset": "Read a text file of a skill.",
+    "load_skill_asset": "Read a file of a skill: text, an image, audio or a PDF file.",
     "get_skill_script_path": "Get the path by which a script of a skill can be run.",
 }
 """The extra tools by name."""
@@ -330,6 +330,12 @@ def nothing_found(query: str) -> str:
 def no_files(name: str) -> str:
     """Say that a skill has no files."""
     return f"The skill '{shown_name(name)}' has no files besides its instructions."
+
+
+def binary_file(path: str, mime_type: str, size: int, limit: int | None) -> str:
+    """Say what a file is that cannot be shown: of a kind that models do not take, or larger than `limit`."""
+    reason = "is not text" if limit is None else f"is larger than the {limit:,} bytes that can be shown"
+    return f"The file `{field_text(path, 300)}` {reason}. Its type is {mime_type}, its size {size:,} bytes."
 
 
 def unreadable(name: str, reason: str) -> str:

@@ -71,6 +71,10 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "There are blank lines or comments before the first `---`. Make it the first line of the file.",
     ),
+    "file-in-fence": (
+        "warning",
+        "The whole file is inside a Markdown fence. Delete its first and last line; the file starts with `---`.",
+    ),
     "fence-glued": (
         "warning",
         "Text follows the closing `---` on the same line. Put the `---` on a line of its own.",
@@ -201,6 +205,16 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "
         "or see the other problems.",
     ),
+    "skills-user-only": (
+        "warning",
+        "Only a user may start {count} of the skills, as their authors say (`disable-model-invocation`), and no slash "
+        'command can: {names}. Set `slash_commands=True`, or show them with `visibility={{name: "always"}}`.',
+    ),
+    "catalog-replaced": (
+        "warning",
+        "A subclass of `SkillsMiddleware` returned a catalog of its own from `before_agent`; nothing reads it. "
+        "Pass `NamespacedSource(path, namespace)` in `sources` to rename skills, or `visibility` to hide some.",
+    ),
     "visibility-failed": (
         "error",
         "The visibility function raised for {name}: {reason}. The skill is hidden; check the function.",
@@ -244,6 +258,15 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     "unknown-field": (
         "error",
         "Not in the specification: {keys}. Move further properties below `metadata:`.",
+    ),
+    "client-field": (
+        "error",
+        "Not in the specification, and read only at the top level: {keys}. Keep them there for the clients that read "
+        "them; remove them where only the specification's keys are accepted.",
+    ),
+    "foreign-field": (
+        "warning",
+        "Only {clients} reads {keys}; deepskills ignores it. Keep it for that client, or remove it.",
     ),
     "line-separator": (
         "error",

@@ -12,9 +12,11 @@ Nothing here raises for what a file holds, and each step has a bound, because th
 import codecs
 import re
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
 
 from deepskills._errors import SkillFormatError
 from deepskills._skillmd import names as _naming
+from deepskills._skillmd.keys import KEYS, SPECIFIED_FIELDS, is_acted_on, readers_of
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.repair import NOTHING_UNUSUAL, FrontmatterError, Notes, Tree, as_text, is_whole_yaml, read_yaml
 from deepskills._skillmd.text import one_line
@@ -44,6 +46,7 @@ FENCE = re.compile(f"---[ \t{_STRAY}]*+(?:\r\n|[\r\n]|\\Z)")
 _GLUED_FENCE = re.compile(r"---[ \t]*+(?=#{1,6}[ \t]+\S)")
 STRAY_CHARACTER = re.compile(f"[{_STRAY}]")
 _LINE_OF_DASHES = re.compile(r"(?<=[\r\n])---")
+_MARKDOWN_FENCE = re.compile(r"(`{3,16}|~{3,16})[^`\r\n]{0,100}(?:\r\n|[\r\n])")
 _BLANK = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*")
 
 
@@ -103,6 +106,18 @@ def end_of_preamble(text: str) -> int:
     return position
 
 
+def _unwrapped(text: str, start: int) -> str | None:
+    """Return what a Markdown fence around the whole text holds; `None` if there is none, or more than one block."""
+    opening = _MARKDOWN_FENCE.match(text, start)
+    if opening is None:
+        return None
+    end = len(text.rstrip())
+    last = max(text.rfind("\n", 0, end), text.rfind("\r", 0, end)) + 1
+    mark = opening[1]
+    closes = last >= opening.end() and text[last:end].startswith(mark) and not text[last:end].strip(mark[0])
+    return text[opening.end() : last] if closes else None
+
+
 def _end_of_blank(text: str, position: int) -> int:
     match = _BLANK.match(text, position)
     return match.end() if match else position
@@ -110,8 +125,10 @@ def _end_of_blank(text: str, position: int) -> int:
 
 # Reading a file.
 
-SPECIFIED_FIELDS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
-"""The frontmatter keys that the Agent Skills specification knows."""
+Profile: TypeAlias = Literal["spec", "deepskills"]
+"""Whose rules a strict reading holds a file to: the specification's, or this library's."""
+
+_FIELD_CODES = frozenset({"unknown-field", "client-field"})
 
 _TEXT_FIELDS = ("name", "description", "license", "compatibility")
 _NESTED = (list, dict)
@@ -148,15 +165,34 @@ def read_skill(content: bytes | str, *, path: str) -> SkillReading:
     return _Reader(path).read(content)
 
 
-def validate_skill(content: bytes | str, *, path: str) -> list[SkillProblem]:
-    """Return every way in which a `SKILL.md` falls short of the specification, each as an error.
+def validate_skill(content: bytes | str, *, path: str, profile: Profile = "spec") -> list[SkillProblem]:
+    """Return every way in which a `SKILL.md` falls short of what is asked of authors.
 
-    What passes here, the specification's reference validator passes too.
+    Args:
+        content: The file, as bytes or as text.
+        path: Where it lies.
+        profile: `"spec"`: each problem is an error, and what passes, the specification's reference validator passes
+            too. `"deepskills"`: the keys that this library acts on and YAML flow style pass as well, and a key that
+            only another client reads is a warning.
+
+    Raises:
+        ValueError: If there is no such profile.
     """
+    if profile not in get_args(Profile):
+        raise ValueError(f"profile must be 'spec' or 'deepskills', got {profile!r}")
     reader = _Reader(path)
     reading = reader.read(content)
     found = [*reading.problems, *reader.strict_problems]
-    return [SkillProblem(path=p["path"], code=p["code"], severity="error", message=p["message"]) for p in found]
+    foreign: list[SkillProblem] = []
+    if profile == "deepskills":
+        found = [p for p in found if p["code"] not in {"flow-style", *_FIELD_CODES}]
+        unknown = [key for key in reading.frontmatter if not is_acted_on(key)]
+        theirs = [key for key in unknown if key in KEYS]
+        nobodys = [key for key in unknown if key not in KEYS]
+        found += [problem(path, "unknown-field", keys=listed(nobodys))] if nobodys else []
+        foreign = [problem(path, "foreign-field", keys=listed([key]), clients=readers_of([key])) for key in theirs]
+    strict = [SkillProblem(path=p["path"], code=p["code"], severity="error", message=p["message"]) for p in found]
+    return strict + foreign
 
 
 def parse_skill_md(content: str) -> tuple[dict[str, Tree], str]:
@@ -271,6 +307,10 @@ class _Reader:
             return plain
         start = end_of_preamble(text)
         opening = FENCE.match(text, start)
+        if opening is None and (inner := _unwrapped(text, start)) is not None:
+            self._report("file-in-fence")
+            text, start = inner, end_of_preamble(inner)
+            opening = FENCE.match(text, start)
         if opening is None:
             raise _Refusal("no-frontmatter")
         if start:
@@ -312,7 +352,12 @@ class _Reader:
             raise _Refusal("frontmatter-not-mapping", found="a list" if isinstance(tree, list) else "plain text")
         if not tree.keys() <= SPECIFIED_FIELDS:
             unknown = [key for key in tree if key not in SPECIFIED_FIELDS]
-            self._report_strict("unknown-field", keys=_Listed(unknown))
+            fixed = [key for key in unknown if key in KEYS and not KEYS[key].works_in_metadata]
+            movable = [key for key in unknown if key not in fixed]
+            if movable:
+                self._report_strict("unknown-field", keys=_Listed(movable))
+            if fixed:
+                self._report_strict("client-field", keys=_Listed(fixed))
         return tree
 
     def _report_notes(self, notes: Notes) -> None:

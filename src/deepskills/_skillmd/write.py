@@ -53,7 +53,7 @@ def _check(text: str, frontmatter: dict[str, Tree], body: str) -> None:
     """Read `text` again and raise unless it is valid and says what was meant."""
     name = frontmatter.get("name")
     path = f"{name}/SKILL.md" if isinstance(name, str) and "/" not in name else "SKILL.md"
-    problems = [p for p in validate_skill(text, path=path) if p["code"] != "unknown-field"]
+    problems = [p for p in validate_skill(text, path=path) if p["code"] not in {"unknown-field", "client-field"}]
     if problems:
         raise SkillFormatError(" ".join(p["message"] for p in problems))
     reading = read_skill(text, path=path)

@@ -108,7 +108,7 @@ def compose(text: str, notes: Notes, steps: Iterator[int]) -> Tree:
     """
     source = _EventSource(text)
     # Comments matter only where there are any, and splitting every file would cost more than looking for one.
-    composer = _Composer(notes, text.split("\n") if "#" in text else [])
+    composer = _Composer(notes, text.split("\n") if "#" in text else [], text)
     try:
         for _ in steps:
             event = source.get_event()
@@ -126,10 +126,14 @@ def compose(text: str, notes: Notes, steps: Iterator[int]) -> Tree:
 class _Frame:
     """A list or mapping that is still open."""
 
-    __slots__ = ("container", "key", "key_line")
+    __slots__ = ("container", "is_flow", "is_template", "key", "key_line", "start")
 
-    def __init__(self, container: list[Tree] | dict[str, Tree]) -> None:
+    def __init__(self, container: list[Tree] | dict[str, Tree], event: yaml.CollectionStartEvent) -> None:
         self.container = container
+        self.start = event.start_mark
+        self.is_flow = bool(event.flow_style)
+        self.is_template = False
+        """Whether it is what YAML makes of `{{NAME}}`: a mapping in flow style whose key is one, too."""
         self.key: str | None = None
         self.key_line = 0
 
@@ -140,12 +144,14 @@ class _Frame:
 class _Composer:
     """Takes YAML events, one by one, and builds what they say."""
 
-    def __init__(self, notes: Notes, lines: list[str]) -> None:
+    def __init__(self, notes: Notes, lines: list[str], text: str) -> None:
         self.root: Tree = None
+        self._text = text
         self._notes = notes
         self._lines = lines
         self._open: list[_Frame] = []
         self._documents = 0
+        self._split: list[str] | None = None
 
     def take(self, event: yaml.Event) -> None:
         """Build on by one event; scalars come first because they come most."""
@@ -154,7 +160,8 @@ class _Composer:
         elif isinstance(event, yaml.CollectionStartEvent):
             self._start(event)
         elif isinstance(event, yaml.CollectionEndEvent):
-            self._place(self._open.pop().container)
+            frame = self._open.pop()
+            self._place(self._as_written(frame, event) if frame.is_template else frame.container)
         elif isinstance(event, yaml.AliasEvent):
             self._notes.aliases = True
             self._place(f"*{event.anchor}")
@@ -168,7 +175,23 @@ class _Composer:
             raise TooDeepError(f"it nests deeper than {MAX_DEPTH} levels")
         self._note_properties(event)
         self._notes.flow |= bool(event.flow_style)
-        self._open.append(_Frame({} if isinstance(event, yaml.MappingStartEvent) else []))
+        self._open.append(_Frame({} if isinstance(event, yaml.MappingStartEvent) else [], event))
+
+    def _as_written(self, frame: _Frame, event: yaml.CollectionEndEvent) -> Tree:
+        """Return the text of a placeholder that nobody filled in, as it stands in the file."""
+        start, end = frame.start, event.end_mark
+        if start is None or end is None:
+            return frame.container
+        if self._split is None:
+            self._split = self._text.split("\n")
+        if start.line == end.line:  # many may stand on one long line, which is not copied for each
+            text = self._split[start.line][start.column : end.column]
+        else:
+            lines = self._split[start.line : end.line + 1]
+            parts = (lines[0][start.column :], *lines[1:-1], lines[-1][: end.column])
+            text = " ".join(part.strip() for part in parts)
+        self._notes.repaired.append(self._open[-1].key or text if self._open else text)
+        return text
 
     def _scalar(self, event: yaml.ScalarEvent) -> str | None:
         self._note_properties(event)
@@ -217,7 +240,9 @@ class _Composer:
             frame.container.append(value)
         elif frame.key is None:
             frame.key = as_text(value)
-            if not isinstance(value, str):
+            if isinstance(value, dict) and frame.is_flow:
+                frame.is_template = True
+            elif not isinstance(value, str):
                 self._notes.repaired.append(frame.key)
         else:
             if frame.key in frame.container:

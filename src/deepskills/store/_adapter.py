@@ -43,6 +43,8 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         ValueError: If an option has a value that it cannot have.
     """
 
+    has_directories = False
+
     def __init__(  # noqa: PLR0913 - the options of a product, each by name
         self,
         *,

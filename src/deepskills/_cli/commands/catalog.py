@@ -24,7 +24,9 @@ from deepskills._io.plan import Plan
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
+from deepskills._skillmd.keys import KEYS, FrontmatterKey, is_acted_on
 from deepskills._skillmd.problems import problem
+from deepskills._skillmd.read import read_skill
 from deepskills._types import SkillProblem
 
 RESOURCE_DEPTH = 1
@@ -98,6 +100,12 @@ class Found:
         """Whether its author keeps it from the model: only a user starts it."""
         return self.entry is not None and self.entry.is_user_only
 
+    @cached_property
+    def keys(self) -> list[FrontmatterKey]:
+        """The keys of its frontmatter that deepskills acts on beside the specification's."""
+        given = read_skill(self.text, path=self.row["path"]).frontmatter
+        return [KEYS[name] for name in given if is_acted_on(name) and not KEYS[name].is_specified]
+
     def details(self) -> SkillDetails:
         """Return all that is known of a usable skill."""
         if self.entry is None:
@@ -141,7 +149,9 @@ class LocalCatalog:
         section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True)
         hidden: dict[str, Visibility] = {found.row["name"]: "user-only" for found in self.usable if found.is_user_only}
         errors = source_errors(self.source_problems)
-        return section.render(SectionInput(self.discovery.catalog, self.sources, errors, hidden=hidden))
+        # As in an agent that has no tools but those for skills.
+        tools: frozenset[str] = frozenset()
+        return section.render(SectionInput(self.discovery.catalog, self.sources, errors, hidden=hidden, tools=tools))
 
     def get(self, name: str) -> Found:
         """Return the usable skill of that name, in any case.
@@ -311,6 +321,7 @@ def show_details(output: Output, skill: Found) -> None:
         **{f"Metadata {key}": value for key, value in known["metadata"].items()},
         "Tokens": str(known["tokens"]),
         "Files": _kinds(skill),
+        **{f"Key {key.name}": _effect(key) for key in skill.keys},
     }
     for name, value in properties.items():
         if value:
@@ -318,6 +329,10 @@ def show_details(output: Output, skill: Found) -> None:
     directory = known["path"].rpartition("/")[0]
     for file in known["files"]:
         output.line(f"  {visible(file['path'].removeprefix(f'{directory}/'))}")
+
+
+def _effect(key: FrontmatterKey) -> str:
+    return f"{key.does} (needs the extension {key.needs})" if key.needs else key.does
 
 
 def cost_line(local: LocalCatalog) -> str:

@@ -1,7 +1,8 @@
 """`doctor`: what an agent with these sources would see, what is wrong, and what it costs, in one report."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -75,6 +76,9 @@ class Examination:
     largest: list[tuple[str, int]]
     """The skills that cost most to load, with their tokens."""
 
+    needs: Mapping[str, int]
+    """The extensions without which keys of skills do nothing, each with the number of skills."""
+
     @property
     def is_well(self) -> bool:
         """Whether nothing is broken; warnings may be."""
@@ -95,7 +99,8 @@ def examine(local: LocalCatalog) -> Examination:
         loads=_loads([tokens for tokens, _ in costs]),
         problems=[*local.problems, *perform(_passed_over(local))],
     )
-    return Examination(report, [(name, tokens) for tokens, name in costs[:3]])
+    needs = Counter(name for found in local.usable for name in {key.needs for key in found.keys} if name)
+    return Examination(report, [(name, tokens) for tokens, name in costs[:3]], needs)
 
 
 def _version(package: str) -> str | None:
@@ -168,6 +173,9 @@ def show_examination(output: Output, found: Examination) -> None:
         output.lines(output.paragraph(f"Only a user can start: {', '.join(report['user_only'])}", 2, 2))
     if report["unusable"]:
         output.line("  ", (f"{counted(len(report['unusable']), 'file')} cannot be used, see below", "red"))
+    if found.needs:
+        told = ", ".join(f"{name} ({counted(number, 'skill')})" for name, number in sorted(found.needs.items()))
+        output.lines(output.paragraph(f"Keys that do nothing without an extension: {told}", 2, 2))
     _heading(output, "Cost", "tokens, about")
     for line in _cost_lines(found):
         output.line(f"  {line}")

@@ -9,13 +9,13 @@ from deepskills._cli.files import Tree, UsageError, absolute, find_skill_files, 
 from deepskills._io.plan import Plan
 from deepskills._io.walk import read_files
 from deepskills._skillmd.problems import problem, quoted
-from deepskills._skillmd.read import validate_skill
-from deepskills._types import SKILL_FILE, SkillProblem
+from deepskills._skillmd.read import Profile, validate_skill
+from deepskills._types import SKILL_FILE, Severity, SkillProblem
 
 
 @dataclass
 class Validation:
-    """What a strict reading found: every problem an error, its path written as the argument was."""
+    """What a strict reading found: its problems, each path written as the argument was."""
 
     problems: list[SkillProblem] = field(default_factory=list)
     skills: int = 0
@@ -53,23 +53,23 @@ class _Target:
         return (Path(self.given) / Path(path).relative_to(self.path)).as_posix()
 
 
-def validate_paths(paths: Sequence[str]) -> Validation:
+def validate_paths(paths: Sequence[str], profile: Profile = "deepskills") -> Validation:
     """Read every skill at or below `paths` strictly, each once.
 
     Raises:
         UsageError: If a path leads nowhere, or to a file that is no `SKILL.md`.
     """
-    return perform(_validate([_Target.of(path) for path in paths]))
+    return perform(_validate([_Target.of(path) for path in paths], profile))
 
 
-def validate_usual_sources() -> tuple[Validation, list[str]]:
+def validate_usual_sources(profile: Profile = "deepskills") -> tuple[Validation, list[str]]:
     """Read every skill of the usual sources strictly; return what was found, and the sources that hold any.
 
     Raises:
         UsageError: If there is nothing to read: a check that looks in the wrong place must not pass.
     """
     sources = usual_sources()
-    done = perform(_validate([_Target(source.label, source.path, is_directory=True) for source in sources]))
+    done = perform(_validate([_Target(source.label, source.path, is_directory=True) for source in sources], profile))
     empty = {found["path"] for found in done.problems if found["code"] == "source-empty"}
     used = [source.label for source in sources if source.label not in empty]
     if not used:
@@ -77,7 +77,7 @@ def validate_usual_sources() -> tuple[Validation, list[str]]:
     return Validation([found for found in done.problems if found["code"] != "source-empty"], done.skills), used
 
 
-def _validate(targets: Sequence[_Target]) -> Plan[Validation]:
+def _validate(targets: Sequence[_Target], profile: Profile) -> Plan[Validation]:
     done = Validation()
     seen: set[str] = set()
     for target in targets:
@@ -93,7 +93,7 @@ def _validate(targets: Sequence[_Target]) -> Plan[Validation]:
             if file.content is None:
                 problems.append(problem(path, "skill-unreadable", reason=file.error))
             else:
-                problems += validate_skill(file.content, path=path)
+                problems += validate_skill(file.content, path=path, profile=profile)
         done.skills += len(wanted)
         done.problems += [_strict(found, target.shown(found["path"])) for found in problems]
     return done
@@ -101,7 +101,7 @@ def _validate(targets: Sequence[_Target]) -> Plan[Validation]:
 
 def _tree(target: _Target) -> Plan[Tree]:
     if target.is_directory:
-        return (yield from find_skill_files(target.path))
+        return (yield from find_skill_files(target.path, everything=True))
     if target.refusal:
         code = "skill-unreadable" if Path(target.path).name == SKILL_FILE else "source-incomplete"
         return Tree(problems=[problem(target.path, code, reason=target.refusal)])
@@ -112,4 +112,6 @@ def _tree(target: _Target) -> Plan[Tree]:
 
 
 def _strict(found: SkillProblem, path: str) -> SkillProblem:
-    return SkillProblem(path=path, code=found["code"], severity="error", message=found["message"])
+    """Return a problem as it counts here: only a key that another client reads stays a warning."""
+    severity: Severity = found["severity"] if found["code"] == "foreign-field" else "error"
+    return SkillProblem(path=path, code=found["code"], severity=severity, message=found["message"])

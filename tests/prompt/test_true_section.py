@@ -1,0 +1,113 @@
+"""The section says only what is so in the agent it is shown in."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deepagents import create_deep_agent
+from deepagents.middleware.skills import SKILLS_SYSTEM_PROMPT as DEEPAGENTS_PROMPT
+from langchain.agents import create_agent
+from langchain_core.tools import tool
+
+from deepskills import SkillsMiddleware
+from deepskills.extensions import SkillSuggestions
+from deepskills.testing import ScriptedChatModel
+from support import MODES, Conversation, Mode, disk, run, skill_md, write_files
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+
+@tool
+def read_file(file_path: str) -> str:
+    """Read a file."""
+    return file_path
+
+
+def shown(mode: Mode, root: Path, *, tools: Any = (), is_deep: bool = False, **options: Any) -> str:
+    """Return the section that an agent is shown."""
+    options.setdefault("sources", ["/skills"])
+    middleware = SkillsMiddleware(backend=disk(root), **options)
+    model = ScriptedChatModel(replies=[])
+    make: Any = create_deep_agent if is_deep else create_agent
+    run(mode, make(model, tools=list(tools), middleware=[middleware]))
+    return model.requests[0].system.partition("## Skills")[2]
+
+
+@both_modes
+def test_files_are_spoken_of_where_a_tool_reads_them(mode: Mode, tmp_path: Path) -> None:
+    """Paths and files stand in the section of an agent that can read them, and in no other."""
+    write_files(tmp_path, {"skills/a/SKILL.md": skill_md("a")})
+    nothing = shown(mode, tmp_path)
+    assert "/skills" not in nothing
+    assert "file" not in nothing
+    assert "\n3. If no skill fits" in nothing
+    assets = shown(mode, tmp_path, extra_tools=["load_skill_asset"])
+    assert "`load_skill_asset`" in assets
+    assert "full path" not in assets
+    for section in (shown(mode, tmp_path, tools=[read_file]), shown(mode, tmp_path, is_deep=True)):
+        assert "**Skills**: `/skills`\n" in section
+        assert "names its files by full path" in section
+        assert "higher priority" not in section
+
+
+@both_modes
+def test_creating_is_spoken_of_where_the_model_can_write(mode: Mode, tmp_path: Path) -> None:
+    """Without skills, only a model that has `write_file` is told where to create them."""
+    assert "Create them in `/skills`" in shown(mode, tmp_path, is_deep=True)
+    assert "(No skills yet.)" in shown(mode, tmp_path, tools=[read_file])
+
+
+@both_modes
+def test_without_a_list_there_is_no_talk_of_one(mode: Mode, tmp_path: Path) -> None:
+    """With `catalog="none"` the section speaks of no list but to say that there is none."""
+    write_files(tmp_path, {"skills/a/SKILL.md": skill_md("a")})
+    section = shown(mode, tmp_path, extensions=[SkillSuggestions(catalog="none")])
+    said = [line for line in section.splitlines() if "list" in line or "Below" in line or "Available" in line]
+    assert said == [line for line in section.splitlines() if line.startswith("There is 1 skill.")]
+
+
+def test_a_template_may_leave_warnings_out(tmp_path: Path) -> None:
+    """Warnings then follow the list."""
+    write_files(tmp_path, {"skills/a/SKILL.md": skill_md("a")})
+
+    class Failing(type(disk(tmp_path))):  # type: ignore[misc]
+        def ls(self, path: str) -> Any:
+            if path == "/bad":
+                raise OSError("denied")
+            return super().ls(path)
+
+    backend = Failing(tmp_path, virtual_mode=True)
+    template = "FROM {skills_locations}\n{skills_list}\nEND"
+    talk = Conversation("sync", SkillsMiddleware(backend=backend, sources=["/skills", "/bad"], system_prompt=template))
+    talk.say("done")
+    section = talk.model.requests[0].system
+    assert section.index("**a**") < section.index("<skill_load_warnings>") < section.index("END")
+    assert "denied" in section
+
+
+@both_modes
+def test_deepagents_prompt_is_true(mode: Mode, tmp_path: Path) -> None:
+    """The prompt of deepagents tells the model to read the path in the list: the list shows it."""
+    write_files(tmp_path, {"skills/a/SKILL.md": skill_md("a")})
+    section = shown(mode, tmp_path, is_deep=True, system_prompt=DEEPAGENTS_PROMPT)
+    assert "path shown in the skill list above" in section
+    assert "`/skills/a/SKILL.md`" in section
+    assert "SKILL.md" not in shown(mode, tmp_path, is_deep=True)
+
+
+def test_a_class_on_a_database_shows_no_directories(tmp_path: Path) -> None:
+    """Where sources are no directories, the section names them and nothing else of them."""
+    write_files(tmp_path, {"s3cr3t/a/SKILL.md": skill_md("a")})
+
+    class OnDatabase(SkillsMiddleware):
+        has_directories = False
+
+    for source, expected in (("/s3cr3t", "**a**"), ("/missing", "(No skills yet.)")):
+        model = ScriptedChatModel(replies=[])
+        middleware = OnDatabase(backend=disk(tmp_path), sources=[(source, "Database")])
+        run("sync", create_deep_agent(model, middleware=[middleware]))
+        section = model.requests[0].system.partition("## Skills")[2].partition("\n## ")[0]
+        assert expected in section
+        assert "**Database Skills**\n" in section
+        assert source not in section
+        assert "full path" not in section
