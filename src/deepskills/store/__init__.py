@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
 
 try:
-    from deepskills.store._base import Base
+    from deepskills.store.db.models import Base
 except ModuleNotFoundError as error:  # pragma: no cover - without the extra
     if (error.name or "").partition(".")[0] == "deepskills":
         raise
@@ -13,9 +13,11 @@ except ModuleNotFoundError as error:  # pragma: no cover - without the extra
         f"deepskills.store needs {error.name}. Install it with: pip install 'deepskills[store]'", name=error.name
     ) from error
 
-from deepskills.store._adapter import DatabaseSkillAdapter
-from deepskills.store._engine import create_store_engine
-from deepskills.store._errors import (
+from deepskills.store.agent.adapter import DatabaseSkillAdapter
+from deepskills.store.db.engine import create_store_engine
+from deepskills.store.db.models import Skill, SkillChange, SkillFile
+from deepskills.store.db.repositories import SkillFileRepository, SkillRepository
+from deepskills.store.errors import (
     SkillAuthenticationError,
     SkillConflictError,
     SkillPermissionError,
@@ -24,19 +26,14 @@ from deepskills.store._errors import (
     SkillStoreUnavailableError,
     SkillTooLargeError,
 )
-from deepskills.store._formatter import SkillFormatter
-from deepskills.store._history import SkillChange
-from deepskills.store._loader import SkillSandboxLoader
-from deepskills.store._models import Skill, SkillFile
-from deepskills.store._reading import SkillPage
-from deepskills.store._repositories import SkillFileRepository, SkillRepository
-from deepskills.store._rules import StoreLimits
-from deepskills.store._schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
-from deepskills.store._service import SkillService
-from deepskills.store._versions import UsageCount
+from deepskills.store.formatter import SkillFormatter
+from deepskills.store.rules import StoreLimits
+from deepskills.store.sandbox import SkillSandboxLoader
+from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
+from deepskills.store.service import SkillPage, SkillService, UsageCount
 
 if TYPE_CHECKING:
-    from deepskills.store.api import create_skills_router as create_skills_router
+    from deepskills.store.http.routes import create_skills_router as create_skills_router
 
 __all__ = [
     "Base",
@@ -75,7 +72,7 @@ def __getattr__(name: str) -> object:
     # FastAPI is needed only by those who serve HTTP.
     if name == "create_skills_router":
         try:
-            from deepskills.store.api import create_skills_router  # noqa: PLC0415 - see above
+            from deepskills.store.http.routes import create_skills_router  # noqa: PLC0415 - see above
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] == "deepskills":
                 raise

@@ -1,0 +1,77 @@
+"""`DatabaseSkillAdapter`: the store's skills for agents that have no files of their own."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+from uuid import UUID
+
+from langchain.agents.middleware.types import ContextT, ResponseT
+
+from deepskills import SkillsMiddleware
+from deepskills.store.agent.usage import UsageRecorder
+from deepskills.store.agent.view import SessionFactory, UserOfRun, View
+from deepskills.store.db.repositories import Filter
+from deepskills.store.rules import EVERYTHING, TRUSTED, GroupsOf, Policy, as_id
+
+
+class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
+    """Gives an agent the skills of a user: a run reads names and descriptions, a load the skill that is loaded.
+
+    One instance serves any number of users, threads and runs. A thread that another user resumes shows that user's
+    skills alone; what was loaded before is unloaded. When the database does not answer, the run goes on, with a problem
+    in `skills_problems`. Skills that did not change since the user's last run cost one query.
+
+    `ainvoke` works on the caller's event loop, `invoke` on one private event loop with connections of its own, so that
+    one engine serves both.
+
+    Args:
+        user_id: Whose skills: a user id, `None` for nobody (system skills, and public ones), or a function of the
+            runtime, which has `.context` and `.store`.
+        skill_ids: Only these skills, as far as the user may see them; `None` for all that the user may see.
+        db_session_factory: Opens a session, such as an `async_sessionmaker`.
+        include_public: Whether skills that other users publish are among them.
+        versions: For skills by name, the revision that the agent gets, whatever the skill becomes; as long as the user
+            may see the skill.
+        groups_of: From a user to the groups that the user is in, sync or async.
+        approval: Show public skills of others only where an operator approved their present revision.
+        record_usage: Count in the store which skills the agent uses, in the background.
+        options: The options of `SkillsMiddleware`, except `backend` and `sources`.
+
+    Raises:
+        TypeError: If an option is not one of those.
+        ValueError: If an option has a value that it cannot have.
+    """
+
+    def __init__(  # noqa: PLR0913 - the options of a product, each by name
+        self,
+        *,
+        user_id: UserOfRun,
+        skill_ids: Collection[UUID] | None = None,
+        db_session_factory: SessionFactory,
+        include_public: bool = False,
+        versions: Mapping[str, int] | None = None,
+        groups_of: GroupsOf | None = None,
+        approval: bool = False,
+        record_usage: bool = False,
+        **options: Any,  # noqa: ANN401 - the options of SkillsMiddleware
+    ) -> None:
+        taken = sorted({"backend", "sources"} & options.keys())
+        if taken:
+            raise TypeError(f"The adapter sets {' and '.join(taken)} itself, so that skills come from the database.")
+        chosen = None if skill_ids is None else tuple(key for given in skill_ids if (key := as_id(given)) is not None)
+        view = View(
+            user_id=user_id,
+            session_factory=db_session_factory,
+            chosen=Filter(EVERYTHING if include_public else TRUSTED, skill_ids=chosen),
+            pins=dict(versions or {}),
+            policy=Policy(groups_of=groups_of, approval=approval),
+        )
+        self._recorder: UsageRecorder | None = None
+        if record_usage:
+            self._recorder = UsageRecorder(view)
+            options["extensions"] = [*options.get("extensions", ()), self._recorder]
+        super().__init__(backend=view.backend_for, sources=view.sources_for, **options)
+
+    def flush_usage(self) -> None:
+        """Wait until the use of skills so far is in the store, as before the process ends."""
+        if self._recorder is not None:
+            self._recorder.flush()

@@ -1,0 +1,353 @@
+"""What the store answers over HTTP: the envelope, skills in pieces, and every failure, small whatever was sent.
+
+Large skills are written in pieces beside the event loop, so that one client's large answer costs no other client.
+`route_class` makes sure that nothing leaves the router outside the envelope, whoever raised it.
+"""
+
+import base64
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from datetime import datetime
+from json.encoder import encode_basestring
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+from uuid import UUID
+
+from fastapi import Request, Response, status
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError, SkillsError
+from deepskills.store.db.engine import are_tables_missing, unavailable
+from deepskills.store.db.models import Skill, SkillFile
+from deepskills.store.errors import (
+    SkillAuthenticationError,
+    SkillConflictError,
+    SkillPermissionError,
+    SkillQuotaError,
+    SkillStaleError,
+    SkillTooLargeError,
+)
+from deepskills.store.rules import storable
+from deepskills.store.schemas import SkillFileSchema, SkillSchema
+from deepskills.store.workers import INLINE_BYTES, computed
+
+logger = logging.getLogger("deepskills")
+
+DataT = TypeVar("DataT")
+
+MAX_DETAILS = 20
+"""How many parts of an invalid request an answer names."""
+
+MAX_DETAIL_LENGTH = 200
+"""How many characters of each are shown."""
+
+MAX_MESSAGE_LENGTH = 2_000
+"""Longest message of an error."""
+
+_STATUS: dict[type[Exception], tuple[int, str]] = {
+    SkillAuthenticationError: (status.HTTP_401_UNAUTHORIZED, "not-signed-in"),
+    SkillPermissionError: (status.HTTP_403_FORBIDDEN, "not-owner"),
+    SkillNotFoundError: (status.HTTP_404_NOT_FOUND, "not-found"),
+    SkillFileNotFoundError: (status.HTTP_404_NOT_FOUND, "not-found"),
+    SkillStaleError: (status.HTTP_412_PRECONDITION_FAILED, "stale"),
+    SkillConflictError: (status.HTTP_409_CONFLICT, "conflict"),
+    SkillQuotaError: (413, "over-quota"),
+    SkillTooLargeError: (413, "too-large"),
+    SkillFormatError: (422, "invalid"),
+    SkillPathError: (422, "invalid"),
+}
+"""A kind of error stands before the wider kinds that it belongs to."""
+
+_NO_ANSWER = "The skill database did not answer. Try again later."
+_NO_TABLES = "The skill database has no tables yet, or old ones. Its operator runs `migrations.upgrade`."
+_A_BUG = "The server failed for a reason that is not the request's. The log of the server has it."
+
+
+class CurrentUserError(TypeError):
+    """The application's `current_user` gave something that is not a user id; its message may be shown."""
+
+
+class ErrorDetail(BaseModel):
+    """One part of a request that is invalid."""
+
+    where: str
+    message: str
+
+
+class ErrorBody(BaseModel):
+    """What went wrong, for programs and for people."""
+
+    code: str
+    message: str
+    details: list[ErrorDetail] = Field(default_factory=list, max_length=MAX_DETAILS)
+
+
+class ErrorAnswer(BaseModel):
+    """The answer to a request that failed."""
+
+    success: Literal[False] = False
+    error: ErrorBody
+
+
+class Answer(BaseModel, Generic[DataT]):
+    """The answer to a request that was served."""
+
+    success: Literal[True] = True
+    data: DataT
+
+
+class Page(BaseModel, Generic[DataT]):
+    """One page of a listing; `next_cursor` is there as long as more follows."""
+
+    success: Literal[True] = True
+    data: list[DataT]
+    next_cursor: str | None = None
+
+
+class Deleted(BaseModel):
+    """What was deleted."""
+
+    id: UUID
+
+
+class VersionSchema(BaseModel):
+    """One revision of a skill: who did what, when."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    revision: int
+    name: str
+    action: str
+    user_id: str | None
+    at: datetime
+
+
+class DiffSchema(BaseModel):
+    """What changed between two revisions, as a unified diff; `is_cut` where it was too long to be sent whole."""
+
+    old: int
+    new: int
+    diff: str
+    is_cut: bool
+
+
+def documented_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """Return the failures of an operation for its documentation; those that all have are added."""
+    return {code: {"model": ErrorAnswer} for code in sorted({*codes, 401, 422, 500, 503})}
+
+
+def invalid(errors: Iterable[Any]) -> JSONResponse:
+    """Return the answer to a request of which these parts are invalid; the first few are named."""
+    details: list[ErrorDetail] = []
+    for problem in errors:
+        if len(details) == MAX_DETAILS:
+            break
+        where = ".".join(str(part)[:MAX_DETAIL_LENGTH] for part in problem["loc"])
+        details.append(ErrorDetail(where=_shown(where), message=_shown(str(problem["msg"]))))
+    return answer(422, "invalid", "The request is invalid. Correct what the details name.", details)
+
+
+def failed(error: Exception, challenge: str) -> JSONResponse:
+    """Return the answer to a request that failed, whatever the reason."""
+    if isinstance(error, RequestValidationError):
+        return invalid(error.errors())
+    if isinstance(error, HTTPException):
+        refusal = answer(error.status_code, "refused", str(error.detail))
+        refusal.headers.update(error.headers or {})
+        return _with_challenge(refusal, challenge)
+    if isinstance(error, ClientDisconnect):
+        # Nobody reads it; all the same it is not a failure of the server.
+        return answer(400, "refused", "The request ended before its body was complete.")
+    for kind, (code, name) in _STATUS.items():
+        if isinstance(error, kind):
+            refusal = _with_challenge(answer(code, name, str(error)), challenge)
+            if isinstance(error, SkillStaleError):
+                refusal.headers["ETag"] = f'"{error.revision}"'
+            return refusal
+    return _not_served(error)
+
+
+def _with_challenge(refusal: JSONResponse, challenge: str) -> JSONResponse:
+    if refusal.status_code == status.HTTP_401_UNAUTHORIZED:
+        refusal.headers.setdefault("WWW-Authenticate", challenge)
+    return refusal
+
+
+def _not_served(error: Exception) -> JSONResponse:
+    failure = unavailable(error)
+    if failure is None:
+        logger.error("A request to the skill store failed", exc_info=error)
+        return answer(500, "failed", str(error) if isinstance(error, CurrentUserError) else _A_BUG)
+    logger.error("A request was not served: %s", failure, exc_info=error)
+    return answer(503, "unavailable", _NO_TABLES if are_tables_missing(error) else _NO_ANSWER)
+
+
+def answer(code: int, name: str, message: str, details: Sequence[ErrorDetail] = ()) -> JSONResponse:
+    """Return an error in the envelope."""
+    error = ErrorBody(code=name, message=storable(message[:MAX_MESSAGE_LENGTH]), details=list(details))
+    return JSONResponse(ErrorAnswer(error=error).model_dump(), status_code=code)
+
+
+def _shown(text: str) -> str:
+    return storable(text if len(text) <= MAX_DETAIL_LENGTH else f"{text[:MAX_DETAIL_LENGTH]}...")
+
+
+JSON_TYPE = "application/json"
+
+PIECE_LENGTH = 256 * 1024
+"""How many characters of a text are written in one step; to write one holds the interpreter."""
+
+WHOLE_LENGTH = 1024 * 1024
+"""Up to which size an answer is sent in one piece, with its length."""
+
+_FILE_LENGTH = 512
+"""About how much an answer says of each file."""
+
+
+async def shown_skill(skill: Skill, *, contents: bool = False, code: int = 200, tagged: bool = True) -> Response:
+    """Return the answer with a skill, which has the contents of its files only where asked."""
+    size = len(skill.content) + _FILE_LENGTH * len(skill.files)
+    if contents:
+        size += sum(file.size for file in skill.files)
+    headers = etag(skill.revision) if tagged else {}
+    pieces = await computed(size, lambda: _begun(skill, contents=contents))
+    if size <= WHOLE_LENGTH:
+        return as_json(await computed(size, lambda: b"".join(pieces)), code, headers)
+    return StreamingResponse(_sent(pieces), code, headers, JSON_TYPE)
+
+
+def shown_file(file: SkillFile, code: int = 200) -> Response:
+    """Return the answer with a file that was written, without its content, and the skill's present revision."""
+    return as_json(written(SkillFileSchema.of(file, content=False)), code, etag(file.skill_revision))
+
+
+def etag(revision: int) -> dict[str, str]:
+    """Return the header that names a revision of a skill."""
+    return {"ETag": f'"{revision}"'}
+
+
+def written(data: BaseModel) -> bytes:
+    """Return data in the envelope."""
+    return b'{"success":true,"data":' + data.model_dump_json().encode() + b"}"
+
+
+def as_json(body: bytes, code: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return JSON as a response."""
+    return Response(body, code, headers, JSON_TYPE)
+
+
+def _begun(skill: Skill, *, contents: bool) -> Iterator[bytes]:
+    """Return the pieces of an answer with a skill; what can fail has been done."""
+    shown = SkillSchema.of(skill, files=False).model_dump_json(exclude={"content", "files"})
+    for file in skill.files if contents else ():
+        _text(file)
+    return _pieces(_parts(shown, skill, contents=contents))
+
+
+def _parts(shown: str, skill: Skill, *, contents: bool) -> Iterator[str]:
+    yield '{"success":true,"data":'
+    yield from _with_text(shown, skill.content)
+    yield ',"files":['
+    for number, file in enumerate(sorted(skill.files, key=lambda file: file.path)):
+        yield "," if number else ""
+        described = SkillFileSchema.of(file, content=False)
+        if contents:
+            yield from _with_text(described.model_dump_json(exclude={"content"}), _text(file))
+            yield "}"
+        else:
+            yield described.model_dump_json()
+    yield "]}}"
+
+
+def _with_text(shown: str, content: str) -> Iterator[str]:
+    """Yield an object of JSON, still open at its end, with a text for its content."""
+    yield f'{shown.removesuffix("}")},"content":"'
+    for start in range(0, len(content), PIECE_LENGTH):
+        yield encode_basestring(content[start : start + PIECE_LENGTH])[1:-1]
+    yield '"'
+
+
+def _text(file: SkillFile) -> str:
+    content = file.content
+    return content if isinstance(content, str) else base64.b64encode(content).decode()
+
+
+def _pieces(parts: Iterable[str]) -> Iterator[bytes]:
+    """Yield parts joined to pieces that are worth a step each."""
+    joined: list[str] = []
+    length = 0
+    for part in parts:
+        joined.append(part)
+        length += len(part)
+        if length >= PIECE_LENGTH:
+            yield "".join(joined).encode()
+            joined.clear()
+            length = 0
+    yield "".join(joined).encode()
+
+
+async def _sent(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while piece := await computed(INLINE_BYTES + 1, lambda: next(pieces, b"")):
+        yield piece
+
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+NO_METHOD = "-"
+"""A method that no request has: a route that has it alone never fits wholly, so that others come first."""
+
+NOTHING_HERE = "There is nothing at this address. See the documentation for what is."
+"""The answer at an address that no operation has."""
+
+_OWN = (SkillsError, RequestValidationError, HTTPException, CurrentUserError, ClientDisconnect)
+"""What the router answers itself; some are `ValueError` or `LookupError` too, and no handler for those takes them."""
+
+
+def route_class(www_authenticate: str) -> type[APIRoute]:
+    """Return the class of routes that answer every failure in the envelope."""
+    methods: dict[str, set[str]] = {}
+
+    class EnvelopeRoute(APIRoute):
+        challenge: ClassVar[str] = www_authenticate
+
+        def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:  # noqa: ANN401 - FastAPI's
+            super().__init__(path, endpoint, **options)
+            methods.setdefault(path, set()).update(self.methods or ())
+
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["method"] in (self.methods or ()):
+                await super().handle(scope, receive, send)
+                return
+            allowed = methods[self.path] - {NO_METHOD}
+            if not allowed:
+                refusal = answer(404, "not-found", NOTHING_HERE)
+            else:
+                refusal = answer(405, "method-not-allowed", f"This address does not take {scope['method']}.")
+                refusal.headers["Allow"] = ", ".join(sorted(allowed))
+            await refusal(scope, receive, send)
+
+        def get_route_handler(self) -> Handler:
+            handler = super().get_route_handler()
+
+            async def handle(request: Request) -> Response:
+                try:
+                    return await handler(request)
+                except Exception as error:
+                    if not isinstance(error, _OWN) and _is_for_the_application(request, error):
+                        raise
+                    return failed(error, self.challenge)
+
+            return handle
+
+    return EnvelopeRoute
+
+
+def _is_for_the_application(request: Request, error: Exception) -> bool:
+    """Whether the application has a handler of its own for what one of its functions raised."""
+    handlers, _by_status = request.scope.get("starlette.exception_handlers", ({}, {}))
+    return any(kind in handlers for kind in type(error).__mro__)
