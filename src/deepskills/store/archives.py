@@ -7,10 +7,9 @@ path, or hold half a million entries in a few kilobytes; each of these is refuse
 import io
 import stat
 import zipfile
-import zlib
 from collections.abc import Sequence
 
-from deepskills._errors import SkillFormatError, SkillPathError
+from deepskills._errors import SkillFormatError, SkillPathError, SkillsError
 from deepskills._format.problems import quoted
 from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE
 from deepskills.store.errors import SkillTooLargeError
@@ -50,7 +49,9 @@ def unpacked(archive: bytes, limits: StoreLimits) -> tuple[bytes, dict[str, byte
             ]
             _check(entries, limits)
             files = {entry.filename: _content(opened, entry) for entry in entries}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+    except SkillsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the reader raises whatever a broken archive makes it stumble over
         raise SkillFormatError(
             f"The archive cannot be read: {quoted(storable(str(error)))}. Zip the skill again."
         ) from None

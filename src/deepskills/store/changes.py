@@ -23,7 +23,6 @@ from deepskills.store.db.models import (
     Skill,
     SkillChange,
     SkillFile,
-    SkillShare,
     document_of,
     now,
     with_tags_and_groups,
@@ -31,7 +30,21 @@ from deepskills.store.db.models import (
 from deepskills.store.db.repositories import STAMP_BITS, HistoryRepository, SkillFileRepository, SkillRepository
 from deepskills.store.db.search import indexed_words
 from deepskills.store.document import Document
-from deepskills.store.rules import Policy, Right, Viewer, check_groups, check_right, check_text, name_key, taken
+from deepskills.store.rules import (
+    Policy,
+    Right,
+    Viewer,
+    check_groups,
+    check_rename,
+    check_right,
+    check_text,
+    name_key,
+    owns,
+    taken,
+)
+
+NEVER_SEEN = 1 << 62
+"""The age of a name that nobody else could see yet: higher than every revision, so that it never comes first."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +103,11 @@ class Changes:
         skill.words = text.words
         revision = await self.advance(skill, writer, "created")
         skill.created_at = skill.updated_at
-        skill.number = skill.name_since = skill.text_since = revision
+        skill.number = skill.text_since = revision
+        skill.name_since = NEVER_SEEN
         skill.files = [SkillFile(id=uuid4(), **vars(file), since=revision) for file in files]
-        skill.share_rows = [
-            SkillShare(group_id=group, can_write=right == "write", since=revision)
-            for group, right in (values.shared_with or {}).items()
-        ]
+        with_tags_and_groups(skill, text.document.tags, values.shared_with or {}, NEVER_SEEN)
+        self.reveal(skill)
         await self._skills.add(skill)
         return skill
 
@@ -115,6 +127,7 @@ class Changes:
         if has_new_readers:
             check_right(skill, writer, "own")
             check_groups(shared_with.keys() - skill.shared_with.keys(), writer, self._policy.limits)
+        check_rename(skill, writer, document.name)
         if name_key(document.name) != skill.name_key:
             await self.check_name_free(document.name, skill.owner_id, other_than=skill.id)
         files_before = sum(file.size for file in kept.values())
@@ -122,16 +135,17 @@ class Changes:
         text_size = max(0, skill.size - files_before) if values.text is None else values.text.size
         size = text_size + files_after
         if size > skill.size:
-            await self.check_quota(skill.owner_id, size, other_than=skill.id)
+            await self.check_quota(skill.owner_id, size, other_than=skill.id, tells=owns(skill, writer))
         revision = await self.advance(skill, writer, action, name=document.name)
         if has_new_text:
             await self._keep_text(skill, before, revision)
-        self._take(skill, document, revision, is_public=is_public, shared_with=shared_with)
+        self._take(skill, document, is_public=is_public, shared_with=shared_with)
         if values.text is not None:
             skill.words = values.text.words
         skill.size = size
         # An operator approved what was there; new text or files need a new look.
         skill.is_approved = skill.is_approved and not has_new_contents
+        self.reveal(skill)
         await self._replace_files(skill, stale, fresh, kept, revision)
         await self._session.flush()
         if has_new_text:
@@ -165,8 +179,10 @@ class Changes:
         if await self._skills.is_taken(name_key(name), owner_id, other_than=other_than):
             raise taken(name)
 
-    async def check_quota(self, owner_id: str | None, size: int, *, other_than: UUID | None = None) -> None:
-        """Check what an owner would keep with a skill of that size.
+    async def check_quota(
+        self, owner_id: str | None, size: int, *, other_than: UUID | None = None, tells: bool = True
+    ) -> None:
+        """Check what an owner would keep with a skill of that size; deleted skills count until they are purged.
 
         Raises:
             SkillQuotaError: If it is too much.
@@ -175,7 +191,7 @@ class Changes:
         if owner_id is None or (limits.owner_skills is None and limits.owner_bytes is None):
             return
         skills, total = await self._skills.kept_by(owner_id, other_than=other_than)
-        limits.check_owner(skills=skills + 1, size=total + size)
+        limits.check_owner(skills=skills + 1, size=total + size, tells=tells)
 
     async def _keep_text(self, skill: Skill, before: Document, revision: int) -> None:
         former = FormerText(
@@ -192,23 +208,43 @@ class Changes:
         await self._history.add(former)
         skill.text_since = revision
 
+    def reveal(self, skill: Skill) -> None:
+        """Date a skill's name from this revision for those who can see the skill under this name for the first time.
+
+        Among public skills of one name the oldest wins, so that nobody takes a name over. Age therefore counts from
+        when others could first see the skill under its name: not from when its owner wrote it down unseen, waiting for
+        an approval or hidden by an operator. Once seen, it keeps its age while it is hidden or waits for a new
+        approval. A new name, or a skill that is published again, starts over (`NEVER_SEEN`).
+        """
+        is_shown = not skill.is_hidden
+        is_passed = skill.is_approved or not self._policy.approval
+        if skill.name_since == NEVER_SEEN and is_shown and (skill.owner_id is None or (skill.is_public and is_passed)):
+            skill.name_since = skill.revision
+        for share in skill.share_rows if is_shown else ():
+            if share.since == NEVER_SEEN:
+                share.since = skill.revision
+
     @staticmethod
-    def _take(
-        skill: Skill, document: Document, revision: int, *, is_public: bool, shared_with: dict[str, Right]
-    ) -> None:
-        """Set a skill's values. A name's age counts from when others could see it."""
+    def forget_age(skill: Skill) -> None:
+        """Let a skill's name count as taken only now, once others see it."""
+        skill.name_since = NEVER_SEEN
+        for share in skill.share_rows:
+            share.since = NEVER_SEEN
+
+    def _take(self, skill: Skill, document: Document, *, is_public: bool, shared_with: dict[str, Right]) -> None:
+        """Set a skill's values."""
         is_renamed = name_key(document.name) != skill.name_key
-        if is_renamed or (is_public and not skill.is_public):
-            skill.name_since = revision
+        if is_public and not skill.is_public:
+            skill.name_since = NEVER_SEEN
         skill.name = document.name
         skill.description = document.description
         skill.content = document.content
         skill.frontmatter = document.frontmatter
         skill.encoding = document.encoding
         skill.is_public = is_public
-        with_tags_and_groups(skill, document.tags, shared_with, revision)
-        for share in skill.share_rows if is_renamed else ():
-            share.since = revision
+        with_tags_and_groups(skill, document.tags, shared_with, NEVER_SEEN)
+        if is_renamed:
+            self.forget_age(skill)
 
     async def _replace_files(
         self, skill: Skill, stale: list[KeptFile], fresh: list[FileContent], kept: dict[str, KeptFile], revision: int

@@ -7,6 +7,7 @@
     │   └── SkillStaleError
     ├── SkillTooLargeError
     │   └── SkillQuotaError
+    ├── SkillPolicyError
     └── SkillStoreUnavailableError
 
 What is not there, or may not be seen, is `SkillNotFoundError`; what breaks a rule is `SkillFormatError` or, for a
@@ -42,6 +43,10 @@ class SkillTooLargeError(SkillsError):
 
 class SkillQuotaError(SkillTooLargeError):
     """The owner would keep more skills, or more bytes, than the store allows each owner."""
+
+
+class SkillPolicyError(SkillsError, ValueError):
+    """The application set the store up in a way that cannot work, such as a `groups_of` that returns no groups."""
 
 
 class SkillStoreUnavailableError(SkillsError):

@@ -34,6 +34,7 @@ from deepskills.store.errors import (
     SkillAuthenticationError,
     SkillConflictError,
     SkillPermissionError,
+    SkillPolicyError,
     SkillQuotaError,
     SkillStaleError,
     SkillTooLargeError,
@@ -56,6 +57,9 @@ MAX_GROUPS = 100
 
 MAX_GROUPS_OF_USER = 1_000
 """How many groups a user may be in."""
+
+MAX_DAYS = 365_000
+"""Longest retention in days: a thousand years, after which dates end."""
 
 RETENTION_DAYS = 30
 """For how many days a deleted skill can be restored, by default."""
@@ -96,7 +100,7 @@ class StoreLimits:
         owner_skills: How many skills a user may own; `None` for any number. System skills do not count.
         owner_bytes: How many bytes a user's skills may take together, files included; `None` for any number.
         own_groups_only: Whether users share skills only with groups that they are in. Agents trust what is shared with
-            their user's groups: without this, whoever knows the name of a group can put a skill before its members.
+            their user's groups: if this is off, whoever knows the name of a group can give a skill to its members.
     """
 
     file_bytes: int = 10 * 1024 * 1024
@@ -105,7 +109,7 @@ class StoreLimits:
     extensions: frozenset[str] | None = None
     owner_skills: int | None = None
     owner_bytes: int | None = None
-    own_groups_only: bool = False
+    own_groups_only: bool = True
 
     def check_files(self, new: Mapping[str, int], kept: Mapping[str, int] | None = None) -> None:
         """Check files that a skill gets, given by path and size, and all of them together with those it has.
@@ -128,12 +132,22 @@ class StoreLimits:
             )
         _check_collisions(new, sizes)
 
-    def check_owner(self, *, skills: int, size: int) -> None:
+    def check_owner(self, *, skills: int, size: int, tells: bool = True) -> None:
         """Check what an owner would keep: a number of skills, and of bytes in all of them.
+
+        Args:
+            skills: How many skills.
+            size: How many bytes.
+            tells: Whether the error may say how much the owner keeps.
 
         Raises:
             SkillQuotaError: If it is too much.
         """
+        is_within = (self.owner_skills is None or skills <= self.owner_skills) and (
+            self.owner_bytes is None or size <= self.owner_bytes
+        )
+        if not tells and not is_within:
+            raise SkillQuotaError("The skill's owner cannot keep more. Ask the owner to make room.")
         if self.owner_skills is not None and skills > self.owner_skills:
             raise SkillQuotaError(
                 f"The owner would have {skills} skills; at most {self.owner_skills} are kept for each. Delete some."
@@ -315,13 +329,19 @@ def group_keys(groups: object) -> frozenset[str]:
     """Return the groups of a user as the application's function gave them.
 
     Raises:
-        SkillFormatError: If they are not a collection of group ids.
+        SkillPolicyError: If they are not a collection of group ids, or too many.
     """
     if isinstance(groups, str | bytes) or not isinstance(groups, Iterable):
-        raise SkillFormatError(f"groups_of must return a collection of group ids, got {type(groups).__name__}.")
-    found = frozenset(_key("group id", group) for group in groups)
+        raise SkillPolicyError(f"groups_of must return a collection of group ids, got {type(groups).__name__}.")
+    try:
+        found = frozenset(_key("group id", group) for group in groups)
+    except SkillFormatError as error:
+        raise SkillPolicyError(f"groups_of returned something that is not a group id: {error}") from None
     if len(found) > MAX_GROUPS_OF_USER:
-        raise SkillFormatError(f"groups_of gave {len(found)} groups; a user may be in {MAX_GROUPS_OF_USER}.")
+        raise SkillPolicyError(
+            f"groups_of returned {len(found)} groups; a user may be in {MAX_GROUPS_OF_USER}. Return those that share "
+            "skills."
+        )
     return found
 
 
@@ -345,9 +365,6 @@ class Reason(IntEnum):
 
 EVERYTHING = frozenset(Reason)
 """All that a user may see."""
-
-PERSONAL = frozenset({Reason.OWN, Reason.GROUP})
-"""A user's own skills and those shared with their groups."""
 
 TRUSTED = frozenset({Reason.OWN, Reason.GROUP, Reason.SYSTEM})
 """Everything except what strangers publish."""
@@ -394,8 +411,15 @@ class Guarded(Protocol):
 
 
 def owns(skill: Guarded, writer: Viewer) -> bool:
-    """Return whether a skill is the writer's own."""
-    return skill.owner_id is None if writer.is_system else skill.owner_id == writer.user
+    """Return whether a skill is the writer's own: a system skill is the operator's code's, and never nobody's."""
+    if writer.is_system:
+        return skill.owner_id is None
+    return writer.user is not None and skill.owner_id == writer.user
+
+
+def sees_groups(skill: Guarded, viewer: Viewer) -> bool:
+    """Return whether a viewer may know which groups a skill is shared with."""
+    return owns(skill, viewer) or viewer.is_operator or not viewer.groups.isdisjoint(skill.shared_with)
 
 
 def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
@@ -405,9 +429,12 @@ def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
         SkillPermissionError: If not.
     """
     is_own = owns(skill, writer)
-    writes_by_group = any(right == "write" and group in writer.groups for group, right in skill.shared_with.items())
+    # All users run with system skills, so that no group may write them, whatever they are shared with.
+    by_group = skill.owner_id is not None and any(
+        right == "write" and group in writer.groups for group, right in skill.shared_with.items()
+    )
     allowed = {
-        "write": is_own or writes_by_group,
+        "write": is_own or by_group,
         "own": is_own,
         "remove": is_own or writer.is_operator,
         "operate": writer.is_operator,
@@ -429,6 +456,20 @@ def check_revision(skill: Guarded, expected_revision: int | None) -> None:
             f"The skill {quoted(skill.name)} has revision {skill.revision}, not {expected_revision}: somebody changed "
             "it in the meantime. Get it again, and apply your change to what it is now.",
             skill.revision,
+        )
+
+
+def check_rename(skill: Guarded, writer: Viewer, name: str) -> None:
+    """Check that a writer may give a skill that name: names belong to the owner.
+
+    Asked before the name is looked up, so that a member of a group cannot find out which names the owner has.
+
+    Raises:
+        SkillPermissionError: If it is another name, and the skill is not the writer's own.
+    """
+    if name != skill.name and not owns(skill, writer):
+        raise SkillPermissionError(
+            f"Only the owner of the skill {quoted(skill.name)} can rename it. Keep the name, and change the rest."
         )
 
 
@@ -505,10 +546,13 @@ class Policy:
     approval: bool = False
     retention: float = RETENTION_DAYS
 
+    def __post_init__(self) -> None:
+        days_of(self.retention)
+
     @property
     def retained(self) -> timedelta:
         """How long a deleted skill can be restored."""
-        return timedelta(days=self.retention)
+        return days_of(self.retention)
 
     async def viewer(self, user_id: UserId | None, *, system: bool = False) -> Viewer:
         """Return who asks, with what the application's functions say about them.
@@ -534,6 +578,17 @@ class Policy:
         if not system:
             signed_in(user_id)
         return await self.viewer(user_id, system=system)
+
+
+def days_of(days: float) -> timedelta:
+    """Return a number of days as a duration.
+
+    Raises:
+        SkillPolicyError: If it is not a number from 0 to `MAX_DAYS`.
+    """
+    if not isinstance(days, int | float) or not 0 <= days <= MAX_DAYS:
+        raise SkillPolicyError(f"A retention is a number of days from 0 to {MAX_DAYS:,}, got {days!r}.")
+    return timedelta(days=days)
 
 
 async def _settled(value: object) -> object:

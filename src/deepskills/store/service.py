@@ -16,17 +16,15 @@ Rules are in `rules.py`, writing and its bookkeeping in `changes.py`, statements
 
 import datetime as dt
 import itertools
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from deepskills._catalog.search import Document as SearchDocument
-from deepskills._catalog.search import SearchIndex
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError
 from deepskills._format.problems import quoted
 from deepskills._types import SKILL_FILE
@@ -48,23 +46,24 @@ from deepskills.store.db.repositories import (
     HistoryRepository,
     ListingRepository,
     Position,
-    Searchable,
     SkillFileRepository,
     SkillRepository,
     TagMatch,
     cursor_at,
     offset_of,
 )
+from deepskills.store.db.search import Ranker, Searchable, rankers
 from deepskills.store.db.transactions import Transactions, counts, reads, writes
 from deepskills.store.document import Document, difference
-from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillStaleError
+from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillQuotaError, SkillStaleError
 from deepskills.store.formatter import SkillFormatter
 from deepskills.store.rules import (
     EVERYTHING,
-    PERSONAL,
     RETENTION_DAYS,
+    TRUSTED,
     GroupsOf,
     IsOperator,
+    Labels,
     Need,
     Policy,
     Reason,
@@ -73,12 +72,16 @@ from deepskills.store.rules import (
     Viewer,
     as_id,
     check_groups,
+    check_rename,
     check_revision,
     check_right,
     checked_groups,
+    days_of,
     known_id,
     name_key,
     no_skill,
+    owns,
+    sees_groups,
     signed_in,
     storable,
 )
@@ -102,6 +105,9 @@ MAX_CHANGES = 1_000
 
 MAX_EVENTS = 10_000
 """How many usage events one call takes at most."""
+
+PURGE_BATCH = 100
+"""How many skills, or former texts and files, one transaction of a purge removes."""
 
 MAX_PREPARATIONS = 20
 """How often a write is prepared for a skill that others keep changing."""
@@ -198,8 +204,8 @@ class SkillService:
 
         Args:
             user_id: Who asks; `None` for nobody.
-            include_public: Whether public and system skills are among them; without, only the user's own and those
-                shared with the user's groups.
+            include_public: Whether the public skills of strangers are among them. The user's own, those shared with
+                the user's groups, and system skills always are.
             tags: Only skills that have these tags, in any case; `None` or empty for all.
             tag_match: Whether one of the tags is enough or all are needed.
             name: Only skills of this name, in any case.
@@ -223,7 +229,10 @@ class SkillService:
         tag_keys = tuple(sorted({storable(tag).strip().casefold() for tag in tags or ()}))
         if len(tag_keys) > MAX_TAGS_ASKED:
             raise SkillFormatError(f"A listing filters by {MAX_TAGS_ASKED} tags at most, got {len(tag_keys)}.")
-        reasons = frozenset({Reason.OWN}) if deleted else EVERYTHING if include_public else PERSONAL
+        if deleted:
+            reasons = frozenset({Reason.SYSTEM if viewer.is_system else Reason.OWN})
+        else:
+            reasons = EVERYTHING if include_public else TRUSTED
         chosen = Filter(
             reasons,
             tag_keys,
@@ -248,15 +257,27 @@ class SkillService:
     ) -> SkillPage:
         offset = 0 if cursor is None else offset_of(cursor)
         size = min(limit or MAX_FOUND, MAX_FOUND)
-        few = await self._few(viewer, chosen)
-        ranked = None if few is None else await computed(len(few) * 512, lambda: _ranked(few, query))
+        mark = await self._mark(viewer, chosen)
+        ranked = None if mark is None else await self._ranked(viewer, chosen, query, mark)
         return await self._found(viewer, chosen, query, ranked, offset=offset, size=size)
 
     @reads
-    async def _few(self, viewer: Viewer, chosen: Filter) -> list[Searchable] | None:
-        """Return what a search looks at if the ranker is to do it; `None` if there are too many skills."""
+    async def _mark(self, viewer: Viewer, chosen: Filter) -> str | None:
+        """Return what names the skills of a listing as they are now; `None` if they are too many for the ranker."""
         if await self._listings.count(viewer, chosen, MAX_RANKED + 1) > MAX_RANKED:
             return None
+        return await self._listings.mark(viewer, chosen)
+
+    async def _ranked(self, viewer: Viewer, chosen: Filter, query: str, mark: str) -> list[UUID]:
+        index = rankers.get(mark)
+        if index is None:
+            skills = await self._searchable(viewer, chosen)
+            index = await computed(len(skills) * 512, lambda: Ranker(skills))
+            rankers.put(mark, index)
+        return await computed(len(index) * 64, lambda: index.search(query))
+
+    @reads
+    async def _searchable(self, viewer: Viewer, chosen: Filter) -> list[Searchable]:
         return await self._listings.searchable(viewer, chosen)
 
     @reads
@@ -280,9 +301,11 @@ class SkillService:
             SkillNotFoundError: If this user can see no such skill.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        return await self._readable(known_id(skill_id), viewer, contents=contents)
+        return await self._shown(known_id(skill_id), viewer, contents=contents)
 
-    async def get_skill_by_name(self, name: str, user_id: UserId | None = None, *, contents: bool = True) -> Skill:
+    async def get_skill_by_name(
+        self, name: str, user_id: UserId | None = None, *, contents: bool = True, system: bool = False
+    ) -> Skill:
         """Return the skill of that name, in any case.
 
         The user's own comes first, then one shared with the user's groups, then the system's, then public ones. Of
@@ -291,7 +314,7 @@ class SkillService:
         Raises:
             SkillNotFoundError: If this user can see no such skill.
         """
-        viewer = await self._policy.viewer(user_id)
+        viewer = await self._policy.viewer(user_id, system=system)
         return await self._named(name, viewer, contents=contents)
 
     @reads
@@ -299,16 +322,19 @@ class SkillService:
         found = await self._skills.by_name(name_key(storable(name[:MAX_SEARCH_LENGTH])), viewer)
         if found is None:
             raise SkillNotFoundError(f"There is no skill named {quoted(name)}. List the skills to see which exist.")
-        return await self._readable(found, viewer, contents=contents)
+        return await self._shown(found, viewer, contents=contents)
 
-    async def read_file(self, skill_id: UUID, path: str, user_id: UserId | None = None) -> bytes:
+    async def read_file(
+        self, skill_id: UUID, path: str, user_id: UserId | None = None, *, system: bool = False
+    ) -> bytes:
         """Return the content of one file of a skill.
 
         Raises:
             SkillNotFoundError: If there is no such skill that this user may see.
             SkillFileNotFoundError: If the skill has no file at that path.
         """
-        return await self._content(known_id(skill_id), storable(path), await self._policy.viewer(user_id))
+        viewer = await self._policy.viewer(user_id, system=system)
+        return await self._content(known_id(skill_id), storable(path), viewer)
 
     @reads
     async def _content(self, skill_id: UUID, path: str, viewer: Viewer) -> bytes:
@@ -318,13 +344,15 @@ class SkillService:
             raise SkillFileNotFoundError(f"The skill has no file {quoted(path)}.")
         return content
 
-    async def export_skill(self, skill_id: UUID, user_id: UserId | None = None) -> dict[str, bytes]:
+    async def export_skill(
+        self, skill_id: UUID, user_id: UserId | None = None, *, system: bool = False
+    ) -> dict[str, bytes]:
         """Return a skill as files by relative path, its `SKILL.md` first, byte for byte as it came in.
 
         Raises:
             SkillNotFoundError: If this user can see no such skill.
         """
-        return exported(await self.get_skill(skill_id, user_id))
+        return exported(await self.get_skill(skill_id, user_id, system=system))
 
     async def format_skill_content(
         self,
@@ -344,6 +372,14 @@ class SkillService:
             skill_id = skill.id if isinstance(skill, Skill) else skill
             known = await self.get_skill(skill_id, user_id, contents=include_file_contents)
         return SkillFormatter.format_skill_content(known, include_file_contents)
+
+    @reads
+    async def _shown(self, skill_id: UUID, viewer: Viewer, *, contents: bool) -> Skill:
+        """Return a skill as a viewer may see it: which groups it is shared with is not for all its readers."""
+        skill = await self._readable(skill_id, viewer, contents=contents)
+        if not sees_groups(skill, viewer):
+            skill.labels = Labels(skill.tags, {})
+        return skill
 
     @reads
     async def _readable(self, skill_id: UUID, viewer: Viewer, *, contents: bool = False, files: bool = True) -> Skill:
@@ -517,6 +553,7 @@ class SkillService:
         """Return a skill as its writer may change it, with its text and without its files."""
         skill = await self._locked(skill_id, writer, "write", expected_revision)
         if name is not None:
+            check_rename(skill, writer, name)
             await self._changes.check_name_free(name, skill.owner_id, other_than=skill.id)
         return skill
 
@@ -773,6 +810,8 @@ class SkillService:
 
         def prepare(version: Skill) -> Values:
             files = [FileContent.of(file.path, file.data) for file in version.files]
+            # What was allowed then may not be now.
+            self._policy.limits.check_files(sizes_of(files))
             return Values(Text.of(document_of(version)), files)
 
         async def attempt() -> Skill | None:
@@ -949,10 +988,20 @@ class SkillService:
     async def _give(self, skill_id: UUID, owner: str, writer: Viewer, expected_revision: int | None) -> Skill:
         skill = await self._locked(skill_id, writer, "remove", expected_revision)
         if skill.owner_id != owner:
-            await self._changes.check_name_free(skill.name, owner)
-            await self._changes.check_quota(owner, skill.size)
-            skill.owner_id = owner
+            try:
+                await self._changes.check_name_free(skill.name, owner)
+                await self._changes.check_quota(owner, skill.size)
+            except (SkillConflictError, SkillQuotaError):
+                if writer.is_operator:
+                    raise
+                # Which skills the other user has, and how many, is not for this one to find out.
+                raise SkillConflictError(
+                    f"The skill {quoted(skill.name)} cannot be handed over to this user. Ask an operator."
+                ) from None
+            # Two entries, because each owner's log has what happened to their skills.
             await self._changes.advance(skill, writer, "handed-over")
+            skill.owner_id = owner
+            await self._changes.advance(skill, writer, "received")
         return await self._fresh(skill)
 
     async def hide_skill(
@@ -981,6 +1030,7 @@ class SkillService:
         if skill.is_hidden != hidden:
             skill.is_hidden = hidden
             await self._changes.advance(skill, writer, "hidden" if hidden else "shown")
+            self._changes.reveal(skill)
         return await self._fresh(skill)
 
     async def approve_skill(
@@ -1003,6 +1053,7 @@ class SkillService:
         if not skill.is_approved:
             skill.is_approved = True
             await self._changes.advance(skill, writer, APPROVED)
+            self._changes.reveal(skill)
         return await self._fresh(skill)
 
     async def restore_skill(
@@ -1015,7 +1066,6 @@ class SkillService:
             SkillNotFoundError: If this user deleted no such skill, or too long ago.
             SkillPermissionError: If an operator removed it, and this user is not one.
             SkillConflictError: If the owner has another skill of that name by now.
-            SkillQuotaError: If the owner would keep too much.
         """
         writer = await self._policy.writer(user_id, system=system)
         return await self._restore(known_id(skill_id), writer, expected_revision)
@@ -1023,7 +1073,7 @@ class SkillService:
     @writes
     async def _restore(self, skill_id: UUID, writer: Viewer, expected_revision: int | None) -> Skill:
         skill = await self._skills.get(skill_id, writer, files=False, deleted=True)
-        is_theirs = skill is not None and (skill.owner_id == writer.user or writer.is_operator)
+        is_theirs = skill is not None and (owns(skill, writer) or writer.is_operator)
         oldest = now() - self._policy.retained
         if skill is None or not is_theirs or skill.deleted_at is None or skill.deleted_at < oldest:
             raise no_skill(str(skill_id))
@@ -1033,16 +1083,16 @@ class SkillService:
         if not writer.is_operator and deleted is not None and deleted.user_id != skill.owner_id:
             raise SkillPermissionError(f"An operator removed the skill {quoted(skill.name)}. Ask them to restore it.")
         await self._changes.check_name_free(skill.name, skill.owner_id)
-        await self._changes.check_quota(skill.owner_id, skill.size)
-        revision = await self._changes.advance(skill, writer, "restored")
+        await self._changes.advance(skill, writer, "restored")
         skill.deleted_at = None
-        skill.name_since = revision
-        for share in skill.share_rows:
-            share.since = revision
+        self._changes.forget_age(skill)
+        self._changes.reveal(skill)
         return await self._fresh(skill)
 
     async def purge(self, *, retention: float | None = None, versions: float | None = None) -> int:
         """Remove for good what was deleted longer ago than the retention. For the operator's code.
+
+        It works in small batches, each a transaction of its own, so that other writers get their turn in between.
 
         Args:
             retention: Days, instead of the service's own.
@@ -1051,20 +1101,29 @@ class SkillService:
         Returns:
             How many skills were removed.
         """
-        kept = self._policy.retained if retention is None else timedelta(days=retention)
-        return await self._purge(await self._policy.viewer(None, system=True), now() - kept, versions)
+        writer = await self._policy.viewer(None, system=True)
+        moment = now() - (self._policy.retained if retention is None else days_of(retention))
+        forgotten = None if versions is None else now() - days_of(versions)
+        purged = 0
+        while found := await self._purge(writer, moment):
+            purged += found
+        while forgotten is not None and await self._forget(forgotten) == PURGE_BATCH:
+            pass
+        return purged
 
     @writes
-    async def _purge(self, writer: Viewer, moment: datetime, versions: float | None) -> int:
-        skills = await self._skills.deleted_before(moment)
+    async def _purge(self, writer: Viewer, moment: datetime) -> int:
+        skills = await self._skills.deleted_before(moment, PURGE_BATCH)
         for skill in skills:
             await self._changes.advance(skill, writer, "purged")
         await self._session.flush()
         if skills:
             await self._skills.purge(skills)
-        if versions is not None:
-            await self._history.forget(now() - timedelta(days=versions))
         return len(skills)
+
+    @writes
+    async def _forget(self, moment: datetime) -> int:
+        return await self._history.forget(moment, PURGE_BATCH)
 
 
 def document_at(former: FormerText) -> Document:
@@ -1079,15 +1138,6 @@ def _bounded(limit: int) -> int:
 
 def _word(given: object) -> str:
     return storable(str(given or "unknown"))[:_MAX_WORD]
-
-
-def _ranked(skills: Sequence[Searchable], query: str) -> list[UUID]:
-    """Return the ids of skills that fit a query, best first, as the agents' search ranks them."""
-    ids: dict[str, deque[UUID]] = defaultdict(deque)
-    for skill in skills:
-        ids[skill.name].append(skill.id)
-    documents = [SearchDocument(skill.name, skill.description, " ".join(skill.tags)) for skill in skills]
-    return [ids[name].popleft() for name in SearchIndex(documents).search(query, len(documents))]
 
 
 async def _prepared(attempt: Callable[[], Awaitable[ResultT | None]]) -> ResultT:

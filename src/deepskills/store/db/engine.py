@@ -148,9 +148,19 @@ def create_store_engine(
         statement_timeout: Seconds that a statement may take on PostgreSQL, and that a writer to SQLite waits for the
             others. `None` for no limit, as PgBouncer needs it.
         options: Passed on to SQLAlchemy's `create_async_engine`.
+
+    Raises:
+        SkillsError: If it is another kind of database.
     """
     target = make_url(url)
     target = target.set(drivername=_DRIVERS.get(target.drivername, target.drivername))
+    if target.get_backend_name() not in ("sqlite", "postgresql"):
+        raise SkillsError(
+            f"The skill store runs on SQLite and PostgreSQL, not on {target.get_backend_name()}. "
+            "Use a URL such as `sqlite:///skills.db` or `postgresql://user:secret@host/name`."
+        )
+    # Errors of the database are logged, and the values of a statement are people's private texts.
+    options = {"hide_parameters": True, **options}
     has_pool = bool({"pool", "poolclass"} & options.keys())
     if target.get_backend_name() == "sqlite":
         return _sqlite_engine(target, statement_timeout, options, has_pool=has_pool)

@@ -10,7 +10,7 @@ import datetime as dt
 import json
 import secrets
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -20,6 +20,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Select,
+    Subquery,
     Text,
     and_,
     case,
@@ -54,9 +55,9 @@ from deepskills.store.db.models import (
     SkillTag,
     SkillUsage,
 )
-from deepskills.store.db.search import best_matches
-from deepskills.store.db.visibility import one_of_ids, readable, seen_for, since, visible
-from deepskills.store.rules import EVERYTHING, Labels, Reason, Viewer
+from deepskills.store.db.search import Searchable, best_matches
+from deepskills.store.db.visibility import one_of_ids, readable, seen_by_group, seen_for, shares_with, since, visible
+from deepskills.store.rules import EVERYTHING, Labels, Reason, Viewer, sees_groups
 
 
 class SkillRepository:
@@ -114,10 +115,8 @@ class SkillRepository:
         return await self._session.scalar(query.limit(1)) is not None
 
     async def kept_by(self, owner_id: str, *, other_than: UUID | None = None) -> tuple[int, int]:
-        """Return how many skills an owner has, and how many bytes they take, `other_than` aside."""
-        query = select(func.count(), func.coalesce(func.sum(Skill.size), 0)).where(
-            Skill.owner_id == owner_id, Skill.deleted_at.is_(None)
-        )
+        """Return how many skills an owner keeps, deleted ones included, and their bytes, `other_than` aside."""
+        query = select(func.count(), func.coalesce(func.sum(Skill.size), 0)).where(Skill.owner_id == owner_id)
         if other_than is not None:
             query = query.where(Skill.id != other_than)
         row = (await self._session.execute(query)).one()
@@ -138,9 +137,10 @@ class SkillRepository:
                 {"number": skill.number, "words": skill.words},
             )
 
-    async def deleted_before(self, moment: Any) -> Sequence[Skill]:  # noqa: ANN401 - a time
-        """Return the skills that were deleted before a moment, as rows alone."""
-        return (await self._session.scalars(light().where(Skill.deleted_at < moment))).all()
+    async def deleted_before(self, moment: datetime, limit: int) -> Sequence[Skill]:
+        """Return some of the skills that were deleted before a moment, oldest first, as rows alone."""
+        query = light().where(Skill.deleted_at < moment).order_by(Skill.deleted_at, Skill.id).limit(limit)
+        return (await self._session.scalars(query)).all()
 
     async def purge(self, skills: Sequence[Skill]) -> None:
         """Delete skills with all that belongs to them, also where the database does not cascade."""
@@ -319,16 +319,6 @@ class Head:
     """Whether it is a version that stays, whatever the skill becomes."""
 
 
-@dataclass(frozen=True)
-class Searchable:
-    """What a search looks at."""
-
-    id: UUID
-    name: str
-    description: str
-    tags: list[str] = field(default_factory=list)
-
-
 class ListingRepository:
     """Reads many skills at a time."""
 
@@ -352,24 +342,43 @@ class ListingRepository:
         rows = (await self._session.execute(query)).all()
         shown = rows if limit is None else rows[:limit]
         last = Position(*shown[-1][1:]) if shown and len(rows) > len(shown) else None
-        return await self._labelled([row[0] for row in shown]), last
+        return await self._labelled([row[0] for row in shown], viewer), last
 
     def _branch(
         self, reason: Reason | None, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
     ) -> Select[Any]:
         """Return the query for the skills that are seen for one reason, or all skills of all owners."""
         rank = -1 if reason is None else int(reason)
-        first = type_coerce(Skill.name_since, BigInteger) if reason is None else since(reason, viewer)
-        columns: list[Any] = [Skill.id, Skill.name_key, literal(rank).label("rank"), first.label("since")]
-        query: Select[Any] = select(*columns)
-        query = query.where(*self._conditions(chosen))
-        if reason is not None:
-            query = query.where(seen_for(reason, viewer))
+        query, first = self._seen(reason, viewer, chosen, Skill.id, Skill.name_key, literal(rank).label("rank"))
+        query = query.add_columns(first.label("since"))
         if after is not None:
             query = query.where(_behind(rank, first, after))
         if limit is not None:
             query = query.order_by(Skill.name_key, first, Skill.id).limit(limit + 1)
         return query
+
+    def _seen(
+        self, reason: Reason | None, viewer: Viewer, chosen: Filter, *columns: Any
+    ) -> tuple[Select[Any], ColumnElement[int]]:
+        """Return a query for the skills that are seen for one reason, or for all, and since when each has its name.
+
+        One query per reason, because each has an index of its own; no database finds its way through all of them at
+        once. Skills of the viewer's groups are looked up from the groups' side.
+        """
+        query: Select[Any] = select(*columns).where(*self._conditions(chosen))
+        if reason is None:
+            return query, type_coerce(Skill.name_since, BigInteger)
+        if reason is Reason.GROUP and viewer.groups:
+            shares = shares_with(viewer)
+            query = query.join(shares, shares.c.skill_id == Skill.id).where(seen_by_group(viewer))
+            return query, shares.c.since
+        return query.where(seen_for(reason, viewer)), type_coerce(Skill.name_since, BigInteger)
+
+    def _all_seen(self, viewer: Viewer, chosen: Filter, *columns: Any, limit: int | None = None) -> Subquery:
+        """Return columns of all skills of a listing as a table."""
+        reasons = [None] if chosen.is_everything else sorted(chosen.reasons)
+        queries = [self._seen(reason, viewer, chosen, *columns)[0].limit(limit) for reason in reasons]
+        return union_all(*(select(query.subquery()) for query in queries)).subquery()
 
     def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
         moment = chosen.deleted_since
@@ -394,12 +403,25 @@ class ListingRepository:
 
     async def count(self, viewer: Viewer, chosen: Filter, up_to: int) -> int:
         """Return how many skills a listing has, counted up to a number."""
-        some = select(Skill.id).where(self._visible(viewer, chosen)).limit(up_to).subquery()
-        return int(await self._session.scalar(select(func.count()).select_from(some)) or 0)
+        found = self._all_seen(viewer, chosen, Skill.id, limit=up_to)
+        return int(await self._session.scalar(select(func.count()).select_from(found)) or 0)
+
+    async def mark(self, viewer: Viewer, chosen: Filter) -> str:
+        """Return what names the skills of a listing as they are now."""
+        return str(await self._session.scalar(self._mark(viewer, chosen)))
+
+    def _mark(self, viewer: Viewer, chosen: Filter) -> Select[Any]:
+        """Return the query for the number and the sum of the stamps of all skills of a listing.
+
+        Other skills, or the same in another revision, have another mark.
+        """
+        stamps = self._all_seen(viewer, chosen, Skill.stamp.label("stamp"))
+        total = func.coalesce(func.sum(stamps.c.stamp), 0)
+        return select(cast(func.count(), Text) + literal(":") + cast(total, Text)).select_from(stamps)
 
     async def searchable(self, viewer: Viewer, chosen: Filter) -> list[Searchable]:
         """Return what a search looks at, of all skills of a listing in order."""
-        condition = self._visible(viewer, chosen)
+        condition = Skill.id.in_(select(self._all_seen(viewer, chosen, Skill.id).c.id))
         query = select(Skill.id, Skill.name, Skill.description).where(condition).order_by(Skill.name_key, Skill.id)
         found = {row.id: Searchable(*row) for row in await self._session.execute(query)}
         tags = select(SkillTag.skill_id, SkillTag.tag).join(Skill).where(condition)
@@ -418,10 +440,10 @@ class ListingRepository:
         """Return skills by id, light, in the order of their ids."""
         query = light().where(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
         found = {skill.id: skill for skill in await self._session.scalars(query)}
-        return await self._labelled([found[given] for given in ids if given in found])
+        return await self._labelled([found[given] for given in ids if given in found], viewer)
 
-    async def _labelled(self, skills: list[Skill]) -> list[Skill]:
-        """Return skills with their tags and groups, which are read as one value per skill."""
+    async def _labelled(self, skills: list[Skill], viewer: Viewer) -> list[Skill]:
+        """Return skills with their tags and, for those who may know them, their groups; one value per skill."""
         ids = [skill.id for skill in skills]
         tags = await self._lists_of(SkillTag.skill_id, SkillTag.position, SkillTag.tag, ids)
         groups = await self._lists_of(SkillShare.skill_id, SkillShare.group_id, SkillShare.can_write, ids)
@@ -431,6 +453,8 @@ class ListingRepository:
                 [tag for _position, tag in sorted(tags.get(skill.id, []))],
                 {group: "write" if can_write else "read" for group, can_write in shares},
             )
+            if not sees_groups(skill, viewer):
+                skill.labels = Labels(skill.labels.tags, {})
         return skills
 
     async def _lists_of(
@@ -452,11 +476,9 @@ class ListingRepository:
     async def state(self, viewer: Viewer, chosen: Filter, known: int | None) -> tuple[int, str | None]:
         """Return the stamp of the store's last change and, if it is not the known one, a mark of the visible skills.
 
-        One query, whatever the number of skills. The mark is the number and the sum of their stamps: other skills, or
-        the same in another revision, have another one.
+        One query, whatever the number of skills.
         """
-        mark = cast(func.count(), Text) + literal(":") + cast(func.coalesce(func.sum(Skill.stamp), 0), Text)
-        marks = select(mark).where(self._visible(viewer, chosen)).scalar_subquery()
+        marks = self._mark(viewer, chosen).scalar_subquery()
         last = select(Counter.stamp).where(Counter.id == 1).scalar_subquery()
         shown = case((last == cast(literal(known), BigInteger), null()), else_=marks)
         row = (await self._session.execute(select(last, shown))).one()
@@ -466,11 +488,10 @@ class ListingRepository:
         """Return what an agent's run needs of each visible skill: of one name the first is the one that counts."""
         found: list[Head] = []
         for reason in sorted(chosen.reasons):
-            first = since(reason, viewer)
             written = case((func.length(Skill.head) <= MAX_HEAD_LENGTH, Skill.head))
             described = case((written.is_(None), Skill.description))
-            query = select(Skill.id, Skill.name, Skill.revision, Skill.stamp, Skill.encoding, written, described)
-            query = query.where(*self._conditions(chosen), seen_for(reason, viewer))
+            columns = (Skill.id, Skill.name, Skill.revision, Skill.stamp, Skill.encoding, written, described)
+            query, first = self._seen(reason, viewer, chosen, *columns)
             query = query.order_by(Skill.name_key, first, Skill.id).limit(limit - len(found))
             found += [Head(*row) for row in await self._session.execute(query)]
             if len(found) >= limit:
@@ -615,21 +636,42 @@ class HistoryRepository:
         next_one = min((at for at in changed if at > revision), default=skill.revision + 1)
         return any(first <= at < next_one for at in await self._session.scalars(approved))
 
-    async def forget(self, moment: datetime) -> None:
-        """Delete former texts and files that were replaced before a moment; the log of changes stays.
+    async def forget(self, moment: datetime, limit: int) -> int:
+        """Delete some of the former texts and files that were replaced before a moment; the log of changes stays.
 
-        Each skill that loses any notes since when its versions are whole.
+        When a row was replaced is what the log says about the revision that replaced it. Revisions say nothing about
+        time: if the clock was wrong once, a low revision may carry a late time.
+
+        Returns:
+            How many rows were deleted.
         """
-        last = await self._session.scalar(select(func.max(SkillChange.revision)).where(SkillChange.at < moment))
+        count = 0
         for table in (FormerText, FormerFile):
-            old = table.until <= (last or 0)
-            until = select(func.max(table.until)).where(table.skill_id == Skill.id, old).scalar_subquery()
-            losing = Skill.id.in_(select(table.skill_id).where(old))
+            replaced = select(SkillChange.revision).where(SkillChange.revision == table.until, SkillChange.at < moment)
+            key = FormerText.since if table is FormerText else FormerFile.id
+            query = select(table.skill_id, key, table.since, table.until).where(replaced.exists())
+            rows = (await self._session.execute(query.order_by(table.until).limit(limit - count))).all()
+            whole_since: dict[UUID, int] = {}
+            for row in rows:
+                whole_since[row.skill_id] = max(row.until, whole_since.get(row.skill_id, 0))
+            for skill_id, until in whole_since.items():
+                # A new stamp, so that agents which know the skill look at it again: a pinned version may be gone.
+                values = {"kept_since": until, "stamp": secrets.randbits(STAMP_BITS)}
+                statement = update(Skill).where(Skill.id == skill_id, Skill.kept_since < until).values(values)
+                await self._session.execute(statement, execution_options={"synchronize_session": False})
+            for row in rows:
+                own = FormerText.skill_id == row.skill_id if table is FormerText else FormerFile.id == row[1]
+                removal = delete(table).where(own, table.since == row.since)
+                await self._session.execute(removal, execution_options={"synchronize_session": False})
+            count += len(rows)
+            if count >= limit:
+                break
+        if count:
             await self._session.execute(
-                update(Skill).where(losing, Skill.kept_since < until).values(kept_since=until),
+                update(Counter).where(Counter.id == 1).values(stamp=secrets.randbits(STAMP_BITS)),
                 execution_options={"synchronize_session": False},
             )
-            await self._session.execute(delete(table).where(old))
+        return count
 
     async def count_usage(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add to the counts of use, each row with `skill_id`, `day`, `type`, `trigger` and `count`."""

@@ -1,16 +1,21 @@
-"""Search in the database: the words that are indexed, queries made of them, and how matches are ranked.
+"""Search: what is searched, with which weights, by the ranker of the agents or in the database.
 
-Used where a library is too large for the ranker that agents use (`deepskills._catalog.search`). PostgreSQL searches the
+Up to a few thousand visible skills are ranked as agents rank them (`deepskills._catalog.search`), by an index in memory
+that is kept as long as those skills stay as they are. Beyond that the database searches. PostgreSQL searches the
 column `words` by `tsquery`, SQLite a full-text table beside it. Both get the same words: what counts more is repeated
 more often, so that the weights are the same on both databases and stand in one place, `WEIGHTS`.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Select, column, func, table, text
 
-from deepskills._catalog.search import split_words
+from deepskills._catalog.search import Document, SearchIndex, split_words
 from deepskills.store.db.models import SEARCH_TABLE, Skill
 
 _SEARCH = table(SEARCH_TABLE, column("rowid"), column("words"))
@@ -74,3 +79,73 @@ def best_matches(skills: Select[Any], query: str, dialect: str) -> Select[Any] |
     found = skills.join(_SEARCH, _SEARCH.c.rowid == Skill.number)
     found = found.where(text(f"{SEARCH_TABLE} MATCH :wanted").bindparams(wanted=sqlite_query(words)))
     return found.order_by(func.bm25(text(SEARCH_TABLE)))
+
+
+@dataclass(frozen=True)
+class Searchable:
+    """What a search looks at."""
+
+    id: UUID
+    name: str
+    description: str
+    tags: list[str] = field(default_factory=list)
+
+
+class _Named(str):
+    """A skill's name that knows whose it is: the index gives names back, and several skills may have one name."""
+
+    __slots__ = ("skill_id",)
+    skill_id: UUID
+
+    @classmethod
+    def of(cls, skill: Searchable) -> "_Named":
+        named = cls(skill.name)
+        named.skill_id = skill.id
+        return named
+
+
+class Ranker:
+    """An index over some skills, which ranks them as the agents' search does."""
+
+    def __init__(self, skills: Sequence[Searchable]) -> None:
+        documents = [Document(_Named.of(skill), skill.description, " ".join(skill.tags)) for skill in skills]
+        self._index = SearchIndex(documents)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def search(self, query: str) -> list[UUID]:
+        """Return the ids of the skills that fit a query, best first."""
+        found = self._index.search(query, len(self._index))
+        return [name.skill_id for name in found if isinstance(name, _Named)]
+
+
+class Rankers:
+    """Keeps the indexes that were used last, by what names the skills in them; safe to share by threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Ranker] = OrderedDict()
+
+    def get(self, mark: str) -> Ranker | None:
+        """Return the index over the skills of a mark."""
+        with self._lock:
+            found = self._known.get(mark)
+            if found is not None:
+                self._known.move_to_end(mark)
+            return found
+
+    def put(self, mark: str, ranker: Ranker) -> None:
+        """Keep an index; the one that was not used for longest goes."""
+        with self._lock:
+            self._known[mark] = ranker
+            while len(self._known) > self._size:
+                self._known.popitem(last=False)
+
+
+MAX_RANKERS = 16
+"""How many indexes a process keeps: each has up to a few thousand skills, which is a few megabytes."""
+
+rankers = Rankers(MAX_RANKERS)
+"""The indexes of this process. A mark is made of random stamps, so that two databases do not share one."""

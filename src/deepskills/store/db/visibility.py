@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     String,
+    Subquery,
     Uuid,
     and_,
     any_,
@@ -40,10 +41,24 @@ def seen_for(reason: Reason, viewer: Viewer) -> ColumnElement[bool]:
         return and_(Skill.owner_id.is_(None), shown)
     others = Skill.owner_id.is_not(None) if viewer.user is None else Skill.owner_id != viewer.user
     if reason is Reason.GROUP:
-        return and_(shared_with(viewer), others, shown)
+        return and_(shared_with(viewer), seen_by_group(viewer))
     approved = [Skill.is_approved.is_(True)] if viewer.needs_approval else []
     # `is_public` alone, not compared, is how the index over public skills says it.
     return and_(Skill.is_public, others, shown, not_(shared_with(viewer)), *approved)
+
+
+def seen_by_group(viewer: Viewer) -> ColumnElement[bool]:
+    """Return what must hold beside that a skill is shared with one of the viewer's groups.
+
+    A system skill is seen by all, as the system's; being shared gives it no other place.
+    """
+    return and_(Skill.owner_id.is_not(None), Skill.owner_id != (viewer.user or ""), Skill.is_hidden.is_(False))
+
+
+def shares_with(viewer: Viewer) -> Subquery:
+    """Return the skills that are shared with the viewer's groups, each with since when one of them has had it."""
+    query = select(SkillShare.skill_id, func.min(SkillShare.since).label("since"))
+    return query.where(SkillShare.group_id.in_(sorted(viewer.groups))).group_by(SkillShare.skill_id).subquery()
 
 
 def shared_with(viewer: Viewer) -> ColumnElement[bool]:

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.exc import StatementError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -28,6 +29,7 @@ from deepskills.store.errors import (
     SkillAuthenticationError,
     SkillConflictError,
     SkillPermissionError,
+    SkillPolicyError,
     SkillQuotaError,
     SkillStaleError,
     SkillTooLargeError,
@@ -179,6 +181,12 @@ def _with_challenge(refusal: JSONResponse, challenge: str) -> JSONResponse:
 
 
 def _not_served(error: Exception) -> JSONResponse:
+    if isinstance(error, SkillPolicyError):
+        logger.error("The skill store is not set up right: %s", error)
+        return answer(500, "failed", str(error))
+    if isinstance(error, StatementError):
+        # Whatever the application's engine says: the values of a statement are people's private texts.
+        error.hide_parameters = True
     failure = unavailable(error)
     if failure is None:
         logger.error("A request to the skill store failed", exc_info=error)

@@ -79,6 +79,30 @@ def is_json(media_type: str) -> bool:
     return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
 
 
+def check_not_forged(request: Request) -> None:
+    """Check that a write without a body was not sent by a page of another site.
+
+    Where people sign in by a cookie, their browser adds it to whatever a page makes it send: a form, or a request
+    without a body. What such a page cannot do without asking this server first is to send JSON or a header of its
+    own. Headers that proxies add prove nothing if a browser sent the request, which it says by `Origin` or
+    `Sec-Fetch-Site`.
+
+    Raises:
+        SkillFormatError: If the request has nothing that only a client of this store would send.
+    """
+    media_type = content_type(request)
+    if is_json(media_type) or any(name in request.headers for name in _OWN_HEADERS):
+        return
+    is_from_a_browser = "origin" in request.headers or "sec-fetch-site" in request.headers
+    if not media_type and not is_from_a_browser and any(name.startswith("x-") for name in request.headers):
+        return
+    raise SkillFormatError("A form could have sent this request. Send it as `application/json`, or with `If-Match`.")
+
+
+_OWN_HEADERS = ("authorization", "if-match", "x-requested-with", "x-csrf-token")
+"""Headers that a page of another site cannot make a browser send without this server's consent."""
+
+
 def check_json(media_type: str) -> None:
     """Check that a body says to be JSON.
 
@@ -194,6 +218,10 @@ class Parts:
         async def writer(known: Annotated[str | None, Depends(user)]) -> str:
             return signed_in(known)
 
+        async def bodiless_writer(request: Request, known: Annotated[str, Depends(writer)]) -> str:
+            check_not_forged(request)
+            return known
+
         async def raw_body(request: Request, _writer: Annotated[str, Depends(writer)]) -> bytes:
             return await bounded_body(request, settings.max_request_bytes)
 
@@ -202,6 +230,9 @@ class Parts:
 
         self.writer = writer
         """Who asks, if somebody does."""
+
+        self.bodiless_writer = bodiless_writer
+        """Who asks, if somebody does, for a write without a body that no other site's page can have sent."""
 
         self.raw_body = raw_body
         """The body's bytes, read once the writer is known."""

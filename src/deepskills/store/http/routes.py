@@ -125,6 +125,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     service_type = Annotated[SkillService, Depends(parts.service)]
     user_type = Annotated[str | None, Depends(parts.user)]
     writer_type = Annotated[str, Depends(parts.writer)]
+    bodiless_writer = Annotated[str, Depends(parts.bodiless_writer)]
     new_skill = Annotated[SkillCreate, Depends(parts.body(SkillCreate))]
     changes = Annotated[SkillUpdate, Depends(parts.body(SkillUpdate))]
 
@@ -209,7 +210,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         responses=documented_errors(403, 404, 409, 412, 413),
     )
     async def restore_skill(
-        skill_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
+        skill_id: UUID, service: service_type, user: bodiless_writer, if_match: IfMatch = None
     ) -> Response:
         """Bring a deleted skill back."""
         return await shown_skill(
@@ -357,6 +358,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     """Add the operations on versions. They are for those who may write the skill."""
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
+    bodiless_writer = Annotated[str, Depends(parts.bodiless_writer)]
 
     @router.get(
         "/skills/{skill_id}/versions", response_model=Page[VersionSchema], responses=documented_errors(403, 404)
@@ -392,7 +394,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
         skill_id: UUID,
         revision: Revision,
         service: service_type,
-        user: writer_type,
+        user: bodiless_writer,
         if_match: IfMatch = None,
     ) -> Response:
         """Give a skill the text and files of one of its revisions, as a new revision."""
