@@ -124,7 +124,15 @@ def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         return f"sqlite:///{path}"
     database: str = request.getfixturevalue("postgres_database")
-    run_sql(database, "DELETE FROM deepskills_skills", "DELETE FROM deepskills_changes")
+    # The tables refuse that skills vanish which nobody deleted.
+    gone = "UPDATE deepskills_skills SET deleted_at = now() WHERE deleted_at IS NULL"
+    run_sql(
+        database,
+        gone,
+        "DELETE FROM deepskills_skills",
+        "DELETE FROM deepskills_changes",
+        "DELETE FROM deepskills_deliveries",
+    )
     return database
 
 

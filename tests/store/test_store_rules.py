@@ -160,13 +160,13 @@ async def test_what_is_hidden_answers_as_what_is_not_there(sessions: Sessions) -
 
 LISTINGS: list[tuple[str | None, bool, set[str]]] = [
     (OWNER, True, {"private-skill", "public-skill", "system-skill", "bobs-public"}),
-    (OWNER, False, {"private-skill", "public-skill"}),
+    (OWNER, False, {"private-skill", "public-skill", "system-skill"}),
     (OTHER, True, {"public-skill", "system-skill", "bobs-private", "bobs-public"}),
-    (OTHER, False, {"bobs-private", "bobs-public"}),
+    (OTHER, False, {"bobs-private", "bobs-public", "system-skill"}),
     ("carol", True, {"public-skill", "system-skill", "bobs-public"}),
-    ("carol", False, set()),
+    ("carol", False, {"system-skill"}),
     (None, True, {"public-skill", "system-skill", "bobs-public"}),
-    (None, False, set()),
+    (None, False, {"system-skill"}),
 ]
 
 

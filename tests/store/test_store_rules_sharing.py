@@ -20,7 +20,7 @@ from deepskills.store import (
 
 pytestmark = pytest.mark.anyio
 
-GROUPS = {"bob": ["team"], "carol": ["team", "staff"], "dave": ["staff"]}
+GROUPS = {"alice": ["team", "staff"], "bob": ["team"], "carol": ["team", "staff"], "dave": ["staff"]}
 
 
 def groups_of(user: str) -> list[str]:
@@ -228,7 +228,7 @@ async def test_approval(sessions: Sessions) -> None:
 
 
 async def test_quotas(sessions: Sessions) -> None:
-    """An owner keeps so many skills and bytes; a skill may always become smaller, and system skills do not count."""
+    """An owner keeps so many skills and bytes, deleted ones included until a purge; system skills do not count."""
     async with sessions() as session:
         service = SkillService(session, limits=StoreLimits(owner_skills=2, owner_bytes=1_000))
         one = await service.create_skill(draft("one"), "alice")
@@ -244,12 +244,16 @@ async def test_quotas(sessions: Sessions) -> None:
                 await call
             assert isinstance(error.value, SkillTooLargeError)
         await service.delete_skill(two.id, "alice")
+        with pytest.raises(SkillQuotaError, match="3 skills"):
+            await service.create_skill(draft("three"), "alice")
+        await service.restore_skill(two.id, "alice")
+        await service.delete_skill(two.id, "alice")
+        await service.purge(retention=0)
         await service.create_skill(draft("three"), "alice")
-        with pytest.raises(SkillQuotaError):
-            await service.restore_skill(two.id, "alice")
         bobs = await service.create_skill(draft("bobs"), "bob")
-        with pytest.raises(SkillQuotaError):
+        with pytest.raises(SkillQuotaError) as refused:
             await service.hand_over(bobs.id, "alice", "bob")
+        assert "3" not in str(refused.value)
         for number in range(4):
             await service.create_skill(draft(f"system-{number}", content="x" * 900), None, system=True)
         tight = SkillService(session, limits=StoreLimits(owner_bytes=10))

@@ -1,4 +1,4 @@
-"""Unpacks a skill from a `.zip`, in memory, within bounds, if every entry is a plain file. Pure.
+"""Reads a skill from a `.zip`, within bounds, if every entry is a plain file, and writes one in pieces. Pure.
 
 An archive comes from a stranger. It may claim small files that unpack to gigabytes, name links and devices, repeat a
 path, or hold half a million entries in a few kilobytes; each of these is refused before anything is unpacked.
@@ -8,6 +8,7 @@ import io
 import stat
 import zipfile
 from collections.abc import Sequence
+from typing import IO, Any
 
 from deepskills._errors import SkillFormatError, SkillPathError, SkillsError
 from deepskills._format.problems import quoted
@@ -97,3 +98,66 @@ def _taken_apart(files: dict[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
     if SKILL_FILE not in files:
         raise SkillFormatError(f"The archive has no {SKILL_FILE}, at its top or in its one directory. Add it.")
     return files.pop(SKILL_FILE), files
+
+
+class ZipWriter:
+    """Writes a `.zip` piece by piece: what a call returns can be sent at once, and nothing else is held."""
+
+    def __init__(self) -> None:
+        self._sink = _Sink()
+        self._archive = zipfile.ZipFile(self._sink, "w", zipfile.ZIP_DEFLATED)
+        self._file: IO[bytes] | None = None
+
+    def whole(self, path: str, content: bytes) -> bytes:
+        """Write one file."""
+        self.begin(path, len(content))
+        return self.write(content) + self.end()
+
+    def begin(self, path: str, size: int) -> None:
+        """Begin a file of that size."""
+        # One date for all: the same skill gives the same archive.
+        entry = zipfile.ZipInfo(path, _DATE)
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        entry.external_attr = (stat.S_IFREG | 0o644) << _UNIX_SHIFT
+        entry.file_size = size
+        self._file = self._archive.open(entry, "w")
+
+    def write(self, data: bytes) -> bytes:
+        """Write more of the file, and return what of the archive is ready."""
+        if self._file is not None:
+            self._file.write(data)
+        return self._sink.taken()
+
+    def end(self) -> bytes:
+        """End the file, and return what of the archive is ready."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        return self._sink.taken()
+
+    def close(self) -> bytes:
+        """Return the end of the archive."""
+        self._archive.close()
+        return self._sink.taken()
+
+
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class _Sink(io.RawIOBase):
+    """Holds what was written until it is taken; an archive cannot go back in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - any buffer
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def taken(self) -> bytes:
+        found, self._parts = b"".join(self._parts), []
+        return found

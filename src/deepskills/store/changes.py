@@ -54,12 +54,14 @@ class Text:
     document: Document
     size: int
     words: str
+    requires: tuple[str, ...] = ()
+    """The names of the skills that it builds on."""
 
     @classmethod
     def of(cls, document: Document) -> "Text":
         """Work out what is written beside a document."""
         words = indexed_words(document.name, document.description, document.tags)
-        return cls(document, len(document.render()), words)
+        return cls(document, len(document.render()), words, document.requires)
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class Changes:
         with_tags_and_groups(skill, text.document.tags, values.shared_with or {}, NEVER_SEEN)
         self.reveal(skill)
         await self._skills.add(skill)
+        await self._skills.set_requires(skill.id, text.requires)
         return skill
 
     async def apply(self, skill: Skill, writer: Viewer, action: str, values: Values) -> None:
@@ -150,6 +153,8 @@ class Changes:
         await self._session.flush()
         if has_new_text:
             await self._skills.index(skill)
+        if has_new_text and values.text is not None:
+            await self._skills.set_requires(skill.id, values.text.requires)
 
     async def advance(self, skill: Skill, writer: Viewer, action: str, *, name: str | None = None) -> int:
         """Raise a skill's revision and log why; its time never runs backwards, whatever the clock does."""

@@ -9,9 +9,10 @@ that came in.
 import codecs
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from deepskills._catalog.requires import requires_of
 from deepskills._errors import SkillFormatError
 from deepskills._format.frontmatter import Tree, as_text
 from deepskills._format.problems import quoted
@@ -57,6 +58,14 @@ class Document:
             frontmatter=text[: len(text) - len(reading.body)],
             encoding=encoding,
         )
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """The names of the skills that it builds on, from its frontmatter."""
+        # Few skills have any, and reading YAML takes far longer than looking for a word.
+        if "requires" not in (self.frontmatter or ""):
+            return ()
+        return requires_of(read_skill(self.render(), path=SKILL_FILE).frontmatter)
 
     def render(self) -> bytes:
         """Return the file.
@@ -139,18 +148,27 @@ def _tags_of(frontmatter: Mapping[str, Tree]) -> list[str]:
     """Return the tags that a file names, at the top level or below `metadata`; those that cannot be kept are left."""
     properties = frontmatter.get("metadata")
     tree = frontmatter.get("tags") or (properties.get("tags") if isinstance(properties, dict) else None)
-    items: Sequence[Tree] = tree if isinstance(tree, list) else as_text(tree).split(",")
+    items: Sequence[Tree]
+    if isinstance(tree, list):
+        items = tree
+    else:
+        text = as_text(tree)
+        items = text.split(",") if "," in text else text.split()
     found = []
     for item in items:
         try:
-            found += checked_tags([text] if (text := as_text(item).strip()) else [])
+            found += checked_tags([tag] if (tag := as_text(item).strip()) else [])
         except SkillFormatError:
             continue
     return found[:MAX_TAGS]
 
 
 MAX_COMPARED_LINES = 2_000
-"""Up to how many lines that differ are matched with each other; comparing more would take too long."""
+"""How many lines that differ are matched with each other, in all files together; more would take too long.
+
+Matching takes time with the square of the lines, or worse if many are the same. Beyond this, a file's changed part is
+shown as removed and added.
+"""
 
 MAX_LINES = 200_000
 """Up to how many lines a file is compared by lines at all; each takes memory of its own."""
@@ -169,6 +187,7 @@ def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], max_leng
 
 
 def _differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:
+    left = MAX_COMPARED_LINES
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)
         if old == new:
@@ -181,7 +200,7 @@ def _differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Ite
         if texts[0] is None or texts[1] is None:
             yield f"Binary files {names[0]} and {names[1]} differ\n"
         else:
-            yield from _unified(texts[0], texts[1], *names)
+            left -= yield from _unified(texts[0], texts[1], *names, left)
 
 
 def _lines(content: bytes) -> list[str] | None:
@@ -192,21 +211,25 @@ def _lines(content: bytes) -> list[str] | None:
         return None
 
 
-def _unified(old: Sequence[str], new: Sequence[str], old_name: str, new_name: str) -> Iterator[str]:
-    """Yield a unified diff; where too much differs to be matched line by line, one hunk replaces it all."""
+def _unified(
+    old: Sequence[str], new: Sequence[str], old_name: str, new_name: str, limit: int
+) -> Generator[str, None, int]:
+    """Yield a unified diff and return how many lines were matched; if they are too many, one hunk replaces them all."""
     start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     longest = min(len(old), len(new)) - start
     pairs = zip(reversed(old), reversed(new), strict=False)
     end = min(longest, next((i for i, (a, b) in enumerate(pairs) if a != b), longest))
-    if len(old) + len(new) - 2 * (start + end) <= MAX_COMPARED_LINES:
+    count = len(old) + len(new) - 2 * (start + end)
+    if count <= limit:
         first, last = max(0, start - 3), max(0, end - 3)
         matched = difflib.unified_diff(old[first : len(old) - last], new[first : len(new) - last], old_name, new_name)
         yield from (_shifted(line, first) if line.startswith("@@") else line for line in matched)
-        return
+        return count
     yield from (f"--- {old_name}\n", f"+++ {new_name}\n")
     yield f"@@ -{start + 1},{len(old) - start - end} +{start + 1},{len(new) - start - end} @@\n"
     yield from (f"-{line}" for line in old[start : len(old) - end])
     yield from (f"+{line}" for line in new[start : len(new) - end])
+    return 0
 
 
 def _shifted(hunk: str, by: int) -> str:

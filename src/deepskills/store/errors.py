@@ -7,14 +7,13 @@
     │   └── SkillStaleError
     ├── SkillTooLargeError
     │   └── SkillQuotaError
-    ├── SkillPolicyError
     └── SkillStoreUnavailableError
 
 What is not there, or may not be seen, is `SkillNotFoundError`; what breaks a rule is `SkillFormatError` or, for a
-file's path, `SkillPathError`.
+file's path, `SkillPathError`. `SkillPolicyError`, a `SkillFormatError`, is the application's own mistake.
 """
 
-from deepskills._errors import SkillsError
+from deepskills._errors import SkillFormatError, SkillsError
 
 
 class SkillAuthenticationError(SkillsError):
@@ -45,7 +44,7 @@ class SkillQuotaError(SkillTooLargeError):
     """The owner would keep more skills, or more bytes, than the store allows each owner."""
 
 
-class SkillPolicyError(SkillsError, ValueError):
+class SkillPolicyError(SkillFormatError):
     """The application set the store up in a way that cannot work, such as a `groups_of` that returns no groups."""
 
 

@@ -55,7 +55,7 @@ from deepskills.store.db.repositories import (
 from deepskills.store.db.search import Ranker, Searchable, rankers
 from deepskills.store.db.transactions import Transactions, counts, reads, writes
 from deepskills.store.document import Document, difference
-from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillQuotaError, SkillStaleError
+from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillStaleError
 from deepskills.store.formatter import SkillFormatter
 from deepskills.store.rules import (
     EVERYTHING,
@@ -105,6 +105,12 @@ MAX_CHANGES = 1_000
 
 MAX_EVENTS = 10_000
 """How many usage events one call takes at most."""
+
+MAX_COMPARED_BYTES = 8 * 1024 * 1024
+"""How much of two versions is read to be compared; beyond it, files are only said to differ."""
+
+MAX_NAMED = 20
+"""How many skills an error names at most."""
 
 PURGE_BATCH = 100
 """How many skills, or former texts and files, one transaction of a purge removes."""
@@ -293,15 +299,28 @@ class SkillService:
         return SkillPage(skills, cursor_at(offset + size) if more else None)
 
     async def get_skill(
-        self, skill_id: UUID, user_id: UserId | None = None, *, contents: bool = True, system: bool = False
+        self,
+        skill_id: UUID,
+        user_id: UserId | None = None,
+        *,
+        contents: bool = True,
+        max_bytes: int | None = None,
+        system: bool = False,
     ) -> Skill:
         """Return a skill with its files, their contents included or not.
+
+        Args:
+            skill_id: Which skill.
+            user_id: Who asks.
+            contents: With the contents of its files.
+            max_bytes: Leave the contents out if the skill has more bytes than this; `read_piece` reads them then.
+            system: The operator's code asks.
 
         Raises:
             SkillNotFoundError: If this user can see no such skill.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        return await self._shown(known_id(skill_id), viewer, contents=contents)
+        return await self._shown(known_id(skill_id), viewer, contents=contents, max_bytes=max_bytes)
 
     async def get_skill_by_name(
         self, name: str, user_id: UserId | None = None, *, contents: bool = True, system: bool = False
@@ -374,9 +393,11 @@ class SkillService:
         return SkillFormatter.format_skill_content(known, include_file_contents)
 
     @reads
-    async def _shown(self, skill_id: UUID, viewer: Viewer, *, contents: bool) -> Skill:
+    async def _shown(self, skill_id: UUID, viewer: Viewer, *, contents: bool, max_bytes: int | None = None) -> Skill:
         """Return a skill as a viewer may see it: which groups it is shared with is not for all its readers."""
-        skill = await self._readable(skill_id, viewer, contents=contents)
+        skill = await self._readable(skill_id, viewer, contents=contents and max_bytes is None)
+        if contents and max_bytes is not None and skill.size <= max_bytes:
+            await self._history.fill(skill.files)
         if not sees_groups(skill, viewer):
             skill.labels = Labels(skill.tags, {})
         return skill
@@ -567,22 +588,38 @@ class SkillService:
         return await self._fresh(skill)
 
     async def delete_skill(
-        self, skill_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
+        self,
+        skill_id: UUID,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        force: bool = False,
+        system: bool = False,
     ) -> None:
         """Delete a skill: it is gone for everybody, and `restore_skill` brings it back within the retention.
+
+        Args:
+            skill_id: Which skill.
+            user_id: Who deletes it.
+            expected_revision: The revision that they know; `None` to delete any.
+            force: Delete it even if other skills require it.
+            system: The operator's code deletes.
 
         Raises:
             SkillAuthenticationError: If nobody is signed in.
             SkillNotFoundError: If there is no such skill that this user may see.
             SkillPermissionError: If it is not this user's to remove.
             SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If other skills require it; those that this user may see are named.
         """
         writer = await self._policy.writer(user_id, system=system)
-        await self._delete(known_id(skill_id), writer, expected_revision)
+        await self._delete(known_id(skill_id), writer, expected_revision, force=force)
 
     @writes
-    async def _delete(self, skill_id: UUID, writer: Viewer, expected_revision: int | None) -> None:
+    async def _delete(self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, force: bool) -> None:
         skill = await self._locked(skill_id, writer, "remove", expected_revision)
+        if not force:
+            await self._check_not_required(skill, writer)
         await self._changes.advance(skill, writer, "deleted")
         skill.deleted_at = skill.updated_at
 
@@ -691,6 +728,17 @@ class SkillService:
         skill = await self._locked(skill.id, writer, "write", expected_revision)
         await self._changes.apply(skill, writer, "file-deleted", Values(drop=file.path))
 
+    async def _check_not_required(self, skill: Skill, writer: Viewer) -> None:
+        needing = await self._skills.required_by(skill, MAX_NAMED)
+        if not needing:
+            return
+        seen = await self._listings.existing({other.id for other in needing}, writer)
+        names = [quoted(other.name) for other in needing if other.id in seen]
+        shown = ", ".join(names) if names else "skills of other users"
+        raise SkillConflictError(
+            f"The skill {quoted(skill.name)} is required by {shown}. Change those first, or delete it with `force`."
+        )
+
     async def _locked(self, skill_id: UUID, writer: Viewer, need: Need, expected_revision: int | None = None) -> Skill:
         """Return a skill that the writer may change, with its text and without its files."""
         skill = await self._readable(skill_id, writer, files=False)
@@ -737,20 +785,41 @@ class SkillService:
         return list(await self._history.changes(skill_id=skill.id, before=before, limit=limit, newest_first=True))
 
     async def get_version(
-        self, skill_id: UUID, revision: int, user_id: UserId | None = None, *, system: bool = False
+        self,
+        skill_id: UUID,
+        revision: int,
+        user_id: UserId | None = None,
+        *,
+        contents: bool = True,
+        system: bool = False,
     ) -> Skill:
-        """Return a skill as it was at one of its revisions, with its files.
+        """Return a skill as it was at one of its revisions, with its files, their contents included or not.
 
         Raises:
             SkillNotFoundError: If there is no such skill that this user may see, or it had no such revision.
             SkillPermissionError: If the user may read it but not write it.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        return await self._version(known_id(skill_id), viewer, revision)
+        return await self._version(known_id(skill_id), viewer, revision, contents=contents)
 
     @reads
-    async def _version(self, skill_id: UUID, viewer: Viewer, revision: int) -> Skill:
-        return await self._version_of(await self._with_history(skill_id, viewer), revision)
+    async def _version(self, skill_id: UUID, viewer: Viewer, revision: int, *, contents: bool) -> Skill:
+        return await self._version_of(await self._with_history(skill_id, viewer), revision, contents=contents)
+
+    @reads
+    async def read_piece(self, file: SkillFile, offset: int, length: int) -> bytes:
+        """Return part of the content of a file that another call has just listed.
+
+        For answers that are sent in pieces: they hold one piece of a large skill at a time, and all pieces are of the
+        skill as it was listed.
+
+        Raises:
+            SkillNotFoundError: If that content has expired since.
+        """
+        piece = await self._history.piece(file.id, file.since, offset, length)
+        if piece is None:
+            raise SkillNotFoundError(f"The file {quoted(file.path)} has expired. Get the skill again.")
+        return piece
 
     async def diff_versions(
         self,
@@ -777,13 +846,30 @@ class SkillService:
             SkillPermissionError: If the user may read it but not write it.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        before, after = await self._two_versions(known_id(skill_id), viewer, old, new)
-        return await compared(lambda: difference(exported(before), exported(after), max_length))
+        before, after = await self._compared(known_id(skill_id), viewer, old, new)
+        return await compared(lambda: difference(before, after, max_length))
 
     @reads
-    async def _two_versions(self, skill_id: UUID, viewer: Viewer, old: int, new: int) -> list[Skill]:
+    async def _compared(self, skill_id: UUID, viewer: Viewer, old: int, new: int) -> list[dict[str, bytes]]:
+        """Return those files of two versions that differ, and are not too large together to be compared."""
         skill = await self._with_history(skill_id, viewer)
-        return [await self._version_of(skill, revision) for revision in (old, new)]
+        versions = [await self._version_of(skill, revision, contents=False) for revision in (old, new)]
+        listed = [{file.path: file for file in version.files} for version in versions]
+        found: list[dict[str, bytes]] = [{SKILL_FILE: document_of(version).render()} for version in versions]
+        left = MAX_COMPARED_BYTES
+        for path in sorted({*listed[0], *listed[1]}):
+            pair = [files.get(path) for files in listed]
+            if len({None if file is None else file.digest for file in pair}) == 1:
+                continue
+            left -= sum(file.size for file in pair if file is not None)
+            for file, files in zip(pair, found, strict=True):
+                if file is not None and left >= 0:
+                    files[path] = await self._history.piece(file.id, file.since, 0, file.size) or b""
+                elif file is not None:
+                    # Stands for a content that is not read: not UTF-8, so that it counts as binary, and it differs.
+                    files[path] = b"\xff" + file.digest.encode()
+            left = max(left, -1)
+        return found
 
     async def restore_version(
         self,
@@ -924,7 +1010,7 @@ class SkillService:
             check_right(skill, viewer, "write")
         return skill
 
-    async def _version_of(self, skill: Skill, revision: int) -> Skill:
+    async def _version_of(self, skill: Skill, revision: int, *, contents: bool = True) -> Skill:
         """Return a skill as it was at a revision, as a value that no session knows."""
         is_kept = skill.kept_since <= revision < 1 << 63
         change = await self._history.change(skill.id, revision) if is_kept else None
@@ -938,16 +1024,12 @@ class SkillService:
             )
         files = [
             SkillFile(
-                id=file.id,
-                path=file.path,
-                size=file.size,
-                is_text=file.is_text,
-                digest=file.digest,
-                data=file.data,
-                since=file.since,
+                id=file.id, path=file.path, size=file.size, is_text=file.is_text, digest=file.digest, since=file.since
             )
-            for file in await self._history.files_at(skill.id, revision)
+            for file in await self._history.listed_at(skill.id, revision)
         ]
+        if contents:
+            await self._history.fill(files)
         return Skill(
             id=skill.id,
             owner_id=skill.owner_id,
@@ -988,16 +1070,8 @@ class SkillService:
     async def _give(self, skill_id: UUID, owner: str, writer: Viewer, expected_revision: int | None) -> Skill:
         skill = await self._locked(skill_id, writer, "remove", expected_revision)
         if skill.owner_id != owner:
-            try:
-                await self._changes.check_name_free(skill.name, owner)
-                await self._changes.check_quota(owner, skill.size)
-            except (SkillConflictError, SkillQuotaError):
-                if writer.is_operator:
-                    raise
-                # Which skills the other user has, and how many, is not for this one to find out.
-                raise SkillConflictError(
-                    f"The skill {quoted(skill.name)} cannot be handed over to this user. Ask an operator."
-                ) from None
+            await self._changes.check_name_free(skill.name, owner)
+            await self._changes.check_quota(owner, skill.size, tells=writer.is_operator)
             # Two entries, because each owner's log has what happened to their skills.
             await self._changes.advance(skill, writer, "handed-over")
             skill.owner_id = owner
@@ -1088,6 +1162,17 @@ class SkillService:
         self._changes.forget_age(skill)
         self._changes.reveal(skill)
         return await self._fresh(skill)
+
+    async def check_operator(self, user_id: UserId | None) -> None:
+        """Check that a user is an operator.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillPermissionError: If the user is not one.
+        """
+        writer = await self._policy.writer(user_id)
+        if not writer.is_operator:
+            raise SkillPermissionError("Only operators may do this. Ask one of them.")
 
     async def purge(self, *, retention: float | None = None, versions: float | None = None) -> int:
         """Remove for good what was deleted longer ago than the retention. For the operator's code.

@@ -82,7 +82,7 @@ class AgentReader(SkillService):
         if not await self._is_there(head, viewer, chosen):
             return []
         if head.is_pinned:
-            return [file.path for file in await self._history.files_at(head.id, head.revision)]
+            return [file.path for file in await self._history.listed_at(head.id, head.revision)]
         return sorted(await self._files.listed(head.id))
 
     @reads
@@ -91,8 +91,9 @@ class AgentReader(SkillService):
         if not await self._is_there(head, viewer, chosen):
             return None
         if head.is_pinned:
-            files = await self._history.files_at(head.id, head.revision)
-            return next((file.data for file in files if file.path == path), None)
+            files = await self._history.listed_at(head.id, head.revision)
+            found = next((file for file in files if file.path == path), None)
+            return None if found is None else await self._history.piece(found.id, found.since, 0, found.size)
         return await self._files.read(head.id, path)
 
     async def _is_there(self, head: Head, viewer: Viewer, chosen: Filter) -> bool:

@@ -50,8 +50,10 @@ from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 from sqlalchemy.types import UserDefinedType
 
+from deepskills._catalog.requires import MAX_REQUIRED_NAME
 from deepskills._errors import SkillsError
 from deepskills._types import MAX_NAME_LENGTH
+from deepskills.store.db.guards import guards
 from deepskills.store.document import Document
 from deepskills.store.rules import MAX_OWNER_LENGTH, MAX_PATH_LENGTH, MAX_TAG_LENGTH, Labels, Right, name_key
 
@@ -441,10 +443,42 @@ CREATE_SEARCH_TABLE = (
 """What makes SQLite's full-text index."""
 
 
+class SkillRequirement(Base):
+    """A name that a skill requires, so that who deletes a skill learns which others need it."""
+
+    __tablename__ = "deepskills_requires"
+    __table_args__ = (Index(None, "name_key", "skill_id"),)
+
+    skill_id: Mapped[UUID] = mapped_column(
+        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
+    )
+    position: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(String(MAX_REQUIRED_NAME))
+    name_key: Mapped[str] = mapped_column(String(MAX_REQUIRED_NAME * FOLDED))
+
+
+class Delivery(Base):
+    """A skill that the loader wrote to a sandbox, so that it is known there even without its marker file."""
+
+    __tablename__ = "deepskills_deliveries"
+
+    user_key: Mapped[str] = mapped_column(String(MAX_OWNER_LENGTH), primary_key=True)
+    """Whose sandbox it is; empty for nobody's."""
+
+    directory_key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the directory, which may be longer than databases index."""
+
+    directory: Mapped[str] = mapped_column(Text)
+    skill_id: Mapped[UUID] = mapped_column(Uuid)
+    digests: Mapped[str] = mapped_column(Text)
+    """SHA-256 of some files that it wrote, the `SKILL.md` first, one per line."""
+
+
 class FormerText(Base):
     """A `SKILL.md` that a skill had, from one revision up to another."""
 
     __tablename__ = "deepskills_former_texts"
+    __table_args__ = (Index(None, "until"),)
 
     skill_id: Mapped[UUID] = mapped_column(
         Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
@@ -464,7 +498,7 @@ class FormerFile(Base):
     """A file that a skill had, from one revision up to another."""
 
     __tablename__ = "deepskills_former_files"
-    __table_args__ = (Index(None, "skill_id", "until"),)
+    __table_args__ = (Index(None, "skill_id", "until"), Index(None, "until"))
 
     id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
     since: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
@@ -522,6 +556,13 @@ class Counter(Base):
 
 
 event.listen(Skill.__table__, "after_create", DDL(CREATE_SEARCH_TABLE).execute_if(dialect="sqlite"))  # type: ignore[no-untyped-call]
+
+
+@event.listens_for(Base.metadata, "after_create")
+def _set_guards(_metadata: MetaData, connection: Connection, **_: object) -> None:
+    if connection.dialect.has_table(connection, FormerFile.__tablename__):
+        for statement in guards(connection.dialect.name):
+            connection.exec_driver_sql(statement)
 
 
 @event.listens_for(Counter.__table__, "after_create")

@@ -9,7 +9,7 @@ import binascii
 import datetime as dt
 import json
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -19,6 +19,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     ColumnElement,
+    LargeBinary,
     Select,
     Subquery,
     Text,
@@ -40,7 +41,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, joinedload, selectinload, undefer
+from sqlalchemy.orm.attributes import set_committed_value
 
+from deepskills._catalog.requires import same_name
 from deepskills._errors import SkillFormatError
 from deepskills.store.db.models import (
     SEARCH_TABLE,
@@ -51,6 +54,7 @@ from deepskills.store.db.models import (
     Skill,
     SkillChange,
     SkillFile,
+    SkillRequirement,
     SkillShare,
     SkillTag,
     SkillUsage,
@@ -128,6 +132,36 @@ class SkillRepository:
         await self._session.flush()
         await self.index(skill)
 
+    async def set_requires(self, skill_id: UUID, names: Sequence[str]) -> None:
+        """Write which skills a skill requires."""
+        await self._session.execute(delete(SkillRequirement).where(SkillRequirement.skill_id == skill_id))
+        self._session.add_all(
+            SkillRequirement(skill_id=skill_id, position=position, name=name, name_key=same_name(name))
+            for position, name in enumerate(names)
+        )
+
+    async def required_by(self, skill: Skill, limit: int) -> Sequence[Skill]:
+        """Return skills that require a skill by its name: of those who see it, as far as that shows from the skill.
+
+        A public or system skill is for all; of others, the owner's skills count, and those of the same groups.
+        """
+        query = light().join(SkillRequirement, SkillRequirement.skill_id == Skill.id)
+        query = query.where(SkillRequirement.name_key == skill.name_key, Skill.deleted_at.is_(None))
+        query = query.where(Skill.id != skill.id)
+        if skill.owner_id is not None and not skill.is_public:
+            groups = select(SkillShare.group_id).where(SkillShare.skill_id == skill.id)
+            shared = select(SkillShare.skill_id).where(SkillShare.group_id.in_(groups))
+            query = query.where(or_(Skill.owner_id == skill.owner_id, Skill.id.in_(shared)))
+        return (await self._session.scalars(query.order_by(Skill.name_key, Skill.id).limit(limit))).all()
+
+    async def requires(self, ids: Collection[UUID]) -> dict[UUID, list[str]]:
+        """Return what skills require, in the order written."""
+        query = select(SkillRequirement).where(one_of_ids(SkillRequirement.skill_id, ids, self._dialect))
+        found: dict[UUID, list[str]] = {}
+        for row in await self._session.scalars(query.order_by(SkillRequirement.skill_id, SkillRequirement.position)):
+            found.setdefault(row.skill_id, []).append(row.name)
+        return found
+
     async def index(self, skill: Skill) -> None:
         """Write a skill's words to SQLite's full-text table; PostgreSQL searches the column itself."""
         if self._dialect == "sqlite":
@@ -149,7 +183,7 @@ class SkillRepository:
         ids = [skill.id for skill in skills]
         for skill in skills:
             self._session.expunge(skill)
-        for table in (SkillFile, SkillTag, SkillShare, FormerText, FormerFile, SkillUsage):
+        for table in (SkillFile, SkillTag, SkillShare, SkillRequirement, FormerText, FormerFile, SkillUsage):
             await self._session.execute(delete(table).where(one_of_ids(table.skill_id, ids, self._dialect)))
         await self._session.execute(delete(Skill).where(one_of_ids(Skill.id, ids, self._dialect)))
 
@@ -358,7 +392,11 @@ class ListingRepository:
         return query
 
     def _seen(
-        self, reason: Reason | None, viewer: Viewer, chosen: Filter, *columns: Any
+        self,
+        reason: Reason | None,
+        viewer: Viewer,
+        chosen: Filter,
+        *columns: Any,  # noqa: ANN401 - columns and expressions
     ) -> tuple[Select[Any], ColumnElement[int]]:
         """Return a query for the skills that are seen for one reason, or for all, and since when each has its name.
 
@@ -374,7 +412,13 @@ class ListingRepository:
             return query, shares.c.since
         return query.where(seen_for(reason, viewer)), type_coerce(Skill.name_since, BigInteger)
 
-    def _all_seen(self, viewer: Viewer, chosen: Filter, *columns: Any, limit: int | None = None) -> Subquery:
+    def _all_seen(
+        self,
+        viewer: Viewer,
+        chosen: Filter,
+        *columns: Any,  # noqa: ANN401 - columns and expressions
+        limit: int | None = None,
+    ) -> Subquery:
         """Return columns of all skills of a listing as a table."""
         reasons = [None] if chosen.is_everything else sorted(chosen.reasons)
         queries = [self._seen(reason, viewer, chosen, *columns)[0].limit(limit) for reason in reasons]
@@ -541,6 +585,18 @@ STAMP_BITS = 40
 """How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
 
 
+@dataclass(frozen=True)
+class KeptVersion:
+    """A file that a skill has or had, without its content."""
+
+    id: UUID
+    since: int
+    path: str
+    size: int
+    is_text: bool
+    digest: str
+
+
 class HistoryRepository:
     """Reads and writes what skills were and what happened to them."""
 
@@ -608,17 +664,38 @@ class HistoryRepository:
         found: FormerText | None = await self._session.scalar(query)
         return found
 
-    async def files_at(self, skill_id: UUID, revision: int) -> list[SkillFile | FormerFile]:
-        """Return the files that a skill had at a revision, with their contents."""
-        current = select(SkillFile).where(SkillFile.skill_id == skill_id, SkillFile.since <= revision)
-        former = select(FormerFile).where(
-            FormerFile.skill_id == skill_id, FormerFile.since <= revision, FormerFile.until > revision
-        )
-        found: list[SkillFile | FormerFile] = [
-            *(await self._session.scalars(current.options(undefer(SkillFile.data)))),
-            *(await self._session.scalars(former)),
-        ]
+    async def listed_at(self, skill_id: UUID, revision: int) -> list[KeptVersion]:
+        """Return the files that a skill had at a revision, without their contents, in order of path."""
+        found: list[KeptVersion] = []
+        for table in (SkillFile, FormerFile):
+            columns = (table.id, table.since, table.path, table.size, table.is_text, table.digest)
+            query = select(*columns).where(table.skill_id == skill_id, table.since <= revision)
+            if table is FormerFile:
+                query = query.where(FormerFile.until > revision)
+            found += [KeptVersion(*row) for row in await self._session.execute(query)]
         return sorted(found, key=lambda file: file.path)
+
+    async def piece(self, file_id: UUID, since: int, offset: int, length: int) -> bytes | None:
+        """Return part of a file as a revision brought it; `None` if that version has expired.
+
+        What a revision brought never changes, it only moves to the former files. Pieces that are read one after the
+        other, each in a transaction of its own, are therefore pieces of one content.
+        """
+        for table in (SkillFile, FormerFile):
+            part = func.substr(table.data, offset + 1, length, type_=LargeBinary)
+            found: bytes | None = await self._session.scalar(
+                select(part).where(table.id == file_id, table.since == since)
+            )
+            if found is not None:
+                return found
+        return None
+
+    async def fill(self, files: Iterable[SkillFile]) -> None:
+        """Read the contents of files that were listed without them."""
+        for file in files:
+            content = await self.piece(file.id, file.since, 0, file.size)
+            # Not a change: what is assigned to an attribute would be written again.
+            set_committed_value(file, "data", content or b"")
 
     async def was_approved(self, skill: Skill, revision: int) -> bool:
         """Whether an operator approved the text and files that a skill had at a revision, then or at another one."""

@@ -22,7 +22,8 @@ A missed change
       statement after it, when the writers before have committed. In the other order a writer would work on a snapshot
       from before its turn, and every second one would fail with a serialization error. Readers are not held up:
       EXCLUSIVE conflicts with writers alone.
-    - SQLite: BEGIN IMMEDIATE takes the one write lock of the file before anything is read.
+    - SQLite: BEGIN IMMEDIATE takes the one write lock of the file before anything is read. The lock has no queue of
+      its own; `turns.py` adds one.
 
 A lost update
     Two writers read revision 41 and both write what they made of it. Writers take turns, so each sees what the one
@@ -40,7 +41,10 @@ refused, for its snapshot may be an old one and its commit is not ours to make.
 import asyncio
 import functools
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection
@@ -49,6 +53,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._errors import SkillsError
 from deepskills.store.db.engine import check_loop
+from deepskills.store.db.turns import Turns, locked, pause, turns_of
 from deepskills.store.errors import SkillConflictError
 
 ResultT = TypeVar("ResultT")
@@ -71,6 +76,9 @@ MAX_ATTEMPTS = 8
 
 FIRST_PAUSE_SECONDS = 0.01
 """How long the second attempt waits on average; each later one waits twice as long."""
+
+SQLITE_TURN_SECONDS = 60.0
+"""How long a writer waits for the other writers of its process on SQLite."""
 
 _COLLISIONS = frozenset({"40001", "40P01"})
 """PostgreSQL's codes for a serialization failure and for a deadlock."""
@@ -158,8 +166,9 @@ class Transactions:
         check_loop(bind.engine)
         pause = FIRST_PAUSE_SECONDS
         for attempt in range(1, MAX_ATTEMPTS + 1):
+            held = AsyncExitStack()
             try:
-                await self._begin(writes=writes, isolation=isolation)
+                await held.enter_async_context(self._begun(writes=writes, isolation=isolation))
                 self._inside = asyncio.current_task()
                 result = await work()
                 await self._session.flush()
@@ -174,30 +183,82 @@ class Transactions:
                 return result
             finally:
                 self._inside = None
+                await held.aclose()
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only to spread attempts
             pause *= 2
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
-    async def _begin(self, *, writes: bool, isolation: str) -> None:
-        if self._session.get_bind().dialect.name == "sqlite":
-            connection = await self._session.connection()
-            await connection.run_sync(_begin_sqlite, writes)
+    @asynccontextmanager
+    async def _begun(self, *, writes: bool, isolation: str) -> AsyncIterator[None]:
+        """Begin; what has to be given back after the transaction is given back when this ends."""
+        bind = self._session.get_bind()
+        if bind.dialect.name != "sqlite":
+            connection = await self._session.connection(execution_options={"isolation_level": isolation})
+            if writes:
+                # Locking takes no snapshot, so that this transaction's has what earlier writers committed.
+                await connection.exec_driver_sql("LOCK TABLE deepskills_counter IN EXCLUSIVE MODE")
+            yield
             return
-        connection = await self._session.connection(execution_options={"isolation_level": isolation})
-        if writes:
-            # Locking takes no snapshot, so that the one of this transaction has what earlier writers committed.
-            await connection.exec_driver_sql("LOCK TABLE deepskills_counter IN EXCLUSIVE MODE")
+        if not writes:
+            await self._begin_on_sqlite("BEGIN")
+            yield
+            return
+        turns = turns_of(bind.engine)
+        # Before a connection is taken from the pool: those who wait for their turn leave it to readers.
+        async with turns.turn(SQLITE_TURN_SECONDS):
+            await self._begin_to_write_on_sqlite(turns)
+            yield
+
+    async def _begin_to_write_on_sqlite(self, turns: Turns) -> None:
+        connection = await self._session.connection()
+        seconds = (await connection.run_sync(_timeout_of_sqlite)) / 1000
+        deadline = time.monotonic() + seconds
+        await connection.run_sync(_set_timeout_of_sqlite, 0)
+        try:
+            while not await connection.run_sync(_try_to_begin):
+                turns.contended()
+                if time.monotonic() > deadline:
+                    raise locked(f"another process was writing for {seconds:g} s")
+                await asyncio.sleep(pause())
+        finally:
+            await connection.run_sync(_set_timeout_of_sqlite, round(seconds * 1000))
+
+    async def _begin_on_sqlite(self, statement: str) -> None:
+        connection = await self._session.connection()
+        await connection.run_sync(_run_on_sqlite, statement)
 
 
-def _begin_sqlite(connection: Connection, writes: bool) -> None:  # noqa: FBT001 - `run_sync` passes by place
-    """Begin by hand: the driver would begin at the first write only, and each earlier read see its own moment."""
+def _run_on_sqlite(connection: Connection, statement: str) -> Any:  # noqa: ANN401 - a row, or nothing
+    """Run a statement on the driver itself: SQLAlchemy's would begin at the first write only."""
     adapted: Any = connection.connection.dbapi_connection
-    if adapted.driver_connection.in_transaction:
+    if statement.startswith("BEGIN") and adapted.driver_connection.in_transaction:
         # Only where the application's own pool gives one connection to several sessions at once.
-        return
+        return None
     cursor = adapted.cursor()
-    cursor.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-    cursor.close()
+    try:
+        cursor.execute(statement)
+        return cursor.fetchone() if cursor.description else None
+    finally:
+        cursor.close()
+
+
+def _try_to_begin(connection: Connection) -> bool:
+    """Whether the file's write lock was free, and is ours now."""
+    try:
+        _run_on_sqlite(connection, "BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+            raise
+        return False
+    return True
+
+
+def _timeout_of_sqlite(connection: Connection) -> int:
+    return int(_run_on_sqlite(connection, "PRAGMA busy_timeout")[0])
+
+
+def _set_timeout_of_sqlite(connection: Connection, milliseconds: int) -> None:
+    _run_on_sqlite(connection, f"PRAGMA busy_timeout = {milliseconds}")
 
 
 def is_collision(error: BaseException) -> bool:

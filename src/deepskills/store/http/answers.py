@@ -5,11 +5,14 @@ Large skills are written in pieces beside the event loop, so that one client's l
 """
 
 import base64
+import codecs
+import datetime as dt
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
 from json.encoder import encode_basestring
 from typing import Any, ClassVar, Generic, Literal, TypeVar
+from urllib.parse import quote
 from uuid import UUID
 
 from fastapi import Request, Response, status
@@ -23,8 +26,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError, SkillsError
+from deepskills._types import SKILL_FILE
+from deepskills.store.archives import ZipWriter
 from deepskills.store.db.engine import are_tables_missing, unavailable
-from deepskills.store.db.models import Skill, SkillFile
+from deepskills.store.db.models import Skill, SkillFile, document_of
 from deepskills.store.errors import (
     SkillAuthenticationError,
     SkillConflictError,
@@ -34,9 +39,9 @@ from deepskills.store.errors import (
     SkillStaleError,
     SkillTooLargeError,
 )
-from deepskills.store.rules import storable
+from deepskills.store.rules import MAX_DAYS, MAX_GROUPS, MAX_OWNER_LENGTH, Right, storable
 from deepskills.store.schemas import SkillFileSchema, SkillSchema
-from deepskills.store.workers import INLINE_BYTES, computed
+from deepskills.store.workers import computed
 
 logger = logging.getLogger("deepskills")
 
@@ -129,6 +134,71 @@ class VersionSchema(BaseModel):
     at: datetime
 
 
+class ChangeSchema(VersionSchema):
+    """One change: who did what to which skill, when."""
+
+    skill_id: UUID
+    owner_id: str | None
+
+
+class UsageSchema(BaseModel):
+    """How often a skill was used on one day, by type of event and trigger."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    day: dt.date
+    type: str
+    trigger: str
+    count: int
+
+
+class Approval(BaseModel):
+    """The revision that an operator looked at."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    revision: int = Field(ge=1, lt=1 << 63)
+
+
+class Hiding(BaseModel):
+    """Whether a skill is hidden."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hidden: bool = True
+
+
+class Handover(BaseModel):
+    """Who is to own a skill."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    owner_id: str = Field(min_length=1, max_length=MAX_OWNER_LENGTH)
+
+
+class Sharing(BaseModel):
+    """The groups that a skill is to be shared with, and what their members may do."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    shared_with: dict[str, Right] = Field(max_length=MAX_GROUPS)
+
+
+class Purging(BaseModel):
+    """What is to be removed for good, by age in days."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    retention: float | None = Field(default=None, ge=0, le=MAX_DAYS)
+    versions: float | None = Field(default=None, ge=0, le=MAX_DAYS)
+
+
+class Purged(BaseModel):
+    """How many skills were removed for good."""
+
+    purged: int
+
+
 class DiffSchema(BaseModel):
     """What changed between two revisions, as a unified diff; `is_cut` where it was too long to be sent whole."""
 
@@ -165,6 +235,9 @@ def failed(error: Exception, challenge: str) -> JSONResponse:
     if isinstance(error, ClientDisconnect):
         # Nobody reads it; all the same it is not a failure of the server.
         return answer(400, "refused", "The request ended before its body was complete.")
+    if isinstance(error, SkillPolicyError):
+        logger.error("The skill store is not set up right: %s", error)
+        return answer(500, "failed", str(error))
     for kind, (code, name) in _STATUS.items():
         if isinstance(error, kind):
             refusal = _with_challenge(answer(code, name, str(error)), challenge)
@@ -181,9 +254,6 @@ def _with_challenge(refusal: JSONResponse, challenge: str) -> JSONResponse:
 
 
 def _not_served(error: Exception) -> JSONResponse:
-    if isinstance(error, SkillPolicyError):
-        logger.error("The skill store is not set up right: %s", error)
-        return answer(500, "failed", str(error))
     if isinstance(error, StatementError):
         # Whatever the application's engine says: the values of a statement are people's private texts.
         error.hide_parameters = True
@@ -207,26 +277,99 @@ def _shown(text: str) -> str:
 
 JSON_TYPE = "application/json"
 
-PIECE_LENGTH = 256 * 1024
-"""How many characters of a text are written in one step; to write one holds the interpreter."""
+PIECE_BYTES = 1024 * 1024 - 1
+"""How much of a file an answer holds at a time. A multiple of three, so that pieces of base64 fit together."""
 
-WHOLE_LENGTH = 1024 * 1024
+WHOLE_BYTES = 1024 * 1024
 """Up to which size an answer is sent in one piece, with its length."""
 
 _FILE_LENGTH = 512
 """About how much an answer says of each file."""
 
+ReadPiece = Callable[[SkillFile, int, int], Awaitable[bytes]]
+"""Reads part of a file's content: from an offset, so many bytes at most."""
 
-async def shown_skill(skill: Skill, *, contents: bool = False, code: int = 200, tagged: bool = True) -> Response:
-    """Return the answer with a skill, which has the contents of its files only where asked."""
+
+async def shown_skill(skill: Skill, *, read: ReadPiece | None = None, code: int = 200, tagged: bool = True) -> Response:
+    """Return the answer with a skill.
+
+    Args:
+        skill: The skill.
+        read: Reads the contents of its files, as far as they were not read yet; `None` leaves contents out.
+        code: The status.
+        tagged: With an `ETag` that names its revision.
+    """
     size = len(skill.content) + _FILE_LENGTH * len(skill.files)
-    if contents:
+    if read is not None:
         size += sum(file.size for file in skill.files)
     headers = etag(skill.revision) if tagged else {}
-    pieces = await computed(size, lambda: _begun(skill, contents=contents))
-    if size <= WHOLE_LENGTH:
-        return as_json(await computed(size, lambda: b"".join(pieces)), code, headers)
-    return StreamingResponse(_sent(pieces), code, headers, JSON_TYPE)
+    # Whatever cannot be shown fails here, before the answer has begun.
+    shown = SkillSchema.of(skill, files=False).model_dump_json(exclude={"content", "files"})
+    for file in skill.files if read is not None else ():
+        _ = file.content if file.has_content else None
+    pieces = _pieces(shown, skill, read)
+    if size > WHOLE_BYTES:
+        return StreamingResponse(pieces, code, headers, JSON_TYPE)
+    return as_json(b"".join([piece async for piece in pieces]), code, headers)
+
+
+async def _pieces(shown: str, skill: Skill, read: ReadPiece | None) -> AsyncIterator[bytes]:
+    """Yield the answer with a skill, so that one piece of one file is held at a time."""
+    yield f'{{"success":true,"data":{shown.removesuffix("}")},"content":"'.encode()
+    for start in range(0, len(skill.content), PIECE_BYTES):
+        part = skill.content[start : start + PIECE_BYTES]
+        yield await computed(len(part), lambda part=part: encode_basestring(part)[1:-1].encode())  # type: ignore[misc]
+    yield b'","files":['
+    for number, file in enumerate(sorted(skill.files, key=lambda file: file.path)):
+        described = SkillFileSchema.of(file, content=False).model_dump_json(exclude={"content"}).removesuffix("}")
+        yield f'{"," if number else ""}{described},"content":'.encode()
+        if read is None:
+            yield b"null}"
+            continue
+        yield b'"'
+        async for piece in _content(file, read):
+            yield piece
+        yield b'"}'
+    yield b"]}}"
+
+
+async def _content(file: SkillFile, read: ReadPiece) -> AsyncIterator[bytes]:
+    """Yield a file's content as it stands in JSON, between the quotes."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for offset in range(0, file.size, PIECE_BYTES):
+        if file.has_content:
+            data = file.data[offset : offset + PIECE_BYTES]
+        else:
+            data = await read(file, offset, PIECE_BYTES)
+        is_last = offset + PIECE_BYTES >= file.size
+
+        def written_down(data: bytes = data, is_last: bool = is_last) -> bytes:  # noqa: FBT001 - bound here
+            if not file.is_text:
+                return base64.b64encode(data)
+            return encode_basestring(decoder.decode(data, is_last))[1:-1].encode()
+
+        yield await computed(len(data), written_down)
+
+
+async def archive_of(skills: AsyncIterator[tuple[str, Skill]], read: ReadPiece) -> AsyncIterator[bytes]:
+    """Yield a `.zip` with skills, each in a directory, so that one piece of one file is held at a time."""
+    writer = ZipWriter()
+    async for directory, skill in skills:
+        text = document_of(skill).render()
+        yield await computed(len(text), lambda: writer.whole(f"{directory}/{SKILL_FILE}", text))  # noqa: B023 - done at once
+        for file in sorted(skill.files, key=lambda file: file.path):
+            writer.begin(f"{directory}/{file.path}", file.size)
+            for offset in range(0, file.size, PIECE_BYTES):
+                data = await read(file, offset, PIECE_BYTES)
+                yield await computed(len(data), lambda: writer.write(data))  # noqa: B023 - done at once
+            yield writer.end()
+    yield writer.close()
+
+
+def sent_archive(pieces: AsyncIterator[bytes], name: str) -> Response:
+    """Return a `.zip` as a download of that name, which holds letters, digits and hyphens alone."""
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}
+    return StreamingResponse(pieces, 200, headers, "application/zip")
 
 
 def shown_file(file: SkillFile, code: int = 200) -> Response:
@@ -247,61 +390,6 @@ def written(data: BaseModel) -> bytes:
 def as_json(body: bytes, code: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return JSON as a response."""
     return Response(body, code, headers, JSON_TYPE)
-
-
-def _begun(skill: Skill, *, contents: bool) -> Iterator[bytes]:
-    """Return the pieces of an answer with a skill; what can fail has been done."""
-    shown = SkillSchema.of(skill, files=False).model_dump_json(exclude={"content", "files"})
-    for file in skill.files if contents else ():
-        _text(file)
-    return _pieces(_parts(shown, skill, contents=contents))
-
-
-def _parts(shown: str, skill: Skill, *, contents: bool) -> Iterator[str]:
-    yield '{"success":true,"data":'
-    yield from _with_text(shown, skill.content)
-    yield ',"files":['
-    for number, file in enumerate(sorted(skill.files, key=lambda file: file.path)):
-        yield "," if number else ""
-        described = SkillFileSchema.of(file, content=False)
-        if contents:
-            yield from _with_text(described.model_dump_json(exclude={"content"}), _text(file))
-            yield "}"
-        else:
-            yield described.model_dump_json()
-    yield "]}}"
-
-
-def _with_text(shown: str, content: str) -> Iterator[str]:
-    """Yield an object of JSON, still open at its end, with a text for its content."""
-    yield f'{shown.removesuffix("}")},"content":"'
-    for start in range(0, len(content), PIECE_LENGTH):
-        yield encode_basestring(content[start : start + PIECE_LENGTH])[1:-1]
-    yield '"'
-
-
-def _text(file: SkillFile) -> str:
-    content = file.content
-    return content if isinstance(content, str) else base64.b64encode(content).decode()
-
-
-def _pieces(parts: Iterable[str]) -> Iterator[bytes]:
-    """Yield parts joined to pieces that are worth a step each."""
-    joined: list[str] = []
-    length = 0
-    for part in parts:
-        joined.append(part)
-        length += len(part)
-        if length >= PIECE_LENGTH:
-            yield "".join(joined).encode()
-            joined.clear()
-            length = 0
-    yield "".join(joined).encode()
-
-
-async def _sent(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while piece := await computed(INLINE_BYTES + 1, lambda: next(pieces, b"")):
-        yield piece
 
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from deepskills._errors import SkillFormatError
 from deepskills.store.agent.view import SessionFactory
+from deepskills.store.db.models import SkillFile
 from deepskills.store.errors import SkillStaleError, SkillTooLargeError
 from deepskills.store.http.answers import MAX_DETAILS, CurrentUserError
 from deepskills.store.rules import Policy, signed_in
@@ -241,6 +242,11 @@ class Parts:
         """Open a service with a session of its own."""
         async with self.settings.session_factory() as session:
             yield SkillService(session, policy=self.settings.policy)
+
+    async def read_piece(self, file: SkillFile, offset: int, length: int) -> bytes:
+        """Return part of a file, by a session of its own: between two pieces a slow client holds no connection."""
+        async with self.settings.session_factory() as session:
+            return await SkillService(session, policy=self.settings.policy).read_piece(file, offset, length)
 
     def body(self, model: type[ModelT]) -> Callable[..., Coroutine[Any, Any, ModelT]]:
         """Return the dependency on the body as a model, read once the writer is known."""

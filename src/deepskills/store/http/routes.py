@@ -1,7 +1,8 @@
 """The routes of the store over HTTP, each a thin call of `SkillService`. Needs the extra `api`."""
 
+import datetime as dt
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
@@ -16,14 +17,25 @@ from deepskills.store.db.models import Skill
 from deepskills.store.http.answers import (
     NO_METHOD,
     NOTHING_HERE,
+    WHOLE_BYTES,
     Answer,
+    Approval,
+    ChangeSchema,
     Deleted,
     DiffSchema,
+    Handover,
+    Hiding,
     Page,
+    Purged,
+    Purging,
+    Sharing,
+    UsageSchema,
     VersionSchema,
+    archive_of,
     as_json,
     documented_errors,
     route_class,
+    sent_archive,
     shown_file,
     shown_skill,
     written,
@@ -38,7 +50,6 @@ from deepskills.store.http.requests import (
     Settings,
     content_type,
     cursor_of,
-    is_json,
     matching,
     number_of,
 )
@@ -58,6 +69,11 @@ from deepskills.store.workers import computed
 __all__ = ["create_skills_router"]
 
 logger = logging.getLogger("deepskills")
+
+FILE_TYPE = "application/vnd.deepskills.file+json"
+"""The content type of a file that travels as JSON, with its encoding. Plain JSON is a file like any other."""
+
+MARKDOWN_TYPE = "text/markdown"
 
 MAX_QUERY_LENGTH = 1_000
 """Longest name, tag or search in a request's address."""
@@ -107,6 +123,8 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
     _add_skills(router, parts)
     _add_saving(router, parts)
     add_versions(router, parts)
+    add_governance(router, parts)
+    add_archives(router, parts)
 
     @router.api_route("/skills/{skill_id}/{rest:path}", methods=[NO_METHOD], include_in_schema=False)
     async def nothing() -> None:
@@ -126,7 +144,8 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     user_type = Annotated[str | None, Depends(parts.user)]
     writer_type = Annotated[str, Depends(parts.writer)]
     bodiless_writer = Annotated[str, Depends(parts.bodiless_writer)]
-    new_skill = Annotated[SkillCreate, Depends(parts.body(SkillCreate))]
+    raw_body = Annotated[bytes, Depends(parts.raw_body)]
+    limits = parts.settings.policy.limits
     changes = Annotated[SkillUpdate, Depends(parts.body(SkillUpdate))]
 
     @router.get("/skills", response_model=Page[SkillSchema], responses=documented_errors(403))
@@ -165,11 +184,22 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         "/skills",
         status_code=201,
         response_model=Answer[SkillSchema],
-        responses=documented_errors(409, 413),
-        openapi_extra=_json_body(SkillCreate),
+        responses=documented_errors(403, 409, 413),
+        openapi_extra=_json_body(SkillCreate, "text/markdown", "application/zip"),
     )
-    async def create_skill(data: new_skill, service: service_type, user: writer_type) -> Response:
-        """Create a skill with its files, all or nothing. The answer leaves the contents of files out."""
+    async def create_skill(request: Request, raw: raw_body, service: service_type, user: writer_type) -> Response:
+        """Create a skill with its files, all or nothing: values as JSON, a `SKILL.md`, or a `.zip`.
+
+        The answer leaves the contents of files out.
+        """
+        media_type = content_type(request)
+        if media_type in ZIP_TYPES:
+            size = len(raw) + limits.skill_bytes
+            data = await computed(size, lambda: SkillCreate.from_skill_md(*unpacked(raw, limits)))
+        elif media_type == MARKDOWN_TYPE:
+            data = await computed(len(raw), lambda: SkillCreate.from_skill_md(raw))
+        else:
+            data = await parts.parse(SkillCreate, request, raw)
         return await shown_skill(await service.create_skill(data, user), code=201)
 
     @router.get("/skills/{skill_id}", response_model=Answer[SkillSchema], responses=documented_errors(404))
@@ -180,7 +210,8 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         contents: bool = True,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
         """Get a skill with its files, their contents included or not. The `ETag` names its revision."""
-        return await shown_skill(await service.get_skill(skill_id, user, contents=contents), contents=contents)
+        skill = await service.get_skill(skill_id, user, contents=contents, max_bytes=WHOLE_BYTES)
+        return await shown_skill(skill, read=parts.read_piece if contents else None)
 
     @router.put(
         "/skills/{skill_id}",
@@ -196,12 +227,18 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
             await matching(if_match, lambda known: service.update_skill(skill_id, data, user, expected_revision=known))
         )
 
-    @router.delete("/skills/{skill_id}", responses=documented_errors(403, 404, 412))
+    @router.delete("/skills/{skill_id}", responses=documented_errors(403, 404, 409, 412))
     async def delete_skill(
-        skill_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
+        skill_id: UUID,
+        service: service_type,
+        user: writer_type,
+        if_match: IfMatch = None,
+        force: bool = False,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Answer[Deleted]:
-        """Delete a skill with its files. It can be restored for a while."""
-        await matching(if_match, lambda known: service.delete_skill(skill_id, user, expected_revision=known))
+        """Delete a skill with its files. It can be restored for a while. One that others require needs `force`."""
+        await matching(
+            if_match, lambda known: service.delete_skill(skill_id, user, expected_revision=known, force=force)
+        )
         return Answer(data=Deleted(id=skill_id))
 
     @router.post(
@@ -275,7 +312,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         "/skills/{skill_id}/files/{path:path}",
         response_model=Answer[SkillFileSchema],
         responses=documented_errors(403, 404, 412, 413),
-        openapi_extra=_json_body(SkillFileContent, "application/octet-stream"),
+        openapi_extra=_json_body(SkillFileContent, "application/octet-stream", json_type=FILE_TYPE),
     )
     async def save_file(  # noqa: PLR0913, PLR0917 - dependencies
         skill_id: UUID,
@@ -286,9 +323,12 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         user: writer_type,
         if_match: IfMatch = None,
     ) -> Response:
-        """Add a file, or replace it in one step: its bytes, or as JSON its content and encoding."""
+        """Add a file, or replace it in one step: the body is the file, whatever its content type.
+
+        Only `application/vnd.deepskills.file+json` holds the file's content and encoding instead.
+        """
         content: bytes | str = raw
-        if is_json(content_type(request)):
+        if content_type(request) == FILE_TYPE:
             content = (await parts.parse(SkillFileContent, request, raw)).content
         data = SkillFileCreate.model_construct(path=path, content=content)
         return shown_file(
@@ -315,10 +355,10 @@ def _shown(skills: Iterable[Skill]) -> list[SkillSchema]:
     return shown
 
 
-def _json_body(model: type[BaseModel], *other_types: str) -> dict[str, Any]:
+def _json_body(model: type[BaseModel], *other_types: str, json_type: str = "application/json") -> dict[str, Any]:
     """Return the documentation of a body, which the framework does not see: it is read once the writer is known."""
     schema = model.model_json_schema()
-    content: dict[str, Any] = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
+    content: dict[str, Any] = {json_type: {"schema": _inlined(schema, schema.pop("$defs", {}))}}
     content |= {name: {"schema": {"type": "string", "format": "binary"}} for name in other_types}
     return {"requestBody": {"required": True, "content": content}}
 
@@ -342,6 +382,9 @@ DEFAULT_PAGE = 100
 
 MAX_DIFF_LENGTH = 1024 * 1024
 """How many characters of a difference are sent."""
+
+MAX_USAGE = 10_000
+"""How many counts of usage are sent: the latest."""
 
 MAX_CURSOR_LENGTH = 2_000
 """Longest cursor; a name in it may be as long as names are, in any script."""
@@ -383,7 +426,8 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     )
     async def get_version(skill_id: UUID, revision: Revision, service: service_type, user: writer_type) -> Response:
         """Get a skill as it was at a revision, with its files."""
-        return await shown_skill(await service.get_version(skill_id, revision, user), contents=True, tagged=False)
+        version = await service.get_version(skill_id, revision, user, contents=False)
+        return await shown_skill(version, read=parts.read_piece, tagged=False)
 
     @router.post(
         "/skills/{skill_id}/versions/{revision}/restore",
@@ -422,3 +466,149 @@ def page_of(data: list[Any], next_cursor: str | None) -> Response:
     """Return the answer with a page of a listing."""
     page = Page[Any](data=data, next_cursor=next_cursor)
     return as_json(page.model_dump_json(exclude={"next_cursor"} if next_cursor is None else None).encode())
+
+
+def add_governance(router: APIRouter, parts: Parts) -> None:
+    """Add the operations on who has, sees and uses skills: for their owners, and for operators."""
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    writer_type = Annotated[str, Depends(parts.writer)]
+    approval = Annotated[Approval, Depends(parts.body(Approval))]
+    hiding = Annotated[Hiding, Depends(parts.body(Hiding))]
+    handover = Annotated[Handover, Depends(parts.body(Handover))]
+    sharing = Annotated[Sharing, Depends(parts.body(Sharing))]
+    purging = Annotated[Purging, Depends(parts.body(Purging))]
+    codes = documented_errors(403, 404, 412)
+
+    @router.post(
+        "/skills/{skill_id}/approve",
+        response_model=Answer[SkillSchema],
+        responses=codes,
+        openapi_extra=_json_body(Approval),
+    )
+    async def approve_skill(skill_id: UUID, data: approval, service: service_type, user: writer_type) -> Response:
+        """Approve a skill as it is at a revision. For operators."""
+        return await shown_skill(await service.approve_skill(skill_id, data.revision, user))
+
+    @router.post(
+        "/skills/{skill_id}/hide", response_model=Answer[SkillSchema], responses=codes, openapi_extra=_json_body(Hiding)
+    )
+    async def hide_skill(
+        skill_id: UUID, data: hiding, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
+        """Hide a skill from all but its owner, or show it again. For operators."""
+        return await shown_skill(
+            await matching(
+                if_match,
+                lambda known: service.hide_skill(skill_id, user, hidden=data.hidden, expected_revision=known),
+            )
+        )
+
+    @router.post(
+        "/skills/{skill_id}/hand-over",
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+        openapi_extra=_json_body(Handover),
+    )
+    async def hand_over(
+        skill_id: UUID, data: handover, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
+        """Make another user the owner of a skill. For operators: only they know who a user id belongs to."""
+        await service.check_operator(user)
+        return await shown_skill(
+            await matching(
+                if_match, lambda known: service.hand_over(skill_id, data.owner_id, user, expected_revision=known)
+            )
+        )
+
+    @router.put(
+        "/skills/{skill_id}/share",
+        response_model=Answer[SkillSchema],
+        responses=codes,
+        openapi_extra=_json_body(Sharing),
+    )
+    async def share_skill(
+        skill_id: UUID, data: sharing, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
+        """Set the groups that a skill is shared with, and what their members may do."""
+        update = SkillUpdate(shared_with=data.shared_with)
+        return await shown_skill(
+            await matching(
+                if_match, lambda known: service.update_skill(skill_id, update, user, expected_revision=known)
+            )
+        )
+
+    @router.get("/changes", response_model=Page[ChangeSchema], responses=documented_errors())
+    async def list_changes(
+        service: service_type,
+        user: writer_type,
+        skill_id: UUID | None = None,
+        since: Annotated[int, Query(ge=0, lt=1 << 63)] = 0,
+        limit: Limit = DEFAULT_PAGE,
+    ) -> Response:
+        """List who did what to one's own skills, oldest first; operators see what happened to all.
+
+        Continue with `since` set to the last revision of the page before.
+        """
+        found = await service.list_changes(user, skill_id=skill_id, since=since, limit=limit)
+        return page_of([ChangeSchema.model_validate(change) for change in found], None)
+
+    @router.get("/skills/{skill_id}/usage", response_model=Page[UsageSchema], responses=documented_errors(403, 404))
+    async def usage(skill_id: UUID, service: service_type, user: writer_type, since: dt.date | None = None) -> Response:
+        """List how often a skill was used, by day, type of event and trigger."""
+        found = await service.usage(skill_id, since, user)
+        return page_of([UsageSchema.model_validate(count) for count in found[-MAX_USAGE:]], None)
+
+    @router.post(
+        "/purge", response_model=Answer[Purged], responses=documented_errors(403), openapi_extra=_json_body(Purging)
+    )
+    async def purge(data: purging, service: service_type, user: writer_type) -> Response:
+        """Remove for good what was deleted longer ago than the retention. For operators."""
+        await service.check_operator(user)
+        return as_json(written(Purged(purged=await service.purge(retention=data.retention, versions=data.versions))))
+
+
+def add_archives(router: APIRouter, parts: Parts) -> None:
+    """Add the operations that give skills as `.zip` files."""
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    user_type = Annotated[str | None, Depends(parts.user)]
+    answers: dict[int | str, dict[str, Any]] = {
+        **documented_errors(404),
+        200: {"content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}},
+    }
+
+    @router.get("/skills/{skill_id}/archive", response_class=Response, responses=answers)
+    async def get_archive(skill_id: UUID, service: service_type, user: user_type) -> Response:
+        """Get a skill as a `.zip`, in one directory that has its name."""
+        skill = await service.get_skill(skill_id, user, contents=False)
+
+        async def one() -> AsyncIterator[tuple[str, Skill]]:
+            yield skill.name, skill
+
+        return sent_archive(archive_of(one(), parts.read_piece), skill.name)
+
+    @router.get("/export", response_class=Response, responses=answers)
+    async def export(
+        service: service_type,
+        user: user_type,
+        include_public: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+    ) -> Response:
+        """Get all skills that one may see as a `.zip`, each in a directory of its name.
+
+        Of several skills of one name the first is there, as in a listing. Public skills of strangers come only with
+        `include_public`.
+        """
+        listed = await service.list_skills(user, include_public)
+        chosen = {skill.name: skill.id for skill in reversed(listed)}
+
+        async def each() -> AsyncIterator[tuple[str, Skill]]:
+            for name, skill_id in sorted(chosen.items()):
+                async with parts.settings.session_factory() as session:
+                    own = SkillService(session, policy=parts.settings.policy)
+                    try:
+                        skill = await own.get_skill(skill_id, user, contents=False)
+                    except SkillNotFoundError:
+                        # Deleted or revoked since the list was made.
+                        continue
+                yield name, skill
+
+        return sent_archive(archive_of(each(), parts.read_piece), "skills")
