@@ -449,7 +449,7 @@ def test_what_is_documented(any_sessions: Sessions) -> None:
         "type": "http", "scheme": "bearer", "description": "A token of the application, which tells it who asks.",
     }  # fmt: skip
     operations = {(m, p): o for p, methods in schema["paths"].items() for m, o in methods.items()}
-    assert len(operations) == 14
+    assert len(operations) == 23
     for (method, path), operation in operations.items():
         assert operation["security"] == [{"token": []}], (method, path)
         assert {"401", "422", "500", "503"} <= operation["responses"].keys(), (method, path)

@@ -7,8 +7,9 @@ Large skills are written in pieces beside the event loop, so that one client's l
 import base64
 import codecs
 import datetime as dt
+import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
 from json.encoder import encode_basestring
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -280,6 +281,9 @@ JSON_TYPE = "application/json"
 PIECE_BYTES = 1024 * 1024 - 1
 """How much of a file an answer holds at a time. A multiple of three, so that pieces of base64 fit together."""
 
+TEXT_LENGTH = PIECE_BYTES // 6
+"""How many characters of a text are escaped in one step: each may become six."""
+
 WHOLE_BYTES = 1024 * 1024
 """Up to which size an answer is sent in one piece, with its length."""
 
@@ -318,7 +322,8 @@ async def _pieces(shown: str, skill: Skill, read: ReadPiece | None) -> AsyncIter
     yield f'{{"success":true,"data":{shown.removesuffix("}")},"content":"'.encode()
     for start in range(0, len(skill.content), PIECE_BYTES):
         part = skill.content[start : start + PIECE_BYTES]
-        yield await computed(len(part), lambda part=part: encode_basestring(part)[1:-1].encode())  # type: ignore[misc]
+        for text in _slices(part):
+            yield await computed(len(text), functools.partial(_escaped, text))
     yield b'","files":['
     for number, file in enumerate(sorted(skill.files, key=lambda file: file.path)):
         described = SkillFileSchema.of(file, content=False).model_dump_json(exclude={"content"}).removesuffix("}")
@@ -343,12 +348,20 @@ async def _content(file: SkillFile, read: ReadPiece) -> AsyncIterator[bytes]:
             data = await read(file, offset, PIECE_BYTES)
         is_last = offset + PIECE_BYTES >= file.size
 
-        def written_down(data: bytes = data, is_last: bool = is_last) -> bytes:  # noqa: FBT001 - bound here
-            if not file.is_text:
-                return base64.b64encode(data)
-            return encode_basestring(decoder.decode(data, is_last))[1:-1].encode()
+        if not file.is_text:
+            yield await computed(len(data), functools.partial(base64.b64encode, data))
+            continue
+        for text in _slices(decoder.decode(data, is_last)):
+            yield await computed(len(text), functools.partial(_escaped, text))
 
-        yield await computed(len(data), written_down)
+
+def _slices(text: str) -> Iterator[str]:
+    """Yield parts of a text that stay small even if each character is escaped."""
+    return (text[start : start + TEXT_LENGTH] for start in range(0, len(text), TEXT_LENGTH))
+
+
+def _escaped(text: str) -> bytes:
+    return encode_basestring(text)[1:-1].encode()
 
 
 async def archive_of(skills: AsyncIterator[tuple[str, Skill]], read: ReadPiece) -> AsyncIterator[bytes]:

@@ -7,6 +7,7 @@ become gigabytes of objects.
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from deepskills.store.db.models import SkillFile
 from deepskills.store.errors import SkillStaleError, SkillTooLargeError
 from deepskills.store.http.answers import MAX_DETAILS, CurrentUserError
 from deepskills.store.rules import Policy, signed_in
+from deepskills.store.schemas import SkillFileContent
 from deepskills.store.service import SkillService
 from deepskills.store.workers import computed
 
@@ -39,6 +41,9 @@ VALUES_PER_FILE = 16
 
 OTHER_VALUES = 10_000
 """How many it may have besides."""
+
+FILE_TYPE = "application/vnd.deepskills.file+json"
+"""The content type of a file that travels as JSON, with its encoding, whatever its name."""
 
 ZIP_TYPES = frozenset({"application/zip", "application/x-zip-compressed", "application/x-zip"})
 """Content types of archives."""
@@ -128,6 +133,30 @@ def parsed(model: type[ModelT], body: bytes, max_values: int) -> ModelT:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         problems: list[Any] = [{**problem, "loc": ("body", *problem["loc"])} for problem in islice(found, MAX_DETAILS)]
         raise RequestValidationError(problems) from None
+
+
+def file_content(path: str, media_type: str, body: bytes, max_values: int) -> bytes | str:
+    """Return a file that was sent: its bytes as they are, or the content that JSON of ours holds.
+
+    JSON is our own if it says so by its type, or if it has exactly our keys and the file is not a `.json` file itself.
+
+    Raises:
+        RequestValidationError: If JSON of ours is wrong.
+    """
+    if media_type == FILE_TYPE:
+        return parsed(SkillFileContent, body, max_values).content
+    if not is_json(media_type) or path.lower().endswith(".json") or not _has_our_keys(body, max_values):
+        return body
+    return parsed(SkillFileContent, body, max_values).content
+
+
+def _has_our_keys(body: bytes, max_values: int) -> bool:
+    try:
+        check_values(body, max_values)
+        given = json.loads(body)
+    except (SkillFormatError, ValueError, RecursionError):
+        return False
+    return isinstance(given, dict) and "content" in given and given.keys() <= SkillFileContent.model_fields.keys()
 
 
 def check_values(body: bytes, at_most: int) -> None:

@@ -50,6 +50,7 @@ from deepskills.store.http.requests import (
     Settings,
     content_type,
     cursor_of,
+    file_content,
     matching,
     number_of,
 )
@@ -69,9 +70,6 @@ from deepskills.store.workers import computed
 __all__ = ["create_skills_router"]
 
 logger = logging.getLogger("deepskills")
-
-FILE_TYPE = "application/vnd.deepskills.file+json"
-"""The content type of a file that travels as JSON, with its encoding. Plain JSON is a file like any other."""
 
 MARKDOWN_TYPE = "text/markdown"
 
@@ -312,7 +310,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         "/skills/{skill_id}/files/{path:path}",
         response_model=Answer[SkillFileSchema],
         responses=documented_errors(403, 404, 412, 413),
-        openapi_extra=_json_body(SkillFileContent, "application/octet-stream", json_type=FILE_TYPE),
+        openapi_extra=_json_body(SkillFileContent, "application/octet-stream"),
     )
     async def save_file(  # noqa: PLR0913, PLR0917 - dependencies
         skill_id: UUID,
@@ -323,13 +321,13 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         user: writer_type,
         if_match: IfMatch = None,
     ) -> Response:
-        """Add a file, or replace it in one step: the body is the file, whatever its content type.
+        """Add a file, or replace it in one step: its bytes, or as JSON its content and encoding.
 
-        Only `application/vnd.deepskills.file+json` holds the file's content and encoding instead.
+        A `.json` file is stored as sent. For one whose bytes have to be sent as base64, the content type is
+        `application/vnd.deepskills.file+json`.
         """
-        content: bytes | str = raw
-        if content_type(request) == FILE_TYPE:
-            content = (await parts.parse(SkillFileContent, request, raw)).content
+        most = parts.settings.max_values
+        content = await computed(len(raw), lambda: file_content(path, content_type(request), raw, most))
         data = SkillFileCreate.model_construct(path=path, content=content)
         return shown_file(
             await matching(if_match, lambda known: service.save_file(skill_id, data, user, expected_revision=known))
@@ -355,10 +353,10 @@ def _shown(skills: Iterable[Skill]) -> list[SkillSchema]:
     return shown
 
 
-def _json_body(model: type[BaseModel], *other_types: str, json_type: str = "application/json") -> dict[str, Any]:
+def _json_body(model: type[BaseModel], *other_types: str) -> dict[str, Any]:
     """Return the documentation of a body, which the framework does not see: it is read once the writer is known."""
     schema = model.model_json_schema()
-    content: dict[str, Any] = {json_type: {"schema": _inlined(schema, schema.pop("$defs", {}))}}
+    content: dict[str, Any] = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
     content |= {name: {"schema": {"type": "string", "format": "binary"}} for name in other_types}
     return {"requestBody": {"required": True, "content": content}}
 
