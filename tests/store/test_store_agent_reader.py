@@ -284,7 +284,7 @@ def test_usage_is_counted(mode: Mode, any_sessions: Sessions) -> None:
     (mine,) = seed(any_sessions, "alice", draft("mine"))
     adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions, record_usage=True)
     Conversation(mode, adapter).call(load("mine"))
-    adapter.flush_usage()
+    asyncio.run(adapter.flush_usage())
     found = with_service(any_sessions, lambda service: service.usage(mine.id, None, "alice"))
     assert [(count.type, count.trigger, count.count) for count in found] == [("skill.loaded", "model", 1)]
 
@@ -301,7 +301,7 @@ def test_usage_that_is_being_written(url: str, monkeypatch: pytest.MonkeyPatch) 
     Conversation("sync", adapter).call(load("mine"))
     while adapter._recorder._waiting:  # noqa: SLF001 - until the background has taken the event
         time.sleep(0.01)
-    flush = threading.Thread(target=adapter.flush_usage)
+    flush = threading.Thread(target=lambda: asyncio.run(adapter.flush_usage()))
     flush.start()
     flush.join(0.3)
     is_waiting = flush.is_alive()

@@ -1,5 +1,6 @@
 """Skills in a database, for many users. Needs the extra `store`; `create_skills_router` needs `api` too."""
 
+import importlib
 from typing import TYPE_CHECKING
 
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
@@ -28,16 +29,18 @@ from deepskills.store.errors import (
 )
 from deepskills.store.formatter import SkillFormatter
 from deepskills.store.rules import StoreLimits
-from deepskills.store.sandbox import SkillSandboxLoader
+from deepskills.store.sandbox import SharedSandbox, SkillSandboxLoader
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
 from deepskills.store.service import SkillPage, SkillService, UsageCount
 
 if TYPE_CHECKING:
+    from deepskills.store.http.app import create_store_app as create_store_app
     from deepskills.store.http.routes import create_skills_router as create_skills_router
 
 __all__ = [
     "Base",
     "DatabaseSkillAdapter",
+    "SharedSandbox",
     "Skill",
     "SkillAuthenticationError",
     "SkillChange",
@@ -68,17 +71,22 @@ __all__ = [
 ]
 
 
+_OVER_HTTP = {
+    "create_skills_router": "deepskills.store.http.routes",
+    "create_store_app": "deepskills.store.http.app",
+}
+"""Public names that need FastAPI, which only those install who serve HTTP."""
+
+
 def __getattr__(name: str) -> object:
-    # FastAPI is needed only by those who serve HTTP.
-    if name == "create_skills_router":
-        try:
-            from deepskills.store.http.routes import create_skills_router  # noqa: PLC0415 - see above
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] == "deepskills":
-                raise
-            raise ModuleNotFoundError(
-                f"create_skills_router needs {error.name}. Install it with: pip install 'deepskills[store,api]'",
-                name=error.name,
-            ) from error
-        return create_skills_router
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _OVER_HTTP:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(_OVER_HTTP[name])
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "deepskills":
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs {error.name}. Install it with: pip install 'deepskills[store,api]'", name=error.name
+        ) from error
+    return getattr(module, name)

@@ -12,25 +12,29 @@ it, and a process may die half way. The rules that keep this safe:
 """
 
 import asyncio
+import hashlib
 import json
 import logging
 import random
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
+from sqlalchemy.ext.asyncio import AsyncSession
 
+from deepskills import SkillsMiddleware
 from deepskills._backend.local import real_paths
 from deepskills._backend.missing import is_missing_error
 from deepskills._errors import SkillNotFoundError, SkillsError
-from deepskills._types import SKILL_FILE
+from deepskills._format.problems import quoted
+from deepskills._types import SKILL_FILE, OptionalSource
 from deepskills.store.db.models import Skill
-from deepskills.store.rules import UserId, as_id, check_kept_path, check_name, name_key, no_skill, path_key
+from deepskills.store.rules import Policy, UserId, as_id, check_kept_path, check_name, name_key, no_skill, path_key
 from deepskills.store.service import SkillService, exported
 
 MARKER = ".deepskills.json"
@@ -38,6 +42,9 @@ MARKER = ".deepskills.json"
 
 MAX_DEPTH = 64
 """How deep a skill's directory is listed."""
+
+MAX_COMPARED = 100
+"""How many files of a directory without a marker are compared with what the loader wrote."""
 
 _MAX_MARKER_BYTES = 4_096
 
@@ -114,8 +121,10 @@ class SkillDirectory:
         """Return what the marker says; `None` without one."""
         return (await marks(self._backend, [self])).get(self.path)
 
-    async def replace(self, skill: Skill, files: Mapping[str, bytes]) -> bool:
+    async def replace(self, skill: Skill, files: Mapping[str, bytes], *, is_known: bool = False) -> bool:
         """Make the directory hold exactly these files, given by relative path with the `SKILL.md` first.
+
+        A directory without a marker is written to only if the store knows that the loader made it (`is_known`).
 
         While files change there is no `SKILL.md`, so that whoever looks in between, or after a failure, finds no skill.
 
@@ -135,6 +144,8 @@ class SkillDirectory:
                 raise SkillsError(f"{self.marker} {mark.reason}; remove {self.path} if it may go")
             if there or stale:
                 return False
+        elif mark is None and is_known:
+            pass
         elif mark is None and there and (changed or stale):
             raise SkillsError(f"{self.path} was not made by the loader; remove it, or rename the skill")
         elif mark is not None and mark.directory != self.path:
@@ -148,6 +159,14 @@ class SkillDirectory:
             await self._change(changed, stale, there)
         await self._upload({self.marker: new.write()})
         return await self._has(wanted, new)
+
+    async def holds_any(self, digests: Collection[str]) -> bool:
+        """Whether one of its files at the top is one of those that the loader wrote."""
+        if not digests:
+            return False
+        paths = [path for path, is_directory in await listed(self.path, self._backend) if not is_directory]
+        contents = await self._contents(paths[:MAX_COMPARED])
+        return any(hashlib.sha256(content).hexdigest() in digests for content in contents.values())
 
     async def remove(self) -> None:
         """Remove the directory, if the loader made it; its `SKILL.md` first, so that it is never half a skill.
@@ -309,7 +328,7 @@ class SkillSandboxLoader:
     Only directories that the loader made are ever changed: each has a marker file with the revision that it holds.
 
     Args:
-        service: Where the skills come from; it decides what a user may see.
+        skill_service: Where the skills come from; it decides what a user may see.
         root: The directory on the backend that holds the skills; `SKILLS_BASE_DIR` by default.
         verify: Compare every file each time, instead of trusting the markers. For sandboxes whose agents may write to
             their skills.
@@ -317,8 +336,8 @@ class SkillSandboxLoader:
 
     SKILLS_BASE_DIR = SANDBOX_ROOT
 
-    def __init__(self, service: SkillService, *, root: str | None = None, verify: bool = False) -> None:
-        self._service = service
+    def __init__(self, skill_service: SkillService, *, root: str | None = None, verify: bool = False) -> None:
+        self._service = skill_service
         self._root = (self.SKILLS_BASE_DIR if root is None else root).rstrip("/")
         self._verify = verify
 
@@ -338,7 +357,7 @@ class SkillSandboxLoader:
         """Do the same for several skills; one that fails stops no other.
 
         Skills that are there already cost one call to the backend together. Of two skills of one name the first is
-        loaded, for both would take the same directory.
+        loaded, for both would take the same directory. Skills that these require come along.
 
         Returns:
             For each skill whether its directory is right now.
@@ -359,6 +378,9 @@ class SkillSandboxLoader:
                 )
             else:
                 chosen[skill.id] = skill
+        for skill in await self._service.required_skills(list(chosen), user_id) if chosen else ():
+            if names.setdefault(name_key(skill.name), skill.id) == skill.id:
+                chosen.setdefault(skill.id, skill)
         done = await self._load(list(chosen.values()), backend, user_id)
         for skill_id, problem in problems.items():
             _log(skill_id, problem)
@@ -367,17 +389,17 @@ class SkillSandboxLoader:
         }
 
     async def sync(
-        self, user_id: UserId | None, backend: BackendProtocol, *, include_public: bool = True
+        self, user_id: UserId | None, backend: BackendProtocol, *, include_public: bool = False
     ) -> dict[str, bool]:
-        """Make the sandbox hold exactly what a user may see.
+        """Make the sandbox hold exactly what a user may see: by default what the adapter gives their agents.
 
         What the loader put there and the user may not see any more goes: revoked, renamed and deleted skills. What
         others put there stays. Of several skills of one name the user gets the one that `get_skill_by_name` gives.
 
         Args:
-            user_id: Whose sandbox it is; `None` for nobody, who sees public and system skills.
+            user_id: Whose sandbox it is; `None` for nobody, who gets system skills.
             backend: The sandbox.
-            include_public: Whether public and system skills are brought too.
+            include_public: Whether the public skills of strangers are brought too.
 
         Returns:
             For each skill that should be there, and each that should not, by name whether that is so now; why not is
@@ -391,13 +413,18 @@ class SkillSandboxLoader:
         present = {path.rpartition("/")[2] for path in directories if path.rpartition("/")[0] == self._root}
         stale = [SkillDirectory(backend, self._root, name) for name in sorted(present - wanted.keys())]
         made = await marks(backend, stale)
+        unmarked = [directory.path for directory in stale if directory.path not in made]
+        known = await self._service.deliveries(unmarked, user_id)
         result: dict[str, bool] = {}
         for directory in stale:
             mark = made.get(directory.path)
             name = directory.path.rpartition("/")[2]
             # A copy of a directory that the loader made is not the loader's.
-            if isinstance(mark, Mark) and mark.directory == directory.path:
+            is_known = mark is None and await directory.holds_any(known.get(directory.path, frozenset()))
+            if is_known or (isinstance(mark, Mark) and mark.directory == directory.path):
                 result[name] = await _removed(directory)
+                if result[name]:
+                    await self._service.forget_delivery(directory.path, user_id)
             elif isinstance(mark, Doubt) and not mark.is_foreign:
                 logger.error("Cannot tell whether %s is the loader's: its marker %s", directory.path, mark.reason)
                 result[name] = False
@@ -444,11 +471,18 @@ class SkillSandboxLoader:
         for path, is_directory in await listed(self._root, backend):
             if path == directory.path and not is_directory:
                 raise SkillsError(f"{path} is a file or a link; remove it")
+        is_known = False
+        if mark is None:
+            known = await self._service.deliveries([directory.path], user_id)
+            is_known = await directory.holds_any(known.get(directory.path, frozenset()))
         for attempt in range(MAX_ATTEMPTS):
             whole = await self._service.get_skill(skill.id, user_id)
             if whole.name != skill.name:
                 raise SkillsError(f"it has just been renamed to {whole.name!r}; load it again")
-            if await directory.replace(whole, _files_of(whole)) and await self._is_current(whole, directory, user_id):
+            files = _files_of(whole)
+            is_done = await directory.replace(whole, files, is_known=is_known)
+            if is_done and await self._is_current(whole, directory, user_id):
+                await self._service.note_delivery(directory.path, whole.id, files.values(), user_id)
                 logger.info("Skill %r is on the sandbox: %d files", whole.name, len(whole.files) + 1)
                 return
             await asyncio.sleep(_PAUSE * random.uniform(1, 2 + attempt))  # noqa: S311 - not a secret
@@ -472,6 +506,9 @@ class SkillSandboxLoader:
 def _files_of(skill: Skill) -> dict[str, bytes]:
     for file in skill.files:
         check_kept_path(file.path)
+        if file.path.count("/") >= MAX_DEPTH - 1:
+            # Before anything is written: what is deeper could not be listed again.
+            raise SkillsError(f"its file {quoted(file.path)} is more than {MAX_DEPTH} directories deep; move it up")
         if path_key(file.path).partition("/")[0] == MARKER:
             raise SkillsError(f"its file {file.path!r} has the name of the loader's own marker; rename it")
     return exported(skill)
@@ -491,3 +528,96 @@ async def _removed(directory: SkillDirectory) -> bool:
 def _log(skill_id: UUID, error: Exception) -> None:
     level = logging.WARNING if isinstance(error, SkillNotFoundError) else logging.ERROR
     logger.log(level, "Cannot load skill %s to the sandbox: %s: %s", skill_id, type(error).__name__, error)
+
+
+class SharedSandbox:
+    """One sandbox for several agents: the skills are put there once, and each agent gets a middleware for them.
+
+    Args:
+        backend: The sandbox.
+        session_factory: Opens a session, such as an `async_sessionmaker`.
+        root: The directory on the backend that holds the skills.
+        policy: Who is in which group, and so on, as for `SkillService`.
+    """
+
+    def __init__(
+        self,
+        backend: BackendProtocol,
+        session_factory: Callable[[], AsyncSession],
+        *,
+        root: str = SANDBOX_ROOT,
+        policy: Policy | None = None,
+    ) -> None:
+        self._backend = backend
+        self._session_factory = session_factory
+        self._root = root.rstrip("/")
+        self._policy = policy or Policy()
+        self._written: dict[str, UUID] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.cleanup()
+
+    async def preload(
+        self,
+        skill_ids: Iterable[UUID] | None = None,
+        user_id: UserId | None = None,
+        *,
+        include_public: bool = False,
+    ) -> dict[UUID, bool]:
+        """Put skills onto the sandbox: the given ones, or all of a user's.
+
+        Args:
+            skill_ids: Which skills; `None` for all that the user's agents would have.
+            user_id: Who they are for; without a user, what is public or the system's.
+            include_public: Without `skill_ids`, the public skills of strangers too.
+
+        Returns:
+            For each skill whether it is there now; why not is logged.
+        """
+        async with self._session_factory() as session:
+            service = SkillService(session, policy=self._policy)
+            if skill_ids is None:
+                wanted: dict[str, UUID] = {}
+                for skill in await service.list_skills(user_id, include_public):
+                    wanted.setdefault(name_key(skill.name), skill.id)
+                given = list(wanted.values())
+            else:
+                given = list(dict.fromkeys(skill_ids))
+            before = await self._directories()
+            done = await SkillSandboxLoader(service, root=self._root).load_skills_to_sandbox(
+                given, self._backend, user_id
+            )
+            now = await self._directories()
+        # What was there before, by whoever's hand, is not this sandbox's to remove.
+        self._written.update({path: skill_id for path, skill_id in now.items() if path not in before})
+        return done
+
+    def middleware(self, **options: Any) -> SkillsMiddleware[Any, Any]:  # noqa: ANN401 - the options of SkillsMiddleware
+        """Return a middleware for one agent on this sandbox.
+
+        Args:
+            options: The options of `SkillsMiddleware`, except `backend` and `sources`.
+        """
+        return SkillsMiddleware(backend=self._backend, sources=[OptionalSource(self._root, "Sandbox")], **options)
+
+    async def cleanup(self) -> None:
+        """Remove what `preload` wrote, and nothing else; again, it does nothing."""
+        present = await self._directories()
+        for path, skill_id in list(self._written.items()):
+            directory = SkillDirectory(self._backend, self._root, path.rpartition("/")[2])
+            if present.get(path) != skill_id or await _removed(directory):
+                del self._written[path]
+
+    async def _directories(self) -> dict[str, UUID]:
+        """Return the directories that a loader made, each with the skill in it."""
+        paths = [path for path, is_directory in await listed(self._root, self._backend) if is_directory]
+        directories = [SkillDirectory(self._backend, self._root, path.rpartition("/")[2]) for path in paths]
+        found = await marks(self._backend, directories)
+        return {
+            path: UUID(hex=mark.skill_id)
+            for path, mark in found.items()
+            if isinstance(mark, Mark) and mark.directory == path and as_id(mark.skill_id) is not None
+        }

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -19,8 +20,9 @@ from pydantic import (
 
 from deepskills._types import MAX_DESCRIPTION_LENGTH
 from deepskills.store.db.models import Skill, SkillFile
+from deepskills.store.disk import read_directory
 from deepskills.store.document import Document
-from deepskills.store.rules import MAX_GROUPS, MAX_TAGS, Right
+from deepskills.store.rules import MAX_GROUPS, MAX_TAGS, Right, StoreLimits
 
 FileEncoding = Literal["utf-8", "base64"]
 """How a file's content is written in JSON."""
@@ -127,6 +129,26 @@ class SkillCreate(BaseModel):
             encoding=document.encoding,  # type: ignore[arg-type]
             files=[SkillFileCreate(path=path, content=data) for path, data in (files or {}).items()],
         )
+
+    @classmethod
+    def from_directory(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        tags: list[str] | None = None,
+        is_public: bool = False,
+        shared_with: Mapping[str, Right] | None = None,
+        limits: StoreLimits | None = None,
+    ) -> "SkillCreate":
+        """Return the skill that a directory holds: its `SKILL.md` and all its other files.
+
+        Raises:
+            SkillFormatError: If it has no `SKILL.md`, or that cannot be read.
+            SkillPathError: If it holds a link or another special file.
+            SkillTooLargeError: If it holds too many files, or they are too large.
+        """
+        content, files = read_directory(path, limits)
+        return cls.from_skill_md(content, files, tags=tags, is_public=is_public, shared_with=shared_with)
 
     def document(self) -> Document:
         """Return the skill's `SKILL.md`; tags that are not given are those of the frontmatter."""

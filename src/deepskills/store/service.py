@@ -15,9 +15,11 @@ Rules are in `rules.py`, writing and its bookkeeping in `changes.py`, statements
 """
 
 import datetime as dt
+import hashlib
 import itertools
+import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
@@ -39,6 +41,7 @@ from deepskills.store.db.models import (
     document_of,
     now,
 )
+from deepskills.store.db.notices import Notices
 from deepskills.store.db.repositories import (
     APPROVED,
     MAX_FOUND,
@@ -88,6 +91,8 @@ from deepskills.store.rules import (
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.workers import compared, computed
 
+logger = logging.getLogger("deepskills")
+
 MAX_RANKED = 3_000
 """Up to how many skills the ranker that agents use searches; above that, the database searches."""
 
@@ -103,11 +108,20 @@ MAX_SEARCH_LENGTH = 1_000
 MAX_CHANGES = 1_000
 """How many changes one call returns at most."""
 
+WATCH_SECONDS = 1.0
+"""How often a watcher looks where the database does not tell of changes."""
+
 MAX_EVENTS = 10_000
 """How many usage events one call takes at most."""
 
 MAX_COMPARED_BYTES = 8 * 1024 * 1024
 """How much of two versions is read to be compared; beyond it, files are only said to differ."""
+
+MAX_DELIVERED = 100
+"""How many files of a delivered skill are remembered by their digests."""
+
+MAX_REQUIRED_SKILLS = 200
+"""How many skills others bring along by requiring them."""
 
 MAX_NAMED = 20
 """How many skills an error names at most."""
@@ -362,6 +376,30 @@ class SkillService:
         if content is None:
             raise SkillFileNotFoundError(f"The skill has no file {quoted(path)}.")
         return content
+
+    async def required_skills(self, skill_ids: Collection[UUID], user_id: UserId | None = None) -> list[Skill]:
+        """Return the skills that skills require, directly and by way of others, light, as a user sees them.
+
+        What is required and not there for this user is logged.
+        """
+        viewer = await self._policy.viewer(user_id)
+        return await self._required(list(skill_ids), viewer)
+
+    @reads
+    async def _required(self, skill_ids: list[UUID], viewer: Viewer) -> list[Skill]:
+        found: dict[UUID, None] = {}
+        frontier = skill_ids
+        while frontier and len(found) < MAX_REQUIRED_SKILLS:
+            names = [name for wanted in (await self._skills.requires(frontier)).values() for name in wanted]
+            frontier = []
+            for name in dict.fromkeys(names):
+                skill_id = await self._skills.by_name(name_key(name), viewer)
+                if skill_id is None:
+                    logger.warning("Skill %s is required, and is not there for this user", quoted(name))
+                elif skill_id not in found and skill_id not in skill_ids:
+                    found[skill_id] = None
+                    frontier.append(skill_id)
+        return await self._listings.light(list(found), viewer, Filter())
 
     async def export_skill(
         self, skill_id: UUID, user_id: UserId | None = None, *, system: bool = False
@@ -946,6 +984,54 @@ class SkillService:
     async def _logged(self, skill_id: UUID | None, owner_id: str | None, since: int, limit: int) -> list[SkillChange]:
         return list(await self._history.changes(skill_id=skill_id, owner_id=owner_id, since=since, limit=limit))
 
+    async def watch(
+        self,
+        user_id: UserId | None = None,
+        *,
+        since: int | None = None,
+        interval: float = WATCH_SECONDS,
+        system: bool = False,
+    ) -> AsyncIterator[SkillChange]:
+        """Yield changes as they happen: of the user's own skills and of those that the user may see; for operators all.
+
+        On PostgreSQL they are heard at once, on SQLite after `interval` at most. The service does nothing else while it
+        watches; give it a session of its own.
+
+        Args:
+            user_id: Who watches; `None` for nobody, who hears of public and system skills.
+            since: Begin after this revision; `None` begins now.
+            interval: How often to look, in seconds, where the database does not tell.
+            system: The operator's code watches.
+        """
+        viewer = await self._policy.viewer(user_id, system=system)
+        async with Notices(self._session, interval) as notices:
+            last = await self._last_revision() if since is None else since
+            while True:
+                changes = await self._changes_since(last, viewer)
+                for change, is_seen in changes:
+                    last = change.revision
+                    if is_seen:
+                        yield change
+                if not changes:
+                    await notices.wait()
+                    # Groups may have changed in the meantime.
+                    viewer = await self._policy.viewer(user_id, system=system)
+
+    @reads
+    async def _last_revision(self) -> int:
+        return await self._history.last_revision()
+
+    @reads
+    async def _changes_since(self, last: int, viewer: Viewer) -> list[tuple[SkillChange, bool]]:
+        """Return the next changes, each with whether the viewer hears of it."""
+        changes = await self._history.changes(since=last, limit=MAX_CHANGES)
+        if viewer.is_operator:
+            return [(change, True) for change in changes]
+        own = {change.revision for change in changes if viewer.user is not None and change.owner_id == viewer.user}
+        others = {change.skill_id for change in changes if change.revision not in own}
+        seen = await self._listings.visible_ids(others, viewer) if others else set()
+        return [(change, change.revision in own or change.skill_id in seen) for change in changes]
+
     async def record_usage(self, events: Iterable[Mapping[str, Any]], user_id: UserId | None = None) -> int:
         """Count skill events, such as `skill.loaded`, by day and trigger.
 
@@ -1041,6 +1127,42 @@ class SkillService:
             size=sum(file.size for file in files) + len(text.render()),
             **vars(text),
         )
+
+    # -- Deliveries to sandboxes ---------------------------------------------------------------------------------------
+
+    async def note_delivery(
+        self, directory: str, skill_id: UUID, files: Iterable[bytes], user_id: UserId | None = None
+    ) -> None:
+        """Remember that the loader wrote a skill to a directory of a user's sandbox."""
+        viewer = await self._policy.viewer(user_id)
+        contents = list(itertools.islice(files, MAX_DELIVERED))
+        size = sum(len(content) for content in contents)
+        digests = await computed(size, lambda: [hashlib.sha256(content).hexdigest() for content in contents])
+        await self._note(viewer.user or "", directory, skill_id, digests)
+
+    @counts
+    async def _note(self, user_key: str, directory: str, skill_id: UUID, digests: list[str]) -> None:
+        await self._history.note_delivery(user_key, directory, skill_id, digests)
+
+    async def deliveries(
+        self, directories: Collection[str], user_id: UserId | None = None
+    ) -> dict[str, frozenset[str]]:
+        """Return which directories of a user's sandbox the loader wrote, each with the digests of its files."""
+        viewer = await self._policy.viewer(user_id)
+        return await self._delivered(viewer.user or "", directories) if directories else {}
+
+    @reads
+    async def _delivered(self, user_key: str, directories: Collection[str]) -> dict[str, frozenset[str]]:
+        return await self._history.deliveries(user_key, directories)
+
+    async def forget_delivery(self, directory: str, user_id: UserId | None = None) -> None:
+        """Forget that the loader wrote to a directory, because it is gone."""
+        viewer = await self._policy.viewer(user_id)
+        await self._forget_delivery(viewer.user or "", directory)
+
+    @counts
+    async def _forget_delivery(self, user_key: str, directory: str) -> None:
+        await self._history.forget_delivery(user_key, directory)
 
     # -- Owners and operators ------------------------------------------------------------------------------------------
 

@@ -45,13 +45,20 @@ class Layout:
     """Whether there are more skills than are laid out."""
 
 
-def layout_of(heads: Iterable[Head], *, is_cut: bool = False) -> Layout:
+MISSING = "is not in the store, or this user may not see it"
+"""What is said of a skill that an agent was to have and does not."""
+
+
+def layout_of(heads: Iterable[Head], *, is_cut: bool = False, missing: Collection[UUID] = ()) -> Layout:
     """Lay skills out.
 
     Those whose name is taken lie in a directory that sorts behind it: discovery passes them over and says so. A row
     that was corrupted outside the service is left out, and logged.
     """
     layout = Layout(is_cut=is_cut)
+    for skill_id in missing:
+        # A directory whose `SKILL.md` says nothing: discovery reports it as a problem, and its name says which.
+        layout.fronts[f"{skill_id} {MISSING}"] = b""
     for head in heads:
         try:
             check_name(head.name)
@@ -95,7 +102,9 @@ class StoreBackend(BackendProtocol):
     """
 
     def __init__(self, root: str, store: Store) -> None:
-        self._root = root
+        self.root = root
+        """The directory that the skills lie in."""
+
         self._store = store
         self._reading = asyncio.Lock()
         self._layout: Layout | None = None
@@ -105,10 +114,10 @@ class StoreBackend(BackendProtocol):
         """List a directory."""
         layout = await self._read_layout()
         path = path.rstrip("/") or "/"
-        if path == self._root:
+        if path == self.root:
             # One directory more than discovery takes makes it say that the listing was cut.
-            names = [*sorted(layout.directories), *([MORE] if layout.is_cut else [])]
-            return LsResult(entries=[FileInfo(path=f"{self._root}/{name}", is_dir=True) for name in names])
+            names = [*sorted(layout.fronts), *([MORE] if layout.is_cut else [])]
+            return LsResult(entries=[FileInfo(path=f"{self.root}/{name}", is_dir=True) for name in names])
         head, directory, below = self._locate(path, layout)
         if head is None:
             return LsResult(error=f"'{path}' not found", entries=None)
@@ -116,7 +125,7 @@ class StoreBackend(BackendProtocol):
         entries = tree.inside.get(below)
         if entries is None:
             return LsResult(error=f"'{path}' not found", entries=None)
-        base = f"{self._root}/{directory}"
+        base = f"{self.root}/{directory}"
         return LsResult(
             entries=[FileInfo(path=f"{base}/{item}", is_dir=item in tree.inside) for item in sorted(entries)]
         )
@@ -136,7 +145,7 @@ class StoreBackend(BackendProtocol):
             if content is not None:
                 replies.append(FileDownloadResponse(path=path, content=content))
             else:
-                is_directory = path == self._root or (head is not None and below in (await self._tree(head)).inside)
+                is_directory = path == self.root or (head is not None and below in (await self._tree(head)).inside)
                 replies.append(
                     FileDownloadResponse(path=path, error="is_directory" if is_directory else "file_not_found")
                 )
@@ -161,17 +170,19 @@ class StoreBackend(BackendProtocol):
 
     def _summary(self, path: str, layout: Layout) -> SkillSummary | None:
         head, directory, below = self._locate(path, layout)
-        if head is None or below != SKILL_FILE:
+        if below != SKILL_FILE or directory not in layout.fronts:
             return None
+        if head is None:
+            return SkillSummary(path, hashlib.blake2b(directory.encode(), digest_size=16).hexdigest(), b"")
         # A digest over both, for revisions of two databases may be the same.
         digest = hashlib.blake2b(f"{head.id} {head.revision} {head.stamp}".encode(), digest_size=16).hexdigest()
         return SkillSummary(path, digest, layout.fronts[directory])
 
     def _locate(self, path: str, layout: Layout) -> tuple[Head | None, str, str]:
         """Return the skill that a path belongs to, the name of its directory, and the path inside it."""
-        if not path.startswith(f"{self._root}/"):
+        if not path.startswith(f"{self.root}/"):
             return None, "", ""
-        directory, _, below = path.removeprefix(f"{self._root}/").partition("/")
+        directory, _, below = path.removeprefix(f"{self.root}/").partition("/")
         return layout.directories.get(directory), directory, below
 
     async def _read_layout(self) -> Layout:

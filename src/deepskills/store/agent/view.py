@@ -1,6 +1,5 @@
 """Decides which skills the runs of an agent see, where those appear to be, and what is remembered of them."""
 
-import asyncio
 import hashlib
 import logging
 import threading
@@ -13,12 +12,14 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from deepskills.store.agent.backend import Layout, Store, StoreBackend, layout_of
+from deepskills._types import OptionalSource
+from deepskills.store.agent.backend import MISSING, Layout, Store, StoreBackend, layout_of
 from deepskills.store.agent.loop import private_loop
 from deepskills.store.agent.reader import AgentReader, Overview
 from deepskills.store.db.engine import unavailable
 from deepskills.store.db.repositories import Filter, Head
 from deepskills.store.rules import Policy, UserId, Viewer, owner_key
+from deepskills.store.workers import computed
 
 logger = logging.getLogger("deepskills")
 
@@ -34,21 +35,25 @@ SOURCE_ROOT = "/skills"
 SOURCE_LABEL = "Database"
 """How the source is shown."""
 
-MAX_REMEMBERED = 500_000
-"""How many skills are remembered for all users together."""
+MEMORY_BYTES = 64 * 1024 * 1024
+"""How much an adapter remembers for all its users together, by default."""
+
+_HEAD_BYTES = 1_500
+"""About what a remembered skill takes beside its texts: objects, keys, and its place in two dictionaries."""
 
 
 class Memory:
-    """Remembers the skills that users saw last; bounded, safe to share by threads.
+    """Remembers the skills that users saw last; bounded in bytes, safe to share by threads.
 
     What is remembered is used only where the database says that it is the same still.
     """
 
-    def __init__(self, size: int = MAX_REMEMBERED) -> None:
+    def __init__(self, size: int = MEMORY_BYTES) -> None:
         self._size = size
         self._held = 0
         self._lock = threading.Lock()
         self._known: OrderedDict[Viewer, tuple[Overview, Layout]] = OrderedDict()
+        self._weights: dict[Viewer, int] = {}
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Memory":
         """Return an empty one: what is remembered is not part of what a copy is for."""
@@ -64,13 +69,14 @@ class Memory:
 
     def put(self, viewer: Viewer, overview: Overview, layout: Layout) -> Layout:
         """Remember what a viewer sees, and return it."""
+        weight = _HEAD_BYTES + sum(_weight(head) for head in overview.heads)
         with self._lock:
-            before = self._known.pop(viewer, None)
-            self._held += len(overview.heads) - (len(before[0].heads) if before else 0)
-            self._known[viewer] = (overview, layout)
-            while self._held > self._size and len(self._known) > 1:
-                _, (oldest, _) = self._known.popitem(last=False)
-                self._held -= len(oldest.heads)
+            self._known.pop(viewer, None)
+            self._held += weight - self._weights.pop(viewer, 0)
+            self._known[viewer], self._weights[viewer] = (overview, layout), weight
+            while self._held > self._size and self._known:
+                oldest, _ = self._known.popitem(last=False)
+                self._held -= self._weights.pop(oldest)
         return layout
 
     def skill_id(self, owner: str | None, name: str) -> UUID | None:
@@ -111,9 +117,11 @@ class View:
             if known is not None and known[0].heads is overview.heads:
                 self.memory.put(who, overview, known[1])
                 return known[1]
-            self._report_missing({head.id for head in overview.heads})
+            missing = self._missing({head.id for head in overview.heads})
             # Not on the event loop: there may be thousands.
-            laid_out = await asyncio.to_thread(layout_of, overview.heads, is_cut=overview.is_cut)
+            heads = overview.heads
+            size = len(heads) * _HEAD_BYTES
+            laid_out = await computed(size, lambda: layout_of(heads, is_cut=overview.is_cut, missing=missing))
             return self.memory.put(who, overview, laid_out)
 
         async def documents(heads: Collection[Head]) -> dict[UUID, bytes]:
@@ -130,7 +138,7 @@ class View:
 
         return StoreBackend(_root(owner), Store(layout, documents, paths, content))
 
-    def sources_for(self, runtime: object) -> list[tuple[str, str]]:
+    def sources_for(self, runtime: object) -> list[OptionalSource]:
         """Return where the skills of this run's user appear to lie, which is nowhere else for any other user.
 
         A user who cannot be told gets a place that never holds skills, so that nothing of an earlier user stays.
@@ -139,7 +147,8 @@ class View:
             root = _root(self.owner(runtime))
         except Exception:  # noqa: BLE001 - the backend of the same run reports it
             root = f"{SOURCE_ROOT}/unknown-user"
-        return [(root, SOURCE_LABEL)]
+        # Optional: a user without skills is not a mistake that every run should report.
+        return [OptionalSource(root, SOURCE_LABEL)]
 
     def owner(self, runtime: object) -> str | None:
         """Return whose run it is.
@@ -166,9 +175,17 @@ class View:
                 raise
             raise failure from error
 
-    def _report_missing(self, found: set[UUID]) -> None:
-        for skill_id in sorted(set(self.chosen.skill_ids or ()) - found, key=str):
-            logger.warning("Skill %s is not there, or not for this user to see", skill_id)
+    def _missing(self, found: set[UUID]) -> list[UUID]:
+        missing = sorted(set(self.chosen.skill_ids or ()) - found, key=str)
+        for skill_id in missing:
+            logger.warning("Skill %s %s", skill_id, MISSING)
+        return missing
+
+
+def _weight(head: Head) -> int:
+    texts = (head.name, head.frontmatter, head.description, *head.tags)
+    # The frontmatter once as text and once as the bytes that are laid out; a character may take four bytes.
+    return _HEAD_BYTES + 5 * sum(len(text) for text in texts if text is not None)
 
 
 def _root(owner: str | None) -> str:

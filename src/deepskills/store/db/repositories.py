@@ -7,6 +7,7 @@
 import base64
 import binascii
 import datetime as dt
+import hashlib
 import json
 import secrets
 from collections.abc import Collection, Iterable, Sequence
@@ -48,6 +49,7 @@ from deepskills._errors import SkillFormatError
 from deepskills.store.db.models import (
     SEARCH_TABLE,
     Counter,
+    Delivery,
     FormerFile,
     FormerText,
     KeptFile,
@@ -59,6 +61,7 @@ from deepskills.store.db.models import (
     SkillTag,
     SkillUsage,
 )
+from deepskills.store.db.notices import CHANNEL
 from deepskills.store.db.search import Searchable, best_matches
 from deepskills.store.db.visibility import one_of_ids, readable, seen_by_group, seen_for, shares_with, since, visible
 from deepskills.store.rules import EVERYTHING, Labels, Reason, Viewer, sees_groups
@@ -85,6 +88,15 @@ class SkillRepository:
         """
         condition = Skill.deleted_at.is_not(None) if deleted else readable(viewer)
         return await self._first(whole(contents=contents, files=files).where(Skill.id == skill_id, condition))
+
+    async def get_with_files(self, skill_id: UUID) -> Skill | None:
+        """Return a skill with its files and their contents, whoever's it is."""
+        return await self._first(whole(contents=True).where(Skill.id == skill_id, Skill.deleted_at.is_(None)))
+
+    async def list_by_user(self, user_id: str | UUID) -> list[Skill]:
+        """Return the skills that a user owns, light, in order of name."""
+        query = light().where(Skill.owner_id == str(user_id), Skill.deleted_at.is_(None)).order_by(Skill.name_key)
+        return list(await self._session.scalars(query.options(selectinload(Skill.tag_rows))))
 
     async def by_name(self, name_key: str, viewer: Viewer) -> UUID | None:
         """Return the id of the skill of that name that `viewer` sees first."""
@@ -558,6 +570,11 @@ class ListingRepository:
         condition = and_(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
         return list(await self._session.scalars(whole(files=False).where(condition)))
 
+    async def visible_ids(self, ids: Collection[UUID], viewer: Viewer) -> set[UUID]:
+        """Return those ids whose skills a viewer sees."""
+        query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect), visible(viewer))
+        return set(await self._session.scalars(query))
+
     async def existing(self, ids: Collection[UUID], viewer: Viewer | None) -> set[UUID]:
         """Return which of the ids are of skills that exist and `viewer` may read, and keep those from being purged."""
         query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect))
@@ -608,6 +625,9 @@ class HistoryRepository:
         """Return the revision of a change; the writer holds the counter until its transaction ends."""
         stamp = secrets.randbits(STAMP_BITS)
         query = update(Counter).where(Counter.id == 1).values(value=Counter.value + 1, stamp=stamp)
+        if self._dialect == "postgresql":
+            # Sent when the transaction commits, and once for all changes in it.
+            await self._session.execute(select(func.pg_notify(CHANNEL, "")))
         value: int | None = await self._session.scalar(
             query.returning(Counter.value), execution_options={"synchronize_session": False}
         )
@@ -617,6 +637,10 @@ class HistoryRepository:
             self._session.add(Counter(id=1, value=value, stamp=stamp))
             await self._session.flush()
         return value
+
+    async def last_revision(self) -> int:
+        """Return the revision of the last change."""
+        return int(await self._session.scalar(select(Counter.value).where(Counter.id == 1)) or 0)
 
     async def add(self, record: SkillChange | FormerText) -> None:
         """Write a record."""
@@ -750,6 +774,32 @@ class HistoryRepository:
             )
         return count
 
+    async def note_delivery(self, user_key: str, directory: str, skill_id: UUID, digests: Sequence[str]) -> None:
+        """Write which files the loader wrote to a directory of a user's sandbox."""
+        insert = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
+        values = {"skill_id": skill_id, "digests": "\n".join(digests), "directory": directory}
+        statement: Any = insert(Delivery).values(user_key=user_key, directory_key=_digest(directory), **values)
+        await self._session.execute(
+            statement.on_conflict_do_update(index_elements=["user_key", "directory_key"], set_=values)
+        )
+
+    async def deliveries(self, user_key: str, directories: Collection[str]) -> dict[str, frozenset[str]]:
+        """Return the digests of what the loader wrote, by directory of a user's sandbox."""
+        found: dict[str, frozenset[str]] = {}
+        keys = [_digest(directory) for directory in directories]
+        for start in range(0, len(keys), 500):
+            query = select(Delivery.directory, Delivery.digests).where(
+                Delivery.user_key == user_key, Delivery.directory_key.in_(keys[start : start + 500])
+            )
+            rows = await self._session.execute(query)
+            found |= {row.directory: frozenset(row.digests.split("\n")) for row in rows}
+        return found
+
+    async def forget_delivery(self, user_key: str, directory: str) -> None:
+        """Delete what is known of a directory of a user's sandbox."""
+        own = Delivery.user_key == user_key, Delivery.directory_key == _digest(directory)
+        await self._session.execute(delete(Delivery).where(*own))
+
     async def count_usage(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add to the counts of use, each row with `skill_id`, `day`, `type`, `trigger` and `count`."""
         insert = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
@@ -768,6 +818,10 @@ class HistoryRepository:
             query = query.where(SkillUsage.day >= since)
         order = (SkillUsage.day, SkillUsage.type, SkillUsage.trigger)
         return (await self._session.scalars(query.order_by(*order))).all()
+
+
+def _digest(directory: str) -> str:
+    return hashlib.sha256(directory.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _bounded(revision: int) -> int:
