@@ -124,15 +124,8 @@ def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         return f"sqlite:///{path}"
     database: str = request.getfixturevalue("postgres_database")
-    # The tables refuse that skills vanish which nobody deleted.
-    gone = "UPDATE deepskills_skills SET deleted_at = now() WHERE deleted_at IS NULL"
-    run_sql(
-        database,
-        gone,
-        "DELETE FROM deepskills_skills",
-        "DELETE FROM deepskills_changes",
-        "DELETE FROM deepskills_deliveries",
-    )
+    tables = ("deepskills_skills", "deepskills_changes", "deepskills_deliveries")
+    run_sql(database, *(f"DELETE FROM {table}" for table in tables))
     return database
 
 

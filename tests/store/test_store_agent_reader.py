@@ -67,7 +67,7 @@ def read_all(mode: Mode, sessions: Sessions, **options: Any) -> list[SkillSummar
     """Return the summaries that a run would read, through a backend made for it."""
     view = View(user_id="alice", session_factory=sessions, chosen=Filter(), pins={}, **options)
     backend = view.backend_for(None)
-    root = view.sources_for(None)[0][0]
+    root = view.sources_for(None)[0].path
     if mode == "sync":
         entries = backend.ls(root).entries or []
         return backend.skill_summaries([f"{entry['path']}/SKILL.md" for entry in entries])

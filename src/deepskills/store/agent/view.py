@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._types import OptionalSource
-from deepskills.store.agent.backend import MISSING, Layout, Store, StoreBackend, layout_of
+from deepskills.store.agent.backend import Layout, Store, StoreBackend, layout_of
 from deepskills.store.agent.loop import private_loop
 from deepskills.store.agent.reader import AgentReader, Overview
 from deepskills.store.db.engine import unavailable
@@ -176,10 +176,7 @@ class View:
             raise failure from error
 
     def _missing(self, found: set[UUID]) -> list[UUID]:
-        missing = sorted(set(self.chosen.skill_ids or ()) - found, key=str)
-        for skill_id in missing:
-            logger.warning("Skill %s %s", skill_id, MISSING)
-        return missing
+        return sorted(set(self.chosen.skill_ids or ()) - found, key=str)
 
 
 def _weight(head: Head) -> int:
