@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         SkillPathError,
         SkillsError,
     )
+    from deepskills._files.inventory import MAX_SKILL_FILE_SIZE, RESOURCE_TYPE_MAP
     from deepskills._format.reading import SkillReading, parse_skill_md, read_skill, validate_skill
     from deepskills._format.writing import generate_skill_md
     from deepskills._prompt.template import SKILLS_SYSTEM_PROMPT
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from deepskills.manager import SkillsManager
 
 __all__ = [
+    "MAX_SKILL_FILE_SIZE",
+    "RESOURCE_TYPE_MAP",
     "SKILLS_SYSTEM_PROMPT",
     "Answer",
     "InlineBackend",
@@ -69,6 +72,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "MAX_SKILL_FILE_SIZE": "deepskills._files.inventory",
+    "RESOURCE_TYPE_MAP": "deepskills._files.inventory",
     "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.template",
     "Answer": "deepskills._agent.extension",
     "InlineBackend": "deepskills.inline",

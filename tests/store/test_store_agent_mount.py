@@ -31,7 +31,7 @@ def ask(mode: Mode, agent: Any, user: str, thread: str = "1") -> Any:
 
 def test_file_tools_read_what_a_load_shows(mode: Mode, any_sessions: Sessions) -> None:
     """`read_file`, `ls`, `grep` and `glob` find the files of a loaded skill, for the user of the run alone."""
-    files = {"references/guide.md": "A needle in the guide.\n", "logo.bin": b"\xff\x00"}
+    files: dict[str, str | bytes] = {"references/guide.md": "A needle in the guide.\n", "logo.bin": b"\xff\x00"}
     seed(any_sessions, "alice", draft_with_files("mine", files))
     adapter: Any = DatabaseSkillAdapter(
         user_id=lambda runtime: runtime.context["user"], db_session_factory=any_sessions

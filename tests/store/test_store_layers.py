@@ -14,17 +14,17 @@ from deepskills.store.http.routes import create_skills_router
 PACKAGE = Path(deepskills.__file__).parent
 
 LAYERS = [
-    "errors", "rules", "workers", "document", "db.models", "db.engine", "db.transactions", "db.visibility", "db.search",
-    "db.repositories", "schemas", "formatter", "changes", "service", "archives", "sandbox", "agent.reader",
-    "agent.loop", "agent.backend", "agent.view", "agent.usage", "agent.adapter", "http.answers", "http.requests",
-    "http.routes", "api",
+    "errors", "rules", "workers", "disk", "document", "db.guards", "db.models", "db.engine", "db.turns",
+    "db.transactions", "db.visibility", "db.notices", "db.search", "db.repositories", "schemas", "formatter", "changes",
+    "service", "archives", "directories", "sandbox", "agent.reader", "agent.loop", "agent.backend", "agent.view",
+    "agent.mount", "agent.usage", "agent.adapter", "http.answers", "http.requests", "http.routes", "http.app", "api",
 ]  # fmt: skip
 """From the bottom up: a module imports only what stands before it."""
 
 STATEMENTS = {"db.visibility", "db.search", "db.repositories"}
 """The modules that write statements."""
 
-PURE = {"errors", "rules", "workers", "document", "archives"}
+PURE = {"errors", "rules", "workers", "disk", "document", "archives"}
 """The modules that know no database."""
 
 
@@ -50,6 +50,8 @@ def test_imports_go_down(layer: str) -> None:
     """No layer knows one above it."""
     prefix = "deepskills.store."
     own = {module.removeprefix(prefix) for module in imports_of(path_of(layer)) if module.startswith(prefix)}
+    # Whoever serves both may leave the page out, and it is built on all the others.
+    own -= {"page"}
     assert own <= set(LAYERS[: LAYERS.index(layer)])
 
 

@@ -18,10 +18,10 @@ from deepskills.store import (
     SkillService,
     SkillUpdate,
     StoreLimits,
-    changes,
     create_skills_router,
     create_store_engine,
 )
+from deepskills.store.db.models import now
 
 pytestmark = [pytest.mark.anyio, on_both]
 
@@ -199,11 +199,11 @@ async def test_a_wrong_clock_forgets_nothing_of_today(sessions: Sessions, monkey
 
     async with sessions() as session:
         service = SkillService(session)
-        today = changes.now()
+        today = now()
         made = await service.create_skill(draft_with_files("report", {"a.md": "1"}), "alice")
         await service.save_skill(made.id, SkillUpdate(content="2"), {"a.md": "2"}, "alice")
         with monkeypatch.context() as patch:
-            patch.setattr(changes, "now", lambda: today - timedelta(days=4_000))
+            patch.setattr("deepskills.store.changes.now", lambda: today - timedelta(days=4_000))
             late = await service.create_skill(draft("late"), "alice")
             await service.update_skill(late.id, SkillUpdate(content="2"), "alice")
         monkeypatch.setattr(module, "PURGE_BATCH", 2)

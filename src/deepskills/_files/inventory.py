@@ -6,10 +6,16 @@ from dataclasses import dataclass, field
 from deepskills._backend.calls import Entry, Failed, Listing, Plan, Reply
 from deepskills._backend.walk import Visit, Visitor, walk
 from deepskills._catalog.sources import PASSED_OVER, parent
-from deepskills._types import MAX_RESOURCES, SKILL_FILE, ResourceMetadata, ResourceType
+from deepskills._types import MAX_RESOURCES, MAX_SKILL_FILE_BYTES, SKILL_FILE, ResourceMetadata, ResourceType
 
 RESOURCE_DIRECTORIES: dict[str, ResourceType] = {"scripts": "script", "references": "reference", "assets": "asset"}
 """The directories of the specification, and what their files are for."""
+
+RESOURCE_TYPE_MAP = RESOURCE_DIRECTORIES
+"""The same by the name that applications know."""
+
+MAX_SKILL_FILE_SIZE = MAX_SKILL_FILE_BYTES
+"""Largest `SKILL.md` in bytes, by the name that applications know."""
 
 
 @dataclass
