@@ -21,7 +21,7 @@ from sqlalchemy import event, insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
 from deepskills.store import DatabaseSkillAdapter, Skill, SkillService, create_store_engine, migrations
-from deepskills.store._words import indexed_words
+from deepskills.store.db.search import indexed_words
 from deepskills.testing import ScriptedChatModel, call_tools
 
 BODY = "x" * 8_000

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from deepskills._skillmd.read import SkillReading, parse_skill_md, read_skill, validate_skill
     from deepskills._skillmd.write import generate_skill_md
     from deepskills._types import (
+        MAX_SKILL_FILE_SIZE,
+        RESOURCE_TYPE_MAP,
         NamespacedSource,
         OptionalSource,
         ResourceMetadata,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from deepskills.manager import SkillsManager
 
 __all__ = [
+    "MAX_SKILL_FILE_SIZE",
+    "RESOURCE_TYPE_MAP",
     "SKILLS_SYSTEM_PROMPT",
     "Answer",
     "InlineBackend",
@@ -79,6 +83,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "MAX_SKILL_FILE_SIZE": "deepskills._types",
+    "RESOURCE_TYPE_MAP": "deepskills._types",
     "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.section",
     "Answer": "deepskills._middleware.extension",
     "InlineBackend": "deepskills.inline",

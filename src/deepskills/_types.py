@@ -26,6 +26,9 @@ MAX_DESCRIPTION_LENGTH = 1024
 MAX_COMPATIBILITY_LENGTH = 500
 """Longest compatibility note the Agent Skills specification allows."""
 
+MAX_SKILL_FILE_SIZE = MAX_SKILL_FILE_BYTES
+"""The same by the name that deepagents gives it."""
+
 SKILL_FILE = "SKILL.md"
 """The file that makes a directory a skill."""
 

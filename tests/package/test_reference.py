@@ -20,6 +20,8 @@ NAMES = (ROOT / "docs" / "reference" / "events.md").read_text(encoding="utf-8")
 EXTRA_TOOLS = ["search_skills", "list_skill_assets", "load_skill_asset", "get_skill_script_path"]
 EVERY_EVENT = {"type", "skill", "source", "digest", "trigger"}
 IN_WORDS = {
+    "MAX_SKILL_FILE_SIZE",
+    "RESOURCE_TYPE_MAP",
     "SKILLS_SYSTEM_PROMPT",
     "SkillSource",
     "SkillsState",

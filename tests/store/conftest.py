@@ -124,7 +124,8 @@ def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         return f"sqlite:///{path}"
     database: str = request.getfixturevalue("postgres_database")
-    run_sql(database, "DELETE FROM deepskills_skills", "DELETE FROM deepskills_changes")
+    tables = ("deepskills_skills", "deepskills_changes", "deepskills_deliveries")
+    run_sql(database, *(f"DELETE FROM {table}" for table in tables))
     return database
 
 

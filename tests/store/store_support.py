@@ -72,7 +72,7 @@ async def pooled_sessions(url: str, **options: Any) -> AsyncIterator[Sessions]:
 async def service_on(sessions: Sessions, limits: StoreLimits | None = None) -> AsyncIterator[SkillService]:
     """Give a service with a session of its own."""
     async with sessions() as session:
-        yield SkillService(session, limits=limits)
+        yield SkillService(session, limits=limits or StoreLimits(own_groups_only=False))
 
 
 def with_service(sessions: Sessions, work: Callable[[SkillService], Awaitable[ResultT]]) -> ResultT:

@@ -19,11 +19,11 @@ from store_support import create_database, drop_database, new_engine, on_postgre
 
 from deepskills import SkillsError
 from deepskills.store import Base, SkillCreate, SkillService, SkillUpdate, migrations
-from deepskills.store._history import SEARCH_TABLE
+from deepskills.store.db.models import SEARCH_TABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore:autogenerate skipping metadata-specified expression-based index")
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest revision."""
 
 

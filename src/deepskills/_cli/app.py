@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from deepskills._cli.commands.store import store
 from deepskills._cli.files import DEFAULT_SOURCES, NEW_SKILLS, UsageError, absolute
 from deepskills._errors import SkillNotFoundError, SkillsError
 
@@ -107,6 +108,8 @@ def _print_completion(ctx: click.Context, _param: click.Parameter, value: str | 
 def app() -> None:
     """Look at Agent Skills on this machine, check them, and start new ones."""
 
+
+app.add_command(store)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 sources = click.option(

@@ -9,7 +9,7 @@ from deepskills.extensions.forks import SkillForks
 from deepskills.extensions.hooks import SkillHooks
 from deepskills.extensions.models import SkillModels
 from deepskills.extensions.preload import Preload
-from deepskills.extensions.scripts import SkillScripts
+from deepskills.extensions.scripts.tool import SkillScripts
 from deepskills.extensions.suggestions import SkillSuggestions
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
 

@@ -1,11 +1,12 @@
 """Skills in a database, for many users. Needs the extra `store`; `create_skills_router` needs `api` too."""
 
+import importlib
 from typing import TYPE_CHECKING
 
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
 
 try:
-    from deepskills.store._base import Base
+    from deepskills.store.db.models import Base
 except ModuleNotFoundError as error:  # pragma: no cover - without the extra
     if (error.name or "").partition(".")[0] == "deepskills":
         raise
@@ -13,9 +14,11 @@ except ModuleNotFoundError as error:  # pragma: no cover - without the extra
         f"deepskills.store needs {error.name}. Install it with: pip install 'deepskills[store]'", name=error.name
     ) from error
 
-from deepskills.store._adapter import DatabaseSkillAdapter
-from deepskills.store._engine import create_store_engine
-from deepskills.store._errors import (
+from deepskills.store.agent.adapter import DatabaseSkillAdapter
+from deepskills.store.db.engine import create_store_engine
+from deepskills.store.db.models import Skill, SkillChange, SkillFile
+from deepskills.store.db.repositories import SkillFileRepository, SkillRepository
+from deepskills.store.errors import (
     SkillAuthenticationError,
     SkillConflictError,
     SkillPermissionError,
@@ -24,23 +27,20 @@ from deepskills.store._errors import (
     SkillStoreUnavailableError,
     SkillTooLargeError,
 )
-from deepskills.store._formatter import SkillFormatter
-from deepskills.store._history import SkillChange
-from deepskills.store._loader import SkillSandboxLoader
-from deepskills.store._models import Skill, SkillFile
-from deepskills.store._reading import SkillPage
-from deepskills.store._repositories import SkillFileRepository, SkillRepository
-from deepskills.store._rules import StoreLimits
-from deepskills.store._schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
-from deepskills.store._service import SkillService
-from deepskills.store._versions import UsageCount
+from deepskills.store.formatter import SkillFormatter
+from deepskills.store.rules import StoreLimits
+from deepskills.store.sandbox import SharedSandbox, SkillSandboxLoader
+from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
+from deepskills.store.service import SkillPage, SkillService, UsageCount
 
 if TYPE_CHECKING:
-    from deepskills.store.api import create_skills_router as create_skills_router
+    from deepskills.store.http.app import create_store_app as create_store_app
+    from deepskills.store.http.routes import create_skills_router as create_skills_router
 
 __all__ = [
     "Base",
     "DatabaseSkillAdapter",
+    "SharedSandbox",
     "Skill",
     "SkillAuthenticationError",
     "SkillChange",
@@ -71,17 +71,22 @@ __all__ = [
 ]
 
 
+_OVER_HTTP = {
+    "create_skills_router": "deepskills.store.http.routes",
+    "create_store_app": "deepskills.store.http.app",
+}
+"""Public names that need FastAPI, which only those install who serve HTTP."""
+
+
 def __getattr__(name: str) -> object:
-    # FastAPI is needed only by those who serve HTTP.
-    if name == "create_skills_router":
-        try:
-            from deepskills.store.api import create_skills_router  # noqa: PLC0415 - see above
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] == "deepskills":
-                raise
-            raise ModuleNotFoundError(
-                f"create_skills_router needs {error.name}. Install it with: pip install 'deepskills[store,api]'",
-                name=error.name,
-            ) from error
-        return create_skills_router
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _OVER_HTTP:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(_OVER_HTTP[name])
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "deepskills":
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs {error.name}. Install it with: pip install 'deepskills[store,api]'", name=error.name
+        ) from error
+    return getattr(module, name)

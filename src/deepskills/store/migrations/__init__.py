@@ -16,7 +16,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from deepskills.store._engine import create_store_engine, patient_twin
+from deepskills.store.db.engine import create_store_engine, patient_twin
 
 VERSION_TABLE = "deepskills_alembic_version"
 """Where a database keeps the revision it is at."""

@@ -131,7 +131,7 @@ def _create_tables() -> None:
 
 def _fill() -> None:
     """Number the skills: by their last change, and for the right to a name by their age."""
-    from deepskills.store._words import indexed_words  # noqa: PLC0415 - migrations that go down need it not
+    from deepskills.store.db.search import indexed_words  # noqa: PLC0415 - migrations that go down need it not
 
     connection = op.get_bind()
     skills = sa.table(

@@ -1,0 +1,104 @@
+"""`deepskills store import` and `export`: skills on disk into a database and back. Needs the extra `store`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from deepskills.store import SkillService
+    from deepskills.store.directories import Done
+
+FAILED = 1
+"""Exit code: a skill failed."""
+
+
+@click.group("store")
+def store() -> None:
+    """Move skills between a directory and the skill store."""
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--system", is_flag=True, help="System skills, which everybody has, instead of a user's."),
+        click.option("--user", metavar="ID", help="Whose skills they are."),
+        click.option(
+            "--database",
+            metavar="URL",
+            envvar="DEEPSKILLS_DATABASE_URL",
+            required=True,
+            help="The database, such as sqlite:///skills.db.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@store.command("import")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@_options
+def import_(directory: str, database: str, user: str | None, *, system: bool, as_json: bool) -> None:
+    """Bring the skill, or the tree of skills, in DIRECTORY into the store. Again, it updates what changed."""
+    _check_user(user, system=system)
+
+    async def work(service: "SkillService") -> "list[Done]":
+        from deepskills.store.directories import import_skills  # noqa: PLC0415 - needs the extra
+
+        return await import_skills(service, directory, user, system=system)
+
+    _run(database, work, as_json=as_json)
+
+
+@store.command("export")
+@click.argument("directory", type=click.Path(file_okay=False))
+@click.option("--include-public", is_flag=True, help="The public skills of others too.")
+@_options
+def export(
+    directory: str, database: str, user: str | None, *, include_public: bool, system: bool, as_json: bool
+) -> None:
+    """Write the skills that a user may see to DIRECTORY, each into a directory of its name."""
+
+    async def work(service: "SkillService") -> "list[Done]":
+        from deepskills.store.directories import export_skills  # noqa: PLC0415 - needs the extra
+
+        return await export_skills(service, directory, user, include_public=include_public, system=system)
+
+    _run(database, work, as_json=as_json)
+
+
+def _check_user(user: str | None, *, system: bool) -> None:
+    if (user is None) == (not system):
+        raise click.UsageError("Say whose the skills are: --user ID, or --system.")
+
+
+def _run(database: str, work: "Callable[[SkillService], Awaitable[list[Done]]]", *, as_json: bool) -> None:
+    from deepskills._cli.output import Output, prose  # noqa: PLC0415 - the help needs none
+
+    try:
+        import deepskills.store  # noqa: F401, PLC0415 - needs the extra
+    except ModuleNotFoundError as error:
+        raise click.ClickException(str(error)) from None
+    from sqlalchemy.ext.asyncio import async_sessionmaker  # noqa: PLC0415 - needs the extra
+
+    from deepskills.store import SkillService, create_store_engine, migrations  # noqa: PLC0415 - needs the extra
+
+    async def run() -> "list[Done]":
+        engine = create_store_engine(database)
+        try:
+            await migrations.upgrade(engine)
+            async with async_sessionmaker(engine)() as session:
+                return await work(SkillService(session))
+        finally:
+            await engine.dispose()
+
+    done = asyncio.run(run())
+    output = Output()
+    if as_json:
+        output.json([vars(item) for item in done])
+    else:
+        for item in done:
+            output.line(prose(f"{item.outcome}: {item.name}{f' ({item.reason})' if item.reason else ''}"))
+    if any(item.outcome == "failed" for item in done):
+        raise click.exceptions.Exit(FAILED)

@@ -1,0 +1,1 @@
+"""The store for agents: a middleware whose skills come from the database."""

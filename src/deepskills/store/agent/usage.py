@@ -1,0 +1,93 @@
+"""Counts what agents use, in the background: no run waits for it, and no failure of it ends one."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from deepskills import SkillExtension
+from deepskills.store.agent.loop import private_loop
+from deepskills.store.agent.reader import AgentReader
+from deepskills.store.agent.view import View
+from deepskills.store.db.engine import unavailable
+
+logger = logging.getLogger("deepskills")
+
+PAUSE_SECONDS = 0.5
+"""How long events are collected before they are written together."""
+
+MAX_WAITING = 10_000
+"""How many events wait at most; more are dropped, and logged."""
+
+Event = dict[str, Any]
+
+
+class UsageRecorder(SkillExtension):
+    """Hears the skill events of an agent's runs and counts them in the store."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[AsyncSession, str | None, Event]] = []
+        self._is_writing = False
+        self._underway: set[asyncio.Task[None]] = set()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "UsageRecorder":
+        """Return one for the same store: waiting events are written once."""
+        return UsageRecorder(self._view)
+
+    def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
+        """Record an event; it is written later."""
+        owner = self._view.owner(runtime)
+        known = self._view.memory.skill_id(owner, str(event.get("skill", "")))
+        # Opened now, though used later: which database it is may depend on the context of the run.
+        entry = (self._view.session_factory(), owner, {**event, "skill_id": known})
+        with self._lock:
+            if len(self._waiting) >= MAX_WAITING:
+                logger.warning("Use of a skill was not counted: %d events wait for the database", MAX_WAITING)
+                return
+            self._waiting.append(entry)
+            is_first, self._is_writing = not self._is_writing, True
+        if is_first:
+            private_loop.start(self._write_soon)
+
+    def flush(self) -> None:
+        """Wait until all events so far are written."""
+        private_loop.run(self._write)
+
+    async def _write_soon(self) -> None:
+        await asyncio.sleep(PAUSE_SECONDS)
+        with self._lock:
+            self._is_writing = False
+        await self._write()
+
+    async def _write(self) -> None:
+        """Write what waits, and wait for what others are writing."""
+        with self._lock:
+            entries, self._waiting = self._waiting, []
+        task = asyncio.create_task(self._write_entries(entries))
+        self._underway.add(task)
+        task.add_done_callback(self._underway.discard)
+        loop = asyncio.get_running_loop()
+        # After a fork, tasks of the parent's event loop never end here.
+        await asyncio.wait([task for task in self._underway if task.get_loop() is loop])
+
+    async def _write_entries(self, entries: list[tuple[AsyncSession, str | None, Event]]) -> None:
+        batches: dict[tuple[int, str | None], tuple[AsyncSession, list[Event]]] = {}
+        for session, owner, event in entries:
+            key = (id(session.sync_session.bind or session), owner)
+            batches.setdefault(key, (session, []))[1].append(event)
+        for (_, owner), (session, events) in batches.items():
+            await self._write_batch(session, owner, events)
+
+    async def _write_batch(self, session: AsyncSession, owner: str | None, events: list[Event]) -> None:
+        try:
+            async with session:
+                private_loop.adopt(session)
+                await AgentReader(session, policy=self._view.policy).record_usage(events, owner)
+        except Exception as error:  # noqa: BLE001 - counting must not end anything
+            failure = unavailable(error) or error
+            logger.error("Use of skills was not counted (%d events): %s", len(events), failure)  # noqa: TRY400 - the message says it all

@@ -1,0 +1,163 @@
+"""Reads a skill from a `.zip`, within bounds, if every entry is a plain file, and writes one in pieces. Pure.
+
+An archive comes from a stranger. It may claim small files that unpack to gigabytes, name links and devices, repeat a
+path, or hold half a million entries in a few kilobytes; each of these is refused before anything is unpacked.
+"""
+
+import io
+import stat
+import zipfile
+from collections.abc import Sequence
+from typing import IO, Any
+
+from deepskills._errors import SkillFormatError, SkillPathError, SkillsError
+from deepskills._skillmd.problems import quoted
+from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE
+from deepskills.store.errors import SkillTooLargeError
+from deepskills.store.rules import StoreLimits, storable
+
+_ENTRY = b"PK\x01\x02"
+"""What each entry of an archive's directory begins with."""
+
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_ENCRYPTED = 0x1
+_UNIX_SHIFT = 16
+_OTHER_ENTRIES = 1_000
+"""How many directories and notes of operating systems an archive may have beside its files."""
+
+_SYSTEM_NOTES = "__MACOSX/"
+
+
+def unpacked(archive: bytes, limits: StoreLimits) -> tuple[bytes, dict[str, bytes]]:
+    """Return the `SKILL.md` of a zipped skill and its other files, by path relative to it.
+
+    The skill is at the top of the archive or in its only directory. Paths are checked where they are saved.
+
+    Raises:
+        SkillFormatError: If it is not a readable archive, or has no `SKILL.md`.
+        SkillPathError: If an entry is a link or another special file, or two have the same path.
+        SkillTooLargeError: If it holds too many files, or they are too large once unpacked.
+    """
+    # Counted before the directory is read: half a million entries fit into a small archive.
+    if archive.count(_ENTRY) > 2 * limits.files + _OTHER_ENTRIES:
+        raise SkillTooLargeError(f"The archive has too many entries; a skill has at most {limits.files} files.")
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+            entries = [
+                entry
+                for entry in opened.infolist()
+                if not entry.is_dir() and not entry.filename.startswith(_SYSTEM_NOTES)
+            ]
+            _check(entries, limits)
+            files = {entry.filename: _content(opened, entry) for entry in entries}
+    except SkillsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the reader raises whatever a broken archive makes it stumble over
+        raise SkillFormatError(
+            f"The archive cannot be read: {quoted(storable(str(error)))}. Zip the skill again."
+        ) from None
+    return _taken_apart(files)
+
+
+def _content(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return a file; one that is larger than the archive says is not unpacked further, and fails by its checksum."""
+    with opened.open(entry) as file:
+        return file.read(entry.file_size + 1)
+
+
+def _check(entries: Sequence[zipfile.ZipInfo], limits: StoreLimits) -> None:
+    """Check entries by what the archive says of them; no more than that is ever unpacked."""
+    if len(entries) > limits.files + 1:
+        raise SkillTooLargeError(f"The archive has {len(entries)} files; at most {limits.files} are kept.")
+    if len({entry.filename for entry in entries}) < len(entries):
+        raise SkillPathError("Two files of the archive have the same path. Zip the skill again.")
+    for entry in entries:
+        shown = quoted(storable(entry.filename))
+        kind = stat.S_IFMT(entry.external_attr >> _UNIX_SHIFT)
+        if kind not in (0, stat.S_IFREG):
+            raise SkillPathError(f"The entry {shown} is a link or another special file. Zip plain files alone.")
+        if entry.orig_filename != entry.filename:
+            raise SkillPathError(f"The entry {shown} has characters that paths must not have. Rename the file.")
+        if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _METHODS:
+            raise SkillFormatError(f"The entry {shown} is encrypted or packed in an unusual way. Zip without options.")
+        largest = max(limits.file_bytes, MAX_SKILL_FILE_BYTES)
+        if entry.file_size > largest:
+            raise SkillTooLargeError(
+                f"The file {shown} is {entry.file_size} bytes unpacked; at most {largest} are kept."
+            )
+    total = sum(entry.file_size for entry in entries)
+    if total > limits.skill_bytes + MAX_SKILL_FILE_BYTES:
+        raise SkillTooLargeError(f"The archive is {total} bytes unpacked; at most {limits.skill_bytes} are kept.")
+
+
+def _taken_apart(files: dict[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
+    tops = {path.partition("/")[0] for path in files}
+    if SKILL_FILE not in files and len(tops) == 1:
+        top = f"{tops.pop()}/"
+        files = {path.removeprefix(top): content for path, content in files.items()}
+    if SKILL_FILE not in files:
+        raise SkillFormatError(f"The archive has no {SKILL_FILE}, at its top or in its one directory. Add it.")
+    return files.pop(SKILL_FILE), files
+
+
+class ZipWriter:
+    """Writes a `.zip` piece by piece: what a call returns can be sent at once, and nothing else is held."""
+
+    def __init__(self) -> None:
+        self._sink = _Sink()
+        self._archive = zipfile.ZipFile(self._sink, "w", zipfile.ZIP_DEFLATED)
+        self._file: IO[bytes] | None = None
+
+    def whole(self, path: str, content: bytes) -> bytes:
+        """Write one file."""
+        self.begin(path, len(content))
+        return self.write(content) + self.end()
+
+    def begin(self, path: str, size: int) -> None:
+        """Begin a file of that size."""
+        # One date for all: the same skill gives the same archive.
+        entry = zipfile.ZipInfo(path, _DATE)
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        entry.external_attr = (stat.S_IFREG | 0o644) << _UNIX_SHIFT
+        entry.file_size = size
+        self._file = self._archive.open(entry, "w")
+
+    def write(self, data: bytes) -> bytes:
+        """Write more of the file, and return what of the archive is ready."""
+        if self._file is not None:
+            self._file.write(data)
+        return self._sink.taken()
+
+    def end(self) -> bytes:
+        """End the file, and return what of the archive is ready."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        return self._sink.taken()
+
+    def close(self) -> bytes:
+        """Return the end of the archive."""
+        self._archive.close()
+        return self._sink.taken()
+
+
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class _Sink(io.RawIOBase):
+    """Holds what was written until it is taken; an archive cannot go back in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - any buffer
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def taken(self) -> bytes:
+        found, self._parts = b"".join(self._parts), []
+        return found

@@ -1,0 +1,280 @@
+"""Writes changes of skills: the new values, what they replace, and the log, in the one order that keeps them true.
+
+Every change takes the next revision of the store, keeps the text and files that it replaces under the revisions that
+had them, and logs who did what. Rules that need the rest of the store (is the name free, does the owner's quota allow
+it) are checked here too, inside the writer's turn, because another writer could break them in between otherwise.
+
+All of it runs in a transaction of `SkillService`, which holds the store's one lock: whatever takes time (reading and
+writing Markdown, hashing, splitting words) was done before and comes here as `Text` and `FileContent`.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from deepskills.store.db.models import (
+    FileContent,
+    FormerText,
+    KeptFile,
+    Skill,
+    SkillChange,
+    SkillFile,
+    document_of,
+    now,
+    with_tags_and_groups,
+)
+from deepskills.store.db.repositories import STAMP_BITS, HistoryRepository, SkillFileRepository, SkillRepository
+from deepskills.store.db.search import indexed_words
+from deepskills.store.document import Document
+from deepskills.store.rules import (
+    Policy,
+    Right,
+    Viewer,
+    check_groups,
+    check_rename,
+    check_right,
+    check_text,
+    name_key,
+    owns,
+    taken,
+)
+
+NEVER_SEEN = 1 << 62
+"""The age of a name that nobody else could see yet: higher than every revision, so that it never comes first."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A `SKILL.md` with what the store writes beside it, worked out before the transaction begins."""
+
+    document: Document
+    size: int
+    words: str
+    requires: tuple[str, ...] = ()
+    """The names of the skills that it builds on."""
+
+    @classmethod
+    def of(cls, document: Document) -> "Text":
+        """Work out what is written beside a document."""
+        words = indexed_words(document.name, document.description, document.tags)
+        return cls(document, len(document.render()), words, document.requires)
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a skill is to have; `None` leaves a part as it is."""
+
+    text: Text | None = None
+    files: Sequence[FileContent] | None = None
+    """All files that it is to have."""
+
+    put: FileContent | None = None
+    """One file to add, or to replace the one at its path."""
+
+    drop: str | None = None
+    """The path of one file to remove."""
+
+    is_public: bool | None = None
+    shared_with: dict[str, Right] | None = None
+
+
+class Changes:
+    """Writes changes inside a transaction of the service."""
+
+    def __init__(self, session: AsyncSession, policy: Policy) -> None:
+        self._session = session
+        self._policy = policy
+        self._skills = SkillRepository(session)
+        self._files = SkillFileRepository(session)
+        self._history = HistoryRepository(session)
+
+    async def create(self, writer: Viewer, values: Values) -> Skill:
+        """Write a new skill."""
+        text, files = values.text, values.files or ()
+        if text is None:
+            raise AssertionError("a new skill has a text")
+        await self.check_name_free(text.document.name, writer.user)
+        size = text.size + sum(file.size for file in files)
+        await self.check_quota(writer.user, size)
+        skill = Skill(id=uuid4(), owner_id=writer.user, is_public=values.is_public, size=size, **vars(text.document))
+        skill.updated_at = now()
+        skill.words = text.words
+        revision = await self.advance(skill, writer, "created")
+        skill.created_at = skill.updated_at
+        skill.number = skill.text_since = revision
+        skill.name_since = NEVER_SEEN
+        skill.files = [SkillFile(id=uuid4(), **vars(file), since=revision) for file in files]
+        with_tags_and_groups(skill, text.document.tags, values.shared_with or {}, NEVER_SEEN)
+        self.reveal(skill)
+        await self._skills.add(skill)
+        await self._skills.set_requires(skill.id, text.requires)
+        return skill
+
+    async def apply(self, skill: Skill, writer: Viewer, action: str, values: Values) -> None:
+        """Give a skill new values; if it has them all already, nothing changes."""
+        before = document_of(skill)
+        document = before if values.text is None else values.text.document
+        kept = await self._files.listed(skill.id)
+        stale, fresh = _differences(kept, values)
+        is_public = skill.is_public if values.is_public is None else values.is_public
+        shared_with = skill.shared_with if values.shared_with is None else values.shared_with
+        has_new_text = document != before
+        has_new_contents = has_new_text or bool(stale or fresh)
+        has_new_readers = (is_public, shared_with) != (skill.is_public, skill.shared_with)
+        if not has_new_contents and not has_new_readers:
+            return
+        if has_new_readers:
+            check_right(skill, writer, "own")
+            check_groups(shared_with.keys() - skill.shared_with.keys(), writer, self._policy.limits)
+        check_rename(skill, writer, document.name)
+        if name_key(document.name) != skill.name_key:
+            await self.check_name_free(document.name, skill.owner_id, other_than=skill.id)
+        files_before = sum(file.size for file in kept.values())
+        files_after = files_before - sum(file.size for file in stale) + sum(file.size for file in fresh)
+        text_size = max(0, skill.size - files_before) if values.text is None else values.text.size
+        size = text_size + files_after
+        if size > skill.size:
+            await self.check_quota(skill.owner_id, size, other_than=skill.id, tells=owns(skill, writer))
+        revision = await self.advance(skill, writer, action, name=document.name)
+        if has_new_text:
+            await self._keep_text(skill, before, revision)
+        self._take(skill, document, is_public=is_public, shared_with=shared_with)
+        if values.text is not None:
+            skill.words = values.text.words
+        skill.size = size
+        # An operator approved what was there; new text or files need a new look.
+        skill.is_approved = skill.is_approved and not has_new_contents
+        self.reveal(skill)
+        await self._replace_files(skill, stale, fresh, kept, revision)
+        await self._session.flush()
+        if has_new_text:
+            await self._skills.index(skill)
+        if has_new_text and values.text is not None:
+            await self._skills.set_requires(skill.id, values.text.requires)
+
+    async def advance(self, skill: Skill, writer: Viewer, action: str, *, name: str | None = None) -> int:
+        """Raise a skill's revision and log why; its time never runs backwards, whatever the clock does."""
+        revision = await self._history.next_revision()
+        skill.revision = revision
+        skill.stamp = secrets.randbits(STAMP_BITS)
+        skill.updated_at = max(now(), skill.updated_at + timedelta(microseconds=1))
+        change = SkillChange(
+            revision=revision,
+            skill_id=skill.id,
+            owner_id=skill.owner_id,
+            name=name or skill.name,
+            action=action,
+            user_id=writer.user,
+            at=skill.updated_at,
+        )
+        await self._history.add(change)
+        return revision
+
+    async def check_name_free(self, name: str, owner_id: str | None, *, other_than: UUID | None = None) -> None:
+        """Check that an owner has no other skill of that name.
+
+        Raises:
+            SkillConflictError: If there is one.
+        """
+        check_text("name", name)
+        if await self._skills.is_taken(name_key(name), owner_id, other_than=other_than):
+            raise taken(name)
+
+    async def check_quota(
+        self, owner_id: str | None, size: int, *, other_than: UUID | None = None, tells: bool = True
+    ) -> None:
+        """Check what an owner would keep with a skill of that size; deleted skills count until they are purged.
+
+        Raises:
+            SkillQuotaError: If it is too much.
+        """
+        limits = self._policy.limits
+        if owner_id is None or (limits.owner_skills is None and limits.owner_bytes is None):
+            return
+        skills, total = await self._skills.kept_by(owner_id, other_than=other_than)
+        limits.check_owner(skills=skills + 1, size=total + size, tells=tells)
+
+    async def _keep_text(self, skill: Skill, before: Document, revision: int) -> None:
+        former = FormerText(
+            skill_id=skill.id,
+            since=skill.text_since,
+            until=revision,
+            name=before.name,
+            description=before.description,
+            content=before.content,
+            frontmatter=before.frontmatter,
+            encoding=before.encoding,
+            tags=",".join(before.tags),
+        )
+        await self._history.add(former)
+        skill.text_since = revision
+
+    def reveal(self, skill: Skill) -> None:
+        """Date a skill's name from this revision for those who can see the skill under this name for the first time.
+
+        Among public skills of one name the oldest wins, so that nobody takes a name over. Age therefore counts from
+        when others could first see the skill under its name: not from when its owner wrote it down unseen, waiting for
+        an approval or hidden by an operator. Once seen, it keeps its age while it is hidden or waits for a new
+        approval. A new name, or a skill that is published again, starts over (`NEVER_SEEN`).
+        """
+        is_shown = not skill.is_hidden
+        is_passed = skill.is_approved or not self._policy.approval
+        if skill.name_since == NEVER_SEEN and is_shown and (skill.owner_id is None or (skill.is_public and is_passed)):
+            skill.name_since = skill.revision
+        for share in skill.share_rows if is_shown else ():
+            if share.since == NEVER_SEEN:
+                share.since = skill.revision
+
+    @staticmethod
+    def forget_age(skill: Skill) -> None:
+        """Let a skill's name count as taken only now, once others see it."""
+        skill.name_since = NEVER_SEEN
+        for share in skill.share_rows:
+            share.since = NEVER_SEEN
+
+    def _take(self, skill: Skill, document: Document, *, is_public: bool, shared_with: dict[str, Right]) -> None:
+        """Set a skill's values."""
+        is_renamed = name_key(document.name) != skill.name_key
+        if is_public and not skill.is_public:
+            skill.name_since = NEVER_SEEN
+        skill.name = document.name
+        skill.description = document.description
+        skill.content = document.content
+        skill.frontmatter = document.frontmatter
+        skill.encoding = document.encoding
+        skill.is_public = is_public
+        with_tags_and_groups(skill, document.tags, shared_with, NEVER_SEEN)
+        if is_renamed:
+            self.forget_age(skill)
+
+    async def _replace_files(
+        self, skill: Skill, stale: list[KeptFile], fresh: list[FileContent], kept: dict[str, KeptFile], revision: int
+    ) -> None:
+        """Write new files; one that replaces another keeps its id."""
+        ids = {path: file.id for path, file in kept.items()}
+        await self._files.retire(stale, revision)
+        rows = [SkillFile(**vars(file), skill_id=skill.id, since=revision) for file in fresh]
+        for row in rows:
+            row.id = ids.get(row.path) or uuid4()
+        await self._files.add(rows)
+
+
+def _differences(kept: Mapping[str, KeptFile], values: Values) -> tuple[list[KeptFile], list[FileContent]]:
+    """Return which of the kept files go or change, and which are written."""
+    if values.files is not None:
+        given = {file.path: file for file in values.files}
+        stale = [file for path, file in kept.items() if not _is_same(file, given.get(path))]
+    else:
+        given = {} if values.put is None else {values.put.path: values.put}
+        touched = [path for path in (*given, values.drop or "") if path in kept]
+        stale = [kept[path] for path in touched if not _is_same(kept[path], given.get(path))]
+    return stale, [file for path, file in given.items() if not _is_same(kept.get(path), file)]
+
+
+def _is_same(file: KeptFile | None, other: FileContent | None) -> bool:
+    """Whether two files hold the same bytes."""
+    return file is not None and other is not None and (file.size, file.digest) == (other.size, other.digest)

@@ -1,0 +1,1 @@
+"""The database: tables, engines, transactions, and every statement. Rules do not live here."""

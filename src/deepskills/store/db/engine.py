@@ -1,0 +1,283 @@
+"""Engines set up the way the store needs them, and what their failures mean.
+
+Engines get timeouts, and are safe from use by a second event loop: database drivers tie a connection to the event loop
+that opened it, and using it from another ends in a hang or a crash inside the driver. Here it ends in an error that
+says what to do.
+"""
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from sqlalchemy import URL, AsyncAdaptedQueuePool, Engine, NullPool, Pool, StaticPool, event, make_url
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
+from sqlalchemy.util import await_only
+from sqlalchemy.util.queue import Empty
+
+from deepskills._errors import SkillsError
+from deepskills._skillmd.text import one_line
+from deepskills.store.errors import SkillStoreUnavailableError
+
+CONNECT_SECONDS = 5.0
+"""How long opening a connection may take."""
+
+STATEMENT_SECONDS = 15.0
+"""How long a statement may take, and how long a writer to SQLite waits for the others."""
+
+POOL_SECONDS = 10.0
+"""How long a session waits for a free connection."""
+
+IDLE_SECONDS = 60.0
+"""How long a transaction may stay idle before PostgreSQL ends it, so that a dead client holds no lock."""
+
+_GRACE_SECONDS = 2.0
+"""How much longer the client waits than the server, whose message is better."""
+
+_POLL_SECONDS = 0.002
+
+_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
+
+_is_patient: ContextVar[bool] = ContextVar("deepskills_patient", default=False)
+"""Whether connections opened now may take their time: those of migrations."""
+
+OTHER_LOOP = (
+    "This engine serves another event loop, and database connections cannot move between event loops. "
+    "Create one engine for each event loop, dispose of an engine before its event loop ends, "
+    "or pass `poolclass=NullPool` to `create_store_engine`."
+)
+
+
+class OneLoopPool(AsyncAdaptedQueuePool):
+    """A pool for the event loop that used it first; another one gets an error before it touches a connection."""
+
+    _loop: "weakref.ref[asyncio.AbstractEventLoop] | None" = None
+
+    def connect(self) -> PoolProxiedConnection:
+        """Return a connection of the pool.
+
+        Raises:
+            SkillsError: If another event loop uses the pool.
+        """
+        running = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = weakref.ref(running)
+        if self._loop() is not running:
+            raise SkillsError(OTHER_LOOP)
+        return super().connect()
+
+
+_loops: "weakref.WeakKeyDictionary[Pool, weakref.ref[asyncio.AbstractEventLoop]]" = weakref.WeakKeyDictionary()
+"""Which event loop used an application's own pool first."""
+
+_loops_lock = threading.Lock()
+
+
+def check_loop(engine: Engine) -> None:
+    """Check that an engine which the application made serves the running event loop alone.
+
+    SQLite's driver works on any event loop; a disposed engine has a new pool, and may serve another one.
+
+    Raises:
+        SkillsError: If another event loop uses it.
+    """
+    if engine.dialect.name == "sqlite" or may_be_shared(engine):
+        return
+    running = asyncio.get_running_loop()
+    with _loops_lock:
+        first = _loops.setdefault(engine.pool, weakref.ref(running))
+    if first() is not running:
+        raise SkillsError(OTHER_LOOP)
+
+
+class OneConnectionPool(AsyncAdaptedQueuePool):
+    """The pool of a database in memory: one connection, for which sessions of any event loop take turns."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - SQLAlchemy's
+        super().__init__(*arguments, **{**options, "pool_size": 1, "max_overflow": 0})
+        self._turn = threading.Lock()
+
+    def _do_get(self) -> ConnectionPoolEntry:
+        deadline = time.monotonic() + self._timeout
+        while time.monotonic() < deadline:
+            # A queue's own waiting would be bound to one event loop; looking again is not.
+            with self._turn:
+                try:
+                    return self._pool.get(block=False)
+                except Empty:
+                    is_first = self._inc_overflow()
+            if is_first:
+                return self._first_connection()
+            await_only(asyncio.sleep(_POLL_SECONDS))
+        raise PoolTimeoutError(f"The database in memory has one connection, and it was in use for {self._timeout} s.")
+
+    def _first_connection(self) -> ConnectionPoolEntry:
+        try:
+            return self._create_connection()
+        except BaseException:
+            self._dec_overflow()
+            raise
+
+    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
+        with self._turn:
+            super()._do_return_conn(record)
+
+
+def create_store_engine(
+    url: str,
+    *,
+    connect_timeout: float = CONNECT_SECONDS,
+    statement_timeout: float | None = STATEMENT_SECONDS,
+    **options: Any,  # noqa: ANN401 - SQLAlchemy's options
+) -> AsyncEngine:
+    """Return an async engine for a database URL; `sqlite:` and `postgresql:` get their async drivers.
+
+    On SQLite, foreign keys are enforced, readers do not wait for writers, and writers wait for each other. A database
+    in memory has one connection, for which sessions wait: close each before the same task opens another.
+
+    Args:
+        url: Where the database is, such as `sqlite:///skills.db` or `postgresql://user:secret@host/name`.
+        connect_timeout: Seconds that opening a connection to PostgreSQL may take.
+        statement_timeout: Seconds that a statement may take on PostgreSQL, and that a writer to SQLite waits for the
+            others. `None` for no limit, as PgBouncer needs it.
+        options: Passed on to SQLAlchemy's `create_async_engine`.
+
+    Raises:
+        SkillsError: If it is another kind of database.
+    """
+    target = make_url(url)
+    target = target.set(drivername=_DRIVERS.get(target.drivername, target.drivername))
+    if target.get_backend_name() not in ("sqlite", "postgresql"):
+        raise SkillsError(
+            f"The skill store runs on SQLite and PostgreSQL, not on {target.get_backend_name()}. "
+            "Use a URL such as `sqlite:///skills.db` or `postgresql://user:secret@host/name`."
+        )
+    # Errors of the database are logged, and the values of a statement are people's private texts.
+    options = {"hide_parameters": True, **options}
+    has_pool = bool({"pool", "poolclass"} & options.keys())
+    if target.get_backend_name() == "sqlite":
+        return _sqlite_engine(target, statement_timeout, options, has_pool=has_pool)
+    if target.drivername == "postgresql+asyncpg":
+        options["connect_args"] = _postgres_arguments(connect_timeout, statement_timeout, options)
+    if not has_pool:
+        options = {"poolclass": OneLoopPool, "pool_timeout": POOL_SECONDS, **options}
+    engine = create_async_engine(target, **options)
+    event.listen(engine.sync_engine, "do_connect", _allow_time)
+    return engine
+
+
+def _sqlite_engine(
+    target: URL, statement_timeout: float | None, options: dict[str, Any], *, has_pool: bool
+) -> AsyncEngine:
+    wait = statement_timeout if statement_timeout is not None else 365 * 24 * 3600.0
+    options["connect_args"] = {"timeout": wait, **options.get("connect_args", {})}
+    if not has_pool:
+        pool = OneConnectionPool if _is_in_memory(target) else OneLoopPool
+        # One connection for all sessions at once would let one commit or roll back the work of another.
+        options = {"poolclass": pool, "pool_timeout": max(wait, POOL_SECONDS), **options}
+    engine = create_async_engine(target, **options)
+    event.listen(engine.sync_engine, "connect", _set_up_sqlite)
+    return engine
+
+
+def _postgres_arguments(connect: float, statement: float | None, options: dict[str, Any]) -> dict[str, Any]:
+    given = options.get("connect_args", {})
+    settings = {"application_name": "deepskills"}
+    arguments: dict[str, Any] = {"timeout": connect}
+    if statement is not None:
+        arguments["command_timeout"] = statement + _GRACE_SECONDS
+        settings["statement_timeout"] = str(round(statement * 1000))
+        settings["idle_in_transaction_session_timeout"] = str(round(IDLE_SECONDS * 1000))
+    return {**arguments, **given, "server_settings": {**settings, **given.get("server_settings", {})}}
+
+
+def _allow_time(_dialect: Any, _record: Any, _arguments: Any, options: dict[str, Any]) -> None:  # noqa: ANN401 - SQLAlchemy's
+    """Lift the limits on statements for connections that migrate."""
+    if _is_patient.get():
+        options["command_timeout"] = None
+        settings = options.get("server_settings", {})
+        options["server_settings"] = {name: value for name, value in settings.items() if not name.endswith("_timeout")}
+
+
+def may_be_shared(engine: Engine) -> bool:
+    """Whether several event loops may use an engine: one that keeps no connection, or whose only one takes turns."""
+    return isinstance(engine.pool, NullPool | OneConnectionPool | StaticPool)
+
+
+@contextmanager
+def patient_twin(engine: AsyncEngine) -> Iterator[AsyncEngine]:
+    """Give an engine on the same database whose statements may take as long as they need, without a pool."""
+    sync = engine.sync_engine
+    token = _is_patient.set(True)
+    try:
+        if sync.dialect.name == "sqlite" and _is_in_memory(sync.url):
+            yield engine
+        else:
+            pool = NullPool(sync.pool._creator, dialect=sync.dialect, _dispatch=sync.pool.dispatch)  # noqa: SLF001 - as `recreate` does
+            yield AsyncEngine(Engine(pool, sync.dialect, sync.url))
+    finally:
+        _is_patient.reset(token)
+
+
+def _is_in_memory(url: URL) -> bool:
+    return not url.database or ":memory:" in url.database or url.query.get("mode") == "memory"
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a driver's connection
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.close()
+
+
+TABLES_MISSING = "the tables of the skill store are missing or old: run `migrations.upgrade` on the database first"
+"""What helps where nobody made the tables."""
+
+_MAX_REASON = 200
+_UNDEFINED = frozenset({"42P01", "42703"})
+"""PostgreSQL's codes for a table and a column that are not there."""
+_UNDEFINED_WORDS = ("no such table", "no such column", "has no column")
+
+
+def unavailable(error: BaseException) -> SkillStoreUnavailableError | None:
+    """Return what to raise for a database that did not serve; `None` for an error of another kind.
+
+    Drivers raise what they like while they connect, so their own exceptions count too. A value that the database does
+    not take is not such an error.
+    """
+    if isinstance(error, SkillStoreUnavailableError):
+        return error
+    if isinstance(error, IntegrityError | DataError):
+        return None
+    from_driver = type(error).__module__.partition(".")[0] in {"asyncpg", "aiosqlite", "sqlite3"}
+    if not from_driver and not isinstance(error, DBAPIError | PoolTimeoutError | OSError):
+        return None
+    if are_tables_missing(error):
+        return SkillStoreUnavailableError(TABLES_MISSING)
+    return SkillStoreUnavailableError(f"the skill database did not answer ({_reason(error)})")
+
+
+def are_tables_missing(error: BaseException) -> bool:
+    """Whether the database says that a table or column of the store is not there."""
+    origin = _origin(error)
+    text = str(origin).lower()
+    is_undefined = getattr(origin, "sqlstate", None) in _UNDEFINED or any(words in text for words in _UNDEFINED_WORDS)
+    return is_undefined and "deepskills_" in text
+
+
+def _origin(error: BaseException) -> BaseException:
+    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+
+
+def _reason(error: BaseException) -> str:
+    """Return why, without the statement and the values that SQLAlchemy adds."""
+    origin = _origin(error)
+    lines = str(origin).splitlines()
+    return one_line(f"{type(origin).__name__}: {lines[0] if lines else ''}")[:_MAX_REASON]

@@ -1,0 +1,570 @@
+"""The tables: skills as they are now, what they were, what happened to them, and how they are used.
+
+Nothing here decides or queries. Three groups of tables:
+
+- now: `Skill` with its `SkillFile`, `SkillTag` and `SkillShare` rows;
+- before: `FormerText` and `FormerFile`, each valid from one revision (`since`) up to another (`until`). A change moves
+  only the rows that it replaces, so that a version costs what changed and not a copy of the skill;
+- about: `SkillChange` (the log, only ever added to), `SkillUsage` (counts by day), `Counter` (the last revision).
+
+A new column needs a migration in `store/migrations/versions`; a test compares the two.
+"""
+
+import datetime as dt
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    BindParameter,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Date,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    Uuid,
+    event,
+    func,
+    inspect,
+    literal_column,
+    text,
+)
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.ext.hybrid import hybrid_property
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
+from sqlalchemy.types import UserDefinedType
+
+from deepskills._catalog.requires import MAX_REQUIRED_NAME
+from deepskills._errors import SkillsError
+from deepskills._types import MAX_NAME_LENGTH
+from deepskills.store.db.guards import guards
+from deepskills.store.document import Document
+from deepskills.store.rules import MAX_OWNER_LENGTH, MAX_PATH_LENGTH, MAX_TAG_LENGTH, Labels, Right, name_key
+
+FOLDED = 4
+"""How many times longer a text may become when its case is folded."""
+
+_NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+def now() -> datetime:
+    """Return the time, in UTC."""
+    return datetime.now(UTC)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A time in UTC, also where the database keeps no time zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Return the time as the database is to keep it."""
+        return value.astimezone(UTC) if value is not None else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Return the time with its zone."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class _SearchedWords(UserDefinedType[str]):
+    """Words as PostgreSQL searches them, worked out once, when they are written."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_options: Any) -> str:  # noqa: ANN401 - SQLAlchemy's signature
+        """Return the name of the type."""
+        return "TSVECTOR"
+
+    def bind_expression(self, bindvalue: BindParameter[str]) -> ColumnElement[str]:
+        """Return what is written for a text of words."""
+        return func.to_tsvector(literal_column("'simple'"), sql_cast(bindvalue, Text))
+
+
+WORDS = Text().with_variant(_SearchedWords(), "postgresql")
+"""Words that are looked for: a text, and on PostgreSQL what it searches."""
+
+
+class Base(DeclarativeBase):
+    """The tables of the store; `Base.metadata` describes them all."""
+
+    metadata = MetaData(naming_convention=_NAMING)
+
+
+LIVE = "deleted_at IS NULL"
+"""What holds for skills that were not deleted."""
+
+_DELETED = "deleted_at IS NOT NULL"
+_ZERO = text("0")
+_FALSE = text("false")
+
+
+class SkillTag(Base):
+    """One tag of a skill, in a row of its own so that every database finds it by an index."""
+
+    __tablename__ = "deepskills_tags"
+    __table_args__ = (Index(None, "tag_key", "skill_id"),)
+
+    skill_id: Mapped[UUID] = mapped_column(
+        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
+    )
+    position: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    tag: Mapped[str] = mapped_column(String(MAX_TAG_LENGTH))
+    tag_key: Mapped[str] = mapped_column(String(MAX_TAG_LENGTH * FOLDED))
+
+    @validates("tag")
+    def _set_key(self, _key: str, tag: str) -> str:
+        self.tag_key = tag.casefold()
+        return tag
+
+
+class SkillShare(Base):
+    """A group that a skill is shared with."""
+
+    __tablename__ = "deepskills_shares"
+    __table_args__ = (Index(None, "group_id", "skill_id"),)
+
+    skill_id: Mapped[UUID] = mapped_column(
+        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
+    )
+    group_id: Mapped[str] = mapped_column(String(MAX_OWNER_LENGTH), primary_key=True)
+    can_write: Mapped[bool] = mapped_column(Boolean)
+    since: Mapped[int] = mapped_column(BigInteger)
+    """The revision since which the group has had the skill under its name."""
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """A file that a skill is to have."""
+
+    path: str
+    data: bytes
+    size: int
+    is_text: bool
+    digest: str
+
+    @classmethod
+    def of(cls, path: str, data: bytes) -> "FileContent":
+        """Return a file with its size, kind and digest."""
+        return cls(path, data, len(data), _is_text(data), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class KeptFile:
+    """A file that a skill has, without its content."""
+
+    id: UUID
+    path: str
+    size: int
+    digest: str
+
+
+class SkillFile(Base):
+    """A file of a skill, except its `SKILL.md`. Kept as bytes; `content` is text where the bytes are."""
+
+    __tablename__ = "deepskills_files"
+    __table_args__ = (UniqueConstraint("skill_id", "path"),)
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
+    skill_id: Mapped[UUID] = mapped_column(Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"))
+    path: Mapped[str] = mapped_column(String(MAX_PATH_LENGTH))
+    size: Mapped[int] = mapped_column(Integer)
+    is_text: Mapped[bool] = mapped_column(Boolean)
+    digest: Mapped[str] = mapped_column(String(64), server_default=text("''"))
+    """SHA-256 of the content, in hexadecimal."""
+
+    since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    """The revision of the skill that brought this content."""
+
+    data: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
+
+    skill_revision = 0
+    """The revision of its skill, on a file that a call of the service has just written."""
+
+    @property
+    def has_content(self) -> bool:
+        """Whether the content was read."""
+        return "data" not in inspect(self).unloaded
+
+    @property
+    def content(self) -> str | bytes:
+        """The file: text if it is UTF-8 without NUL, else bytes.
+
+        Raises:
+            SkillsError: If the content was not read.
+        """
+        if not self.has_content:
+            raise SkillsError(f"The content of {self.path!r} was not read. Get the skill by its id or name.")
+        return self.data.decode() if self.is_text else self.data
+
+    @content.setter
+    def content(self, content: str | bytes) -> None:
+        known = FileContent.of(self.path or "", content.encode() if isinstance(content, str) else content)
+        self.data, self.size, self.is_text, self.digest = known.data, known.size, known.is_text, known.digest
+
+
+class Skill(Base):
+    """A skill: its values, and the frontmatter as its author wrote it.
+
+    Listings are light: they leave `content`, `frontmatter` and `files` out, and reading those then raises.
+    """
+
+    __tablename__ = "deepskills_skills"
+    __table_args__ = (
+        Index(
+            "uq_deepskills_skills_owner_id_name_key",
+            "owner_id",
+            "name_key",
+            unique=True,
+            sqlite_where=text(LIVE),
+            postgresql_where=text(LIVE),
+        ),
+        # Databases hold any number of rows without an owner to be distinct.
+        Index(
+            "uq_deepskills_skills_system_name_key",
+            "name_key",
+            unique=True,
+            sqlite_where=text(f"owner_id IS NULL AND {LIVE}"),
+            postgresql_where=text(f"owner_id IS NULL AND {LIVE}"),
+        ),
+        Index(
+            "ix_deepskills_skills_public",
+            "name_key",
+            "name_since",
+            "id",
+            sqlite_where=text(f"is_public AND {LIVE}"),
+            postgresql_where=text(f"is_public AND {LIVE}"),
+        ),
+        Index(None, "name_key"),
+        Index(None, "number"),
+        Index(None, "owner_id", "deleted_at"),
+        # Of deleted skills alone: a database that knows little of its rows takes it for a short way to all the others.
+        Index(None, "deleted_at", sqlite_where=text(_DELETED), postgresql_where=text(_DELETED)),
+        # As an expression, for then a comparison by Alembic leaves it out where the database has no such index.
+        Index("ix_deepskills_skills_words", text("words"), postgresql_using="gin").ddl_if(dialect="postgresql"),
+    )
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
+    owner_id: Mapped[str | None] = mapped_column(String(MAX_OWNER_LENGTH))
+    """Whose it is; `None` for a system skill."""
+
+    name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH))
+    name_key: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH * FOLDED))
+    description: Mapped[str] = mapped_column(Text)
+    body: Mapped[str] = mapped_column("content", Text, deferred=True)
+    head: Mapped[str | None] = mapped_column("frontmatter", Text, deferred=True)
+    encoding: Mapped[str] = mapped_column(String(16), default="utf-8")
+    """How the `SKILL.md` was encoded."""
+
+    is_public: Mapped[bool] = mapped_column(Boolean, default=False)
+    is_hidden: Mapped[bool] = mapped_column(Boolean, default=False, server_default=_FALSE)
+    """Whether an operator hides it from all but its owner."""
+
+    is_approved: Mapped[bool] = mapped_column(Boolean, default=False, server_default=_FALSE)
+    """Whether an operator approved the text and files that it has now."""
+
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    revision: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    """Raised by every change of the skill or its files; of two changes in the store the later has the higher one."""
+
+    stamp: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    """A random number of each change: skills with the same stamps are the same skills, in any copy of a database."""
+
+    number: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    """The revision that the skill was created with."""
+
+    name_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    """The revision since which it has had its name, as a public skill where it is one."""
+
+    text_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    """The revision that brought the present `SKILL.md`."""
+
+    kept_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    """The first revision whose version is whole; of earlier ones a purge took texts or files."""
+
+    size: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    """Bytes of the text and of all files."""
+
+    words: Mapped[str] = mapped_column(WORDS, deferred=True, default="", server_default=text("''"))
+    """What a search in the database looks at."""
+
+    file_rows: Mapped[list[SkillFile]] = relationship(
+        cascade="all, delete-orphan", passive_deletes=True, order_by=SkillFile.path
+    )
+    tag_rows: Mapped[list[SkillTag]] = relationship(
+        cascade="all, delete-orphan", passive_deletes=True, order_by=SkillTag.position
+    )
+    share_rows: Mapped[list[SkillShare]] = relationship(
+        cascade="all, delete-orphan", passive_deletes=True, order_by=SkillShare.group_id
+    )
+
+    labels = cast("Labels | None", None)
+    """Its tags and groups where they were read without their rows."""
+
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - SQLAlchemy's constructor
+        # A skill without files, tags and groups has none, also before it was written.
+        super().__init__(**{"files": [], "tags": [], "share_rows": [], "frontmatter": None, **values})
+
+    @hybrid_property
+    def content(self) -> str:
+        """The instructions: what follows the frontmatter."""
+        self._check_loaded("body", "content")
+        return self.body
+
+    @content.inplace.setter
+    def _set_content(self, content: str) -> None:
+        self.body = content
+
+    @content.inplace.expression
+    @classmethod
+    def _content_column(cls) -> Any:  # noqa: ANN401 - a column
+        return cls.body
+
+    @hybrid_property
+    def frontmatter(self) -> str | None:
+        """All before `content`, fences included, as written; `None` to have it generated."""
+        self._check_loaded("head", "frontmatter")
+        return self.head
+
+    @frontmatter.inplace.setter
+    def _set_frontmatter(self, frontmatter: str | None) -> None:
+        self.head = frontmatter
+
+    @frontmatter.inplace.expression
+    @classmethod
+    def _frontmatter_column(cls) -> Any:  # noqa: ANN401 - a column
+        return cls.head
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the text was read; a listing of skills leaves it out."""
+        return not {"body", "head"} & inspect(self).unloaded
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the files were listed; a listing of skills leaves them out."""
+        return "file_rows" not in inspect(self).unloaded
+
+    @property
+    def files(self) -> list[SkillFile]:
+        """The files, in order of path."""
+        self._check_loaded("file_rows", "files")
+        return self.file_rows
+
+    @files.setter
+    def files(self, files: list[SkillFile]) -> None:
+        self.file_rows = files
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags, in order."""
+        return [row.tag for row in self.tag_rows] if self.labels is None else self.labels.tags
+
+    @tags.setter
+    def tags(self, tags: list[str]) -> None:
+        self.tag_rows = [SkillTag(position=position, tag=tag) for position, tag in enumerate(tags)]
+
+    @property
+    def shared_with(self) -> dict[str, Right]:
+        """The groups that the skill is shared with, and what their members may do."""
+        if self.labels is not None:
+            return self.labels.shared_with
+        return {row.group_id: "write" if row.can_write else "read" for row in self.share_rows}
+
+    @validates("name")
+    def _set_key(self, _key: str, name: str) -> str:
+        self.name_key = name_key(name)
+        return name
+
+    def _check_loaded(self, attribute: str, shown: str) -> None:
+        if attribute in inspect(self).unloaded and inspect(self).has_identity:
+            raise SkillsError(f"The {shown} of {self.name!r} was not read. Get the skill by its id or name.")
+
+
+def document_of(skill: Skill) -> Document:
+    """Return a stored skill's `SKILL.md`."""
+    return Document(skill.name, skill.description, skill.content, skill.tags, skill.frontmatter, skill.encoding)
+
+
+def with_tags_and_groups(skill: Skill, tags: list[str], shared_with: Mapping[str, Right], since: int) -> None:
+    """Set a skill's tags and groups, leaving rows that stay the same untouched."""
+    if skill.tags != tags:
+        skill.tags = tags
+    present = {row.group_id: row for row in skill.share_rows}
+    rows = []
+    for group, right in shared_with.items():
+        row = present.get(group) or SkillShare(group_id=group, since=since)
+        row.can_write = right == "write"
+        rows.append(row)
+    skill.share_rows = rows
+
+
+def _is_text(data: bytes) -> bool:
+    if b"\x00" in data:
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+SEARCH_TABLE = "deepskills_search"
+"""SQLite's full-text index over the words of skills; its rows go by `Skill.number`."""
+
+CREATE_SEARCH_TABLE = (
+    f"CREATE VIRTUAL TABLE IF NOT EXISTS {SEARCH_TABLE} USING fts5(words, tokenize = 'unicode61 remove_diacritics 0')"
+)
+"""What makes SQLite's full-text index."""
+
+
+class SkillRequirement(Base):
+    """A name that a skill requires, so that who deletes a skill learns which others need it."""
+
+    __tablename__ = "deepskills_requires"
+    __table_args__ = (Index(None, "name_key", "skill_id"),)
+
+    skill_id: Mapped[UUID] = mapped_column(
+        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
+    )
+    position: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(String(MAX_REQUIRED_NAME))
+    name_key: Mapped[str] = mapped_column(String(MAX_REQUIRED_NAME * FOLDED))
+
+
+class Delivery(Base):
+    """A skill that the loader wrote to a sandbox, so that it is known there even without its marker file."""
+
+    __tablename__ = "deepskills_deliveries"
+
+    user_key: Mapped[str] = mapped_column(String(MAX_OWNER_LENGTH), primary_key=True)
+    """Whose sandbox it is; empty for nobody's."""
+
+    directory_key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of the directory, which may be longer than databases index."""
+
+    directory: Mapped[str] = mapped_column(Text)
+    skill_id: Mapped[UUID] = mapped_column(Uuid)
+    digests: Mapped[str] = mapped_column(Text)
+    """SHA-256 of some files that it wrote, the `SKILL.md` first, one per line."""
+
+
+class FormerText(Base):
+    """A `SKILL.md` that a skill had, from one revision up to another."""
+
+    __tablename__ = "deepskills_former_texts"
+    __table_args__ = (Index(None, "until"),)
+
+    skill_id: Mapped[UUID] = mapped_column(
+        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
+    )
+    since: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    until: Mapped[int] = mapped_column(BigInteger)
+    name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH))
+    description: Mapped[str] = mapped_column(Text)
+    content: Mapped[str] = mapped_column(Text)
+    frontmatter: Mapped[str | None] = mapped_column(Text)
+    encoding: Mapped[str] = mapped_column(String(16))
+    tags: Mapped[str] = mapped_column(Text)
+    """The tags, joined by commas, which no tag holds."""
+
+
+class FormerFile(Base):
+    """A file that a skill had, from one revision up to another."""
+
+    __tablename__ = "deepskills_former_files"
+    __table_args__ = (Index(None, "skill_id", "until"), Index(None, "until"))
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
+    since: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    until: Mapped[int] = mapped_column(BigInteger)
+    skill_id: Mapped[UUID] = mapped_column(Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"))
+    path: Mapped[str] = mapped_column(String(MAX_PATH_LENGTH))
+    size: Mapped[int] = mapped_column(Integer)
+    is_text: Mapped[bool] = mapped_column(Boolean)
+    digest: Mapped[str] = mapped_column(String(64))
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class SkillChange(Base):
+    """One change of a skill: who did what, when. Written once, and kept when the skill is purged."""
+
+    __tablename__ = "deepskills_changes"
+    __table_args__ = (Index(None, "skill_id", "revision"), Index(None, "owner_id", "revision"))
+
+    revision: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    skill_id: Mapped[UUID] = mapped_column(Uuid)
+    owner_id: Mapped[str | None] = mapped_column(String(MAX_OWNER_LENGTH))
+    """Whose the skill was."""
+
+    name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH))
+    action: Mapped[str] = mapped_column(String(32))
+    user_id: Mapped[str | None] = mapped_column(String(MAX_OWNER_LENGTH))
+    """Who did it; `None` for the operator's code."""
+
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class SkillUsage(Base):
+    """How often a skill was used on one day in one way."""
+
+    __tablename__ = "deepskills_usage"
+
+    skill_id: Mapped[UUID] = mapped_column(
+        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
+    )
+    day: Mapped[dt.date] = mapped_column(Date, primary_key=True)
+    type: Mapped[str] = mapped_column(String(32), primary_key=True)
+    trigger: Mapped[str] = mapped_column(String(32), primary_key=True)
+    count: Mapped[int] = mapped_column(BigInteger)
+
+
+class Counter(Base):
+    """One row: the revision of the last change. Writers lock the table, so that commits follow revisions."""
+
+    __tablename__ = "deepskills_counter"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    value: Mapped[int] = mapped_column(BigInteger)
+    stamp: Mapped[int] = mapped_column(BigInteger)
+    """A random number of the last change: stores with the same stamp have the same skills."""
+
+
+event.listen(Skill.__table__, "after_create", DDL(CREATE_SEARCH_TABLE).execute_if(dialect="sqlite"))  # type: ignore[no-untyped-call]
+
+
+@event.listens_for(Base.metadata, "after_create")
+def _set_guards(_metadata: MetaData, connection: Connection, **_: object) -> None:
+    if connection.dialect.has_table(connection, FormerFile.__tablename__):
+        for statement in guards(connection.dialect.name):
+            connection.exec_driver_sql(statement)
+
+
+@event.listens_for(Counter.__table__, "after_create")
+def _insert_first_row(table: Table, connection: Connection, **_: object) -> None:
+    connection.execute(table.insert().values(id=1, value=0, stamp=0))

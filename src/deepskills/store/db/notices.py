@@ -1,0 +1,54 @@
+"""Hears of changes: PostgreSQL tells when a writer commits; on SQLite one looks again after a while."""
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+
+CHANNEL = "deepskills_changes"
+"""What writers notify on PostgreSQL."""
+
+QUIET_SECONDS = 30.0
+"""After how long one looks again on PostgreSQL even if nothing was heard: a connection may be dead without a word."""
+
+
+class Notices:
+    """Waits for changes of a store, as an async context manager."""
+
+    def __init__(self, session: AsyncSession, interval: float) -> None:
+        bind = session.get_bind()
+        self._engine: Engine = bind.engine
+        self._interval = interval
+        self._heard = asyncio.Event()
+        self._connection: AsyncConnection | None = None
+        self._driver: Any = None
+
+    async def __aenter__(self) -> Self:
+        if self._engine.dialect.name == "postgresql" and self._engine.dialect.driver == "asyncpg":
+            self._connection = await AsyncEngine(self._engine).connect()
+            self._driver = (await self._connection.get_raw_connection()).driver_connection
+            await self._driver.add_listener(CHANNEL, self._hear)
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._connection is not None:
+            if not self._driver.is_closed():
+                await self._driver.remove_listener(CHANNEL, self._hear)
+            await self._connection.close()
+
+    async def wait(self) -> None:
+        """Wait until something may have changed."""
+        is_told = self._driver is not None and not self._driver.is_closed()
+        try:
+            await asyncio.wait_for(self._heard.wait(), QUIET_SECONDS if is_told else self._interval)
+        except TimeoutError:
+            return
+        finally:
+            self._heard.clear()
+
+    def _hear(self, *_what: object) -> None:
+        self._heard.set()

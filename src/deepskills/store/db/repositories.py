@@ -1,0 +1,829 @@
+"""Statements about skills, files, listings and history, and nothing else: no rules, no transactions.
+
+`SkillRepository` and `SkillFileRepository` work on one skill at a time, `ListingRepository` on many,
+`HistoryRepository` on what was. All statements of the store are here, in `visibility.py` and in `search.py`.
+"""
+
+import base64
+import binascii
+import datetime as dt
+import hashlib
+import json
+import secrets
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ColumnElement,
+    LargeBinary,
+    Select,
+    Subquery,
+    Text,
+    and_,
+    case,
+    cast,
+    delete,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    text,
+    type_coerce,
+    union,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute, joinedload, selectinload, undefer
+from sqlalchemy.orm.attributes import set_committed_value
+
+from deepskills._catalog.requires import same_name
+from deepskills._errors import SkillFormatError
+from deepskills.store.db.models import (
+    SEARCH_TABLE,
+    Counter,
+    Delivery,
+    FormerFile,
+    FormerText,
+    KeptFile,
+    Skill,
+    SkillChange,
+    SkillFile,
+    SkillRequirement,
+    SkillShare,
+    SkillTag,
+    SkillUsage,
+)
+from deepskills.store.db.notices import CHANNEL
+from deepskills.store.db.search import Searchable, best_matches
+from deepskills.store.db.visibility import one_of_ids, readable, seen_by_group, seen_for, shares_with, since, visible
+from deepskills.store.rules import EVERYTHING, Labels, Reason, Viewer, sees_groups
+
+
+class SkillRepository:
+    """Reads and writes rows of skills."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._dialect = session.get_bind().dialect.name
+
+    async def get(
+        self, skill_id: UUID, viewer: Viewer, *, contents: bool = False, files: bool = True, deleted: bool = False
+    ) -> Skill | None:
+        """Return a skill that `viewer` may read.
+
+        Args:
+            skill_id: Which.
+            viewer: Who asks.
+            contents: With the contents of its files.
+            files: With the list of its files.
+            deleted: One that was deleted, whoever asks.
+        """
+        condition = Skill.deleted_at.is_not(None) if deleted else readable(viewer)
+        return await self._first(whole(contents=contents, files=files).where(Skill.id == skill_id, condition))
+
+    async def get_with_files(self, skill_id: UUID) -> Skill | None:
+        """Return a skill with its files and their contents, whoever's it is."""
+        return await self._first(whole(contents=True).where(Skill.id == skill_id, Skill.deleted_at.is_(None)))
+
+    async def list_by_user(self, user_id: str | UUID) -> list[Skill]:
+        """Return the skills that a user owns, light, in order of name."""
+        query = light().where(Skill.owner_id == str(user_id), Skill.deleted_at.is_(None)).order_by(Skill.name_key)
+        return list(await self._session.scalars(query.options(selectinload(Skill.tag_rows))))
+
+    async def by_name(self, name_key: str, viewer: Viewer) -> UUID | None:
+        """Return the id of the skill of that name that `viewer` sees first."""
+        branches: list[Any] = [
+            select(Skill.id, literal(int(reason)).label("rank"), since(reason, viewer).label("since")).where(
+                Skill.name_key == name_key, Skill.deleted_at.is_(None), seen_for(reason, viewer)
+            )
+            for reason in Reason
+        ]
+        found = union_all(*branches).subquery()
+        query = select(found.c.id).order_by(found.c.rank, found.c.since, found.c.id).limit(1)
+        name: UUID | None = await self._session.scalar(query)
+        return name
+
+    async def of_file(self, file_id: UUID, viewer: Viewer) -> tuple[Skill, SkillFile] | None:
+        """Return a file, without its content, with its skill, if `viewer` may read that; one query either way."""
+        query = (
+            select(Skill, SkillFile)
+            .join(SkillFile, SkillFile.skill_id == Skill.id)
+            .where(SkillFile.id == file_id, readable(viewer))
+            .options(joinedload(Skill.share_rows), undefer(Skill.body), undefer(Skill.head))
+        )
+        row = (await self._session.execute(query)).unique().first()
+        return None if row is None else (row[0], row[1])
+
+    async def is_taken(self, name_key: str, owner_id: str | None, *, other_than: UUID | None = None) -> bool:
+        """Whether an owner has a skill of that name, `other_than` aside."""
+        owner = Skill.owner_id.is_(None) if owner_id is None else Skill.owner_id == owner_id
+        query = select(Skill.id).where(Skill.name_key == name_key, owner, Skill.deleted_at.is_(None))
+        if other_than is not None:
+            query = query.where(Skill.id != other_than)
+        return await self._session.scalar(query.limit(1)) is not None
+
+    async def kept_by(self, owner_id: str, *, other_than: UUID | None = None) -> tuple[int, int]:
+        """Return how many skills an owner keeps, deleted ones included, and their bytes, `other_than` aside."""
+        query = select(func.count(), func.coalesce(func.sum(Skill.size), 0)).where(Skill.owner_id == owner_id)
+        if other_than is not None:
+            query = query.where(Skill.id != other_than)
+        row = (await self._session.execute(query)).one()
+        return int(row[0]), int(row[1])
+
+    async def add(self, skill: Skill) -> None:
+        """Write a new skill with its files and tags."""
+        self._session.add(skill)
+        await self._session.flush()
+        await self.index(skill)
+
+    async def set_requires(self, skill_id: UUID, names: Sequence[str]) -> None:
+        """Write which skills a skill requires."""
+        await self._session.execute(delete(SkillRequirement).where(SkillRequirement.skill_id == skill_id))
+        self._session.add_all(
+            SkillRequirement(skill_id=skill_id, position=position, name=name, name_key=same_name(name))
+            for position, name in enumerate(names)
+        )
+
+    async def required_by(self, skill: Skill, limit: int) -> Sequence[Skill]:
+        """Return skills that require a skill by its name: of those who see it, as far as that shows from the skill.
+
+        A public or system skill is for all; of others, the owner's skills count, and those of the same groups.
+        """
+        query = light().join(SkillRequirement, SkillRequirement.skill_id == Skill.id)
+        query = query.where(SkillRequirement.name_key == skill.name_key, Skill.deleted_at.is_(None))
+        query = query.where(Skill.id != skill.id)
+        if skill.owner_id is not None and not skill.is_public:
+            groups = select(SkillShare.group_id).where(SkillShare.skill_id == skill.id)
+            shared = select(SkillShare.skill_id).where(SkillShare.group_id.in_(groups))
+            query = query.where(or_(Skill.owner_id == skill.owner_id, Skill.id.in_(shared)))
+        return (await self._session.scalars(query.order_by(Skill.name_key, Skill.id).limit(limit))).all()
+
+    async def requires(self, ids: Collection[UUID]) -> dict[UUID, list[str]]:
+        """Return what skills require, in the order written."""
+        query = select(SkillRequirement).where(one_of_ids(SkillRequirement.skill_id, ids, self._dialect))
+        found: dict[UUID, list[str]] = {}
+        for row in await self._session.scalars(query.order_by(SkillRequirement.skill_id, SkillRequirement.position)):
+            found.setdefault(row.skill_id, []).append(row.name)
+        return found
+
+    async def index(self, skill: Skill) -> None:
+        """Write a skill's words to SQLite's full-text table; PostgreSQL searches the column itself."""
+        if self._dialect == "sqlite":
+            await self._unindex([skill.number])
+            await self._session.execute(
+                text(f"INSERT INTO {SEARCH_TABLE}(rowid, words) VALUES (:number, :words)"),  # noqa: S608 - a constant
+                {"number": skill.number, "words": skill.words},
+            )
+
+    async def deleted_before(self, moment: datetime, limit: int) -> Sequence[Skill]:
+        """Return some of the skills that were deleted before a moment, oldest first, as rows alone."""
+        query = light().where(Skill.deleted_at < moment).order_by(Skill.deleted_at, Skill.id).limit(limit)
+        return (await self._session.scalars(query)).all()
+
+    async def purge(self, skills: Sequence[Skill]) -> None:
+        """Delete skills with all that belongs to them, also where the database does not cascade."""
+        if self._dialect == "sqlite":
+            await self._unindex([skill.number for skill in skills])
+        ids = [skill.id for skill in skills]
+        for skill in skills:
+            self._session.expunge(skill)
+        for table in (SkillFile, SkillTag, SkillShare, SkillRequirement, FormerText, FormerFile, SkillUsage):
+            await self._session.execute(delete(table).where(one_of_ids(table.skill_id, ids, self._dialect)))
+        await self._session.execute(delete(Skill).where(one_of_ids(Skill.id, ids, self._dialect)))
+
+    async def _unindex(self, numbers: Sequence[int]) -> None:
+        statement = text(f"DELETE FROM {SEARCH_TABLE} WHERE rowid = :number")  # noqa: S608 - a constant
+        if numbers:
+            await self._session.execute(statement, [{"number": number} for number in numbers])
+
+    async def _first(self, query: Select[Any]) -> Skill | None:
+        found: Skill | None = await self._session.scalar(query)
+        return found
+
+
+class SkillFileRepository:
+    """Reads and writes rows of files."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._dialect = session.get_bind().dialect.name
+
+    async def read(self, skill_id: UUID, path: str) -> bytes | None:
+        """Return the content of the file at a path of a skill."""
+        query = select(SkillFile.data).where(SkillFile.skill_id == skill_id, SkillFile.path == path)
+        found: bytes | None = await self._session.scalar(query)
+        return found
+
+    async def at(self, skill: Skill, path: str) -> SkillFile:
+        """Return the file at a path of a skill, with its content and the skill's revision."""
+        query = select(SkillFile).where(SkillFile.skill_id == skill.id, SkillFile.path == path)
+        query = query.options(undefer(SkillFile.data)).execution_options(populate_existing=True)
+        found = (await self._session.scalars(query)).one()
+        found.skill_revision = skill.revision
+        return found
+
+    async def listed(self, skill_id: UUID) -> dict[str, KeptFile]:
+        """Return the files of a skill by path, without their contents."""
+        query = select(SkillFile.id, SkillFile.path, SkillFile.size, SkillFile.digest)
+        rows = await self._session.execute(query.where(SkillFile.skill_id == skill_id))
+        return {row.path: KeptFile(*row) for row in rows}
+
+    async def add(self, files: Sequence[SkillFile]) -> None:
+        """Write new files."""
+        self._session.add_all(files)
+        await self._session.flush()
+
+    async def retire(self, files: Collection[KeptFile], until: int) -> None:
+        """Move files to what the skill had before a revision; their contents do not leave the database."""
+        if files:
+            chosen = one_of_ids(SkillFile.id, [file.id for file in files], self._dialect)
+            columns = ["id", "since", "skill_id", "path", "size", "is_text", "digest", "data"]
+            moved = select(*(getattr(SkillFile, name) for name in columns), literal(until)).where(chosen)
+            table: Any = FormerFile.__table__
+            await self._session.execute(table.insert().from_select([*columns, "until"], moved))
+            await self._session.execute(delete(SkillFile).where(chosen).execution_options(synchronize_session=False))
+
+
+def light() -> Select[Any]:
+    """Return a query for skills without their text, files, tags and groups."""
+    return select(Skill)
+
+
+def whole(*, contents: bool = False, files: bool = True) -> Select[Any]:
+    """Return a query for skills with their text, and with their files, contents included or not."""
+    labels = selectinload(Skill.tag_rows), selectinload(Skill.share_rows)
+    query = light().options(undefer(Skill.body), undefer(Skill.head), *labels)
+    if not files:
+        return query
+    listed = selectinload(Skill.file_rows)
+    return query.options(listed.options(undefer(SkillFile.data)) if contents else listed)
+
+
+TagMatch: TypeAlias = Literal["any", "all"]
+"""Whether a skill needs one of several tags or all of them."""
+
+MAX_HEAD_LENGTH = 16_384
+"""Longest frontmatter that an agent's run reads; of a longer one the name and the description stand for it."""
+
+MAX_FOUND = 10_000
+"""How many matches a search in the database gives at most."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which skills a listing shows."""
+
+    reasons: frozenset[Reason] = EVERYTHING
+    tag_keys: tuple[str, ...] = ()
+    tag_match: TagMatch = "any"
+    name_key: str | None = None
+    skill_ids: tuple[UUID, ...] | None = None
+    is_everything: bool = False
+    """Whether it shows any skill of any owner, as to an operator."""
+
+    deleted_since: datetime | None = None
+    """Since when deleted skills are shown, in place of others."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a page ends: the last skill's place in the order."""
+
+    name_key: str
+    rank: int
+    since: int
+    id: UUID
+
+    def cursor(self) -> str:
+        """Return the place as text that means nothing to others."""
+        raw = json.dumps([self.name_key, self.rank, self.since, self.id.hex])
+        return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
+
+    @classmethod
+    def of(cls, cursor: str) -> "Position":
+        """Return the place that a cursor names.
+
+        Raises:
+            SkillFormatError: If it names none.
+        """
+        try:
+            name, rank, since_, skill_id = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+            are_numbers = isinstance(rank, int) and isinstance(since_, int) and abs(since_) < 1 << 63
+            if not isinstance(name, str) or "\x00" in name or not are_numbers:
+                raise SkillFormatError(_BAD_CURSOR)
+            return cls(name.encode("utf-8", "replace").decode(), rank, since_, UUID(hex=skill_id))
+        except (ValueError, TypeError, AttributeError, binascii.Error, RecursionError):
+            raise SkillFormatError(_BAD_CURSOR) from None
+
+
+_BAD_CURSOR = "The cursor is not one that a listing gave. Start again without it."
+
+
+def cursor_at(offset: int) -> str:
+    """Return a place in the results of a search as opaque text."""
+    return base64.urlsafe_b64encode(json.dumps({"offset": offset}).encode()).decode().rstrip("=")
+
+
+def offset_of(cursor: str) -> int:
+    """Return the place that a cursor of a search names.
+
+    Raises:
+        SkillFormatError: If it names none.
+    """
+    try:
+        found = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))["offset"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        found = -1
+    if not isinstance(found, int) or not 0 <= found <= MAX_FOUND:
+        raise SkillFormatError("The cursor is not one that a search gave. Start again without it.")
+    return found
+
+
+@dataclass(frozen=True)
+class Head:
+    """What an agent's run needs of a skill."""
+
+    id: UUID
+    name: str
+    revision: int
+    stamp: int
+    encoding: str
+    frontmatter: str | None
+    """As written; `None` where it is to be generated from the description and tags."""
+
+    description: str | None
+    tags: tuple[str, ...] = ()
+    is_pinned: bool = False
+    """Whether it is a version that stays, whatever the skill becomes."""
+
+
+class ListingRepository:
+    """Reads many skills at a time."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._dialect = session.get_bind().dialect.name
+
+    async def page(
+        self, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
+    ) -> tuple[list[Skill], Position | None]:
+        """Return skills in order of name, light, and where to go on; of one name the first is the one that counts."""
+        reasons = [None] if chosen.is_everything else sorted(chosen.reasons)
+        branches = [self._branch(reason, viewer, chosen, limit, after) for reason in reasons]
+        found = union_all(*(select(branch.subquery()) for branch in branches)).subquery() if branches else None
+        if found is None:
+            return [], None
+        order = (found.c.name_key, found.c.rank, found.c.since, found.c.id)
+        query = light().join(found, found.c.id == Skill.id).add_columns(*order).order_by(*order)
+        if limit is not None:
+            query = query.limit(limit + 1)
+        rows = (await self._session.execute(query)).all()
+        shown = rows if limit is None else rows[:limit]
+        last = Position(*shown[-1][1:]) if shown and len(rows) > len(shown) else None
+        return await self._labelled([row[0] for row in shown], viewer), last
+
+    def _branch(
+        self, reason: Reason | None, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
+    ) -> Select[Any]:
+        """Return the query for the skills that are seen for one reason, or all skills of all owners."""
+        rank = -1 if reason is None else int(reason)
+        query, first = self._seen(reason, viewer, chosen, Skill.id, Skill.name_key, literal(rank).label("rank"))
+        query = query.add_columns(first.label("since"))
+        if after is not None:
+            query = query.where(_behind(rank, first, after))
+        if limit is not None:
+            query = query.order_by(Skill.name_key, first, Skill.id).limit(limit + 1)
+        return query
+
+    def _seen(
+        self,
+        reason: Reason | None,
+        viewer: Viewer,
+        chosen: Filter,
+        *columns: Any,  # noqa: ANN401 - columns and expressions
+    ) -> tuple[Select[Any], ColumnElement[int]]:
+        """Return a query for the skills that are seen for one reason, or for all, and since when each has its name.
+
+        One query per reason, because each has an index of its own; no database finds its way through all of them at
+        once. Skills of the viewer's groups are looked up from the groups' side.
+        """
+        query: Select[Any] = select(*columns).where(*self._conditions(chosen))
+        if reason is None:
+            return query, type_coerce(Skill.name_since, BigInteger)
+        if reason is Reason.GROUP and viewer.groups:
+            shares = shares_with(viewer)
+            query = query.join(shares, shares.c.skill_id == Skill.id).where(seen_by_group(viewer))
+            return query, shares.c.since
+        return query.where(seen_for(reason, viewer)), type_coerce(Skill.name_since, BigInteger)
+
+    def _all_seen(
+        self,
+        viewer: Viewer,
+        chosen: Filter,
+        *columns: Any,  # noqa: ANN401 - columns and expressions
+        limit: int | None = None,
+    ) -> Subquery:
+        """Return columns of all skills of a listing as a table."""
+        reasons = [None] if chosen.is_everything else sorted(chosen.reasons)
+        queries = [self._seen(reason, viewer, chosen, *columns)[0].limit(limit) for reason in reasons]
+        return union_all(*(select(query.subquery()) for query in queries)).subquery()
+
+    def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
+        moment = chosen.deleted_since
+        found: list[ColumnElement[bool]] = [
+            Skill.deleted_at.is_(None) if moment is None else Skill.deleted_at >= moment
+        ]
+        if chosen.name_key is not None:
+            found.append(Skill.name_key == chosen.name_key)
+        if chosen.skill_ids is not None:
+            found.append(one_of_ids(Skill.id, chosen.skill_ids, self._dialect))
+        if chosen.tag_keys:
+            tagged = select(SkillTag.skill_id).where(SkillTag.tag_key.in_(chosen.tag_keys))
+            if chosen.tag_match == "all":
+                matches = func.count(SkillTag.tag_key.distinct())
+                tagged = tagged.group_by(SkillTag.skill_id).having(matches == len(chosen.tag_keys))
+            found.append(Skill.id.in_(tagged))
+        return found
+
+    def _visible(self, viewer: Viewer, chosen: Filter) -> ColumnElement[bool]:
+        seen = [] if chosen.is_everything else [visible(viewer, chosen.reasons)]
+        return and_(*self._conditions(chosen), *seen)
+
+    async def count(self, viewer: Viewer, chosen: Filter, up_to: int) -> int:
+        """Return how many skills a listing has, counted up to a number."""
+        found = self._all_seen(viewer, chosen, Skill.id, limit=up_to)
+        return int(await self._session.scalar(select(func.count()).select_from(found)) or 0)
+
+    async def mark(self, viewer: Viewer, chosen: Filter) -> str:
+        """Return what names the skills of a listing as they are now."""
+        return str(await self._session.scalar(self._mark(viewer, chosen)))
+
+    def _mark(self, viewer: Viewer, chosen: Filter) -> Select[Any]:
+        """Return the query for the number and the sum of the stamps of all skills of a listing.
+
+        Other skills, or the same in another revision, have another mark.
+        """
+        stamps = self._all_seen(viewer, chosen, Skill.stamp.label("stamp"))
+        total = func.coalesce(func.sum(stamps.c.stamp), 0)
+        return select(cast(func.count(), Text) + literal(":") + cast(total, Text)).select_from(stamps)
+
+    async def searchable(self, viewer: Viewer, chosen: Filter) -> list[Searchable]:
+        """Return what a search looks at, of all skills of a listing in order."""
+        condition = Skill.id.in_(select(self._all_seen(viewer, chosen, Skill.id).c.id))
+        query = select(Skill.id, Skill.name, Skill.description).where(condition).order_by(Skill.name_key, Skill.id)
+        found = {row.id: Searchable(*row) for row in await self._session.execute(query)}
+        tags = select(SkillTag.skill_id, SkillTag.tag).join(Skill).where(condition)
+        for row in await self._session.execute(tags):
+            found[row.skill_id].tags.append(row.tag)
+        return list(found.values())
+
+    async def search(self, viewer: Viewer, chosen: Filter, query: str, limit: int, offset: int) -> list[UUID]:
+        """Return the ids of the best matches, found and ranked by the database."""
+        matches = best_matches(select(Skill.id).where(self._visible(viewer, chosen)), query, self._dialect)
+        if matches is None:
+            return []
+        return list(await self._session.scalars(matches.order_by(Skill.name_key, Skill.id).limit(limit).offset(offset)))
+
+    async def light(self, ids: Sequence[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
+        """Return skills by id, light, in the order of their ids."""
+        query = light().where(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
+        found = {skill.id: skill for skill in await self._session.scalars(query)}
+        return await self._labelled([found[given] for given in ids if given in found], viewer)
+
+    async def _labelled(self, skills: list[Skill], viewer: Viewer) -> list[Skill]:
+        """Return skills with their tags and, for those who may know them, their groups; one value per skill."""
+        ids = [skill.id for skill in skills]
+        tags = await self._lists_of(SkillTag.skill_id, SkillTag.position, SkillTag.tag, ids)
+        groups = await self._lists_of(SkillShare.skill_id, SkillShare.group_id, SkillShare.can_write, ids)
+        for skill in skills:
+            shares = sorted(groups.get(skill.id, []))
+            skill.labels = Labels(
+                [tag for _position, tag in sorted(tags.get(skill.id, []))],
+                {group: "write" if can_write else "read" for group, can_write in shares},
+            )
+            if not sees_groups(skill, viewer):
+                skill.labels = Labels(skill.labels.tags, {})
+        return skills
+
+    async def _lists_of(
+        self,
+        skill_id: InstrumentedAttribute[UUID],
+        first: InstrumentedAttribute[Any],
+        second: InstrumentedAttribute[Any],
+        ids: Sequence[UUID],
+    ) -> dict[UUID, list[Any]]:
+        """Return the rows that belong to skills, of each skill a list of pairs."""
+        if not ids:
+            return {}
+        is_postgres = self._dialect == "postgresql"
+        pair = (func.json_build_array if is_postgres else func.json_array)(first, second)
+        pairs = (func.json_agg if is_postgres else func.json_group_array)(pair, type_=JSON)
+        query = select(skill_id, pairs).where(one_of_ids(skill_id, ids, self._dialect)).group_by(skill_id)
+        return {row[0]: row[1] for row in await self._session.execute(query)}
+
+    async def state(self, viewer: Viewer, chosen: Filter, known: int | None) -> tuple[int, str | None]:
+        """Return the stamp of the store's last change and, if it is not the known one, a mark of the visible skills.
+
+        One query, whatever the number of skills.
+        """
+        marks = self._mark(viewer, chosen).scalar_subquery()
+        last = select(Counter.stamp).where(Counter.id == 1).scalar_subquery()
+        shown = case((last == cast(literal(known), BigInteger), null()), else_=marks)
+        row = (await self._session.execute(select(last, shown))).one()
+        return int(row[0] or 0), row[1]
+
+    async def heads(self, viewer: Viewer, chosen: Filter, limit: int) -> list[Head]:
+        """Return what an agent's run needs of each visible skill: of one name the first is the one that counts."""
+        found: list[Head] = []
+        for reason in sorted(chosen.reasons):
+            written = case((func.length(Skill.head) <= MAX_HEAD_LENGTH, Skill.head))
+            described = case((written.is_(None), Skill.description))
+            columns = (Skill.id, Skill.name, Skill.revision, Skill.stamp, Skill.encoding, written, described)
+            query, first = self._seen(reason, viewer, chosen, *columns)
+            query = query.order_by(Skill.name_key, first, Skill.id).limit(limit - len(found))
+            found += [Head(*row) for row in await self._session.execute(query)]
+            if len(found) >= limit:
+                break
+        return await self._with_tags(found)
+
+    async def _with_tags(self, heads: list[Head]) -> list[Head]:
+        """Add the tags to those whose frontmatter is generated."""
+        ids = [head.id for head in heads if head.frontmatter is None]
+        if not ids:
+            return heads
+        query = select(SkillTag.skill_id, SkillTag.tag).where(one_of_ids(SkillTag.skill_id, ids, self._dialect))
+        tags: dict[UUID, list[str]] = {}
+        for row in await self._session.execute(query.order_by(SkillTag.skill_id, SkillTag.position)):
+            tags.setdefault(row.skill_id, []).append(row.tag)
+        return [head if head.id not in tags else Head(**{**vars(head), "tags": tuple(tags[head.id])}) for head in heads]
+
+    async def documents(self, ids: Collection[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
+        """Return skills with their text and without their files."""
+        condition = and_(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
+        return list(await self._session.scalars(whole(files=False).where(condition)))
+
+    async def visible_ids(self, ids: Collection[UUID], viewer: Viewer) -> set[UUID]:
+        """Return those ids whose skills a viewer sees."""
+        query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect), visible(viewer))
+        return set(await self._session.scalars(query))
+
+    async def existing(self, ids: Collection[UUID], viewer: Viewer | None) -> set[UUID]:
+        """Return which of the ids are of skills that exist and `viewer` may read, and keep those from being purged."""
+        query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect))
+        if viewer is not None:
+            query = query.where(readable(viewer))
+        return set(await self._session.scalars(query.with_for_update(read=True, key_share=True)))
+
+
+def _behind(rank: int, first: ColumnElement[int], after: Position) -> ColumnElement[bool]:
+    """Return the condition that a skill stands behind a position, for those that have one rank."""
+    if rank > after.rank:
+        return Skill.name_key >= after.name_key
+    if rank < after.rank:
+        return Skill.name_key > after.name_key
+    same = and_(
+        Skill.name_key == after.name_key, or_(first > after.since, and_(first == after.since, Skill.id > after.id))
+    )
+    return and_(Skill.name_key >= after.name_key, or_(Skill.name_key > after.name_key, same))
+
+
+APPROVED = "approved"
+"""What the log says of an operator's approval."""
+
+STAMP_BITS = 40
+"""How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
+
+
+@dataclass(frozen=True)
+class KeptVersion:
+    """A file that a skill has or had, without its content."""
+
+    id: UUID
+    since: int
+    path: str
+    size: int
+    is_text: bool
+    digest: str
+
+
+class HistoryRepository:
+    """Reads and writes what skills were and what happened to them."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._dialect = session.get_bind().dialect.name
+
+    async def next_revision(self) -> int:
+        """Return the revision of a change; the writer holds the counter until its transaction ends."""
+        stamp = secrets.randbits(STAMP_BITS)
+        query = update(Counter).where(Counter.id == 1).values(value=Counter.value + 1, stamp=stamp)
+        if self._dialect == "postgresql":
+            # Sent when the transaction commits, and once for all changes in it.
+            await self._session.execute(select(func.pg_notify(CHANNEL, "")))
+        value: int | None = await self._session.scalar(
+            query.returning(Counter.value), execution_options={"synchronize_session": False}
+        )
+        if value is None:
+            known = await self._session.scalar(select(func.coalesce(func.max(Skill.revision), 0)))
+            value = int(known or 0) + 1
+            self._session.add(Counter(id=1, value=value, stamp=stamp))
+            await self._session.flush()
+        return value
+
+    async def last_revision(self) -> int:
+        """Return the revision of the last change."""
+        return int(await self._session.scalar(select(Counter.value).where(Counter.id == 1)) or 0)
+
+    async def add(self, record: SkillChange | FormerText) -> None:
+        """Write a record."""
+        self._session.add(record)
+
+    async def changes(
+        self,
+        *,
+        skill_id: UUID | None = None,
+        owner_id: str | None = None,
+        since: int = 0,
+        before: int | None = None,
+        limit: int,
+        newest_first: bool = False,
+    ) -> Sequence[SkillChange]:
+        """Return changes after one revision and before another: those of a skill, of an owner's skills, or all."""
+        query = select(SkillChange).where(SkillChange.revision > _bounded(since))
+        if skill_id is not None:
+            query = query.where(SkillChange.skill_id == skill_id)
+        if owner_id is not None:
+            query = query.where(SkillChange.owner_id == owner_id)
+        if before is not None:
+            query = query.where(SkillChange.revision < _bounded(before))
+        order = SkillChange.revision.desc() if newest_first else SkillChange.revision.asc()
+        return (await self._session.scalars(query.order_by(order).limit(limit))).all()
+
+    async def change(self, skill_id: UUID, revision: int) -> SkillChange | None:
+        """Return the change that brought a revision of a skill."""
+        query = select(SkillChange).where(SkillChange.revision == revision, SkillChange.skill_id == skill_id)
+        found: SkillChange | None = await self._session.scalar(query)
+        return found
+
+    async def change_of(self, revision: int) -> SkillChange | None:
+        """Return the change that brought a revision."""
+        found: SkillChange | None = await self._session.scalar(
+            select(SkillChange).where(SkillChange.revision == _bounded(revision))
+        )
+        return found
+
+    async def text_at(self, skill_id: UUID, revision: int) -> FormerText | None:
+        """Return the text that a skill had at a revision and has no more."""
+        query = select(FormerText).where(
+            FormerText.skill_id == skill_id, FormerText.since <= revision, FormerText.until > revision
+        )
+        found: FormerText | None = await self._session.scalar(query)
+        return found
+
+    async def listed_at(self, skill_id: UUID, revision: int) -> list[KeptVersion]:
+        """Return the files that a skill had at a revision, without their contents, in order of path."""
+        found: list[KeptVersion] = []
+        for table in (SkillFile, FormerFile):
+            columns = (table.id, table.since, table.path, table.size, table.is_text, table.digest)
+            query = select(*columns).where(table.skill_id == skill_id, table.since <= revision)
+            if table is FormerFile:
+                query = query.where(FormerFile.until > revision)
+            found += [KeptVersion(*row) for row in await self._session.execute(query)]
+        return sorted(found, key=lambda file: file.path)
+
+    async def piece(self, file_id: UUID, since: int, offset: int, length: int) -> bytes | None:
+        """Return part of a file as a revision brought it; `None` if that version has expired.
+
+        What a revision brought never changes, it only moves to the former files. Pieces that are read one after the
+        other, each in a transaction of its own, are therefore pieces of one content.
+        """
+        for table in (SkillFile, FormerFile):
+            part = func.substr(table.data, offset + 1, length, type_=LargeBinary)
+            found: bytes | None = await self._session.scalar(
+                select(part).where(table.id == file_id, table.since == since)
+            )
+            if found is not None:
+                return found
+        return None
+
+    async def fill(self, files: Iterable[SkillFile]) -> None:
+        """Read the contents of files that were listed without them."""
+        for file in files:
+            content = await self.piece(file.id, file.since, 0, file.size)
+            # Not a change: what is assigned to an attribute would be written again.
+            set_committed_value(file, "data", content or b"")
+
+    async def was_approved(self, skill: Skill, revision: int) -> bool:
+        """Whether an operator approved the text and files that a skill had at a revision, then or at another one."""
+        approved = select(SkillChange.revision).where(
+            SkillChange.skill_id == skill.id, SkillChange.action == APPROVED, SkillChange.revision >= skill.kept_since
+        )
+        bounds = union(
+            select(FormerText.until).where(FormerText.skill_id == skill.id),
+            select(FormerFile.since).where(FormerFile.skill_id == skill.id),
+            select(FormerFile.until).where(FormerFile.skill_id == skill.id),
+            select(SkillFile.since).where(SkillFile.skill_id == skill.id),
+        )
+        changed = [skill.text_since, *await self._session.scalars(bounds)]
+        first = max((at for at in changed if at <= revision), default=0)
+        next_one = min((at for at in changed if at > revision), default=skill.revision + 1)
+        return any(first <= at < next_one for at in await self._session.scalars(approved))
+
+    async def forget(self, moment: datetime, limit: int) -> int:
+        """Delete some of the former texts and files that were replaced before a moment; the log of changes stays.
+
+        When a row was replaced is what the log says about the revision that replaced it. Revisions say nothing about
+        time: if the clock was wrong once, a low revision may carry a late time.
+
+        Returns:
+            How many rows were deleted.
+        """
+        count = 0
+        for table in (FormerText, FormerFile):
+            replaced = select(SkillChange.revision).where(SkillChange.revision == table.until, SkillChange.at < moment)
+            key = FormerText.since if table is FormerText else FormerFile.id
+            query = select(table.skill_id, key, table.since, table.until).where(replaced.exists())
+            rows = (await self._session.execute(query.order_by(table.until).limit(limit - count))).all()
+            whole_since: dict[UUID, int] = {}
+            for row in rows:
+                whole_since[row.skill_id] = max(row.until, whole_since.get(row.skill_id, 0))
+            for skill_id, until in whole_since.items():
+                # A new stamp, so that agents which know the skill look at it again: a pinned version may be gone.
+                values = {"kept_since": until, "stamp": secrets.randbits(STAMP_BITS)}
+                statement = update(Skill).where(Skill.id == skill_id, Skill.kept_since < until).values(values)
+                await self._session.execute(statement, execution_options={"synchronize_session": False})
+            for row in rows:
+                own = FormerText.skill_id == row.skill_id if table is FormerText else FormerFile.id == row[1]
+                removal = delete(table).where(own, table.since == row.since)
+                await self._session.execute(removal, execution_options={"synchronize_session": False})
+            count += len(rows)
+            if count >= limit:
+                break
+        if count:
+            await self._session.execute(
+                update(Counter).where(Counter.id == 1).values(stamp=secrets.randbits(STAMP_BITS)),
+                execution_options={"synchronize_session": False},
+            )
+        return count
+
+    async def note_delivery(self, user_key: str, directory: str, skill_id: UUID, digests: Sequence[str]) -> None:
+        """Write which files the loader wrote to a directory of a user's sandbox."""
+        insert = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
+        values = {"skill_id": skill_id, "digests": "\n".join(digests), "directory": directory}
+        statement: Any = insert(Delivery).values(user_key=user_key, directory_key=_digest(directory), **values)
+        await self._session.execute(
+            statement.on_conflict_do_update(index_elements=["user_key", "directory_key"], set_=values)
+        )
+
+    async def deliveries(self, user_key: str, directories: Collection[str]) -> dict[str, frozenset[str]]:
+        """Return the digests of what the loader wrote, by directory of a user's sandbox."""
+        found: dict[str, frozenset[str]] = {}
+        keys = [_digest(directory) for directory in directories]
+        for start in range(0, len(keys), 500):
+            query = select(Delivery.directory, Delivery.digests).where(
+                Delivery.user_key == user_key, Delivery.directory_key.in_(keys[start : start + 500])
+            )
+            rows = await self._session.execute(query)
+            found |= {row.directory: frozenset(row.digests.split("\n")) for row in rows}
+        return found
+
+    async def forget_delivery(self, user_key: str, directory: str) -> None:
+        """Delete what is known of a directory of a user's sandbox."""
+        own = Delivery.user_key == user_key, Delivery.directory_key == _digest(directory)
+        await self._session.execute(delete(Delivery).where(*own))
+
+    async def count_usage(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Add to the counts of use, each row with `skill_id`, `day`, `type`, `trigger` and `count`."""
+        insert = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
+        for start in range(0, len(rows), 500):
+            statement: Any = insert(SkillUsage).values(list(rows[start : start + 500]))
+            statement = statement.on_conflict_do_update(
+                index_elements=["skill_id", "day", "type", "trigger"],
+                set_={"count": SkillUsage.count + statement.excluded.count},
+            )
+            await self._session.execute(statement)
+
+    async def usage(self, skill_id: UUID, since: dt.date | None) -> Sequence[SkillUsage]:
+        """Return how a skill was used, by day."""
+        query = select(SkillUsage).where(SkillUsage.skill_id == skill_id)
+        if since is not None:
+            query = query.where(SkillUsage.day >= since)
+        order = (SkillUsage.day, SkillUsage.type, SkillUsage.trigger)
+        return (await self._session.scalars(query.order_by(*order))).all()
+
+
+def _digest(directory: str) -> str:
+    return hashlib.sha256(directory.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _bounded(revision: int) -> int:
+    """Return a revision that a caller gave, as far as databases count."""
+    return max(0, min(revision, (1 << 63) - 1))

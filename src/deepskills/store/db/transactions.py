@@ -1,0 +1,269 @@
+"""Transactions: every call of the service sees one moment of the store, and its changes happen at one moment.
+
+A skill is spread over rows of several tables: its text, its files, its tags, the groups it is shared with, what it was
+before. Readers and writers work at the same time, in several processes. Three things could go wrong, and each has one
+rule that prevents it.
+
+A torn skill
+    A reader fetches the text with one statement and the files with another, and a writer commits in between: the
+    reader holds a skill that never existed. Rule: all statements of a call see one *snapshot*.
+
+    - PostgreSQL gives each *statement* a snapshot by default. REPEATABLE READ takes one at the first statement and
+      keeps it until the transaction ends.
+    - SQLite (in WAL mode) keeps the snapshot of the first read until the transaction ends, but Python's driver begins
+      a transaction at the first *write* only, so that each read before it would be a transaction of its own. The
+      BEGIN is therefore sent by hand.
+
+A missed change
+    Agents and mirrors ask "what changed since revision 41?". If revision 42 committed after 43, whoever read 43 first
+    would never hear of 42. Rule: writers take turns, so that revisions become visible in their order.
+
+    - PostgreSQL: a writer first locks the counter's table. The LOCK takes no snapshot; the snapshot is taken by the
+      statement after it, when the writers before have committed. In the other order a writer would work on a snapshot
+      from before its turn, and every second one would fail with a serialization error. Readers are not held up:
+      EXCLUSIVE conflicts with writers alone.
+    - SQLite: BEGIN IMMEDIATE takes the one write lock of the file before anything is read. The lock has no queue of
+      its own; `turns.py` adds one.
+
+A lost update
+    Two writers read revision 41 and both write what they made of it. Writers take turns, so each sees what the one
+    before wrote; callers pass `expected_revision`, which is compared inside the transaction.
+
+While a writer has its turn, every other writer of every process waits. Nothing is therefore computed, parsed or waited
+for inside: a call prepares what it will write, begins, checks that what it prepared still fits (the skill has the
+revision it had), writes, and commits. If it does not fit, the call prepares again.
+
+A transaction that the database gives up because of others (a serialization failure, a deadlock) is run again, which is
+safe for the same reason: nothing outside the database happened in it. A session that is in a transaction already is
+refused, for its snapshot may be an old one and its commit is not ours to make.
+"""
+
+import asyncio
+import functools
+import random
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from deepskills._errors import SkillsError
+from deepskills.store.db.engine import check_loop
+from deepskills.store.db.turns import Turns, locked, pause, turns_of
+from deepskills.store.errors import SkillConflictError
+
+ResultT = TypeVar("ResultT")
+Work = Callable[[], Awaitable[ResultT]]
+ParamsT = ParamSpec("ParamsT")
+
+
+class HasTransactions(Protocol):
+    """An object whose methods run in transactions."""
+
+    _transactions: "Transactions"
+
+
+OwnerT = TypeVar("OwnerT", bound=HasTransactions)
+Method = Callable[Concatenate[OwnerT, ParamsT], Awaitable[ResultT]]
+InTransaction = Callable[Concatenate[OwnerT, ParamsT], Coroutine[Any, Any, ResultT]]
+
+MAX_ATTEMPTS = 8
+"""How often work is begun that collides with that of others."""
+
+FIRST_PAUSE_SECONDS = 0.01
+"""How long the second attempt waits on average; each later one waits twice as long."""
+
+SQLITE_TURN_SECONDS = 60.0
+"""How long a writer waits for the other writers of its process on SQLite."""
+
+_COLLISIONS = frozenset({"40001", "40P01"})
+"""PostgreSQL's codes for a serialization failure and for a deadlock."""
+
+_IN_TRANSACTION = (
+    "The session is in a transaction already, so the store cannot see one moment of the database. "
+    "Commit or roll back first, or give the service a session of its own."
+)
+
+
+def reads(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
+    """Run a method in a transaction that reads; inside another of the same call, as part of that."""
+
+    @functools.wraps(method)
+    async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        return await self._transactions.read(lambda: method(self, *args, **kwargs))
+
+    return run
+
+
+def writes(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
+    """Run a method in a transaction that writes, with no other writer at work at the same time."""
+
+    @functools.wraps(method)
+    async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        return await self._transactions.write(lambda: method(self, *args, **kwargs))
+
+    return run
+
+
+def counts(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
+    """Run a method in a transaction that adds to counts, and where the database can, beside other writers."""
+
+    @functools.wraps(method)
+    async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        return await self._transactions.count(lambda: method(self, *args, **kwargs))
+
+    return run
+
+
+class Transactions:
+    """Runs work in transactions of a session; what the work returns is detached from the session."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._inside: asyncio.Task[Any] | None = None
+        """The task whose transaction is open. Another task that shares the session is not part of it."""
+
+    async def read(self, work: Work[ResultT]) -> ResultT:
+        """Return what `work` reads, all of it as of one moment.
+
+        Raises:
+            SkillsError: If the session is in a transaction already.
+        """
+        if self._inside is not None and self._inside is asyncio.current_task():
+            return await work()
+        return await self._run(work, writes=False)
+
+    async def count(self, work: Work[ResultT]) -> ResultT:
+        """Return what `work` returns, which adds to counts and keeps no other writer away.
+
+        Raises:
+            SkillsError: If the session is in a transaction already.
+        """
+        is_sqlite = self._session.get_bind().dialect.name == "sqlite"
+        return await self._run(work, writes=is_sqlite, isolation="READ COMMITTED")
+
+    async def write(self, work: Work[ResultT]) -> ResultT:
+        """Return what `work` returns, with no other writer at work at the same time.
+
+        Raises:
+            SkillsError: If the session is in a transaction already.
+            SkillConflictError: If somebody who wrote without the service was first.
+        """
+        try:
+            return await self._run(work, writes=True)
+        except IntegrityError:
+            raise SkillConflictError("Somebody has just taken the name or the path. Choose another.") from None
+
+    async def _run(self, work: Work[ResultT], *, writes: bool, isolation: str = "REPEATABLE READ") -> ResultT:
+        bind = self._session.get_bind()
+        # A session may stand on a connection whose transaction somebody else began, and will end.
+        if self._session.in_transaction() or (isinstance(bind, Connection) and bind.in_transaction()):
+            raise SkillsError(_IN_TRANSACTION)
+        check_loop(bind.engine)
+        pause = FIRST_PAUSE_SECONDS
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            held = AsyncExitStack()
+            try:
+                await held.enter_async_context(self._begun(writes=writes, isolation=isolation))
+                self._inside = asyncio.current_task()
+                result = await work()
+                await self._session.flush()
+                self._session.expunge_all()
+                await self._session.commit()
+            except BaseException as error:
+                await self._session.rollback()
+                self._session.expunge_all()
+                if attempt == MAX_ATTEMPTS or not is_collision(error):
+                    raise
+            else:
+                return result
+            finally:
+                self._inside = None
+                await held.aclose()
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only to spread attempts
+            pause *= 2
+        raise AssertionError  # pragma: no cover - the last attempt returns or raises
+
+    @asynccontextmanager
+    async def _begun(self, *, writes: bool, isolation: str) -> AsyncIterator[None]:
+        """Begin; what has to be given back after the transaction is given back when this ends."""
+        bind = self._session.get_bind()
+        if bind.dialect.name != "sqlite":
+            connection = await self._session.connection(execution_options={"isolation_level": isolation})
+            if writes:
+                # Locking takes no snapshot, so that this transaction's has what earlier writers committed.
+                await connection.exec_driver_sql("LOCK TABLE deepskills_counter IN EXCLUSIVE MODE")
+            yield
+            return
+        if not writes:
+            await self._begin_on_sqlite("BEGIN")
+            yield
+            return
+        turns = turns_of(bind.engine)
+        # Before a connection is taken from the pool: those who wait for their turn leave it to readers.
+        async with turns.turn(SQLITE_TURN_SECONDS):
+            await self._begin_to_write_on_sqlite(turns)
+            yield
+
+    async def _begin_to_write_on_sqlite(self, turns: Turns) -> None:
+        connection = await self._session.connection()
+        seconds = (await connection.run_sync(_timeout_of_sqlite)) / 1000
+        deadline = time.monotonic() + seconds
+        await connection.run_sync(_set_timeout_of_sqlite, 0)
+        try:
+            while not await connection.run_sync(_try_to_begin):
+                turns.contended()
+                if time.monotonic() > deadline:
+                    raise locked(f"another process was writing for {seconds:g} s")
+                await asyncio.sleep(pause())
+        finally:
+            await connection.run_sync(_set_timeout_of_sqlite, round(seconds * 1000))
+
+    async def _begin_on_sqlite(self, statement: str) -> None:
+        connection = await self._session.connection()
+        await connection.run_sync(_run_on_sqlite, statement)
+
+
+def _run_on_sqlite(connection: Connection, statement: str) -> Any:  # noqa: ANN401 - a row, or nothing
+    """Run a statement on the driver itself: SQLAlchemy's would begin at the first write only."""
+    adapted: Any = connection.connection.dbapi_connection
+    if statement.startswith("BEGIN") and adapted.driver_connection.in_transaction:
+        # Only where the application's own pool gives one connection to several sessions at once.
+        return None
+    cursor = adapted.cursor()
+    try:
+        cursor.execute(statement)
+        return cursor.fetchone() if cursor.description else None
+    finally:
+        cursor.close()
+
+
+def _try_to_begin(connection: Connection) -> bool:
+    """Whether the file's write lock was free, and is ours now."""
+    try:
+        _run_on_sqlite(connection, "BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+            raise
+        return False
+    return True
+
+
+def _timeout_of_sqlite(connection: Connection) -> int:
+    return int(_run_on_sqlite(connection, "PRAGMA busy_timeout")[0])
+
+
+def _set_timeout_of_sqlite(connection: Connection, milliseconds: int) -> None:
+    _run_on_sqlite(connection, f"PRAGMA busy_timeout = {milliseconds}")
+
+
+def is_collision(error: BaseException) -> bool:
+    """Whether a database gave work up because of the work of others, and would take it now."""
+    origin = error.orig if isinstance(error, DBAPIError) else None
+    if getattr(origin, "sqlstate", None) in _COLLISIONS:
+        return True
+    return getattr(origin, "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT"

@@ -1,0 +1,152 @@
+"""Skills on disk into the store and back: a directory with a `SKILL.md`, or a tree of such directories.
+
+Done again, an import updates what changed and leaves the rest alone, so that it can run after every commit of a
+repository of skills. An export writes what differs. Neither follows links out of what it was given: a repository may
+come from a stranger, and `notes.md -> /etc/passwd` is not a part of a skill.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from deepskills._errors import SkillNotFoundError, SkillPathError, SkillsError
+from deepskills._files.paths import refusal
+from deepskills._types import SKILL_FILE
+from deepskills.store.disk import PASSED_OVER, files_below, read_directory
+from deepskills.store.rules import StoreLimits, UserId, check_name, name_key
+from deepskills.store.schemas import SkillCreate
+from deepskills.store.service import SkillService
+
+Outcome: TypeAlias = Literal["created", "updated", "unchanged", "failed"]
+"""What an import or an export did with one skill."""
+
+MAX_DEPTH = 8
+"""How deep skills are looked for in a tree."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was done with one skill, and why not."""
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+
+
+def skill_directories(root: str | os.PathLike[str]) -> list[Path]:
+    """Return the directories below a path that hold a `SKILL.md`; the path itself if it does.
+
+    Raises:
+        SkillNotFoundError: If there is none.
+    """
+    start = Path(root)
+    found = [
+        Path(parent)
+        for parent, directories, names in os.walk(start)
+        if _may_descend(start, Path(parent), directories, names) and SKILL_FILE in names
+    ]
+    if not found:
+        raise SkillNotFoundError(f"{start} holds no directory with a {SKILL_FILE}. Check the path.")
+    return sorted(found)
+
+
+def _may_descend(start: Path, parent: Path, directories: list[str], names: list[str]) -> bool:
+    """Prune a walk: a skill's own directories hold files of it, not other skills."""
+    depth = len(parent.relative_to(start).parts)
+    is_end = SKILL_FILE in names or depth >= MAX_DEPTH
+    directories[:] = [] if is_end else sorted(name for name in directories if name not in PASSED_OVER)
+    return True
+
+
+async def import_skills(
+    service: SkillService,
+    root: str | os.PathLike[str],
+    user_id: UserId | None,
+    *,
+    system: bool = False,
+    limits: StoreLimits | None = None,
+) -> list[Done]:
+    """Bring skills from disk into the store: new ones are created, those of the owner's names are saved.
+
+    Returns:
+        For each skill what was done; one that fails stops no other.
+    """
+    owned = {
+        name_key(skill.name): skill.id
+        for skill in await service.list_skills(user_id, include_public=False, system=system)
+        if skill.owner_id == (None if system else str(user_id))
+    }
+    done = []
+    for directory in await asyncio.to_thread(skill_directories, root):
+        try:
+            text, files = await asyncio.to_thread(read_directory, directory, limits)
+            data = await asyncio.to_thread(SkillCreate.from_skill_md, text, files)
+            known = owned.get(name_key(data.name))
+            if known is None:
+                made = await service.create_skill(data, user_id, system=system)
+                owned[name_key(made.name)] = made.id
+                done.append(Done(data.name, "created"))
+                continue
+            before = await service.get_skill(known, user_id, contents=False, system=system)
+            after = await service.save_skill(known, text, files, user_id, system=system)
+            done.append(Done(data.name, "updated" if after.revision != before.revision else "unchanged"))
+        except (SkillsError, OSError) as error:
+            done.append(Done(directory.name, "failed", str(error)))
+    return done
+
+
+async def export_skills(
+    service: SkillService,
+    root: str | os.PathLike[str],
+    user_id: UserId | None,
+    *,
+    include_public: bool = False,
+    system: bool = False,
+) -> list[Done]:
+    """Write the skills that a user may see to disk, each into a directory of its name.
+
+    Files of a skill that is there already are replaced, and those that it no longer has are removed; directories that
+    hold no `SKILL.md` are left alone and reported.
+    """
+    done, seen = [], set()
+    for skill in await service.list_skills(user_id, include_public, system=system):
+        if name_key(skill.name) in seen:
+            continue
+        seen.add(name_key(skill.name))
+        try:
+            check_name(skill.name)
+            files = await service.export_skill(skill.id, user_id, system=system)
+            done.append(Done(skill.name, await asyncio.to_thread(_write, Path(root, skill.name), files)))
+        except (SkillsError, OSError) as error:
+            done.append(Done(skill.name, "failed", str(error)))
+    return done
+
+
+def _write(directory: Path, files: Mapping[str, bytes]) -> Outcome:
+    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+        raise SkillsError(f"{directory} is a link or a file; remove it, or export to another place")
+    is_new = not directory.exists()
+    if not is_new and any(directory.iterdir()) and not (directory / SKILL_FILE).is_file():
+        raise SkillsError(f"{directory} holds something that is not a skill; remove it, or export to another place")
+    present = {} if is_new else {file.relative_to(directory).as_posix(): file for file in files_below(directory)}
+    is_changed = False
+    for path in present.keys() - files.keys():
+        present[path].unlink()
+        is_changed = True
+    for path, content in files.items():
+        reason = None if path == SKILL_FILE else refusal(f"assets/{path}")
+        if reason is not None:
+            raise SkillPathError(f"The path {path!r} is refused: {reason}.")
+        target = directory / path
+        if path in present and target.is_file() and not target.is_symlink() and target.read_bytes() == content:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all: who reads meanwhile finds the file as it was.
+        partial = target.with_name(f".{target.name}.new")
+        partial.write_bytes(content)
+        partial.replace(target)
+        is_changed = True
+    return "created" if is_new else "updated" if is_changed else "unchanged"

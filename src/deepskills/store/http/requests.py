@@ -1,0 +1,355 @@
+"""What the store takes over HTTP: who asks, what they sent, which revision they know.
+
+Identity comes before the body: an anonymous write is refused before anything is read. Bodies are read within bounds
+and parsed beside the event loop; JSON is measured before anything is made of it, because a few megabytes of brackets
+become gigabytes of objects.
+"""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Header, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from fastapi.security.base import SecurityBase
+from pydantic import BaseModel, ValidationError
+
+from deepskills._errors import SkillFormatError
+from deepskills.store.agent.view import SessionFactory
+from deepskills.store.db.models import SkillFile
+from deepskills.store.errors import SkillStaleError, SkillTooLargeError
+from deepskills.store.http.answers import MAX_DETAILS, CurrentUserError
+from deepskills.store.rules import Policy, signed_in
+from deepskills.store.schemas import SkillFileContent
+from deepskills.store.service import SkillService
+from deepskills.store.workers import computed
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+ResultT = TypeVar("ResultT")
+
+MAX_REQUEST_BYTES = 32 * 1024 * 1024
+"""Largest request body by default."""
+
+VALUES_PER_FILE = 16
+"""How many names, values and brackets JSON may have for each file that a skill may have."""
+
+OTHER_VALUES = 10_000
+"""How many it may have besides."""
+
+FILE_TYPE = "application/vnd.deepskills.file+json"
+"""The content type of a file that travels as JSON, with its encoding, whatever its name."""
+
+ZIP_TYPES = frozenset({"application/zip", "application/x-zip-compressed", "application/x-zip"})
+"""Content types of archives."""
+
+MAX_LITERAL_LENGTH = 64
+"""Longest number or word of JSON outside a string; to read a number of a million digits takes seconds."""
+
+_STEP = 256 * 1024
+_STRUCTURE = re.compile(rb'["\[{]|[^\s"\[\]{}:,]{1,%d}' % (MAX_LITERAL_LENGTH + 1))
+_IN_STRING = re.compile(rb'(?:[^"\\]{1,4096}|\\.){0,512}', re.DOTALL)
+
+
+async def bounded_body(request: Request, limit: int) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        SkillTooLargeError: If it is larger than the limit; no more than that is read.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and len(declared) < len(str(1 << 63)) and int(declared) > limit:
+        raise _too_large(limit)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise _too_large(limit)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def content_type(request: Request) -> str:
+    """Return the media type of a request's body, without parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def is_json(media_type: str) -> bool:
+    """Whether a media type is JSON; browsers send it to another site only if that site allows it."""
+    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
+
+
+def check_not_forged(request: Request) -> None:
+    """Check that a write without a body was not sent by a page of another site.
+
+    Where people sign in by a cookie, their browser adds it to whatever a page makes it send: a form, or a request
+    without a body. What such a page cannot do without asking this server first is to send JSON or a header of its
+    own. Headers that proxies add prove nothing if a browser sent the request, which it says by `Origin` or
+    `Sec-Fetch-Site`.
+
+    Raises:
+        SkillFormatError: If the request has nothing that only a client of this store would send.
+    """
+    media_type = content_type(request)
+    if is_json(media_type) or any(name in request.headers for name in _OWN_HEADERS):
+        return
+    is_from_a_browser = "origin" in request.headers or "sec-fetch-site" in request.headers
+    if not media_type and not is_from_a_browser and any(name.startswith("x-") for name in request.headers):
+        return
+    raise SkillFormatError("A form could have sent this request. Send it as `application/json`, or with `If-Match`.")
+
+
+_OWN_HEADERS = ("authorization", "if-match", "x-requested-with", "x-csrf-token")
+"""Headers that a page of another site cannot make a browser send without this server's consent."""
+
+
+def check_json(media_type: str) -> None:
+    """Check that a body says to be JSON.
+
+    Raises:
+        SkillFormatError: If it does not.
+    """
+    if not is_json(media_type):
+        raise SkillFormatError("The body is not JSON by its content type. Send it as `application/json`.")
+
+
+def parsed(model: type[ModelT], body: bytes, max_values: int) -> ModelT:
+    """Return a body as a model.
+
+    Raises:
+        RequestValidationError: If it does not fit; the first problems are named.
+        SkillFormatError: If it holds too many values to look at.
+    """
+    check_values(body, max_values)
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        problems: list[Any] = [{**problem, "loc": ("body", *problem["loc"])} for problem in islice(found, MAX_DETAILS)]
+        raise RequestValidationError(problems) from None
+
+
+def file_content(path: str, media_type: str, body: bytes, max_values: int) -> bytes | str:
+    """Return a file that was sent: its bytes as they are, or the content that JSON of ours holds.
+
+    JSON is our own if it says so by its type, or if it has exactly our keys and the file is not a `.json` file itself.
+
+    Raises:
+        RequestValidationError: If JSON of ours is wrong.
+    """
+    if media_type == FILE_TYPE:
+        return parsed(SkillFileContent, body, max_values).content
+    if not is_json(media_type) or path.lower().endswith(".json") or not _has_our_keys(body, max_values):
+        return body
+    return parsed(SkillFileContent, body, max_values).content
+
+
+def _has_our_keys(body: bytes, max_values: int) -> bool:
+    try:
+        check_values(body, max_values)
+        given = json.loads(body)
+    except (SkillFormatError, ValueError, RecursionError):
+        return False
+    return isinstance(given, dict) and "content" in given and given.keys() <= SkillFileContent.model_fields.keys()
+
+
+def check_values(body: bytes, at_most: int) -> None:
+    """Check how many names, values and brackets JSON holds, before anything is made of them.
+
+    Short steps: other threads get their turn in between, however large the body is.
+
+    Raises:
+        SkillFormatError: If there are too many.
+    """
+    position, count = 0, 0
+    while position < len(body):
+        found = _STRUCTURE.search(body, position, position + _STEP)
+        if found is None:
+            position += _STEP
+            continue
+        position = found.end()
+        count += 1
+        if count > at_most:
+            raise SkillFormatError(f"The body holds more than {at_most} values. Send fewer.")
+        if position - found.start() > MAX_LITERAL_LENGTH:
+            raise SkillFormatError("The body holds a number or word that is too long. Send values as the schema says.")
+        if found[0] == b'"':
+            position = _end_of_string(body, position)
+
+
+def _end_of_string(body: bytes, position: int) -> int:
+    """Return where a string ends whose first quote stands right before `position`."""
+    while True:
+        part = _IN_STRING.match(body, position)
+        end = position if part is None else part.end()
+        if end == position:
+            # A quote, the end of the body, or a backslash with nothing behind it.
+            return end + 1
+        position = end
+
+
+def _too_large(limit: int) -> SkillTooLargeError:
+    return SkillTooLargeError(f"The request is larger than {limit} bytes. Send files one by one, or shrink them.")
+
+
+CurrentUser = Callable[..., Any]
+"""A FastAPI dependency, sync or async, that gives a user id or `None`."""
+
+BEARER = HTTPBearer(
+    auto_error=False, scheme_name="token", description="A token of the application, which tells it who asks."
+)
+"""How clients sign in, as documented where the application does not say it."""
+
+NO_REVISION = -1
+"""A revision that no skill has: what a client knows that names another kind of thing."""
+
+_MAX_MATCHES = 20
+_ETAG = re.compile(r'\s*(W/)?"([^"]*)"\s*')
+_REVISION = re.compile(r"[1-9][0-9]{0,18}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the store is served."""
+
+    session_factory: SessionFactory
+    current_user: CurrentUser
+    policy: Policy = field(default_factory=Policy)
+    max_request_bytes: int = MAX_REQUEST_BYTES
+    security: SecurityBase | None = BEARER
+
+    @property
+    def max_values(self) -> int:
+        """How many values the JSON of a body may have."""
+        return OTHER_VALUES + VALUES_PER_FILE * self.policy.limits.files
+
+    @property
+    def challenge(self) -> str:
+        """The authentication scheme that an anonymous client is asked for."""
+        scheme = getattr(getattr(self.security, "model", None), "scheme", None)
+        return scheme.capitalize() if isinstance(scheme, str) else "Bearer"
+
+
+class Parts:
+    """The dependencies of operations, made for one router: each is a function for `Depends`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+        async def user(given: Annotated[object, Depends(settings.current_user)]) -> str | None:
+            return checked_user(given)
+
+        async def writer(known: Annotated[str | None, Depends(user)]) -> str:
+            return signed_in(known)
+
+        async def bodiless_writer(request: Request, known: Annotated[str, Depends(writer)]) -> str:
+            check_not_forged(request)
+            return known
+
+        async def raw_body(request: Request, _writer: Annotated[str, Depends(writer)]) -> bytes:
+            return await bounded_body(request, settings.max_request_bytes)
+
+        self.user = user
+        """Who asks, or `None` for nobody."""
+
+        self.writer = writer
+        """Who asks, if somebody does."""
+
+        self.bodiless_writer = bodiless_writer
+        """Who asks, if somebody does, for a write without a body that no other site's page can have sent."""
+
+        self.raw_body = raw_body
+        """The body's bytes, read once the writer is known."""
+
+    async def service(self) -> AsyncIterator[SkillService]:
+        """Open a service with a session of its own."""
+        async with self.settings.session_factory() as session:
+            yield SkillService(session, policy=self.settings.policy)
+
+    async def read_piece(self, file: SkillFile, offset: int, length: int) -> bytes:
+        """Return part of a file, by a session of its own: between two pieces a slow client holds no connection."""
+        async with self.settings.session_factory() as session:
+            return await SkillService(session, policy=self.settings.policy).read_piece(file, offset, length)
+
+    def body(self, model: type[ModelT]) -> Callable[..., Coroutine[Any, Any, ModelT]]:
+        """Return the dependency on the body as a model, read once the writer is known."""
+
+        async def read(request: Request, raw: Annotated[bytes, Depends(self.raw_body)]) -> ModelT:
+            return await self.parse(model, request, raw)
+
+        return read
+
+    async def parse(self, model: type[ModelT], request: Request, raw: bytes) -> ModelT:
+        """Return a body as a model, parsed where nobody waits for it."""
+        check_json(content_type(request))
+        return await computed(len(raw), lambda: parsed(model, raw, self.settings.max_values))
+
+
+def checked_user(given: object) -> str | None:
+    """Return who asks; an empty id is nobody's.
+
+    Raises:
+        CurrentUserError: If it is not text: the text of any other object may be another user's later.
+    """
+    if given is not None and not isinstance(given, str):
+        raise CurrentUserError(
+            f"`current_user` must give a user id as text, or None for nobody; it gave {type(given).__name__}."
+        )
+    return given or None
+
+
+async def matching(if_match: str | None, write: Callable[[int | None], Awaitable[ResultT]]) -> ResultT:
+    """Return what `write` does with the revision that a client's `If-Match` asks for; `None` stands for any.
+
+    Raises:
+        SkillStaleError: If the skill has a revision that the client does not name.
+    """
+    if if_match is None or if_match.strip() == "*":
+        return await write(None)
+    known = [_revision_of(tag) for tag in if_match.split(",", _MAX_MATCHES)[:_MAX_MATCHES]]
+    try:
+        return await write(known[0])
+    except SkillStaleError as error:
+        # One of several may be the present one, which only the write itself can tell.
+        if error.revision not in known[1:]:
+            raise
+        return await write(error.revision)
+
+
+def _revision_of(tag: str) -> int:
+    found = _ETAG.fullmatch(tag)
+    # A weak tag never fits, by the rules of HTTP.
+    is_revision = found is not None and not found[1] and _REVISION.fullmatch(found[2]) is not None
+    return int(found[2]) if found is not None and is_revision else NO_REVISION
+
+
+IfMatch = Annotated[
+    str | None,
+    Header(description='Change it only if it still has this `ETag`, such as `"42"`; else 412.', max_length=1_000),
+]
+
+
+def cursor_of(number: int) -> str:
+    """Return a place in a listing as text that means nothing to others."""
+    return base64.urlsafe_b64encode(str(number).encode()).decode().rstrip("=")
+
+
+def number_of(cursor: str) -> int:
+    """Return the place that a cursor names.
+
+    Raises:
+        SkillFormatError: If it names none.
+    """
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except (binascii.Error, ValueError):
+        text = ""
+    if _REVISION.fullmatch(text) is None or int(text) >= 1 << 63:
+        raise SkillFormatError("The cursor is not one that a listing gave. Start again without it.")
+    return int(text)

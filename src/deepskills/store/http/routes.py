@@ -1,0 +1,612 @@
+"""The routes of the store over HTTP, each a thin call of `SkillService`. Needs the extra `api`."""
+
+import datetime as dt
+import logging
+from collections.abc import AsyncIterator, Iterable
+from typing import Annotated, Any, Literal, cast
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response, Security
+from fastapi.security.base import SecurityBase
+from pydantic import BaseModel
+
+from deepskills._errors import SkillNotFoundError
+from deepskills.store.agent.view import SessionFactory
+from deepskills.store.archives import unpacked
+from deepskills.store.db.models import Skill
+from deepskills.store.http.answers import (
+    NO_METHOD,
+    NOTHING_HERE,
+    WHOLE_BYTES,
+    Answer,
+    Approval,
+    ChangeSchema,
+    Deleted,
+    DiffSchema,
+    Handover,
+    Hiding,
+    Page,
+    Purged,
+    Purging,
+    Sharing,
+    UsageSchema,
+    VersionSchema,
+    archive_of,
+    as_json,
+    documented_errors,
+    route_class,
+    sent_archive,
+    shown_file,
+    shown_skill,
+    written,
+)
+from deepskills.store.http.requests import (
+    BEARER,
+    MAX_REQUEST_BYTES,
+    ZIP_TYPES,
+    CurrentUser,
+    IfMatch,
+    Parts,
+    Settings,
+    content_type,
+    cursor_of,
+    file_content,
+    matching,
+    number_of,
+)
+from deepskills.store.rules import MAX_TAGS, RETENTION_DAYS, GroupsOf, IsOperator, Policy, StoreLimits
+from deepskills.store.schemas import (
+    SkillCreate,
+    SkillDocument,
+    SkillFileContent,
+    SkillFileCreate,
+    SkillFileSchema,
+    SkillSchema,
+    SkillUpdate,
+)
+from deepskills.store.service import SkillService
+from deepskills.store.workers import computed
+
+__all__ = ["create_skills_router"]
+
+logger = logging.getLogger("deepskills")
+
+MARKDOWN_TYPE = "text/markdown"
+
+MAX_QUERY_LENGTH = 1_000
+"""Longest name, tag or search in a request's address."""
+
+_Word = Annotated[str, Query(max_length=MAX_QUERY_LENGTH)]
+_Tags = Annotated[list[_Word] | None, Query(max_length=MAX_TAGS)]
+
+
+def create_skills_router(  # noqa: PLR0913 - options, each by name
+    session_factory: SessionFactory,
+    current_user: CurrentUser,
+    *,
+    limits: StoreLimits | None = None,
+    max_request_bytes: int = MAX_REQUEST_BYTES,
+    groups_of: GroupsOf | None = None,
+    is_operator: IsOperator | None = None,
+    approval: bool = False,
+    retention: float = RETENTION_DAYS,
+    security: SecurityBase | None = BEARER,
+) -> APIRouter:
+    """Return the routes of the store, to be included under a prefix such as `/api/v1`.
+
+    Every answer is `{"success": true, "data": ...}` or `{"success": false, "error": {...}}`, errors of validation, of
+    `current_user` and of the database included. A write is refused before its body is read unless somebody is signed
+    in.
+
+    Args:
+        session_factory: Opens a session, such as an `async_sessionmaker`.
+        current_user: A FastAPI dependency that gives the user id of a request as text; `None` or `""` for nobody.
+        limits: How large skills may be, which files they may hold, and how much each owner may keep.
+        max_request_bytes: Largest request body.
+        groups_of: From a user to the groups that the user is in, sync or async.
+        is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
+        approval: Show a public skill to others only once an operator approved its present revision.
+        retention: For how many days a deleted skill can be restored.
+        security: How clients sign in, for the documentation; `None` where `current_user` itself declares it.
+    """
+    policy = Policy(limits or StoreLimits(), groups_of, is_operator, approval, retention)
+    settings = Settings(session_factory, current_user, policy, max_request_bytes, security)
+    router = APIRouter(
+        tags=["skills"],
+        route_class=route_class(settings.challenge),
+        # Each scheme is callable, though their common class is not.
+        dependencies=[] if security is None else [Security(cast("Any", security))],
+    )
+    parts = Parts(settings)
+    _add_skills(router, parts)
+    _add_saving(router, parts)
+    add_versions(router, parts)
+    add_governance(router, parts)
+    add_archives(router, parts)
+
+    @router.api_route("/skills/{skill_id}/{rest:path}", methods=[NO_METHOD], include_in_schema=False)
+    async def nothing() -> None:
+        """Stand for every address below a skill that no operation has, for the one method too that it is said to take.
+
+        Raises:
+            SkillNotFoundError: Always.
+        """
+        raise SkillNotFoundError(NOTHING_HERE)
+
+    return router
+
+
+def _add_skills(router: APIRouter, parts: Parts) -> None:
+    """Add the operations on skills as values."""
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    user_type = Annotated[str | None, Depends(parts.user)]
+    writer_type = Annotated[str, Depends(parts.writer)]
+    bodiless_writer = Annotated[str, Depends(parts.bodiless_writer)]
+    raw_body = Annotated[bytes, Depends(parts.raw_body)]
+    limits = parts.settings.policy.limits
+    changes = Annotated[SkillUpdate, Depends(parts.body(SkillUpdate))]
+
+    @router.get("/skills", response_model=Page[SkillSchema], responses=documented_errors(403))
+    async def list_skills(  # noqa: PLR0913, PLR0917 - query parameters
+        service: service_type,
+        user: user_type,
+        include_public: bool = True,  # noqa: FBT001, FBT002 - a query parameter
+        tags: _Tags = None,
+        tag_match: Literal["any", "all"] = "any",
+        name: _Word | None = None,
+        q: _Word | None = None,
+        limit: Limit = DEFAULT_PAGE,
+        cursor: Cursor = None,
+        deleted: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+        everything: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+    ) -> Response:
+        """List the skills that one may see, light, by name; with `q` those that fit it, best first.
+
+        `deleted` lists one's own deleted skills that can still be restored; `everything` is for operators.
+        """
+        page = await service.list_skills(
+            user,
+            include_public,
+            tags,
+            tag_match=tag_match,
+            name=name,
+            q=q,
+            limit=limit,
+            cursor=cursor,
+            deleted=deleted,
+            everything=everything,
+        )
+        return page_of(_shown(page), page.next_cursor)
+
+    @router.post(
+        "/skills",
+        status_code=201,
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 409, 413),
+        openapi_extra=_json_body(SkillCreate, "text/markdown", "application/zip"),
+    )
+    async def create_skill(request: Request, raw: raw_body, service: service_type, user: writer_type) -> Response:
+        """Create a skill with its files, all or nothing: values as JSON, a `SKILL.md`, or a `.zip`.
+
+        The answer leaves the contents of files out.
+        """
+        media_type = content_type(request)
+        if media_type in ZIP_TYPES:
+            size = len(raw) + limits.skill_bytes
+            data = await computed(size, lambda: SkillCreate.from_skill_md(*unpacked(raw, limits)))
+        elif media_type == MARKDOWN_TYPE:
+            data = await computed(len(raw), lambda: SkillCreate.from_skill_md(raw))
+        else:
+            data = await parts.parse(SkillCreate, request, raw)
+        return await shown_skill(await service.create_skill(data, user), code=201)
+
+    @router.get("/skills/{skill_id}", response_model=Answer[SkillSchema], responses=documented_errors(404))
+    async def get_skill(
+        skill_id: UUID,
+        service: service_type,
+        user: user_type,
+        contents: bool = True,  # noqa: FBT001, FBT002 - a query parameter
+    ) -> Response:
+        """Get a skill with its files, their contents included or not. The `ETag` names its revision."""
+        skill = await service.get_skill(skill_id, user, contents=contents, max_bytes=WHOLE_BYTES)
+        return await shown_skill(skill, read=parts.read_piece if contents else None)
+
+    @router.put(
+        "/skills/{skill_id}",
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+        openapi_extra=_json_body(SkillUpdate),
+    )
+    async def update_skill(
+        skill_id: UUID, data: changes, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
+        """Change a skill; what is left out stays. The answer leaves the contents of files out."""
+        return await shown_skill(
+            await matching(if_match, lambda known: service.update_skill(skill_id, data, user, expected_revision=known))
+        )
+
+    @router.delete("/skills/{skill_id}", responses=documented_errors(403, 404, 409, 412))
+    async def delete_skill(
+        skill_id: UUID,
+        service: service_type,
+        user: writer_type,
+        if_match: IfMatch = None,
+        force: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+    ) -> Answer[Deleted]:
+        """Delete a skill with its files. It can be restored for a while. One that others require needs `force`."""
+        await matching(
+            if_match, lambda known: service.delete_skill(skill_id, user, expected_revision=known, force=force)
+        )
+        return Answer(data=Deleted(id=skill_id))
+
+    @router.post(
+        "/skills/{skill_id}/restore",
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+    )
+    async def restore_skill(
+        skill_id: UUID, service: service_type, user: bodiless_writer, if_match: IfMatch = None
+    ) -> Response:
+        """Bring a deleted skill back."""
+        return await shown_skill(
+            await matching(if_match, lambda known: service.restore_skill(skill_id, user, expected_revision=known))
+        )
+
+
+def _add_saving(router: APIRouter, parts: Parts) -> None:
+    """Add the operations on files and on whole skills."""
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    writer_type = Annotated[str, Depends(parts.writer)]
+    raw_body = Annotated[bytes, Depends(parts.raw_body)]
+    new_file = Annotated[SkillFileCreate, Depends(parts.body(SkillFileCreate))]
+    limits = parts.settings.policy.limits
+    file_path = Annotated[str, Path(max_length=MAX_QUERY_LENGTH, examples=["references/guide.md"])]
+
+    @router.put(
+        "/skills/{skill_id}/document",
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+        openapi_extra=_json_body(SkillDocument, "application/zip"),
+    )
+    async def save_skill(
+        skill_id: UUID,
+        request: Request,
+        raw: raw_body,
+        service: service_type,
+        user: writer_type,
+        if_match: IfMatch = None,
+    ) -> Response:
+        """Replace a skill's text and files in one step, by a `SKILL.md` with files as JSON, or by a `.zip`."""
+        text: bytes | str
+        files: Any
+        if content_type(request) in ZIP_TYPES:
+            text, files = await computed(len(raw) + limits.skill_bytes, lambda: unpacked(raw, limits))
+        else:
+            document = await parts.parse(SkillDocument, request, raw)
+            text, files = document.skill_md, document.files
+        return await shown_skill(
+            await matching(
+                if_match, lambda known: service.save_skill(skill_id, text, files, user, expected_revision=known)
+            )
+        )
+
+    @router.post(
+        "/skills/{skill_id}/files",
+        status_code=201,
+        response_model=Answer[SkillFileSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+        openapi_extra=_json_body(SkillFileCreate),
+    )
+    async def add_file(
+        skill_id: UUID, data: new_file, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
+        """Add a file to a skill. The `ETag` names the skill's new revision."""
+        return shown_file(
+            await matching(if_match, lambda known: service.add_file(skill_id, data, user, expected_revision=known)),
+            201,
+        )
+
+    @router.put(
+        "/skills/{skill_id}/files/{path:path}",
+        response_model=Answer[SkillFileSchema],
+        responses=documented_errors(403, 404, 412, 413),
+        openapi_extra=_json_body(SkillFileContent, "application/octet-stream"),
+    )
+    async def save_file(  # noqa: PLR0913, PLR0917 - dependencies
+        skill_id: UUID,
+        path: file_path,
+        request: Request,
+        raw: raw_body,
+        service: service_type,
+        user: writer_type,
+        if_match: IfMatch = None,
+    ) -> Response:
+        """Add a file, or replace it in one step: its bytes, or as JSON its content and encoding.
+
+        A `.json` file is stored as sent. For one whose bytes have to be sent as base64, the content type is
+        `application/vnd.deepskills.file+json`.
+        """
+        most = parts.settings.max_values
+        content = await computed(len(raw), lambda: file_content(path, content_type(request), raw, most))
+        data = SkillFileCreate.model_construct(path=path, content=content)
+        return shown_file(
+            await matching(if_match, lambda known: service.save_file(skill_id, data, user, expected_revision=known))
+        )
+
+    @router.delete("/skills/files/{file_id}", responses=documented_errors(403, 404, 412))
+    async def delete_file(
+        file_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Answer[Deleted]:
+        """Delete a file of a skill. `If-Match` is about the skill."""
+        await matching(if_match, lambda known: service.delete_file(file_id, user, expected_revision=known))
+        return Answer(data=Deleted(id=file_id))
+
+
+def _shown(skills: Iterable[Skill]) -> list[SkillSchema]:
+    """Return skills as they are shown; a row corrupted outside the service is left out, and logged."""
+    shown = []
+    for skill in skills:
+        try:
+            shown.append(SkillSchema.of(skill))
+        except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, costs no other
+            logger.error("Skill %s cannot be listed: %s: %s", skill.id, type(error).__name__, error)  # noqa: TRY400 - the message says it all
+    return shown
+
+
+def _json_body(model: type[BaseModel], *other_types: str) -> dict[str, Any]:
+    """Return the documentation of a body, which the framework does not see: it is read once the writer is known."""
+    schema = model.model_json_schema()
+    content: dict[str, Any] = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
+    content |= {name: {"schema": {"type": "string", "format": "binary"}} for name in other_types}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """Return a schema with each definition in the place that refers to it."""
+    if isinstance(schema, list):
+        return [_inlined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {key: _inlined(value, definitions) for key, value in schema.items()}
+
+
+MAX_PAGE = 500
+"""How many entries a page has at most."""
+
+DEFAULT_PAGE = 100
+"""How many it has where the request does not say."""
+
+MAX_DIFF_LENGTH = 1024 * 1024
+"""How many characters of a difference are sent."""
+
+MAX_USAGE = 10_000
+"""How many counts of usage are sent: the latest."""
+
+MAX_CURSOR_LENGTH = 2_000
+"""Longest cursor; a name in it may be as long as names are, in any script."""
+
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")]
+Cursor = Annotated[
+    str | None,
+    Query(max_length=MAX_CURSOR_LENGTH, description="Where to continue: `next_cursor` of the previous page."),
+]
+Revision = Annotated[int, Path(ge=1, lt=1 << 63)]
+
+
+def add_versions(router: APIRouter, parts: Parts) -> None:
+    """Add the operations on versions. They are for those who may write the skill."""
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    writer_type = Annotated[str, Depends(parts.writer)]
+    bodiless_writer = Annotated[str, Depends(parts.bodiless_writer)]
+
+    @router.get(
+        "/skills/{skill_id}/versions", response_model=Page[VersionSchema], responses=documented_errors(403, 404)
+    )
+    async def list_versions(
+        skill_id: UUID,
+        service: service_type,
+        user: writer_type,
+        limit: Limit = DEFAULT_PAGE,
+        cursor: Cursor = None,
+    ) -> Response:
+        """List the revisions of a skill, newest first."""
+        before = None if cursor is None else number_of(cursor)
+        found = await service.list_versions(skill_id, user, before=before, limit=limit + 1)
+        versions = [VersionSchema.model_validate(change) for change in found[:limit]]
+        return page_of(versions, cursor_of(versions[-1].revision) if len(found) > limit else None)
+
+    @router.get(
+        "/skills/{skill_id}/versions/{revision}",
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 404),
+    )
+    async def get_version(skill_id: UUID, revision: Revision, service: service_type, user: writer_type) -> Response:
+        """Get a skill as it was at a revision, with its files."""
+        version = await service.get_version(skill_id, revision, user, contents=False)
+        return await shown_skill(version, read=parts.read_piece, tagged=False)
+
+    @router.post(
+        "/skills/{skill_id}/versions/{revision}/restore",
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+    )
+    async def restore_version(
+        skill_id: UUID,
+        revision: Revision,
+        service: service_type,
+        user: bodiless_writer,
+        if_match: IfMatch = None,
+    ) -> Response:
+        """Give a skill the text and files of one of its revisions, as a new revision."""
+        return await shown_skill(
+            await matching(
+                if_match, lambda known: service.restore_version(skill_id, revision, user, expected_revision=known)
+            )
+        )
+
+    @router.get(
+        "/skills/{skill_id}/versions/{old}/diff/{new}",
+        response_model=Answer[DiffSchema],
+        responses=documented_errors(403, 404),
+    )
+    async def diff_versions(
+        skill_id: UUID, old: Revision, new: Revision, service: service_type, user: writer_type
+    ) -> Response:
+        """Get what changed between two revisions of a skill, as a unified diff."""
+        diff = await service.diff_versions(skill_id, old, new, user, max_length=MAX_DIFF_LENGTH)
+        shown = DiffSchema(old=old, new=new, diff=diff[:MAX_DIFF_LENGTH], is_cut=len(diff) > MAX_DIFF_LENGTH)
+        return as_json(await computed(len(shown.diff), lambda: written(shown)))
+
+
+def page_of(data: list[Any], next_cursor: str | None) -> Response:
+    """Return the answer with a page of a listing."""
+    page = Page[Any](data=data, next_cursor=next_cursor)
+    return as_json(page.model_dump_json(exclude={"next_cursor"} if next_cursor is None else None).encode())
+
+
+def add_governance(router: APIRouter, parts: Parts) -> None:
+    """Add the operations on who has, sees and uses skills: for their owners, and for operators."""
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    writer_type = Annotated[str, Depends(parts.writer)]
+    approval = Annotated[Approval, Depends(parts.body(Approval))]
+    hiding = Annotated[Hiding, Depends(parts.body(Hiding))]
+    handover = Annotated[Handover, Depends(parts.body(Handover))]
+    sharing = Annotated[Sharing, Depends(parts.body(Sharing))]
+    purging = Annotated[Purging, Depends(parts.body(Purging))]
+    codes = documented_errors(403, 404, 412)
+
+    @router.post(
+        "/skills/{skill_id}/approve",
+        response_model=Answer[SkillSchema],
+        responses=codes,
+        openapi_extra=_json_body(Approval),
+    )
+    async def approve_skill(skill_id: UUID, data: approval, service: service_type, user: writer_type) -> Response:
+        """Approve a skill as it is at a revision. For operators."""
+        return await shown_skill(await service.approve_skill(skill_id, data.revision, user))
+
+    @router.post(
+        "/skills/{skill_id}/hide", response_model=Answer[SkillSchema], responses=codes, openapi_extra=_json_body(Hiding)
+    )
+    async def hide_skill(
+        skill_id: UUID, data: hiding, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
+        """Hide a skill from all but its owner, or show it again. For operators."""
+        return await shown_skill(
+            await matching(
+                if_match,
+                lambda known: service.hide_skill(skill_id, user, hidden=data.hidden, expected_revision=known),
+            )
+        )
+
+    @router.post(
+        "/skills/{skill_id}/hand-over",
+        response_model=Answer[SkillSchema],
+        responses=documented_errors(403, 404, 409, 412, 413),
+        openapi_extra=_json_body(Handover),
+    )
+    async def hand_over(
+        skill_id: UUID, data: handover, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
+        """Make another user the owner of a skill. For operators: only they know who a user id belongs to."""
+        await service.check_operator(user)
+        return await shown_skill(
+            await matching(
+                if_match, lambda known: service.hand_over(skill_id, data.owner_id, user, expected_revision=known)
+            )
+        )
+
+    @router.put(
+        "/skills/{skill_id}/share",
+        response_model=Answer[SkillSchema],
+        responses=codes,
+        openapi_extra=_json_body(Sharing),
+    )
+    async def share_skill(
+        skill_id: UUID, data: sharing, service: service_type, user: writer_type, if_match: IfMatch = None
+    ) -> Response:
+        """Set the groups that a skill is shared with, and what their members may do."""
+        update = SkillUpdate(shared_with=data.shared_with)
+        return await shown_skill(
+            await matching(
+                if_match, lambda known: service.update_skill(skill_id, update, user, expected_revision=known)
+            )
+        )
+
+    @router.get("/changes", response_model=Page[ChangeSchema], responses=documented_errors())
+    async def list_changes(
+        service: service_type,
+        user: writer_type,
+        skill_id: UUID | None = None,
+        since: Annotated[int, Query(ge=0, lt=1 << 63)] = 0,
+        limit: Limit = DEFAULT_PAGE,
+    ) -> Response:
+        """List who did what to one's own skills, oldest first; operators see what happened to all.
+
+        Continue with `since` set to the last revision of the page before.
+        """
+        found = await service.list_changes(user, skill_id=skill_id, since=since, limit=limit)
+        return page_of([ChangeSchema.model_validate(change) for change in found], None)
+
+    @router.get("/skills/{skill_id}/usage", response_model=Page[UsageSchema], responses=documented_errors(403, 404))
+    async def usage(skill_id: UUID, service: service_type, user: writer_type, since: dt.date | None = None) -> Response:
+        """List how often a skill was used, by day, type of event and trigger."""
+        found = await service.usage(skill_id, since, user)
+        return page_of([UsageSchema.model_validate(count) for count in found[-MAX_USAGE:]], None)
+
+    @router.post(
+        "/purge", response_model=Answer[Purged], responses=documented_errors(403), openapi_extra=_json_body(Purging)
+    )
+    async def purge(data: purging, service: service_type, user: writer_type) -> Response:
+        """Remove for good what was deleted longer ago than the retention. For operators."""
+        await service.check_operator(user)
+        return as_json(written(Purged(purged=await service.purge(retention=data.retention, versions=data.versions))))
+
+
+def add_archives(router: APIRouter, parts: Parts) -> None:
+    """Add the operations that give skills as `.zip` files."""
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    user_type = Annotated[str | None, Depends(parts.user)]
+    answers: dict[int | str, dict[str, Any]] = {
+        **documented_errors(404),
+        200: {"content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}},
+    }
+
+    @router.get("/skills/{skill_id}/archive", response_class=Response, responses=answers)
+    async def get_archive(skill_id: UUID, service: service_type, user: user_type) -> Response:
+        """Get a skill as a `.zip`, in one directory that has its name."""
+        skill = await service.get_skill(skill_id, user, contents=False)
+
+        async def one() -> AsyncIterator[tuple[str, Skill]]:
+            yield skill.name, skill
+
+        return sent_archive(archive_of(one(), parts.read_piece), skill.name)
+
+    @router.get("/export", response_class=Response, responses=answers)
+    async def export(
+        service: service_type,
+        user: user_type,
+        include_public: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+    ) -> Response:
+        """Get all skills that one may see as a `.zip`, each in a directory of its name.
+
+        Of several skills of one name the first is there, as in a listing. Public skills of strangers come only with
+        `include_public`.
+        """
+        listed = await service.list_skills(user, include_public)
+        chosen = {skill.name: skill.id for skill in reversed(listed)}
+
+        async def each() -> AsyncIterator[tuple[str, Skill]]:
+            for name, skill_id in sorted(chosen.items()):
+                async with parts.settings.session_factory() as session:
+                    own = SkillService(session, policy=parts.settings.policy)
+                    try:
+                        skill = await own.get_skill(skill_id, user, contents=False)
+                    except SkillNotFoundError:
+                        # Deleted or revoked since the list was made.
+                        continue
+                yield name, skill
+
+        return sent_archive(archive_of(each(), parts.read_piece), "skills")

@@ -1,0 +1,595 @@
+"""The rules of the store: what a skill may be, who may do what with it, and how an application sets this up.
+
+Pure, so that every rule can be read and tested without a database. Three parts:
+
+- what is kept: names, paths, tags, sizes (`StoreLimits`), user and group ids;
+- who asks and what they may do: `Viewer`, `check_right`. Which rows a viewer *sees* is the same rule written as
+  conditions of queries, in `db/visibility.py`: a listing of 100,000 skills cannot ask here for each;
+- `Policy`, the one object that carries what the application decides (groups, operators, approval, retention, limits)
+  to every place that serves its users.
+
+Whoever breaks a rule gets an exception that says what to do. What one may not see is reported exactly as what does not
+exist, so that an error never tells more than a listing would.
+"""
+
+import inspect
+import itertools
+import re
+import unicodedata
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import IntEnum
+from pathlib import PurePosixPath
+from typing import Literal, Protocol, TypeAlias
+from uuid import UUID
+
+from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
+from deepskills._files.paths import refusal
+from deepskills._skillmd import names as _naming
+from deepskills._skillmd.problems import quoted
+from deepskills._skillmd.text import one_line
+from deepskills._types import MAX_NAME_LENGTH, MAX_SKILL_FILE_BYTES, SKILL_FILE
+from deepskills.store.errors import (
+    SkillAuthenticationError,
+    SkillConflictError,
+    SkillPermissionError,
+    SkillPolicyError,
+    SkillQuotaError,
+    SkillStaleError,
+    SkillTooLargeError,
+)
+
+MAX_OWNER_LENGTH = 255
+"""Longest user or group id."""
+
+MAX_PATH_LENGTH = 512
+"""Longest file path; databases index it."""
+
+MAX_TAGS = 50
+"""How many tags a skill may have."""
+
+MAX_TAG_LENGTH = 64
+"""Longest tag."""
+
+MAX_GROUPS = 100
+"""How many groups a skill may be shared with."""
+
+MAX_GROUPS_OF_USER = 1_000
+"""How many groups a user may be in."""
+
+MAX_DAYS = 365_000
+"""Longest retention in days: a thousand years, after which dates end."""
+
+RETENTION_DAYS = 30
+"""For how many days a deleted skill can be restored, by default."""
+
+UserId: TypeAlias = str | UUID
+"""A user id, as the application knows it."""
+
+GroupsOf: TypeAlias = Callable[[str], Iterable[str] | Awaitable[Iterable[str]]]
+"""The application's function from a user to the groups that the user is in, sync or async."""
+
+IsOperator: TypeAlias = Callable[[str], bool | Awaitable[bool]]
+"""The application's function that says whether a user is an operator, sync or async."""
+
+Right: TypeAlias = Literal["read", "write"]
+"""What the members of a group may do with a skill that is shared with it."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The tags and groups of a skill as a listing reads them: to make objects of thousands of rows takes seconds."""
+
+    tags: list[str]
+    shared_with: dict[str, Right]
+
+
+_DOTS_IN_A_NAME = re.compile(r"\.\.+(?=[^/.])")
+
+
+@dataclass(frozen=True)
+class StoreLimits:
+    """How large skills may be, which files they may hold, how much each owner may keep, and with whom they share.
+
+    Args:
+        file_bytes: Largest file of a skill, except its `SKILL.md`, which may have 10 MiB.
+        skill_bytes: Largest sum of a skill's files.
+        files: How many files a skill may have.
+        extensions: The allowed ends of file names, such as `.md` and `.py`; `None` allows all.
+        owner_skills: How many skills a user may own; `None` for any number. System skills do not count.
+        owner_bytes: How many bytes a user's skills may take together, files included; `None` for any number.
+        own_groups_only: Whether users share skills only with groups that they are in. Agents trust what is shared with
+            their user's groups: if this is off, whoever knows the name of a group can give a skill to its members.
+    """
+
+    file_bytes: int = 10 * 1024 * 1024
+    skill_bytes: int = 64 * 1024 * 1024
+    files: int = 4_000
+    extensions: frozenset[str] | None = None
+    owner_skills: int | None = None
+    owner_bytes: int | None = None
+    own_groups_only: bool = True
+
+    def check_files(self, new: Mapping[str, int], kept: Mapping[str, int] | None = None) -> None:
+        """Check files that a skill gets, given by path and size, and all of them together with those it has.
+
+        Raises:
+            SkillTooLargeError: If they are too many, or one or all are too large.
+            SkillPathError: If a path is refused, is taken in another spelling, or is both a file and a directory.
+            SkillFormatError: If the allow-list does not have a file's extension.
+        """
+        sizes = {**(kept or {}), **new}
+        if len(sizes) > self.files:
+            raise SkillTooLargeError(f"The skill would have {len(sizes)} files; at most {self.files} are kept.")
+        # What was kept by other rules is not a reason to refuse what keeps these.
+        for path, size in new.items():
+            self._check_file(path, size)
+        total = sum(sizes.values())
+        if total > self.skill_bytes:
+            raise SkillTooLargeError(
+                f"The skill's files would take {total} bytes; at most {self.skill_bytes} are kept. Remove some."
+            )
+        _check_collisions(new, sizes)
+
+    def check_owner(self, *, skills: int, size: int, tells: bool = True) -> None:
+        """Check what an owner would keep: a number of skills, and of bytes in all of them.
+
+        Args:
+            skills: How many skills.
+            size: How many bytes.
+            tells: Whether the error may say how much the owner keeps.
+
+        Raises:
+            SkillQuotaError: If it is too much.
+        """
+        is_within = (self.owner_skills is None or skills <= self.owner_skills) and (
+            self.owner_bytes is None or size <= self.owner_bytes
+        )
+        if not tells and not is_within:
+            raise SkillQuotaError("The skill's owner cannot keep more. Ask the owner to make room.")
+        if self.owner_skills is not None and skills > self.owner_skills:
+            raise SkillQuotaError(
+                f"The owner would have {skills} skills; at most {self.owner_skills} are kept for each. Delete some."
+            )
+        if self.owner_bytes is not None and size > self.owner_bytes:
+            raise SkillQuotaError(
+                f"The owner's skills would take {size} bytes; at most {self.owner_bytes} are kept for each. "
+                "Delete files or skills."
+            )
+
+    def _check_file(self, path: str, size: int) -> None:
+        check_path(path)
+        if size > self.file_bytes:
+            raise SkillTooLargeError(
+                f"The file {quoted(path)} is {size} bytes; at most {self.file_bytes} are kept. Split or shrink it."
+            )
+        if self.extensions is None:
+            return
+        extension = PurePosixPath(path).suffix.casefold()
+        allowed = {f".{name.lstrip('.').casefold()}" if name else "" for name in self.extensions}
+        if extension not in allowed:
+            raise SkillFormatError(
+                f"The file {quoted(path)} is of a kind that this store does not keep. "
+                f"Allowed are: {', '.join(sorted(allowed))}."
+            )
+
+
+def name_key(name: str) -> str:
+    """Return what two spellings of one name have in common, whatever their case."""
+    if name.isascii():
+        return name.casefold()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def path_key(path: str) -> str:
+    """Return what two spellings of one path have in common on file systems that ignore case or Unicode form."""
+    return name_key(path)
+
+
+def _check_collisions(new: Iterable[str], paths: Iterable[str]) -> None:
+    """Check that no new path is another in a different spelling, or a file where another path has a directory."""
+    given = set(new)
+    # With the lowest character in place of the slash, everything below a path sorts right after it.
+    ordered = sorted((path_key(path).replace("/", "\x01"), path) for path in [SKILL_FILE, *paths])
+    for (key, path), (next_key, other) in itertools.pairwise(ordered):
+        if path not in given and other not in given:
+            continue
+        if key == next_key:
+            raise SkillPathError(
+                f"The paths {quoted(path)} and {quoted(other)} differ only in case or Unicode form, which many file "
+                "systems do not tell apart. Rename one of them."
+            )
+        if next_key.startswith(f"{key}\x01"):
+            raise SkillPathError(f"The path {quoted(path)} is a file and a directory at once. Rename one of them.")
+
+
+def check_name(name: str) -> None:
+    """Check a skill's name by the rules of the specification.
+
+    Raises:
+        SkillFormatError: If the name breaks them.
+    """
+    if _naming.is_too_long(name):
+        raise SkillFormatError(f"The name is {len(name)} characters long; at most {MAX_NAME_LENGTH} are allowed.")
+    if not _naming.is_valid_name(name):
+        raise SkillFormatError(
+            f"The name {quoted(name)} breaks the naming rules. "
+            "Use lower-case letters, digits and single hyphens between them."
+        )
+
+
+def check_path(path: str) -> None:
+    """Check that `path` is relative and names a file inside a skill, other than its `SKILL.md`.
+
+    Raises:
+        SkillPathError: If it is refused.
+    """
+    if len(path) <= MAX_PATH_LENGTH and path_key(path) == path_key(SKILL_FILE):
+        raise SkillPathError(f"{SKILL_FILE} is the skill's own text. Set `content` instead of adding a file.")
+    if len(path) > MAX_PATH_LENGTH:
+        raise SkillPathError(f"The path {quoted(path)} is longer than {MAX_PATH_LENGTH} characters. Shorten it.")
+    # Any directory will do here: skills bring files beside the three that the specification names.
+    reason = "it is not relative" if path.startswith(("/", "~")) else refusal(f"assets/{path}")
+    if reason is not None:
+        raise SkillPathError(
+            f"The path {quoted(storable(path))} is refused: {reason}. Give a path relative to the skill, such as "
+            "`references/guide.md`, without `..`, backslashes, drive letters, percent-encoded or invisible characters."
+        )
+
+
+def check_kept_path(path: str) -> None:
+    """Check a path that the tables have, by all rules but one: a name that merely holds `..` leads nowhere else.
+
+    Raises:
+        SkillPathError: If it is refused.
+    """
+    check_path(_DOTS_IN_A_NAME.sub("_", path))
+
+
+def check_text(field: str, text: str) -> None:
+    """Check that every database can keep `text`.
+
+    Raises:
+        SkillFormatError: If it holds a NUL or half of a surrogate pair.
+    """
+    if storable(text) != text:
+        raise SkillFormatError(f"The {field} holds NUL or broken Unicode characters. Remove them.")
+
+
+def storable(text: str) -> str:
+    """Return `text` with what no database keeps replaced."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def check_skill_size(size: int) -> None:
+    """Check the size of a `SKILL.md`.
+
+    Raises:
+        SkillTooLargeError: If it is over the limit of the reader.
+    """
+    if size > MAX_SKILL_FILE_BYTES:
+        raise SkillTooLargeError(
+            f"The SKILL.md would be {size} bytes; at most {MAX_SKILL_FILE_BYTES} are kept. "
+            "Move long material into files."
+        )
+
+
+def checked_tags(tags: Iterable[str]) -> list[str]:
+    """Return the tags, each once in any case.
+
+    Raises:
+        SkillFormatError: If there are too many, or one is empty, too long, or more than a plain word or phrase.
+    """
+    distinct: dict[str, str] = {}
+    for tag in tags:
+        distinct.setdefault(tag.strip().casefold(), tag.strip())
+    found = list(distinct.values())
+    if len(found) > MAX_TAGS:
+        raise SkillFormatError(f"The skill would have {len(found)} tags; at most {MAX_TAGS} are kept. Remove some.")
+    for tag in found:
+        check_text("tag", tag)
+        if not tag or len(tag) > MAX_TAG_LENGTH or "," in tag or one_line(tag) != tag:
+            raise SkillFormatError(
+                f"The tag {quoted(tag)} cannot be kept. "
+                f"Use 1 to {MAX_TAG_LENGTH} characters on one line, without commas."
+            )
+    return found
+
+
+def owner_key(user_id: object) -> str | None:
+    """Return a user id as the store keeps it; `None` is nobody.
+
+    Raises:
+        SkillFormatError: If it is not text or a UUID, is empty or too long, or cannot be kept.
+    """
+    if user_id is None:
+        return None
+    if not isinstance(user_id, str | UUID):
+        # The text of any other object may be its address, which another object has later.
+        raise SkillFormatError(f"A user id is text or a UUID, got {type(user_id).__name__}. Pass None for nobody.")
+    return _key("user id", str(user_id))
+
+
+def checked_groups(shared_with: Mapping[str, Right]) -> dict[str, Right]:
+    """Return the groups that a skill is shared with.
+
+    Raises:
+        SkillFormatError: If there are too many, an id cannot be kept, or a right is neither `read` nor `write`.
+    """
+    if len(shared_with) > MAX_GROUPS:
+        raise SkillFormatError(f"A skill can be shared with {MAX_GROUPS} groups, got {len(shared_with)}.")
+    for right in shared_with.values():
+        if right not in ("read", "write"):
+            raise SkillFormatError(f"A group may `read` or `write`, not {quoted(storable(str(right)))}.")
+    return {_key("group id", group): right for group, right in shared_with.items()}
+
+
+def group_keys(groups: object) -> frozenset[str]:
+    """Return the groups of a user as the application's function gave them.
+
+    Raises:
+        SkillPolicyError: If they are not a collection of group ids, or too many.
+    """
+    if isinstance(groups, str | bytes) or not isinstance(groups, Iterable):
+        raise SkillPolicyError(f"groups_of must return a collection of group ids, got {type(groups).__name__}.")
+    try:
+        found = frozenset(_key("group id", group) for group in groups)
+    except SkillFormatError as error:
+        raise SkillPolicyError(f"groups_of returned something that is not a group id: {error}") from None
+    if len(found) > MAX_GROUPS_OF_USER:
+        raise SkillPolicyError(
+            f"groups_of returned {len(found)} groups; a user may be in {MAX_GROUPS_OF_USER}. Return those that share "
+            "skills."
+        )
+    return found
+
+
+def _key(what: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise SkillFormatError(f"A {what} is text, got {type(given).__name__}.")
+    check_text(what, given)
+    if not given or len(given) > MAX_OWNER_LENGTH:
+        raise SkillFormatError(f"A {what} has 1 to {MAX_OWNER_LENGTH} characters, got {len(given)}.")
+    return given
+
+
+class Reason(IntEnum):
+    """Why somebody sees a skill; of skills of one name the first reason wins."""
+
+    OWN = 0
+    GROUP = 1
+    SYSTEM = 2
+    PUBLIC = 3
+
+
+EVERYTHING = frozenset(Reason)
+"""All that a user may see."""
+
+TRUSTED = frozenset({Reason.OWN, Reason.GROUP, Reason.SYSTEM})
+"""Everything except what strangers publish."""
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Who asks: a user with their groups, nobody, or the operator's code."""
+
+    user: str | None = None
+    groups: frozenset[str] = frozenset()
+    is_operator: bool = False
+    """Whether they may see and remove any skill."""
+
+    is_system: bool = False
+    """Whether it is the operator's code, which owns the system skills."""
+
+    needs_approval: bool = False
+    """Whether public skills of others show only when approved."""
+
+
+Need: TypeAlias = Literal["write", "own", "remove", "operate"]
+"""What a call wants: to change text and files; to decide about the skill; to remove it; to act as an operator."""
+
+
+class Guarded(Protocol):
+    """What the rules look at of a skill."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def owner_id(self) -> str | None:
+        """Whose it is; `None` for a system skill."""
+
+    @property
+    def revision(self) -> int:
+        """Its revision."""
+
+    @property
+    def shared_with(self) -> Mapping[str, Right]:
+        """The groups it is shared with, and what their members may do."""
+
+
+def owns(skill: Guarded, writer: Viewer) -> bool:
+    """Return whether a skill is the writer's own: a system skill is the operator's code's, and never nobody's."""
+    if writer.is_system:
+        return skill.owner_id is None
+    return writer.user is not None and skill.owner_id == writer.user
+
+
+def sees_groups(skill: Guarded, viewer: Viewer) -> bool:
+    """Return whether a viewer may know which groups a skill is shared with."""
+    return owns(skill, viewer) or viewer.is_operator or not viewer.groups.isdisjoint(skill.shared_with)
+
+
+def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
+    """Check that a writer may do with a skill what they want.
+
+    Raises:
+        SkillPermissionError: If not.
+    """
+    is_own = owns(skill, writer)
+    # All users run with system skills, so that no group may write them, whatever they are shared with.
+    by_group = skill.owner_id is not None and any(
+        right == "write" and group in writer.groups for group, right in skill.shared_with.items()
+    )
+    allowed = {
+        "write": is_own or by_group,
+        "own": is_own,
+        "remove": is_own or writer.is_operator,
+        "operate": writer.is_operator,
+    }
+    if not allowed[need]:
+        raise SkillPermissionError(
+            f"The skill {quoted(skill.name)} is not yours to change in this way. Ask its owner, or create your own."
+        )
+
+
+def check_revision(skill: Guarded, expected_revision: int | None) -> None:
+    """Check that a skill is as its writer knows it.
+
+    Raises:
+        SkillStaleError: If it changed since.
+    """
+    if expected_revision is not None and skill.revision != expected_revision:
+        raise SkillStaleError(
+            f"The skill {quoted(skill.name)} has revision {skill.revision}, not {expected_revision}: somebody changed "
+            "it in the meantime. Get it again, and apply your change to what it is now.",
+            skill.revision,
+        )
+
+
+def check_rename(skill: Guarded, writer: Viewer, name: str) -> None:
+    """Check that a writer may give a skill that name: names belong to the owner.
+
+    Asked before the name is looked up, so that a member of a group cannot find out which names the owner has.
+
+    Raises:
+        SkillPermissionError: If it is another name, and the skill is not the writer's own.
+    """
+    if name != skill.name and not owns(skill, writer):
+        raise SkillPermissionError(
+            f"Only the owner of the skill {quoted(skill.name)} can rename it. Keep the name, and change the rest."
+        )
+
+
+def check_groups(groups: Collection[str], writer: Viewer, limits: StoreLimits) -> None:
+    """Check that a writer may share skills with groups.
+
+    Raises:
+        SkillPermissionError: If one is not the writer's and the limits ask for that.
+    """
+    strange = sorted(set(groups) - writer.groups)
+    if strange and limits.own_groups_only and not writer.is_operator:
+        raise SkillPermissionError(f"You are not in the group {quoted(strange[0])}. Share with groups of your own.")
+
+
+def as_id(given: object) -> UUID | None:
+    """Return an id, also where it comes as text; `None` for what is not an id."""
+    if isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given) if isinstance(given, str) else None
+    except ValueError:
+        return None
+
+
+def known_id(given: object) -> UUID:
+    """Return an id.
+
+    Raises:
+        SkillNotFoundError: If it is not an id, so that no skill has it.
+    """
+    found = as_id(given)
+    if found is None:
+        raise no_skill(quoted(storable(str(given))))
+    return found
+
+
+def no_skill(shown: str) -> SkillNotFoundError:
+    """Return the error for a skill that is not there, or that one may not see."""
+    return SkillNotFoundError(f"There is no skill {shown}. List the skills to see which exist.")
+
+
+def taken(name: str) -> SkillConflictError:
+    """Return the error for a name that an owner has already."""
+    return SkillConflictError(f"The name {quoted(storable(name))} is taken, in this or another case. Choose another.")
+
+
+def signed_in(user_id: UserId | None) -> str:
+    """Return a user id as the store keeps it.
+
+    Raises:
+        SkillAuthenticationError: If it is nobody's.
+    """
+    owner = owner_key(user_id)
+    if owner is None:
+        raise SkillAuthenticationError("Only a signed-in user writes skills. Sign in and try again.")
+    return owner
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the application decides about its store, in one object for every service, router and agent.
+
+    Args:
+        limits: How large skills may be, which files they may hold, and how much each owner may keep.
+        groups_of: From a user to the groups that the user is in, sync or async; without it, nobody is in any.
+        is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
+        approval: Show a public skill to others only once an operator approved its present revision.
+        retention: For how many days a deleted skill can be restored.
+    """
+
+    limits: StoreLimits = field(default_factory=StoreLimits)
+    groups_of: GroupsOf | None = None
+    is_operator: IsOperator | None = None
+    approval: bool = False
+    retention: float = RETENTION_DAYS
+
+    def __post_init__(self) -> None:
+        days_of(self.retention)
+
+    @property
+    def retained(self) -> timedelta:
+        """How long a deleted skill can be restored."""
+        return days_of(self.retention)
+
+    async def viewer(self, user_id: UserId | None, *, system: bool = False) -> Viewer:
+        """Return who asks, with what the application's functions say about them.
+
+        Called before a transaction begins: those functions may take their time, and may use the database themselves.
+        """
+        user = owner_key(user_id)
+        if system:
+            return Viewer(is_operator=True, is_system=True, needs_approval=self.approval)
+        viewer = Viewer(user, needs_approval=self.approval)
+        if user is not None and self.groups_of is not None:
+            viewer = replace(viewer, groups=group_keys(await _settled(self.groups_of(user))))
+        if user is not None and self.is_operator is not None:
+            viewer = replace(viewer, is_operator=await _settled(self.is_operator(user)) is True)
+        return viewer
+
+    async def writer(self, user_id: UserId | None, *, system: bool = False) -> Viewer:
+        """Return who wants to write.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in, and it is not the operator's code.
+        """
+        if not system:
+            signed_in(user_id)
+        return await self.viewer(user_id, system=system)
+
+
+def days_of(days: float) -> timedelta:
+    """Return a number of days as a duration.
+
+    Raises:
+        SkillPolicyError: If it is not a number from 0 to `MAX_DAYS`.
+    """
+    if not isinstance(days, int | float) or not 0 <= days <= MAX_DAYS:
+        raise SkillPolicyError(f"A retention is a number of days from 0 to {MAX_DAYS:,}, got {days!r}.")
+    return timedelta(days=days)
+
+
+async def _settled(value: object) -> object:
+    return await value if inspect.isawaitable(value) else value

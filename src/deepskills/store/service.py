@@ -1,0 +1,1418 @@
+"""`SkillService`: everything that people, agents and operators do with the store goes through here.
+
+A call has up to three steps, always in this order:
+
+1. Who asks? `Policy.viewer` or `Policy.writer` asks the application's functions.
+2. What will be written? Documents are parsed, files hashed, limits checked, in the store's own threads.
+3. One transaction (`@reads`, `@writes`, `@counts`) looks the skill up as that viewer sees it, checks their rights and
+   the expected revision, and reads or writes.
+
+Steps 1 and 2 may take long and happen outside; step 3 holds up every other writer and does nothing but talk to the
+database (see `db/transactions.py`). A write that was prepared from the skill as it was, such as an update of its
+frontmatter, is made only if the skill is still at that revision; otherwise it is prepared again.
+
+Rules are in `rules.py`, writing and its bookkeeping in `changes.py`, statements in `db/`.
+"""
+
+import datetime as dt
+import hashlib
+import itertools
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError
+from deepskills._skillmd.problems import quoted
+from deepskills._types import SKILL_FILE
+from deepskills.store.changes import Changes, Text, Values
+from deepskills.store.db.models import (
+    FileContent,
+    FormerText,
+    KeptFile,
+    Skill,
+    SkillChange,
+    SkillFile,
+    document_of,
+    now,
+)
+from deepskills.store.db.notices import Notices
+from deepskills.store.db.repositories import (
+    APPROVED,
+    MAX_FOUND,
+    Filter,
+    HistoryRepository,
+    ListingRepository,
+    Position,
+    SkillFileRepository,
+    SkillRepository,
+    TagMatch,
+    cursor_at,
+    offset_of,
+)
+from deepskills.store.db.search import Ranker, Searchable, rankers
+from deepskills.store.db.transactions import Transactions, counts, reads, writes
+from deepskills.store.document import Document, difference
+from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillStaleError
+from deepskills.store.formatter import SkillFormatter
+from deepskills.store.rules import (
+    EVERYTHING,
+    RETENTION_DAYS,
+    TRUSTED,
+    GroupsOf,
+    IsOperator,
+    Labels,
+    Need,
+    Policy,
+    Reason,
+    StoreLimits,
+    UserId,
+    Viewer,
+    as_id,
+    check_groups,
+    check_rename,
+    check_revision,
+    check_right,
+    checked_groups,
+    days_of,
+    known_id,
+    name_key,
+    no_skill,
+    owns,
+    sees_groups,
+    signed_in,
+    storable,
+)
+from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
+from deepskills.store.workers import compared, computed
+
+logger = logging.getLogger("deepskills")
+
+MAX_RANKED = 3_000
+"""Up to how many skills the ranker that agents use searches; above that, the database searches."""
+
+MAX_TAGS_ASKED = 200
+"""How many tags a listing filters by at most."""
+
+MAX_PAGE = 1_000_000
+"""From this size on, a page holds all skills there are."""
+
+MAX_SEARCH_LENGTH = 1_000
+"""Longest query; the rest is ignored."""
+
+MAX_CHANGES = 1_000
+"""How many changes one call returns at most."""
+
+WATCH_SECONDS = 1.0
+"""How often a watcher looks where the database does not tell of changes."""
+
+MAX_EVENTS = 10_000
+"""How many usage events one call takes at most."""
+
+MAX_COMPARED_BYTES = 8 * 1024 * 1024
+"""How much of two versions is read to be compared; beyond it, files are only said to differ."""
+
+MAX_DELIVERED = 100
+"""How many files of a delivered skill are remembered by their digests."""
+
+MAX_REQUIRED_SKILLS = 200
+"""How many skills others bring along by requiring them."""
+
+MAX_NAMED = 20
+"""How many skills an error names at most."""
+
+PURGE_BATCH = 100
+"""How many skills, or former texts and files, one transaction of a purge removes."""
+
+MAX_PREPARATIONS = 20
+"""How often a write is prepared for a skill that others keep changing."""
+
+_MAX_WORD = 32
+
+ResultT = TypeVar("ResultT")
+
+GivenSkill: TypeAlias = SkillCreate | SkillUpdate | bytes | str
+"""A skill's new text: values, or a whole `SKILL.md`."""
+
+GivenFiles: TypeAlias = Mapping[str, bytes | str] | Iterable[SkillFileCreate]
+"""Files by path relative to the skill, or each with its path."""
+
+
+class SkillPage(list[Skill]):
+    """Skills of a listing, light: without `content`, `frontmatter` and `files`.
+
+    `next_cursor` is what to pass as `cursor` for the next page; `None` on the last one.
+    """
+
+    def __init__(self, skills: Iterable[Skill] = (), next_cursor: str | None = None) -> None:
+        super().__init__(skills)
+        self.next_cursor = next_cursor
+
+
+@dataclass(frozen=True)
+class UsageCount:
+    """How often a skill was used on one day, by type of event and trigger."""
+
+    day: dt.date
+    type: str
+    trigger: str
+    count: int
+
+
+class SkillService:
+    """Reads and writes skills for users: each sees what is theirs, their groups', the system's or public.
+
+    Every call sees one moment of the store, and commits all or nothing. What one may not see does not exist for them:
+    reading or writing it raises `SkillNotFoundError`. Skills come back detached from the session and stay as they were;
+    listings are light. Every change raises the skill's `revision`; a writer who passes `expected_revision` never
+    overwrites what it does not know.
+
+    Args:
+        session: A session for this service alone, not in a transaction; every call begins and ends its own.
+        limits: How large skills may be, which files they may hold, and how much each owner may keep.
+        groups_of: From a user to the groups that the user is in, sync or async; without, nobody is in any.
+        is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
+        approval: Show a public skill to others only once an operator approved its present revision.
+        retention: For how many days a deleted skill can be restored.
+        policy: All of these in one object, in place of the others.
+    """
+
+    def __init__(  # noqa: PLR0913 - options, each by name
+        self,
+        session: AsyncSession,
+        *,
+        limits: StoreLimits | None = None,
+        groups_of: GroupsOf | None = None,
+        is_operator: IsOperator | None = None,
+        approval: bool = False,
+        retention: float = RETENTION_DAYS,
+        policy: Policy | None = None,
+    ) -> None:
+        self._policy = policy or Policy(limits or StoreLimits(), groups_of, is_operator, approval, retention)
+        self._session = session
+        self._transactions = Transactions(session)
+        self._skills = SkillRepository(session)
+        self._files = SkillFileRepository(session)
+        self._listings = ListingRepository(session)
+        self._history = HistoryRepository(session)
+        self._changes = Changes(session, self._policy)
+
+    # -- Reading -------------------------------------------------------------------------------------------------------
+
+    async def list_skills(  # noqa: PLR0913 - filters, each by name
+        self,
+        user_id: UserId | None = None,
+        include_public: bool = True,  # noqa: FBT001, FBT002 - callers pass it by name or by place
+        tags: Collection[str] | None = None,
+        *,
+        tag_match: TagMatch = "any",
+        name: str | None = None,
+        q: str | None = None,
+        skill_ids: Collection[UUID] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        deleted: bool = False,
+        everything: bool = False,
+        system: bool = False,
+    ) -> SkillPage:
+        """Return the skills that a user may see, in order of name, or best match first for a search.
+
+        Args:
+            user_id: Who asks; `None` for nobody.
+            include_public: Whether the public skills of strangers are among them. The user's own, those shared with
+                the user's groups, and system skills always are.
+            tags: Only skills that have these tags, in any case; `None` or empty for all.
+            tag_match: Whether one of the tags is enough or all are needed.
+            name: Only skills of this name, in any case.
+            q: Only skills that fit these words, best first.
+            skill_ids: Only these.
+            limit: How many at most; `None` for all.
+            cursor: Where to continue: `next_cursor` of the previous page, with the same filters.
+            deleted: Instead, the user's deleted skills that can still be restored.
+            everything: All skills of all owners. For operators.
+            system: The operator's code asks.
+
+        Raises:
+            SkillPermissionError: If `everything` is asked for by somebody who is not an operator.
+            SkillFormatError: If the cursor or the limit is not valid.
+        """
+        viewer = await self._policy.viewer(user_id, system=system)
+        if everything and not viewer.is_operator:
+            raise SkillPermissionError("Only operators list the skills of everybody. List your own instead.")
+        if limit is not None and limit < 1:
+            raise SkillFormatError(f"A page has 1 skill or more, not {limit}.")
+        tag_keys = tuple(sorted({storable(tag).strip().casefold() for tag in tags or ()}))
+        if len(tag_keys) > MAX_TAGS_ASKED:
+            raise SkillFormatError(f"A listing filters by {MAX_TAGS_ASKED} tags at most, got {len(tag_keys)}.")
+        if deleted:
+            reasons = frozenset({Reason.SYSTEM if viewer.is_system else Reason.OWN})
+        else:
+            reasons = EVERYTHING if include_public else TRUSTED
+        chosen = Filter(
+            reasons,
+            tag_keys,
+            tag_match,
+            None if name is None else name_key(storable(name[:MAX_SEARCH_LENGTH])),
+            None if skill_ids is None else tuple(key for given in skill_ids if (key := as_id(given)) is not None),
+            is_everything=everything,
+            deleted_since=now() - self._policy.retained if deleted else None,
+        )
+        if q is not None:
+            return await self._search(viewer, chosen, storable(q[:MAX_SEARCH_LENGTH]), limit, cursor)
+        return await self._page(viewer, chosen, limit, None if cursor is None else Position.of(cursor))
+
+    @reads
+    async def _page(self, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None) -> SkillPage:
+        size = None if limit is None or limit >= MAX_PAGE else limit
+        skills, last = await self._listings.page(viewer, chosen, size, after)
+        return SkillPage(skills, None if last is None else last.cursor())
+
+    async def _search(
+        self, viewer: Viewer, chosen: Filter, query: str, limit: int | None, cursor: str | None
+    ) -> SkillPage:
+        offset = 0 if cursor is None else offset_of(cursor)
+        size = min(limit or MAX_FOUND, MAX_FOUND)
+        mark = await self._mark(viewer, chosen)
+        ranked = None if mark is None else await self._ranked(viewer, chosen, query, mark)
+        return await self._found(viewer, chosen, query, ranked, offset=offset, size=size)
+
+    @reads
+    async def _mark(self, viewer: Viewer, chosen: Filter) -> str | None:
+        """Return what names the skills of a listing as they are now; `None` if they are too many for the ranker."""
+        if await self._listings.count(viewer, chosen, MAX_RANKED + 1) > MAX_RANKED:
+            return None
+        return await self._listings.mark(viewer, chosen)
+
+    async def _ranked(self, viewer: Viewer, chosen: Filter, query: str, mark: str) -> list[UUID]:
+        index = rankers.get(mark)
+        if index is None:
+            skills = await self._searchable(viewer, chosen)
+            index = await computed(len(skills) * 512, lambda: Ranker(skills))
+            rankers.put(mark, index)
+        return await computed(len(index) * 64, lambda: index.search(query))
+
+    @reads
+    async def _searchable(self, viewer: Viewer, chosen: Filter) -> list[Searchable]:
+        return await self._listings.searchable(viewer, chosen)
+
+    @reads
+    async def _found(
+        self, viewer: Viewer, chosen: Filter, query: str, ranked: list[UUID] | None, *, offset: int, size: int
+    ) -> SkillPage:
+        if ranked is not None:
+            ids = ranked[offset : offset + size + 1]
+        else:
+            ids = await self._listings.search(viewer, chosen, query, size + 1, offset)
+        skills = await self._listings.light(ids[:size], viewer, chosen)
+        more = len(ids) > size and offset + size < MAX_FOUND
+        return SkillPage(skills, cursor_at(offset + size) if more else None)
+
+    async def get_skill(
+        self,
+        skill_id: UUID,
+        user_id: UserId | None = None,
+        *,
+        contents: bool = True,
+        max_bytes: int | None = None,
+        system: bool = False,
+    ) -> Skill:
+        """Return a skill with its files, their contents included or not.
+
+        Args:
+            skill_id: Which skill.
+            user_id: Who asks.
+            contents: With the contents of its files.
+            max_bytes: Leave the contents out if the skill has more bytes than this; `read_piece` reads them then.
+            system: The operator's code asks.
+
+        Raises:
+            SkillNotFoundError: If this user can see no such skill.
+        """
+        viewer = await self._policy.viewer(user_id, system=system)
+        return await self._shown(known_id(skill_id), viewer, contents=contents, max_bytes=max_bytes)
+
+    async def get_skill_by_name(
+        self, name: str, user_id: UserId | None = None, *, contents: bool = True, system: bool = False
+    ) -> Skill:
+        """Return the skill of that name, in any case.
+
+        The user's own comes first, then one shared with the user's groups, then the system's, then public ones. Of
+        several the one that has had the name longest, counting from when others could see it, is returned.
+
+        Raises:
+            SkillNotFoundError: If this user can see no such skill.
+        """
+        viewer = await self._policy.viewer(user_id, system=system)
+        return await self._named(name, viewer, contents=contents)
+
+    @reads
+    async def _named(self, name: str, viewer: Viewer, *, contents: bool) -> Skill:
+        found = await self._skills.by_name(name_key(storable(name[:MAX_SEARCH_LENGTH])), viewer)
+        if found is None:
+            raise SkillNotFoundError(f"There is no skill named {quoted(name)}. List the skills to see which exist.")
+        return await self._shown(found, viewer, contents=contents)
+
+    async def read_file(
+        self, skill_id: UUID, path: str, user_id: UserId | None = None, *, system: bool = False
+    ) -> bytes:
+        """Return the content of one file of a skill.
+
+        Raises:
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillFileNotFoundError: If the skill has no file at that path.
+        """
+        viewer = await self._policy.viewer(user_id, system=system)
+        return await self._content(known_id(skill_id), storable(path), viewer)
+
+    @reads
+    async def _content(self, skill_id: UUID, path: str, viewer: Viewer) -> bytes:
+        skill = await self._readable(skill_id, viewer, files=False)
+        content = await self._files.read(skill.id, path)
+        if content is None:
+            raise SkillFileNotFoundError(f"The skill has no file {quoted(path)}.")
+        return content
+
+    async def required_skills(self, skill_ids: Collection[UUID], user_id: UserId | None = None) -> list[Skill]:
+        """Return the skills that skills require, directly and by way of others, light, as a user sees them.
+
+        What is required and not there for this user is logged.
+        """
+        viewer = await self._policy.viewer(user_id)
+        return await self._required(list(skill_ids), viewer)
+
+    @reads
+    async def _required(self, skill_ids: list[UUID], viewer: Viewer) -> list[Skill]:
+        found: dict[UUID, None] = {}
+        frontier = skill_ids
+        while frontier and len(found) < MAX_REQUIRED_SKILLS:
+            names = [name for wanted in (await self._skills.requires(frontier)).values() for name in wanted]
+            frontier = []
+            for name in dict.fromkeys(names):
+                skill_id = await self._skills.by_name(name_key(name), viewer)
+                if skill_id is None:
+                    logger.warning("Skill %s is required, and is not there for this user", quoted(name))
+                elif skill_id not in found and skill_id not in skill_ids:
+                    found[skill_id] = None
+                    frontier.append(skill_id)
+        return await self._listings.light(list(found), viewer, Filter())
+
+    async def export_skill(
+        self, skill_id: UUID, user_id: UserId | None = None, *, system: bool = False
+    ) -> dict[str, bytes]:
+        """Return a skill as files by relative path, its `SKILL.md` first, byte for byte as it came in.
+
+        Raises:
+            SkillNotFoundError: If this user can see no such skill.
+        """
+        return exported(await self.get_skill(skill_id, user_id, system=system))
+
+    async def format_skill_content(
+        self,
+        skill: Skill | UUID,
+        user_id: UserId | None = None,
+        include_file_contents: bool = True,  # noqa: FBT001, FBT002 - as the formatter takes it
+    ) -> str:
+        """Return a skill, given itself or by its id, as Markdown, as `SkillFormatter` writes it.
+
+        One of a listing, which came without its text, is read first.
+
+        Raises:
+            SkillNotFoundError: If this user can see no such skill.
+        """
+        known = skill if isinstance(skill, Skill) and skill.has_text else None
+        if known is None:
+            skill_id = skill.id if isinstance(skill, Skill) else skill
+            known = await self.get_skill(skill_id, user_id, contents=include_file_contents)
+        return SkillFormatter.format_skill_content(known, include_file_contents)
+
+    @reads
+    async def _shown(self, skill_id: UUID, viewer: Viewer, *, contents: bool, max_bytes: int | None = None) -> Skill:
+        """Return a skill as a viewer may see it: which groups it is shared with is not for all its readers."""
+        skill = await self._readable(skill_id, viewer, contents=contents and max_bytes is None)
+        if contents and max_bytes is not None and skill.size <= max_bytes:
+            await self._history.fill(skill.files)
+        if not sees_groups(skill, viewer):
+            skill.labels = Labels(skill.tags, {})
+        return skill
+
+    @reads
+    async def _readable(self, skill_id: UUID, viewer: Viewer, *, contents: bool = False, files: bool = True) -> Skill:
+        skill = await self._skills.get(skill_id, viewer, contents=contents, files=files)
+        if skill is None:
+            raise no_skill(str(skill_id))
+        return skill
+
+    # -- Writing -------------------------------------------------------------------------------------------------------
+
+    async def create_skill(self, data: SkillCreate, user_id: UserId | None, *, system: bool = False) -> Skill:
+        """Create a skill with its files, all or nothing.
+
+        Args:
+            data: The skill.
+            user_id: Whose it will be.
+            system: Make it a system skill, which all may read. For the operator's code, never for a user's request.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillConflictError: If the owner has a skill of that name, in any case.
+            SkillFormatError: If a value breaks the rules; `SkillPathError` if a file's path does.
+            SkillTooLargeError: If the skill or a file is too large, or the owner keeps too much.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        shared_with = checked_groups(data.shared_with)
+        check_groups(shared_with, writer, self._policy.limits)
+
+        def prepare() -> Values:
+            text = Text.of(data.document().checked())
+            files = file_contents(data.files)
+            self._policy.limits.check_files(sizes_of(files))
+            return Values(text, files, is_public=data.is_public, shared_with=shared_with)
+
+        try:
+            values = await computed(_size_of(data, data.files), prepare)
+        except SkillFormatError:
+            # If the name is taken in another spelling, that is the better answer.
+            await self._check_name_free(data.name, writer.user)
+            raise
+        return await self._create(writer, values)
+
+    @writes
+    async def _create(self, writer: Viewer, values: Values) -> Skill:
+        return await self._changes.create(writer, values)
+
+    @reads
+    async def _check_name_free(self, name: str, owner_id: str | None) -> None:
+        await self._changes.check_name_free(name, owner_id)
+
+    async def update_skill(
+        self,
+        skill_id: UUID,
+        data: SkillUpdate,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> Skill:
+        """Change a skill; frontmatter as written follows a change of name, description or tags.
+
+        An update that changes nothing leaves revision and time as they are. Members of a group that may write change
+        text and files; who sees the skill is for the owner to decide.
+
+        Returns:
+            The skill, without the contents of its files.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If it is not this user's to change.
+            SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If the owner has another skill of the new name.
+            SkillFormatError: If a value breaks the rules.
+            SkillTooLargeError: If the skill is too large, or the owner keeps too much.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        shared_with = None if data.shared_with is None else checked_groups(data.shared_with)
+
+        def prepare(skill: Skill) -> Values:
+            text = Text.of(data.apply(document_of(skill)).checked())
+            return Values(text, is_public=data.is_public, shared_with=shared_with)
+
+        return await self._rewrite(
+            known_id(skill_id), writer, "updated", prepare, expected_revision, size=_size_of(data), name=data.name
+        )
+
+    async def save_skill(
+        self,
+        skill_id: UUID,
+        data: GivenSkill,
+        files: GivenFiles | None,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> Skill:
+        """Replace a skill's text and all of its files in one step: readers see the old skill or the new one.
+
+        Args:
+            skill_id: Which skill.
+            data: The new text: values, or a whole `SKILL.md`. Tags and visibility that it does not give stay.
+            files: All files of the skill; those that are not among them go. `None` leaves the files as they are.
+            user_id: Who writes.
+            expected_revision: The revision that the writer knows; `None` to replace any.
+            system: The operator's code writes.
+
+        Returns:
+            The skill, without the contents of its files.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If it is not this user's to change.
+            SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If the owner has another skill of the new name.
+            SkillFormatError: If a value breaks the rules; `SkillPathError` if a file's path does.
+            SkillTooLargeError: If the skill or a file is too large, or the owner keeps too much.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        given = files if files is not None else data.files if isinstance(data, SkillCreate) and data.files else None
+        listed = given if given is None or isinstance(given, Mapping) else list(given)
+        size = _size_of(data, listed)
+
+        def read() -> tuple[SkillCreate | SkillUpdate, list[FileContent] | None]:
+            new_text = _text_of(data) if isinstance(data, bytes | str) else data
+            return new_text, None if listed is None else file_contents(listed)
+
+        text, contents = await computed(size, read)
+        shared_with = checked_groups(text.shared_with) if _is_given(text, "shared_with") else None  # type: ignore[arg-type]
+        is_public = text.is_public if _is_given(text, "is_public") else None
+
+        def prepare(skill: Skill) -> Values:
+            if contents is not None:
+                self._policy.limits.check_files(sizes_of(contents))
+            before = document_of(skill)
+            if isinstance(text, SkillUpdate):
+                document = text.apply(before)
+            else:
+                document = text.document()
+                if text.frontmatter is None and not _is_given(text, "tags"):
+                    document = replace(document, tags=before.tags)
+            return Values(Text.of(document.checked()), contents, is_public=is_public, shared_with=shared_with)
+
+        return await self._rewrite(known_id(skill_id), writer, "saved", prepare, expected_revision, size=size)
+
+    async def _rewrite(  # noqa: PLR0913 - one step of three calls
+        self,
+        skill_id: UUID,
+        writer: Viewer,
+        action: str,
+        prepare: Callable[[Skill], Values],
+        expected_revision: int | None,
+        *,
+        size: int,
+        name: str | None = None,
+    ) -> Skill:
+        """Change a skill to what `prepare` makes of it, and return it without the contents of its files."""
+
+        async def attempt() -> Skill | None:
+            skill = await self._writable(skill_id, writer, expected_revision, name=name)
+            values = await computed(size + len(skill.content), lambda: prepare(skill))
+            return await self._change(skill, writer, action, values)
+
+        return await _prepared(attempt)
+
+    @reads
+    async def _writable(
+        self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, name: str | None = None
+    ) -> Skill:
+        """Return a skill as its writer may change it, with its text and without its files."""
+        skill = await self._locked(skill_id, writer, "write", expected_revision)
+        if name is not None:
+            check_rename(skill, writer, name)
+            await self._changes.check_name_free(name, skill.owner_id, other_than=skill.id)
+        return skill
+
+    @writes
+    async def _change(self, known: Skill, writer: Viewer, action: str, values: Values) -> Skill | None:
+        """Change a skill that is still as `known`, and return it; `None` if it changed since."""
+        skill = await self._locked(known.id, writer, "write")
+        if skill.revision != known.revision:
+            return None
+        await self._changes.apply(skill, writer, action, values)
+        return await self._fresh(skill)
+
+    async def delete_skill(
+        self,
+        skill_id: UUID,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        force: bool = False,
+        system: bool = False,
+    ) -> None:
+        """Delete a skill: it is gone for everybody, and `restore_skill` brings it back within the retention.
+
+        Args:
+            skill_id: Which skill.
+            user_id: Who deletes it.
+            expected_revision: The revision that they know; `None` to delete any.
+            force: Delete it even if other skills require it.
+            system: The operator's code deletes.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If it is not this user's to remove.
+            SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If other skills require it; those that this user may see are named.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        await self._delete(known_id(skill_id), writer, expected_revision, force=force)
+
+    @writes
+    async def _delete(self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, force: bool) -> None:
+        skill = await self._locked(skill_id, writer, "remove", expected_revision)
+        if not force:
+            await self._check_not_required(skill, writer)
+        await self._changes.advance(skill, writer, "deleted")
+        skill.deleted_at = skill.updated_at
+
+    async def add_file(
+        self,
+        skill_id: UUID,
+        data: SkillFileCreate,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> SkillFile:
+        """Add a file to a skill.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If it is not this user's to change.
+            SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If the skill has a file at that path.
+            SkillPathError: If the path is refused.
+            SkillTooLargeError: If the file, or the skill with it, is too large, or the owner keeps too much.
+        """
+        return await self._put_file(
+            skill_id, data, user_id, expected_revision=expected_revision, system=system, replaces=False
+        )
+
+    async def save_file(
+        self,
+        skill_id: UUID,
+        data: SkillFileCreate,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> SkillFile:
+        """Add a file to a skill, or replace the one at its path in one step; the same content changes nothing.
+
+        It raises what `add_file` raises, except for a file that is there.
+        """
+        return await self._put_file(
+            skill_id, data, user_id, expected_revision=expected_revision, system=system, replaces=True
+        )
+
+    async def _put_file(
+        self,
+        skill_id: UUID,
+        data: SkillFileCreate,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None,
+        system: bool,
+        replaces: bool,
+    ) -> SkillFile:
+        writer = await self._policy.writer(user_id, system=system)
+        (file,) = await computed(len(data.content), lambda: file_contents([data]))
+
+        async def attempt() -> SkillFile | None:
+            skill, kept = await self._with_files(known_id(skill_id), writer, expected_revision)
+            if file.path in kept and not replaces:
+                raise SkillConflictError(
+                    f"The skill has a file {quoted(file.path)} already. Save it instead, or use another path."
+                )
+            sizes = {path: row.size for path, row in kept.items() if path != file.path}
+            await computed(len(sizes) * 64, lambda: self._policy.limits.check_files({file.path: file.size}, sizes))
+            return await self._put(skill, writer, "file-saved" if file.path in kept else "file-added", file)
+
+        return await _prepared(attempt)
+
+    @reads
+    async def _with_files(
+        self, skill_id: UUID, writer: Viewer, expected_revision: int | None
+    ) -> tuple[Skill, dict[str, KeptFile]]:
+        skill = await self._locked(skill_id, writer, "write", expected_revision)
+        return skill, await self._files.listed(skill.id)
+
+    @writes
+    async def _put(self, known: Skill, writer: Viewer, action: str, file: FileContent) -> SkillFile | None:
+        skill = await self._locked(known.id, writer, "write")
+        if skill.revision != known.revision:
+            return None
+        await self._changes.apply(skill, writer, action, Values(put=file))
+        return await self._files.at(skill, file.path)
+
+    async def delete_file(
+        self, file_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
+    ) -> None:
+        """Delete a file of a skill.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such file that this user may see.
+            SkillPermissionError: If its skill is not this user's to change.
+            SkillStaleError: If the skill's revision is not the expected one.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        await self._drop(file_id, writer, expected_revision)
+
+    @writes
+    async def _drop(self, file_id: UUID, writer: Viewer, expected_revision: int | None) -> None:
+        known = as_id(file_id)
+        found = await self._skills.of_file(known, writer) if known is not None else None
+        if found is None:
+            raise SkillNotFoundError(f"There is no file {file_id}. Get its skill to see which files it has.")
+        skill, file = found
+        skill = await self._locked(skill.id, writer, "write", expected_revision)
+        await self._changes.apply(skill, writer, "file-deleted", Values(drop=file.path))
+
+    async def _check_not_required(self, skill: Skill, writer: Viewer) -> None:
+        needing = await self._skills.required_by(skill, MAX_NAMED)
+        if not needing:
+            return
+        seen = await self._listings.existing({other.id for other in needing}, writer)
+        names = [quoted(other.name) for other in needing if other.id in seen]
+        shown = ", ".join(names) if names else "skills of other users"
+        raise SkillConflictError(
+            f"The skill {quoted(skill.name)} is required by {shown}. Change those first, or delete it with `force`."
+        )
+
+    async def _locked(self, skill_id: UUID, writer: Viewer, need: Need, expected_revision: int | None = None) -> Skill:
+        """Return a skill that the writer may change, with its text and without its files."""
+        skill = await self._readable(skill_id, writer, files=False)
+        check_right(skill, writer, need)
+        check_revision(skill, expected_revision)
+        return skill
+
+    async def _fresh(self, skill: Skill) -> Skill:
+        """Return a skill as the database has it after changes."""
+        await self._session.flush()
+        self._session.expunge_all()
+        return await self._readable(skill.id, Viewer(is_operator=True))
+
+    # -- Versions, changes, usage --------------------------------------------------------------------------------------
+
+    async def list_versions(
+        self,
+        skill_id: UUID,
+        user_id: UserId | None = None,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+        system: bool = False,
+    ) -> list[SkillChange]:
+        """Return a skill's revisions, newest first: each with who did what, when.
+
+        Args:
+            skill_id: Which skill.
+            user_id: Who asks.
+            before: Only revisions before this one, to go on from the last of an earlier call.
+            limit: How many at most.
+            system: The operator's code asks.
+
+        Raises:
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If the user may read it but not write it.
+        """
+        viewer = await self._policy.viewer(user_id, system=system)
+        return await self._changes_of(known_id(skill_id), viewer, before, _bounded(limit))
+
+    @reads
+    async def _changes_of(self, skill_id: UUID, viewer: Viewer, before: int | None, limit: int) -> list[SkillChange]:
+        skill = await self._with_history(skill_id, viewer)
+        return list(await self._history.changes(skill_id=skill.id, before=before, limit=limit, newest_first=True))
+
+    async def get_version(
+        self,
+        skill_id: UUID,
+        revision: int,
+        user_id: UserId | None = None,
+        *,
+        contents: bool = True,
+        system: bool = False,
+    ) -> Skill:
+        """Return a skill as it was at one of its revisions, with its files, their contents included or not.
+
+        Raises:
+            SkillNotFoundError: If there is no such skill that this user may see, or it had no such revision.
+            SkillPermissionError: If the user may read it but not write it.
+        """
+        viewer = await self._policy.viewer(user_id, system=system)
+        return await self._version(known_id(skill_id), viewer, revision, contents=contents)
+
+    @reads
+    async def _version(self, skill_id: UUID, viewer: Viewer, revision: int, *, contents: bool) -> Skill:
+        return await self._version_of(await self._with_history(skill_id, viewer), revision, contents=contents)
+
+    @reads
+    async def read_piece(self, file: SkillFile, offset: int, length: int) -> bytes:
+        """Return part of the content of a file that another call has just listed.
+
+        For answers that are sent in pieces: they hold one piece of a large skill at a time, and all pieces are of the
+        skill as it was listed.
+
+        Raises:
+            SkillNotFoundError: If that content has expired since.
+        """
+        piece = await self._history.piece(file.id, file.since, offset, length)
+        if piece is None:
+            raise SkillNotFoundError(f"The file {quoted(file.path)} has expired. Get the skill again.")
+        return piece
+
+    async def diff_versions(
+        self,
+        skill_id: UUID,
+        old: int,
+        new: int,
+        user_id: UserId | None = None,
+        *,
+        max_length: int | None = None,
+        system: bool = False,
+    ) -> str:
+        """Return what changed between two revisions of a skill, as a unified diff of all its files.
+
+        Args:
+            skill_id: Which skill.
+            old: The earlier revision.
+            new: The later one.
+            user_id: Who asks.
+            max_length: Stop after about so many characters; `None` for the whole.
+            system: The operator's code asks.
+
+        Raises:
+            SkillNotFoundError: If there is no such skill that this user may see, or it had no such revision.
+            SkillPermissionError: If the user may read it but not write it.
+        """
+        viewer = await self._policy.viewer(user_id, system=system)
+        before, after = await self._compared(known_id(skill_id), viewer, old, new)
+        return await compared(lambda: difference(before, after, max_length))
+
+    @reads
+    async def _compared(self, skill_id: UUID, viewer: Viewer, old: int, new: int) -> list[dict[str, bytes]]:
+        """Return those files of two versions that differ, and are not too large together to be compared."""
+        skill = await self._with_history(skill_id, viewer)
+        versions = [await self._version_of(skill, revision, contents=False) for revision in (old, new)]
+        listed = [{file.path: file for file in version.files} for version in versions]
+        found: list[dict[str, bytes]] = [{SKILL_FILE: document_of(version).render()} for version in versions]
+        left = MAX_COMPARED_BYTES
+        for path in sorted({*listed[0], *listed[1]}):
+            pair = [files.get(path) for files in listed]
+            if len({None if file is None else file.digest for file in pair}) == 1:
+                continue
+            left -= sum(file.size for file in pair if file is not None)
+            for file, files in zip(pair, found, strict=True):
+                if file is not None and left >= 0:
+                    files[path] = await self._history.piece(file.id, file.since, 0, file.size) or b""
+                elif file is not None:
+                    # Stands for a content that is not read: not UTF-8, so that it counts as binary, and it differs.
+                    files[path] = b"\xff" + file.digest.encode()
+            left = max(left, -1)
+        return found
+
+    async def restore_version(
+        self,
+        skill_id: UUID,
+        revision: int,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> Skill:
+        """Give a skill the text and files of one of its revisions, as a new revision; who sees it stays.
+
+        Returns:
+            The skill, without the contents of its files.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see, or it had no such revision.
+            SkillPermissionError: If it is not this user's to change.
+            SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If the owner has another skill of the name that it had.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+
+        def prepare(version: Skill) -> Values:
+            files = [FileContent.of(file.path, file.data) for file in version.files]
+            # What was allowed then may not be now.
+            self._policy.limits.check_files(sizes_of(files))
+            return Values(Text.of(document_of(version)), files)
+
+        async def attempt() -> Skill | None:
+            skill, version = await self._writable_version(known_id(skill_id), writer, revision, expected_revision)
+            values = await computed(version.size, lambda: prepare(version))
+            return await self._change(skill, writer, "reverted", values)
+
+        return await _prepared(attempt)
+
+    @reads
+    async def _writable_version(
+        self, skill_id: UUID, writer: Viewer, revision: int, expected_revision: int | None
+    ) -> tuple[Skill, Skill]:
+        skill = await self._locked(skill_id, writer, "write", expected_revision)
+        return skill, await self._version_of(skill, revision)
+
+    async def list_changes(
+        self,
+        user_id: UserId | None = None,
+        *,
+        skill_id: UUID | None = None,
+        since: int = 0,
+        limit: int = 100,
+        system: bool = False,
+    ) -> list[SkillChange]:
+        """Return who did what to which skill, oldest first: to the user's own skills, or to all for an operator.
+
+        The log is only ever added to. A revision that a caller has seen is never followed by a lower one.
+
+        Args:
+            user_id: Who asks.
+            skill_id: Only changes of this skill.
+            since: Only changes after this revision.
+            limit: How many at most.
+            system: The operator's code asks.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+        """
+        viewer = await self._policy.writer(user_id, system=system)
+        owner = None if viewer.is_operator else viewer.user
+        chosen = None if skill_id is None else known_id(skill_id)
+        return await self._logged(chosen, owner, since, _bounded(limit))
+
+    @reads
+    async def _logged(self, skill_id: UUID | None, owner_id: str | None, since: int, limit: int) -> list[SkillChange]:
+        return list(await self._history.changes(skill_id=skill_id, owner_id=owner_id, since=since, limit=limit))
+
+    async def watch(
+        self,
+        user_id: UserId | None = None,
+        *,
+        since: int | None = None,
+        interval: float = WATCH_SECONDS,
+        system: bool = False,
+    ) -> AsyncIterator[SkillChange]:
+        """Yield changes as they happen: of the user's own skills and of those that the user may see; for operators all.
+
+        On PostgreSQL they are heard at once, on SQLite after `interval` at most. The service does nothing else while it
+        watches; give it a session of its own.
+
+        Args:
+            user_id: Who watches; `None` for nobody, who hears of public and system skills.
+            since: Begin after this revision; `None` begins now.
+            interval: How often to look, in seconds, where the database does not tell.
+            system: The operator's code watches.
+        """
+        viewer = await self._policy.viewer(user_id, system=system)
+        async with Notices(self._session, interval) as notices:
+            last = await self._last_revision() if since is None else since
+            while True:
+                changes = await self._changes_since(last, viewer)
+                for change, is_seen in changes:
+                    last = change.revision
+                    if is_seen:
+                        yield change
+                if not changes:
+                    await notices.wait()
+                    # Groups may have changed in the meantime.
+                    viewer = await self._policy.viewer(user_id, system=system)
+
+    @reads
+    async def _last_revision(self) -> int:
+        return await self._history.last_revision()
+
+    @reads
+    async def _changes_since(self, last: int, viewer: Viewer) -> list[tuple[SkillChange, bool]]:
+        """Return the next changes, each with whether the viewer hears of it."""
+        changes = await self._history.changes(since=last, limit=MAX_CHANGES)
+        if viewer.is_operator:
+            return [(change, True) for change in changes]
+        own = {change.revision for change in changes if viewer.user is not None and change.owner_id == viewer.user}
+        others = {change.skill_id for change in changes if change.revision not in own}
+        seen = await self._listings.visible_ids(others, viewer) if others else set()
+        return [(change, change.revision in own or change.skill_id in seen) for change in changes]
+
+    async def record_usage(self, events: Iterable[Mapping[str, Any]], user_id: UserId | None = None) -> int:
+        """Count skill events, such as `skill.loaded`, by day and trigger.
+
+        An event names its skill by `skill_id`, or by `skill`, which is the name as `user_id` sees it. Events about
+        skills that do not exist are left out, and those about skills that `user_id` may not see; without a user, the
+        operator's code counts for any skill that it names by id.
+
+        Returns:
+            How many events were counted.
+        """
+        viewer = await self._policy.viewer(user_id)
+        given = [event for event in itertools.islice(events, MAX_EVENTS) if isinstance(event, Mapping)]
+        return await self._count(given, viewer)
+
+    @counts
+    async def _count(self, events: list[Mapping[str, Any]], viewer: Viewer) -> int:
+        named = {str(event.get("skill", "")) for event in events if as_id(event.get("skill_id")) is None}
+        ids = {name: await self._skills.by_name(name_key(storable(name[: _MAX_WORD * 8])), viewer) for name in named}
+        today = now().date()
+        totals: Counter[tuple[UUID, str, str]] = Counter()
+        for event in events:
+            skill_id = as_id(event.get("skill_id")) or ids.get(str(event.get("skill", "")))
+            if skill_id is not None:
+                totals[skill_id, _word(event.get("type")), _word(event.get("trigger"))] += 1
+        seen_by = None if viewer.user is None else viewer
+        known = await self._listings.existing({key[0] for key in totals}, seen_by) if totals else set()
+        rows = [
+            {"skill_id": key[0], "day": today, "type": key[1], "trigger": key[2], "count": count}
+            for key, count in sorted(totals.items(), key=str)
+            if key[0] in known
+        ]
+        await self._history.count_usage(rows)
+        return sum(int(str(row["count"])) for row in rows)
+
+    async def usage(
+        self,
+        skill_id: UUID,
+        since: datetime | dt.date | None = None,
+        user_id: UserId | None = None,
+        *,
+        system: bool = False,
+    ) -> list[UsageCount]:
+        """Return how often a skill was used since a day, by day, kind of event and trigger.
+
+        Raises:
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If the user may read it but not write it.
+        """
+        viewer = await self._policy.viewer(user_id, system=system)
+        return await self._used(known_id(skill_id), viewer, since.date() if isinstance(since, datetime) else since)
+
+    @reads
+    async def _used(self, skill_id: UUID, viewer: Viewer, since: dt.date | None) -> list[UsageCount]:
+        skill = await self._with_history(skill_id, viewer)
+        found = await self._history.usage(skill.id, since)
+        return [UsageCount(row.day, row.type, row.trigger, row.count) for row in found]
+
+    async def _with_history(self, skill_id: UUID, viewer: Viewer) -> Skill:
+        """Return a skill whose history the viewer may see: what was removed from it is not for all its readers."""
+        skill = await self._readable(skill_id, viewer, files=False)
+        if not viewer.is_operator:
+            check_right(skill, viewer, "write")
+        return skill
+
+    async def _version_of(self, skill: Skill, revision: int, *, contents: bool = True) -> Skill:
+        """Return a skill as it was at a revision, as a value that no session knows."""
+        is_kept = skill.kept_since <= revision < 1 << 63
+        change = await self._history.change(skill.id, revision) if is_kept else None
+        text = document_of(skill)
+        if change is not None and revision < skill.text_since:
+            former = await self._history.text_at(skill.id, revision)
+            change, text = (None, text) if former is None else (change, document_at(former))
+        if change is None:
+            raise SkillNotFoundError(
+                f"The skill {skill.name!r} has no version {revision}, or that version has expired. List its versions."
+            )
+        files = [
+            SkillFile(
+                id=file.id, path=file.path, size=file.size, is_text=file.is_text, digest=file.digest, since=file.since
+            )
+            for file in await self._history.listed_at(skill.id, revision)
+        ]
+        if contents:
+            await self._history.fill(files)
+        return Skill(
+            id=skill.id,
+            owner_id=skill.owner_id,
+            is_public=skill.is_public,
+            revision=revision,
+            created_at=skill.created_at,
+            updated_at=change.at,
+            files=files,
+            size=sum(file.size for file in files) + len(text.render()),
+            **vars(text),
+        )
+
+    # -- Deliveries to sandboxes ---------------------------------------------------------------------------------------
+
+    async def note_delivery(
+        self, directory: str, skill_id: UUID, files: Iterable[bytes], user_id: UserId | None = None
+    ) -> None:
+        """Remember that the loader wrote a skill to a directory of a user's sandbox."""
+        viewer = await self._policy.viewer(user_id)
+        contents = list(itertools.islice(files, MAX_DELIVERED))
+        size = sum(len(content) for content in contents)
+        digests = await computed(size, lambda: [hashlib.sha256(content).hexdigest() for content in contents])
+        await self._note(viewer.user or "", directory, skill_id, digests)
+
+    @counts
+    async def _note(self, user_key: str, directory: str, skill_id: UUID, digests: list[str]) -> None:
+        await self._history.note_delivery(user_key, directory, skill_id, digests)
+
+    async def deliveries(
+        self, directories: Collection[str], user_id: UserId | None = None
+    ) -> dict[str, frozenset[str]]:
+        """Return which directories of a user's sandbox the loader wrote, each with the digests of its files."""
+        viewer = await self._policy.viewer(user_id)
+        return await self._delivered(viewer.user or "", directories) if directories else {}
+
+    @reads
+    async def _delivered(self, user_key: str, directories: Collection[str]) -> dict[str, frozenset[str]]:
+        return await self._history.deliveries(user_key, directories)
+
+    async def forget_delivery(self, directory: str, user_id: UserId | None = None) -> None:
+        """Forget that the loader wrote to a directory, because it is gone."""
+        viewer = await self._policy.viewer(user_id)
+        await self._forget_delivery(viewer.user or "", directory)
+
+    @counts
+    async def _forget_delivery(self, user_key: str, directory: str) -> None:
+        await self._history.forget_delivery(user_key, directory)
+
+    # -- Owners and operators ------------------------------------------------------------------------------------------
+
+    async def hand_over(
+        self,
+        skill_id: UUID,
+        new_owner_id: UserId,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> Skill:
+        """Make another user the owner of a skill, as its owner or as an operator.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in, or nobody is to own it.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If it is not this user's to give.
+            SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If the new owner has a skill of that name.
+            SkillQuotaError: If the new owner would keep too much.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        return await self._give(known_id(skill_id), signed_in(new_owner_id), writer, expected_revision)
+
+    @writes
+    async def _give(self, skill_id: UUID, owner: str, writer: Viewer, expected_revision: int | None) -> Skill:
+        skill = await self._locked(skill_id, writer, "remove", expected_revision)
+        if skill.owner_id != owner:
+            await self._changes.check_name_free(skill.name, owner)
+            await self._changes.check_quota(owner, skill.size, tells=writer.is_operator)
+            # Two entries, because each owner's log has what happened to their skills.
+            await self._changes.advance(skill, writer, "handed-over")
+            skill.owner_id = owner
+            await self._changes.advance(skill, writer, "received")
+        return await self._fresh(skill)
+
+    async def hide_skill(
+        self,
+        skill_id: UUID,
+        user_id: UserId | None = None,
+        *,
+        hidden: bool = True,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> Skill:
+        """Hide a skill from all but its owner, or show it again. For operators.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If the user is not an operator.
+            SkillStaleError: If its revision is not the expected one.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        return await self._hide(known_id(skill_id), writer, expected_revision, hidden=hidden)
+
+    @writes
+    async def _hide(self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, hidden: bool) -> Skill:
+        skill = await self._locked(skill_id, writer, "operate", expected_revision)
+        if skill.is_hidden != hidden:
+            skill.is_hidden = hidden
+            await self._changes.advance(skill, writer, "hidden" if hidden else "shown")
+            self._changes.reveal(skill)
+        return await self._fresh(skill)
+
+    async def approve_skill(
+        self, skill_id: UUID, revision: int, user_id: UserId | None = None, *, system: bool = False
+    ) -> Skill:
+        """Approve a skill's text and files as they are at `revision`. For operators; a later change needs a new one.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If the user is not an operator.
+            SkillStaleError: If the skill has another revision than the one that was looked at.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        return await self._approve(known_id(skill_id), writer, revision)
+
+    @writes
+    async def _approve(self, skill_id: UUID, writer: Viewer, revision: int) -> Skill:
+        skill = await self._locked(skill_id, writer, "operate", revision)
+        if not skill.is_approved:
+            skill.is_approved = True
+            await self._changes.advance(skill, writer, APPROVED)
+            self._changes.reveal(skill)
+        return await self._fresh(skill)
+
+    async def restore_skill(
+        self, skill_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
+    ) -> Skill:
+        """Bring a deleted skill back, within the retention. Its name counts as newly taken: others may have had it.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If this user deleted no such skill, or too long ago.
+            SkillPermissionError: If an operator removed it, and this user is not one.
+            SkillConflictError: If the owner has another skill of that name by now.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        return await self._restore(known_id(skill_id), writer, expected_revision)
+
+    @writes
+    async def _restore(self, skill_id: UUID, writer: Viewer, expected_revision: int | None) -> Skill:
+        skill = await self._skills.get(skill_id, writer, files=False, deleted=True)
+        is_theirs = skill is not None and (owns(skill, writer) or writer.is_operator)
+        oldest = now() - self._policy.retained
+        if skill is None or not is_theirs or skill.deleted_at is None or skill.deleted_at < oldest:
+            raise no_skill(str(skill_id))
+        check_right(skill, writer, "remove")
+        check_revision(skill, expected_revision)
+        deleted = await self._history.change(skill.id, skill.revision)
+        if not writer.is_operator and deleted is not None and deleted.user_id != skill.owner_id:
+            raise SkillPermissionError(f"An operator removed the skill {quoted(skill.name)}. Ask them to restore it.")
+        await self._changes.check_name_free(skill.name, skill.owner_id)
+        await self._changes.advance(skill, writer, "restored")
+        skill.deleted_at = None
+        self._changes.forget_age(skill)
+        self._changes.reveal(skill)
+        return await self._fresh(skill)
+
+    async def check_operator(self, user_id: UserId | None) -> None:
+        """Check that a user is an operator.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillPermissionError: If the user is not one.
+        """
+        writer = await self._policy.writer(user_id)
+        if not writer.is_operator:
+            raise SkillPermissionError("Only operators may do this. Ask one of them.")
+
+    async def purge(self, *, retention: float | None = None, versions: float | None = None) -> int:
+        """Remove for good what was deleted longer ago than the retention. For the operator's code.
+
+        It works in small batches, each a transaction of its own, so that other writers get their turn in between.
+
+        Args:
+            retention: Days, instead of the service's own.
+            versions: Also forget texts and files that were replaced more than this many days ago.
+
+        Returns:
+            How many skills were removed.
+        """
+        writer = await self._policy.viewer(None, system=True)
+        moment = now() - (self._policy.retained if retention is None else days_of(retention))
+        forgotten = None if versions is None else now() - days_of(versions)
+        purged = 0
+        while found := await self._purge(writer, moment):
+            purged += found
+        while forgotten is not None and await self._forget(forgotten) == PURGE_BATCH:
+            pass
+        return purged
+
+    @writes
+    async def _purge(self, writer: Viewer, moment: datetime) -> int:
+        skills = await self._skills.deleted_before(moment, PURGE_BATCH)
+        for skill in skills:
+            await self._changes.advance(skill, writer, "purged")
+        await self._session.flush()
+        if skills:
+            await self._skills.purge(skills)
+        return len(skills)
+
+    @writes
+    async def _forget(self, moment: datetime) -> int:
+        return await self._history.forget(moment, PURGE_BATCH)
+
+
+def document_at(former: FormerText) -> Document:
+    """Return a `SKILL.md` that a skill had."""
+    tags = former.tags.split(",") if former.tags else []
+    return Document(former.name, former.description, former.content, tags, former.frontmatter, former.encoding)
+
+
+def _bounded(limit: int) -> int:
+    return max(1, min(limit, MAX_CHANGES))
+
+
+def _word(given: object) -> str:
+    return storable(str(given or "unknown"))[:_MAX_WORD]
+
+
+async def _prepared(attempt: Callable[[], Awaitable[ResultT | None]]) -> ResultT:
+    """Return what an attempt to prepare and write gives, made again as long as others change the skill in between.
+
+    Raises:
+        SkillStaleError: If that never ends.
+    """
+    for _ in range(MAX_PREPARATIONS):
+        result = await attempt()
+        if result is not None:
+            return result
+    raise SkillStaleError("Others keep changing the skill. Try again in a moment.", 0)
+
+
+def exported(skill: Skill) -> dict[str, bytes]:
+    """Return a skill as files by relative path, its `SKILL.md` first."""
+    files = {file.path: file.data for file in sorted(skill.files, key=lambda file: file.path)}
+    return {SKILL_FILE: document_of(skill).render(), **files}
+
+
+def file_contents(files: GivenFiles) -> list[FileContent]:
+    """Return files as they will be kept.
+
+    Raises:
+        SkillFormatError: If a text cannot be encoded.
+    """
+    pairs = files.items() if isinstance(files, Mapping) else ((file.path, file.content) for file in files)
+    return [FileContent.of(path, _bytes(path, content)) for path, content in pairs]
+
+
+def sizes_of(files: Sequence[FileContent]) -> dict[str, int]:
+    """Return files by path, each with its size.
+
+    Raises:
+        SkillPathError: If two have the same path.
+    """
+    sizes = {file.path: file.size for file in files}
+    if len(sizes) < len(files):
+        raise SkillPathError("Two files have the same path. Give each its own.")
+    return sizes
+
+
+def _bytes(path: str, content: bytes | str) -> bytes:
+    try:
+        return content.encode() if isinstance(content, str) else content
+    except UnicodeEncodeError:
+        raise SkillFormatError(
+            f"The content of {quoted(storable(path))} holds broken Unicode characters. Send it as base64."
+        ) from None
+
+
+def _text_of(content: bytes | str) -> SkillCreate:
+    """Return what a `SKILL.md` says, and nothing about who sees the skill."""
+    read = SkillCreate.from_skill_md(content)
+    return SkillCreate.model_construct(
+        read.model_fields_set - {"is_public", "shared_with", "files"},
+        **{name: getattr(read, name) for name in SkillCreate.model_fields},
+    )
+
+
+def _is_given(data: SkillCreate | SkillUpdate, field: str) -> bool:
+    """Whether whoever made `data` said anything about a field."""
+    return field in data.model_fields_set and getattr(data, field) is not None
+
+
+def _size_of(data: GivenSkill, files: GivenFiles | None = None) -> int:
+    """Return about how much there is to read, to decide whether that takes a thread."""
+    contents = files.values() if isinstance(files, Mapping) else (file.content for file in files or ())
+    text = data if isinstance(data, bytes | str) else f"{data.content or ''}{data.frontmatter or ''}"
+    return len(text) + sum(len(content) for content in contents)
