@@ -21,6 +21,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "frontmatter-key-too-large",
         "skill-refused",
         "middleware-order",
+        "load-unknown",
         "pin-unknown",
         "skill-duplicate",
         "skill-file-misnamed",
