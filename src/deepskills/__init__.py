@@ -8,7 +8,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deepskills._agent.extension import Answer, LoadedSkill, Refuse, SkillExtension, SkillLoad, SkillRun, SkillsHost
+    from deepskills._agent.extension import (
+        Answer,
+        LoadedSkill,
+        ModelCallReport,
+        Refuse,
+        SkillExtension,
+        SkillLoad,
+        SkillRun,
+        SkillsHost,
+    )
     from deepskills._agent.middleware import SkillsMiddleware
     from deepskills._agent.state import SkillsState, SkillsStateUpdate
     from deepskills._catalog.entries import SkillEntry, Visibility
@@ -39,6 +48,7 @@ __all__ = [
     "InlineBackend",
     "InlineSkill",
     "LoadedSkill",
+    "ModelCallReport",
     "OptionalSource",
     "Refuse",
     "ResourceMetadata",
@@ -74,6 +84,7 @@ _MODULES = {
     "InlineBackend": "deepskills.inline",
     "InlineSkill": "deepskills.inline",
     "LoadedSkill": "deepskills._agent.extension",
+    "ModelCallReport": "deepskills._agent.extension",
     "OptionalSource": "deepskills._types",
     "Refuse": "deepskills._agent.extension",
     "ResourceMetadata": "deepskills._types",

@@ -45,10 +45,15 @@ class Composition:
     lost: dict[str, str] = field(default_factory=dict)
     """The skills whose text could not be recovered, each with the reason."""
 
+    shown: frozenset[str] = frozenset()
+    """The skills whose text stands in the messages."""
+
     def without_put_back(self) -> "Composition":
         """Return what goes out to a model that had no room for what was put back."""
         left_out = {"skills_context": {"told": dict.fromkeys(self.put_back, LEFT_OUT)}}
-        return Composition(self.bare or self.messages, update=merged(self.update, left_out), lost=self.lost)
+        shown = self.shown.difference(self.put_back)
+        update = merged(self.update, left_out)
+        return Composition(self.bare or self.messages, update=update, lost=self.lost, shown=shown)
 
     def seen_in(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return `state` without the skills that were lost."""
@@ -98,6 +103,7 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
         put_back=put_back,
         reattached={name: standing.records[name] for name in newly},
         lost=lost,
+        shown=frozenset({carrier.skill for carrier in carriers if carrier.position in decisions.kept}.union(put_back)),
     )
 
 

@@ -10,12 +10,14 @@ from typing import Any, Generic
 from langchain.agents.middleware.types import ContextT, ExtendedModelResponse, ModelRequest, ModelResponse, ResponseT
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AnyMessage, SystemMessage
+from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills._agent.composing import Composition, compose, is_summary
 from deepskills._agent.discovery import log_problems
 from deepskills._agent.events import skill_event, tell
-from deepskills._agent.extending import change_request, unusable
+from deepskills._agent.extending import after_model, change_request, traced, unusable
+from deepskills._agent.extension import ModelCallReport
 from deepskills._agent.run import Run, usable
 from deepskills._agent.skill_tools import (
     DISCLOSED,
@@ -215,6 +217,28 @@ class ModelCall(Generic[ContextT]):
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
         return changed
+
+    @contextmanager
+    def traced(self) -> Iterator[None]:
+        """Let tracers see the skills of the call that is made inside, as extensions describe them."""
+        if not self._run.settings.extensions:
+            yield
+            return
+        with traced(self._run):
+            yield
+
+    def ended(
+        self,
+        request: ModelRequest[ContextT],
+        response: ModelResponse[Any] | ExtendedModelResponse[Any] | None,
+        error: Exception | None = None,
+    ) -> Plan[None]:
+        """Show the extensions how the call ended; one that was interrupted has not."""
+        if self._run.settings.extensions and not isinstance(error, GraphBubbleUp):
+            inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
+            composed = self._composed
+            report = ModelCallReport(request, inner, error, composed.shown, frozenset(composed.reattached))
+            yield from after_model(report, self._run)
 
     def finish(
         self, response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]
