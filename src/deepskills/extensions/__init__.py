@@ -1,5 +1,6 @@
 """Optional capabilities, one per file, each built on the public `SkillExtension` and nothing private of the agent."""
 
+from deepskills.extensions._recorders import JsonLinesRecorder, OpenTelemetryRecorder
 from deepskills.extensions.forks import SkillForks
 from deepskills.extensions.hooks import SkillHooks
 from deepskills.extensions.models import SkillModels
@@ -7,14 +8,19 @@ from deepskills.extensions.preload import Preload
 from deepskills.extensions.scripts import SkillScripts
 from deepskills.extensions.suggestions import SkillSuggestions
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
+from deepskills.extensions.usage import SkillUsage, UsageEvent
 
 __all__ = [
     "DEFAULT_ALIASES",
+    "JsonLinesRecorder",
+    "OpenTelemetryRecorder",
     "Preload",
     "SkillForks",
     "SkillHooks",
     "SkillModels",
     "SkillScripts",
     "SkillSuggestions",
+    "SkillUsage",
     "ToolPolicy",
+    "UsageEvent",
 ]

@@ -29,6 +29,7 @@ from deepskills.store._history import SkillChange
 from deepskills.store._loader import SkillSandboxLoader
 from deepskills.store._models import Skill, SkillFile
 from deepskills.store._reading import SkillPage
+from deepskills.store._recorder import StoreRecorder
 from deepskills.store._repositories import SkillFileRepository, SkillRepository
 from deepskills.store._rules import StoreLimits
 from deepskills.store._schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
@@ -66,6 +67,7 @@ __all__ = [
     "SkillTooLargeError",
     "SkillUpdate",
     "StoreLimits",
+    "StoreRecorder",
     "UsageCount",
     "create_store_engine",
 ]
