@@ -297,8 +297,8 @@ def create(name: str, description: str | None, source: Sequence[str], as_json: b
 def evaluate(skill_dir: str | None, **options: Any) -> None:  # noqa: ANN401 - click calls it so
     """Measure whether a skill is found, loaded and of use.
 
-    SKILL_DIR is a skill with evals/triggers.json and evals/evals.json; with --all, a library. Without --model nothing is
-    called and nothing is spent. Without --source, the library is the directory that holds the skill.
+    SKILL_DIR is a skill with evals/triggers.json and evals/evals.json; with --all, a library. Without --model, nothing
+    is called and nothing is spent. Without --source, the library is the directory that holds the skill.
     """
     from deepskills._cli.evaluate import EvalArguments, run  # noqa: PLC0415 - this command alone needs it
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deepskills import evals
-from deepskills._cli.output import Output, counted, prose
+from deepskills._cli.output import Output, counted, prose, visible
 from deepskills._cli.sources import UsageError, absolute, named_sources, usual_sources
 from deepskills.evals.report import table
 
@@ -148,12 +148,7 @@ def _show_library(output: Output, library: evals.LibraryReport) -> None:
 
 def _show(output: Output, lines: Sequence[str]) -> None:
     for line in lines:
-        output.line(f"{line[: len(line) - len(line.lstrip())]}{_shown(line.strip())}" if line.strip() else "")
-
-
-def _shown(line: str) -> str:
-    """Return a line harmless to a terminal, its columns as they are."""
-    return "  ".join(prose(part) if part.strip() else "" for part in line.split("  "))
+        output.line(visible(line))
 
 
 def _write_page(given: EvalArguments, text: str, output: Output) -> None:

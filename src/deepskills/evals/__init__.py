@@ -18,7 +18,7 @@ from typing import Any, Self, TypedDict, Unpack
 
 from langchain_core.language_models import BaseChatModel
 
-from deepskills.evals.agents import LibraryCopy, Outcome, adrive, check_agent, drive, is_model, resolved_model
+from deepskills.evals.agents import LibraryCopy, check_agent, is_model, resolved_model
 from deepskills.evals.budget import Budget, Estimate, Journal, estimate, journal_path
 from deepskills.evals.evaluation import Conditions, Evaluation, Progress
 from deepskills.evals.files import EvalError, EvalTask, SkillEvals, TriggerQuery, read_evals
@@ -26,6 +26,7 @@ from deepskills.evals.grading import Verdict
 from deepskills.evals.html import to_html
 from deepskills.evals.library import EvalLibrary, LibraryReport, Overlap, StrPath, Taken, find_overlaps
 from deepskills.evals.report import EvalReport, Rate, TaskResult, TriggerResult
+from deepskills.evals.runs import Outcome, adrive, drive
 
 __all__ = [
     "Estimate",

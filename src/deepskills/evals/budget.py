@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from deepskills._loading.tokens import count_text_tokens
-from deepskills.evals.agents import Outcome
 from deepskills.evals.files import SkillEvals
+from deepskills.evals.runs import Outcome
 
 AGENT_TOKENS = 6_000
 """About what a request of a deep agent takes besides skills and conversation: its prompt and its tools."""

@@ -10,12 +10,12 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from deepskills.evals.agents import AgentRun, Outcome, Plan, Question, Request
 from deepskills.evals.budget import Budget, Journal, grade_key, task_key, trigger_key
 from deepskills.evals.files import EvalTask, SkillEvals, TriggerQuery
 from deepskills.evals.grading import Verdict, question, verdicts
 from deepskills.evals.library import SHOWN, EvalLibrary
 from deepskills.evals.report import EvalReport, TaskResult, TriggerResult
+from deepskills.evals.runs import AgentRun, Outcome, Plan, Question, Request
 
 TRIGGER_STEPS = 4
 """How many model calls a query may take to load its skill; whoever has not loaded it by then will not."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from deepskills.evals.agents import Outcome
 from deepskills.evals.files import EvalTask
+from deepskills.evals.runs import Outcome
 
 INSTRUCTIONS = """You judge the result of a task. For each numbered expectation decide whether the result meets it.
 

@@ -6,9 +6,9 @@ All that comes from skills, models and graders is escaped; a policy in the page'
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from deepskills.evals.agents import Outcome
 from deepskills.evals.library import LibraryReport
 from deepskills.evals.report import EvalReport, Rate, TaskResult, TriggerResult
+from deepskills.evals.runs import Outcome
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2024; --soft: #60646c; --paper: #fff; --card: #f7f8fa; --line: #d9dce1;

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from deepskills.evals.agents import Outcome
 from deepskills.evals.files import EvalTask, SkillEvals
 from deepskills.evals.grading import Verdict
+from deepskills.evals.runs import Outcome
 
 BAR = 20
 """How wide a bar is."""
