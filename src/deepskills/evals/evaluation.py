@@ -193,13 +193,14 @@ class Evaluation:
         outcome = yield request
         self._done += 1
         self.budget.take(outcome.tokens)
+        if outcome.status in _KEPT:
+            self.journal.put(key, outcome)
         if self.conditions is not None and self.conditions.on_progress is not None:
             self.conditions.on_progress(Progress(self._done, self._total, label, outcome, self.budget.used))
         if outcome.status == "over-budget":
             raise _StoppedError(self._spent())
         if outcome.status in _KEPT:
             self._failures = 0
-            self.journal.put(key, outcome)
         else:
             self._had_failure = True
             self._failures += 1
