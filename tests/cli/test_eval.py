@@ -223,5 +223,6 @@ def test_an_interrupt_keeps_what_is_done(workplace: Path) -> None:
     )
     assert again.returncode == 0, again.stderr
     steps: list[Any] = [line for line in again.stderr.splitlines() if line.startswith("[")]
-    assert len(steps) == 36 - done, (told, steps)
+    # The signal may have come between keeping a run and telling of it.
+    assert len(steps) in {36 - done, 36 - done - 1}
     assert "should load   ████████████████████  18 of 18" in again.stdout

@@ -23,11 +23,11 @@ h2 { font-size: 1.3rem; margin: 2.5rem 0 .25rem; border-top: 1px solid var(--lin
 h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
 p { margin: .25rem 0; }
 .soft { color: var(--soft); font-size: .9rem; }
-.row { display: grid; grid-template-columns: 9rem 1fr 15rem; gap: .25rem .75rem; align-items: center;
+.row { display: grid; grid-template-columns: 11rem 1fr 15rem; gap: .25rem .75rem; align-items: center;
   margin: .35rem 0; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .6rem .8rem;
   margin: .5rem 0; }
-.card > .row { grid-template-columns: 6rem 1fr 9rem; }
+.card > .row { grid-template-columns: 8rem 1fr 14rem; }
 .bar { background: var(--line); border-radius: .25rem; height: .7rem; overflow: hidden; }
 .bar > span { display: block; height: 100%; border-radius: .25rem; background: var(--with); }
 .bar > .good { background: var(--good); } .bar > .bad { background: var(--bad); }
@@ -161,7 +161,8 @@ def _task(task: TaskResult, most: int) -> Iterator[str]:
 
 
 def _run(label: str, outcome: Outcome) -> str:
-    about = f"{outcome.tokens:,} tokens, {outcome.steps} model calls, {outcome.seconds:.1f} s"
+    calls = "1 model call" if outcome.steps == 1 else f"{outcome.steps} model calls"
+    about = f"{outcome.tokens:,} tokens, {calls}, {outcome.seconds:.1f} s"
     error = (
         f'<p><span class="tag bad">{escape(outcome.status)}</span> {escape(outcome.error)}</p>' if outcome.error else ""
     )
