@@ -91,6 +91,7 @@ bench: $(VENV)/.installed
 pictures: $(VENV)/.installed
 	$(VENV)/bin/python docs/pictures/record_demo.py
 	$(VENV)/bin/python benchmarks/plot.py
+	$(VENV)/bin/python docs/pictures/draw_cost.py
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python $(PIP_INSTALL) --group docs
