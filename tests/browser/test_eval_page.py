@@ -56,14 +56,16 @@ def test_bars_and_transcripts(report_page: Path, open_page: OpenPage, screenshot
     measured = page.locator("section").first
     assert measured.locator("h2").inner_text() == "tea"
     rows = measured.locator("> .row")
-    assert [rows.nth(place).locator("span.soft").inner_text() for place in range(4)] == [
+    assert [rows.nth(place).locator("span.soft").inner_text() for place in range(6)] == [
         "loads when it should",
         "rests when it should",
         "tasks with it",
         "tasks without it",
+        "tokens with it",
+        "tokens without it",
     ]
     tasks = widths(page, "section:first-of-type > .row > .bar")[2:]
-    assert tasks == [1.0, 0.67]
+    assert tasks == [1.0, 0.67, 1.0, 1.0]
     loads = widths(page, "section:first-of-type .query .bar")
     assert loads[0] == 1.0
     assert 0 < loads[1] < 1

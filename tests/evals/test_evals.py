@@ -62,7 +62,7 @@ def test_without_a_model_it_says_what_would_be_suggested_instead(tmp_path: Path)
 @both_modes
 def test_every_column_with_a_model_that_loads_always_never_and_sometimes(mode: Mode, tmp_path: Path) -> None:
     """Loads are counted by query, with a confidence; what should not load and does is wrong."""
-    skill = tea_library(tmp_path, tasks=tea_tasks()["evals"] and {"evals": []})
+    skill = tea_library(tmp_path, triggers=tea_triggers()[1:3], tasks={"evals": []})
     turns: list[str] = []
 
     def sometimes(query: str) -> bool:
@@ -70,29 +70,28 @@ def test_every_column_with_a_model_that_loads_always_never_and_sometimes(mode: M
         return turns.count(query) == 2
 
     expected: dict[str, tuple[list[int], float]] = {
-        "always": ([3, 3, 3, 3], 0.5),
-        "never": ([0, 0, 0, 0], 0.5),
-        "right": ([3, 3, 0, 0], 1.0),
-        "sometimes": ([1, 1, 1, 1], 0.5),
+        "always": ([3, 3], 0.5),
+        "never": ([0, 0], 0.5),
+        "right": ([3, 0], 1.0),
+        "sometimes": ([1, 1], 0.5),
     }
     rules = {"always": lambda _: True, "never": lambda _: False, "right": YES.__contains__, "sometimes": sometimes}
+    shown: dict[str, str] = {}
     for kind, (loads, rate) in expected.items():
         report = evaluated(mode, skill, loader(rules[kind]))
-        assert [item.loads.part for item in report.triggers] == loads, kind
-        assert {item.loads.whole for item in report.triggers} == {3}
+        shown[kind] = str(report)
+        assert [(item.loads.part, item.loads.whole) for item in report.triggers] == [(part, 3) for part in loads], kind
         assert report.pass_rate == rate, kind
-        assert report.tokens == sum(outcome.tokens for outcome in report.outcomes)
-        if kind == "right":
-            # A run ends with the load that it waits for: one call. Others answer, in one call too.
-            assert {outcome.steps for outcome in report.outcomes} == {1}
-            assert report.tokens == 12 * 110
-            assert [item.loads.interval[0] > 0.4 for item in report.triggers] == [True, True, False, False]
-            assert "  3/3     ████████████████████       330  yes     Brew a pot of green tea." in str(report)
-        if kind == "sometimes":
-            line = "  1/3     ███████·············       330  yes     How long does oolong steep?  <- sometimes"
-            assert line in str(report)
-        if kind == "always":
-            assert "no      Fix the printer.  <- wrong" in str(report)
+        # A run ends with the load that it waits for: one call. Others answer, in one call too.
+        assert {outcome.steps for outcome in report.outcomes} == {1}
+        assert report.tokens == 6 * 110
+    assert "  3/3     ████████████████████       330  yes     How long does oolong steep?\n" in shown["right"]
+    assert "  0/3     ····················       330  no      Fix the printer." in shown["right"]
+    assert "should load   ████████████████████  3 of 3  100%  (95 % sure: 44% to 100%)" in shown["right"]
+    line = "  1/3     ███████·············       330  yes     How long does oolong steep?  <- sometimes"
+    assert line in shown["sometimes"]
+    assert "no      Fix the printer.  <- wrong" in shown["always"]
+    assert "yes     How long does oolong steep?  <- wrong" in shown["never"]
 
 
 @both_modes
@@ -207,13 +206,8 @@ def test_a_model_that_stalls_is_given_up(mode: Mode, tmp_path: Path) -> None:
         return counted(call_tools(load("tea")))
 
     model = ScriptedChatModel(replies=stalls)
-    try:
-        if mode == "async":
-            # The loop's own threads cannot be given up: release the call once it counts as late.
-            threading.Timer(3, released.set).start()
-        report = evaluated(mode, skill, model, runs=1, timeout=2 if mode == "async" else 3)
-    finally:
-        released.set()
+    # The threads of an event loop cannot be given up: the call returns once it has counted as late.
+    report = evaluated(mode, skill, model, runs=1, timeout=1, on_progress=lambda _: released.set())
     first = report.triggers[0].outcomes[0]
     assert first.status == "timed-out"
     assert first.error is not None

@@ -1,6 +1,7 @@
 """`SkillUsage`: every event recorded once beside the run, and what each skill cost, to the token."""
 
 import asyncio
+import copy
 import json
 import os
 import subprocess
@@ -470,6 +471,28 @@ def test_recorders_may_be_async_and_take_batches(mode: Mode, tmp_path: Path) -> 
     assert {name for _, name in heard} == {"deepskills-usage"}
     assert Counter(kind for batch in batches.batches for kind in batch) == types
     assert len(batches.batches) <= 2
+
+
+def test_an_idle_recorder_has_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ends when nothing comes, a later event starts another, and an async recorder keeps its event loop."""
+    monkeypatch.setattr("deepskills.extensions.usage.IDLE_SECONDS", 0.01)
+    loops: list[Any] = []
+
+    async def record(_: UsageEvent) -> None:
+        loops.append(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+
+    usage = SkillUsage(record)
+    for number in (1, 2):
+        usage.on_event({"type": "skill.loaded", "skill": "alpha"}, None)
+        assert usage.flush(60)
+        assert len(loops) == number
+        for thread in threading.enumerate():
+            if thread.name == "deepskills-usage":
+                thread.join(60)
+        assert not [thread for thread in threading.enumerate() if thread.name == "deepskills-usage"]
+    assert loops[0] is loops[1]
+    assert copy.deepcopy(usage) is usage
 
 
 def test_mistakes_are_told_when_it_is_made() -> None:

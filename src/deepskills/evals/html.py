@@ -100,6 +100,7 @@ def _report(report: EvalReport) -> Iterator[str]:
     ):
         if rate.whole:
             yield _row(label, rate.part, rate.whole, _sure(rate), kind)
+    yield from _tokens(report)
     if report.triggers:
         yield "<h3>Queries</h3>"
         for item in report.triggers:
@@ -112,6 +113,18 @@ def _report(report: EvalReport) -> Iterator[str]:
     for problem in report.evals.problems:
         yield f'<p class="soft">{escape(problem["path"])}: {escape(problem["message"])}</p>'
     yield "</section>"
+
+
+def _tokens(report: EvalReport) -> Iterator[str]:
+    """Show what the tasks took in all, with the skill and without it."""
+    sides = {
+        "tokens with it": ("with", [task.with_skill.tokens for task in report.tasks]),
+        "tokens without it": ("without", [task.without.tokens for task in report.tasks if task.without is not None]),
+    }
+    most = max(sum(taken) for _, taken in sides.values())
+    for label, (kind, taken) in sides.items():
+        if taken:
+            yield _row(label, sum(taken), most, f"{sum(taken):,}", kind)
 
 
 def _query(item: TriggerResult) -> Iterator[str]:

@@ -32,6 +32,9 @@ MAX_WAITING = 10_000
 MAX_BATCH = 500
 """How many events a recorder with `record_batch` gets at once."""
 
+IDLE_SECONDS = 5.0
+"""After how long without an event the recorder's thread ends; the next event starts another."""
+
 EXIT_SECONDS = 2.0
 """How long the end of the process waits for events that are not recorded yet."""
 
@@ -117,6 +120,10 @@ class SkillUsage(SkillExtension):
         self._capture: Callable[[Any], Any] | None = getattr(record, "capture", None)
         self._failed: OrderedDict[tuple[str, str], list[list[Origin]]] = OrderedDict()
         self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "SkillUsage":
+        """Return the same: events of copies of an agent go to one recorder, in their order."""
+        return self
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all events so far are recorded; return whether they are, within `timeout` seconds."""
@@ -283,6 +290,7 @@ class _Queue:
         self._taken = 0
         self._done = 0
         self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def put(self, event: UsageEvent) -> None:
         """Add an event; never waits for the recorder."""
@@ -312,26 +320,35 @@ class _Queue:
             return self._changed.wait_for(lambda: self._done >= wanted, timeout)
 
     def _work(self) -> None:
-        loop = asyncio.new_event_loop()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._waiting))
+                if not self._changed.wait_for(lambda: bool(self._waiting), IDLE_SECONDS):
+                    # Who makes a recorder for every request must not collect threads.
+                    self._thread = None
+                    return
                 size = min(len(self._waiting), MAX_BATCH if self._batch is not None else 1)
                 events = [self._waiting.popleft() for _ in range(size)]
-            self._record_all(events, loop)
+            self._record_all(events)
             with self._changed:
                 self._done += len(events)
                 self._changed.notify_all()
 
-    def _record_all(self, events: Sequence[UsageEvent], loop: asyncio.AbstractEventLoop) -> None:
+    def _record_all(self, events: Sequence[UsageEvent]) -> None:
         try:
             result = self._batch(events) if self._batch is not None else self._record(events[0])
             if inspect.isawaitable(result):
-                loop.run_until_complete(_awaited(result))
+                self._own_loop().run_until_complete(_awaited(result))
         except Exception:
             self._failures += 1
             if self._failures % LOGGED_EVERY == 1:
                 logger.exception("The recorder of skill events failed (%d times so far)", self._failures)
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        """Return one event loop for all events: what a recorder opens on it, such as a connection, stays usable."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            weakref.finalize(self, self._loop.close)
+        return self._loop
 
 
 async def _awaited(result: Awaitable[None]) -> None:
