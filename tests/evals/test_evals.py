@@ -189,7 +189,7 @@ def test_what_goes_wrong_in_a_run_is_told(mode: Mode, tmp_path: Path) -> None:
 
     endless = ScriptedChatModel(replies=lambda _: counted(call_tools(("ls", {"path": "/"}))))
     report = evaluated(mode, skill, endless, grader=grader(), runs=1, max_steps=3)
-    assert {outcome.status for outcome in report.outcomes} == {"over-steps"}
+    assert {(outcome.status, outcome.steps) for outcome in report.outcomes} == {("over-steps", 3)}
     assert "with the skill: no end after 3 model calls" in str(report)
     assert report.recall == evals.Rate(0, 1)
 

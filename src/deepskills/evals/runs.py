@@ -301,8 +301,10 @@ class _Watch:
         if request.max_tokens is not None and counter.tokens_in + counter.tokens_out > request.max_tokens:
             self._status, self._error = "over-budget", f"more than {request.max_tokens:,} tokens"
             return True
-        # The call that reaches the limit may be the last one anyway: only one more proves otherwise.
-        if counter.calls > request.max_steps:
+        # The call that reaches the limit may be the last one anyway; after a tool's answer another would follow.
+        messages = self._state.get("messages") or ()
+        is_waiting = bool(messages) and isinstance(messages[-1], ToolMessage)
+        if counter.calls > request.max_steps or (counter.calls == request.max_steps and is_waiting):
             self._status, self._error = "over-steps", self._over_steps()
             return True
         return self.is_given_up
