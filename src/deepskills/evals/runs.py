@@ -302,7 +302,7 @@ class _Watch:
             self._status, self._error = "over-budget", f"more than {request.max_tokens:,} tokens"
             return True
         # The call that reaches the limit may be the last one anyway; after a tool's answer another would follow.
-        messages = self._state.get("messages") or ()
+        messages = list(self._state.get("messages") or ())
         is_waiting = bool(messages) and isinstance(messages[-1], ToolMessage)
         if counter.calls > request.max_steps or (counter.calls == request.max_steps and is_waiting):
             self._status, self._error = "over-steps", self._over_steps()
