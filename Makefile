@@ -4,6 +4,7 @@
 # make test-part   a quick part of the tests, for a second Python
 # make test-oldest   the tests on the oldest supported releases
 # make test-server   a LangGraph server and PostgreSQL with the projects of the documentation, in a .venv of its own
+# make test-browser   the pages that deepskills makes, in a real browser, in a .venv of its own
 # make soak   all tests, in their long form where they have one
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
@@ -17,9 +18,10 @@ VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info
 endif
 OLDEST := .venv-oldest
 SERVER := .venv-server
+BROWSER := .venv-browser
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo check test test-part test-oldest test-server soak bench pictures docs format clean
+.PHONY: demo check test test-part test-oldest test-server test-browser soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
 $(VENV)/.package: pyproject.toml
@@ -42,6 +44,12 @@ $(SERVER)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(SERVER)
 	$(SERVER)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
 	$(SERVER)/bin/python $(PIP_INSTALL) --editable '.[store,postgres,api]' --group server
+	touch $@
+
+$(BROWSER)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(BROWSER)
+	$(BROWSER)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
+	$(BROWSER)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api]' --group browser
 	touch $@
 
 demo: $(VENV)/.package
@@ -72,6 +80,13 @@ test-oldest: $(OLDEST)/.installed
 test-server: $(SERVER)/.installed
 	$(SERVER)/bin/pytest tests/server tests/store/test_postgres_pages.py
 
+# Chromium comes from the system; where this may, it installs it.
+test-browser: $(BROWSER)/.installed
+	@command -v "$${DEEPSKILLS_CHROMIUM:-chromium}" >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	  && { apt-get install -y -qq chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }; }; } \
+	  || { echo "Chromium is missing: install the package chromium, or name a browser in DEEPSKILLS_CHROMIUM." >&2; exit 1; }
+	$(BROWSER)/bin/pytest tests/browser
+
 soak: $(VENV)/.installed
 	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto --dist worksteal
 
@@ -83,6 +98,7 @@ bench: $(VENV)/.installed
 pictures: $(VENV)/.installed
 	$(VENV)/bin/python docs/pictures/record_demo.py
 	$(VENV)/bin/python benchmarks/plot.py
+	$(VENV)/bin/python docs/pictures/draw_cost.py
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python $(PIP_INSTALL) --group docs

@@ -33,7 +33,7 @@ def main() -> None:
     agent = create_agent(model, middleware=[skills])
     result = agent.invoke({"messages": [HumanMessage("Which script of which skill profiles a CSV file?")]})
     for message in result["messages"]:
-        print(f"{message.type}: {message.text[:90]!r}")
+        print(f"{message.type}: {message.text[:200]!r}")
     path = next(m.text for m in result["messages"] if isinstance(m, ToolMessage) and m.name == "get_skill_script_path")
     done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, check=True)  # noqa: S603 - our own script
     print(done.stdout.splitlines()[0])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from deepskills._middleware.extension import (
         Answer,
         LoadedSkill,
+        ModelCallReport,
         Refuse,
         SkillExtension,
         SkillLoad,
@@ -52,6 +53,7 @@ __all__ = [
     "InlineBackend",
     "InlineSkill",
     "LoadedSkill",
+    "ModelCallReport",
     "NamespacedSource",
     "OptionalSource",
     "Refuse",
@@ -90,6 +92,7 @@ _MODULES = {
     "InlineBackend": "deepskills.inline",
     "InlineSkill": "deepskills.inline",
     "LoadedSkill": "deepskills._middleware.extension",
+    "ModelCallReport": "deepskills._middleware.extension",
     "NamespacedSource": "deepskills._types",
     "OptionalSource": "deepskills._types",
     "Refuse": "deepskills._middleware.extension",

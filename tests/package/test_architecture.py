@@ -23,6 +23,7 @@ ORDER = (
     "manager",
     "testing",
     "extensions",
+    "evals",
     "store",
     "_cli",
     "__init__",
@@ -30,9 +31,11 @@ ORDER = (
 )
 """Every folder and module of the package, each allowed to import those before it and itself."""
 
-KNOWS_FRAMEWORKS = frozenset({"_io", "_middleware", "extensions", "inline", "manager", "testing", "_cli", "store"})
+KNOWS_FRAMEWORKS = frozenset(
+    {"_io", "_middleware", "evals", "extensions", "inline", "manager", "testing", "_cli", "store"}
+)
 
-AGENT_IS_PRIVATE_TO = frozenset({"extensions", "_cli", "store"})
+AGENT_IS_PRIVATE_TO = frozenset({"evals", "extensions", "_cli", "store"})
 """Folders that use the agent side through the public package only."""
 
 FRAMEWORKS = frozenset({"langchain", "langchain_core", "langgraph", "deepagents"})
@@ -92,7 +95,7 @@ def test_imports_go_one_way() -> None:
 def test_only_the_edges_import_the_public_package() -> None:
     """Only what is built on the public API may import it; inside the library it would be a circle."""
     users = {room(module) for module, tree in TREES.items() if "__init__" in rooms_imported(tree)}
-    assert users <= {"extensions", "store", "_cli", "__main__"}
+    assert users <= {"evals", "extensions", "store", "_cli", "__main__"}
 
 
 def test_modules_of_one_folder_do_not_import_each_other_in_a_circle() -> None:
@@ -136,7 +139,7 @@ def test_only_the_backend_folder_calls_a_backend() -> None:
 
 def test_no_file_is_read_beside_the_backend() -> None:
     """Files are read through backends only, so that every backend works."""
-    library = {m: t for m, t in TREES.items() if room(m) not in {"store", "_cli", "__main__"}}
+    library = {m: t for m, t in TREES.items() if room(m) not in {"evals", "store", "_cli", "__main__"}}
     assert [module for module, tree in library.items() if FILE_READERS & called_names(tree)] == []
 
 

@@ -35,13 +35,15 @@ def test_every_command_of_the_guide_exists() -> None:
 
 
 def test_every_folder_of_tests_is_run() -> None:
-    """`make test` runs each folder except the one with a server of its own, which has a command of its own."""
+    """`make test` runs each folder except those that need a server or a browser, which have commands of their own."""
     folders = {
         f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("test_*"))
     }
-    assert set(PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]) == folders - {"tests/server"}
     assert set(PROJECT["tool"]["pytest"]["ini_options"]["pythonpath"]) >= {"tests"}, "tests import `support`"
-    assert "pytest tests/server" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert set(PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]) == folders - {"tests/browser", "tests/server"}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "pytest tests/server" in makefile
+    assert "pytest tests/browser" in makefile
 
 
 def test_the_guide_names_every_folder_of_the_package() -> None:

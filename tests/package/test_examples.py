@@ -55,7 +55,7 @@ SHOWN = {
         "7 o'clock: {'skill.refused: release-notes': 1}",
         "9 o'clock: {'skill.loaded: release-notes': 1}",
     ],
-    "store_app": ["alice posted release-notes with 3 files", "bob sees: no skills"],
+    "store_app": ["alice posted release-notes with 5 files", "bob sees: no skills"],
 }
 """What each example prints."""
 

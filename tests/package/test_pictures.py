@@ -68,6 +68,18 @@ def test_the_plot_can_be_drawn() -> None:
     assert heights[0] > heights[1] > heights[2]
 
 
+def test_what_a_conversation_costs_is_drawn_as_it_runs() -> None:
+    """Six requests, in which skills come and go; the picture in the documentation is of this conversation."""
+    drawing: dict[str, Any] = runpy.run_path(str(PICTURES / "draw_cost.py"))
+    requests = [drawing["parts"](request) for request in drawing["conversation"]()]
+    assert [request["release-notes"] > 0 for request in requests] == [False, True, True, True, True, False]
+    assert [request["csv-report"] > 0 for request in requests] == [False, False, False, True, True, True]
+    drawn = drawing["draw"](requests)
+    picture = (PICTURES / "skill-cost.svg").read_text(encoding="utf-8")
+    assert drawn.count("<title>") == picture.count("<title>") == 24
+    assert re.sub(r"[\d.,]+", "", drawn) == re.sub(r"[\d.,]+", "", picture)
+
+
 def test_names_of_lines_that_meet_stay_readable() -> None:
     """Lines that end at the same height have their names below each other."""
     plot: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "plot.py"))

@@ -9,7 +9,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 
 import deepskills
-from deepskills import SkillsMiddleware, SkillsState, extensions, store
+from deepskills import SkillsMiddleware, SkillsState, evals, extensions, store
 from deepskills.extensions import SkillScripts
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import load, skill_md, unload, write_files
@@ -44,7 +44,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     shown = set(re.findall(r"^::: (\S+)", REFERENCE, flags=re.MULTILINE))
     public = {
         f"{module.__name__}.{name}"
-        for module in (deepskills, extensions, store)
+        for module in (deepskills, evals, extensions, store)
         for name in module.__all__
         if name not in IN_WORDS
     }

@@ -23,6 +23,7 @@ from deepskills import (
     InlineBackend,
     InlineSkill,
     LoadedSkill,
+    ModelCallReport,
     NamespacedSource,
     OptionalSource,
     Refuse,
@@ -77,6 +78,10 @@ class Ledger(SkillExtension):
             return Answer("Finish the other work first.", is_error=True)
         run.remember("loads", run.memory.get("loads", 0) + 1)
         return None
+
+    @override
+    def after_model(self, report: ModelCallReport, run: SkillRun) -> None:
+        run.remember("shown", sorted(report.shown))
 
 
 class PartsBackend(FilesystemBackend):

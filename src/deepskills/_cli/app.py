@@ -301,6 +301,32 @@ def create(name: str, description: str | None, source: Sequence[str], as_json: b
         output.line("Created ", (visible(str(file)), "bold"))
 
 
+@app.command("eval")
+@click.argument("skill_dir", required=False)
+@click.option("--all", "everything", is_flag=True, help="Show who takes whose requests in a whole library.")
+@click.option("--source", "-s", multiple=True, metavar="DIR", help="The library to measure in. Repeatable.")
+@click.option("--model", metavar="PROVIDER:NAME", help="Run an agent with this model; without it, requests are ranked.")
+@click.option("--grader", metavar="PROVIDER:NAME", help="The model that judges expectations. Default: --model.")
+@click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="How often each query is run.")
+@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Stop after about so many tokens.")
+@click.option("--max-steps", type=click.IntRange(min=1), default=20, show_default=True, help="Model calls of a task.")
+@click.option("--timeout", type=click.FloatRange(min=0.01), default=300, show_default=True, help="Seconds for a run.")
+@click.option("--min-pass", type=click.FloatRange(0, 1), metavar="SHARE", help="Exit 1 if fewer pass, such as 0.8.")
+@click.option("--fresh", is_flag=True, help="Begin again, also where an evaluation was interrupted.")
+@click.option("--html", metavar="FILE", help="Also write the report as one HTML page.")
+@as_json
+def evaluate(skill_dir: str | None, **options: Any) -> None:  # noqa: ANN401 - click calls it so
+    """Measure whether a skill is found, loaded and of use.
+
+    SKILL_DIR is a skill with evals/triggers.json and evals/evals.json; with --all, a library. Without --model, nothing
+    is called and nothing is spent. Without --source, the library is the directory that holds the skill.
+    """
+    from deepskills._cli.commands.evaluate import EvalArguments, run  # noqa: PLC0415 - this command alone needs it
+
+    if not run(EvalArguments(skill=skill_dir, **options), _output()):
+        raise click.exceptions.Exit(FAILED)
+
+
 def _ask_for_description() -> str:
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError("There is no description. Pass one: --description 'What it does, and when to use it.'")

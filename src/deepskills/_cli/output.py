@@ -110,6 +110,11 @@ class Output:
         return self._out.is_terminal
 
     @property
+    def is_ascii(self) -> bool:
+        """Whether standard output takes nothing but ASCII."""
+        return self._out.options.ascii_only
+
+    @property
     def width(self) -> int:
         """How many columns the terminal has."""
         return self._out.width

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
+from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.types import Command
@@ -81,6 +81,26 @@ class Answer:
 
     That holds until the user's next message, and arguments that the user gave replace the model's.
     """
+
+
+@dataclass(frozen=True)
+class ModelCallReport:
+    """A model call that has ended, and what of skills stood in it."""
+
+    request: ModelRequest[Any]
+    """The request as it went out."""
+
+    response: ModelResponse[Any] | None
+    """What the model answered; `None` if the call failed."""
+
+    error: Exception | None = None
+    """What the call raised; the run ends with it, unless other middleware tries again."""
+
+    shown: frozenset[str] = frozenset()
+    """Names of the skills whose text stood in the request."""
+
+    put_back: frozenset[str] = frozenset()
+    """Names of the skills whose lost text was restored by this call, and not by one before."""
 
 
 class SkillRun(Protocol):
@@ -266,6 +286,17 @@ class SkillExtension:
     async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Return the model request with other tools, another model or further messages."""
         return self.change_request(request, run)
+
+    def call_metadata(self, run: SkillRun) -> Mapping[str, Any]:  # noqa: ARG002 - for overriding
+        """Return metadata that tracers see on the model call that is about to be made; must not block."""
+        return {}
+
+    def after_model(self, report: ModelCallReport, run: SkillRun) -> None:
+        """Look at a model call that has ended; what `run.remember` is told is lost if the call failed."""
+
+    async def aafter_model(self, report: ModelCallReport, run: SkillRun) -> None:
+        """Look at a model call that has ended."""
+        self.after_model(report, run)
 
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Let a tool call pass (`None`) or refuse it. Loads and unloads earlier in the same turn count as done."""

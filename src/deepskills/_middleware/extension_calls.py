@@ -5,12 +5,14 @@ Calls the extensions: in their order, guarded, sync or async as the run is.
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import NoneType
 from typing import Any
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 
 from deepskills._catalog.entries import SkillEntry
@@ -29,7 +31,15 @@ from deepskills._io.plan import (
     WriteFiles,
     Written,
 )
-from deepskills._middleware.extension import Answer, LoadedSkill, Refuse, SkillExtension, SkillLoad, ToolResult
+from deepskills._middleware.extension import (
+    Answer,
+    LoadedSkill,
+    ModelCallReport,
+    Refuse,
+    SkillExtension,
+    SkillLoad,
+    ToolResult,
+)
 from deepskills._middleware.reporting import tell
 from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import merged, note_update
@@ -320,6 +330,38 @@ def change_request(request: ModelRequest[Any], run: Run) -> Plan[ModelRequest[An
             elif extension.protective:
                 return changed
     return request
+
+
+@contextmanager
+def traced(run: Run) -> Iterator[None]:
+    """Let tracers see what extensions say of the model call that is made inside.
+
+    LangChain calls the model with the configuration of the run that it finds in the context, so that is where metadata
+    is added.
+    """
+    metadata: dict[str, Any] = {}
+    for extension in run.settings.extensions:
+        if overrides(extension, "call_metadata"):
+            try:
+                metadata.update(extension.call_metadata(ExtensionRun(run, extension)))
+            except Exception:
+                logger.exception("%s failed to describe a model call", type(extension).__name__)
+    if not metadata:
+        yield
+        return
+    config = var_child_runnable_config.get() or {}
+    token = var_child_runnable_config.set({**config, "metadata": {**(config.get("metadata") or {}), **metadata}})
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
+
+
+def after_model(report: ModelCallReport, run: Run) -> Plan[None]:
+    """Show the extensions a model call that has ended; a failure is logged and noted."""
+    for extension in run.settings.extensions:
+        if overrides(extension, "after_model"):
+            yield from ask(extension, "after_model", ExtensionRun(run, extension), report)
 
 
 def before_tool(request: ToolCallRequest, run: Run) -> Plan[Refuse | None]:

@@ -452,7 +452,15 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         model_call = self._settings.perform(self._opened(request), request.runtime)
 
         def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
-            return handler(self._settings.perform(model_call.outgoing(changed), request.runtime))
+            outgoing = self._settings.perform(model_call.outgoing(changed), request.runtime)
+            try:
+                with model_call.traced():
+                    response = handler(outgoing)
+            except Exception as error:
+                self._settings.perform(model_call.ended(outgoing, None, error), request.runtime)
+                raise
+            self._settings.perform(model_call.ended(outgoing, response), request.runtime)
+            return response
 
         with model_call.in_context():
             try:
@@ -472,7 +480,15 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         model_call = await self._settings.aperform(self._opened(request), request.runtime)
 
         async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
-            return await handler(await self._settings.aperform(model_call.outgoing(changed), request.runtime))
+            outgoing = await self._settings.aperform(model_call.outgoing(changed), request.runtime)
+            try:
+                with model_call.traced():
+                    response = await handler(outgoing)
+            except Exception as error:
+                await self._settings.aperform(model_call.ended(outgoing, None, error), request.runtime)
+                raise
+            await self._settings.aperform(model_call.ended(outgoing, response), request.runtime)
+            return response
 
         with model_call.in_context():
             try:

@@ -21,6 +21,7 @@ from typing import Any, Generic
 from langchain.agents.middleware.types import ContextT, ExtendedModelResponse, ModelRequest, ModelResponse, ResponseT
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills._errors import SkillsError
@@ -28,8 +29,8 @@ from deepskills._io.plan import Failed, Plan, apart
 from deepskills._loading.budget import Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._loading.turn import Prepared
-from deepskills._middleware.extension import Refuse, SkillLoad
-from deepskills._middleware.extension_calls import change_request, change_text, unusable
+from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
+from deepskills._middleware.extension_calls import after_model, change_request, change_text, traced, unusable
 from deepskills._middleware.loading import Wish, judge, prepare, take_away
 from deepskills._middleware.reporting import log_problems, skill_event, tell
 from deepskills._middleware.run import Run, Shelf, disclosed_skills, is_user_only
@@ -629,6 +630,28 @@ class ModelCall(Generic[ContextT]):
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
         return changed
+
+    @contextmanager
+    def traced(self) -> Iterator[None]:
+        """Let tracers see the skills of the call that is made inside, as extensions describe them."""
+        if not self._run.settings.extensions:
+            yield
+            return
+        with traced(self._run):
+            yield
+
+    def ended(
+        self,
+        request: ModelRequest[ContextT],
+        response: ModelResponse[Any] | ExtendedModelResponse[Any] | None,
+        error: Exception | None = None,
+    ) -> Plan[None]:
+        """Show the extensions how the call ended; one that was interrupted has not."""
+        if self._run.settings.extensions and not isinstance(error, GraphBubbleUp):
+            inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
+            composed = self._composed
+            report = ModelCallReport(request, inner, error, frozenset(composed.shown), frozenset(composed.reattached))
+            yield from after_model(report, self._run)
 
     def finish(
         self, response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]

@@ -5,6 +5,7 @@ messages (`_prompt`), cleaning of text and problems (`_skillmd`), and, for scrip
 (`_io`, `_files`, `_catalog`).
 """
 
+from deepskills.extensions._recorders import JsonLinesRecorder, OpenTelemetryRecorder
 from deepskills.extensions.forks import SkillForks
 from deepskills.extensions.hooks import SkillHooks
 from deepskills.extensions.models import SkillModels
@@ -12,14 +13,19 @@ from deepskills.extensions.preload import Preload
 from deepskills.extensions.scripts.tool import SkillScripts
 from deepskills.extensions.suggestions import SkillSuggestions
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
+from deepskills.extensions.usage import SkillUsage, UsageEvent
 
 __all__ = [
     "DEFAULT_ALIASES",
+    "JsonLinesRecorder",
+    "OpenTelemetryRecorder",
     "Preload",
     "SkillForks",
     "SkillHooks",
     "SkillModels",
     "SkillScripts",
     "SkillSuggestions",
+    "SkillUsage",
     "ToolPolicy",
+    "UsageEvent",
 ]

@@ -8,6 +8,7 @@ pin comes before the model has made any call, so it is answered with a request t
 import dataclasses
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -56,6 +57,11 @@ def runs_forks(host: SkillsHost) -> bool:
     return host in _hosts
 
 
+def running_forks() -> tuple[SkillEntry, ...]:
+    """Return the skills in whose sub-agents this code runs, the outermost first."""
+    return _running.get()
+
+
 def running_fork() -> SkillEntry | None:
     """Return the skill whose sub-agent this code runs in, the innermost of several."""
     chain = _running.get()
@@ -79,31 +85,35 @@ class SkillForks(SkillExtension):
         """Make known that this middleware runs forks."""
         _hosts.add(host)
 
-    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:  # noqa: ARG002 - the seam's
+    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
         """Run the skill in a sub-agent in place of loading it."""
         fork = self._started(load)
         if not isinstance(fork, _Fork):
             return fork
         try:
             with fork.running():
-                return fork.answer(fork.runnable.invoke(fork.given, fork.config))
+                answer = fork.answer(fork.runnable.invoke(fork.given, fork.config))
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
-            return fork.failure(error)
+            answer = fork.failure(error)
+        run.emit(fork.event(answer))
+        return answer
 
-    async def abefore_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:  # noqa: ARG002
+    async def abefore_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
         """Run the skill in a sub-agent in place of loading it."""
         fork = self._started(load)
         if not isinstance(fork, _Fork):
             return fork
         try:
             with fork.running():
-                return fork.answer(await fork.runnable.ainvoke(fork.given, fork.config))
+                answer = fork.answer(await fork.runnable.ainvoke(fork.given, fork.config))
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
-            return fork.failure(error)
+            answer = fork.failure(error)
+        run.emit(fork.event(answer))
+        return answer
 
     def _started(self, load: SkillLoad) -> "_Fork | Refuse | Answer | None":
         """Return the run of a skill in a sub-agent, or what is answered in its place."""
@@ -152,6 +162,14 @@ class _Fork:
         self.runnable = runnable
         self.config = config
         self.given: Any = self._input(load.runtime)
+        self._started = time.monotonic()
+
+    def event(self, answer: Answer) -> dict[str, Any]:
+        """Return the event of a run that has ended."""
+        entry, seconds = self._load.entry, round(time.monotonic() - self._started, 3)
+        event = {"type": "skill.forked", "skill": entry.name, "agent": self._agent, "failed": answer.is_error}
+        origin = {"source": entry.source, "digest": entry.digest, "trigger": self._load.trigger}
+        return {**event, "seconds": seconds, **origin}
 
     def _input(self, runtime: ToolRuntime[Any, Any]) -> Any:  # noqa: ANN401 - what the runnable takes
         raise NotImplementedError

@@ -1,0 +1,215 @@
+"""The plan of an evaluation: which runs and gradings to make, in which order, and where to stop.
+
+Pure but for its journal: it yields runs and questions, and is sent what became of them. Ranking comes first, for it
+costs nothing; then queries, then tasks with the skill and without it, each graded right after its run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from deepskills.evals.budget import Budget, Journal, grade_key, task_key, trigger_key
+from deepskills.evals.files import EvalTask, SkillEvals, TriggerQuery
+from deepskills.evals.grading import Verdict, question, verdicts
+from deepskills.evals.library import SHOWN, EvalLibrary
+from deepskills.evals.report import EvalReport, TaskResult, TriggerResult
+from deepskills.evals.runs import AgentRun, Outcome, Plan, Question, Request
+
+TRIGGER_STEPS = 4
+"""How many model calls a query may take to load its skill; whoever has not loaded it by then will not."""
+
+MAX_FAILURES = 5
+"""After how many failed runs in a row an evaluation stops: the next would fail too, and may cost."""
+
+_KEPT = frozenset({"done", "loaded", "over-steps"})
+"""Outcomes that a journal keeps; others are tried again."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step of an evaluation, as it is shown while it runs."""
+
+    done: int
+    total: int
+    label: str
+    outcome: Outcome
+    tokens: int
+    """Used so far."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """With what an evaluation is made."""
+
+    agent: Any
+    """The agent with the library."""
+
+    without: Any = None
+    """The same without the skill; `None` to compare nothing."""
+
+    grader: BaseChatModel | None = None
+    model_name: str = ""
+    grader_name: str | None = None
+    runs: int = 3
+    max_steps: int = 20
+    timeout: float = 300
+    on_progress: Callable[[Progress], None] | None = None
+
+
+class _StoppedError(Exception):
+    """The evaluation must not go on."""
+
+
+@dataclass
+class Evaluation:
+    """One evaluation under way."""
+
+    evals: SkillEvals
+    library: EvalLibrary
+    conditions: Conditions | None
+    journal: Journal = field(default_factory=Journal)
+    budget: Budget = field(default_factory=lambda: Budget(None))
+
+    def __post_init__(self) -> None:
+        self._done = 0
+        self._failures = 0
+        self._total = 0
+        self._had_failure = False
+
+    def plan(self) -> Plan[EvalReport]:
+        """Measure the skill."""
+        triggers = [
+            TriggerResult(
+                self.evals.name, item.query, item.should_trigger, tuple(self.library.ranked(item.query, SHOWN))
+            )
+            for item in self.evals.triggers
+        ]
+        tasks: list[TaskResult] = []
+        stopped = None
+        if self.conditions is not None:
+            compares = 2 if self.conditions.without is not None else 1
+            self._total = len(triggers) * self.conditions.runs + len(self.evals.tasks) * compares * 2
+            measured: list[TriggerResult] = []
+            try:
+                yield from self._triggers(self.conditions, triggers, measured)
+                yield from self._tasks(self.conditions, tasks)
+            except _StoppedError as stop:
+                stopped = str(stop)
+            triggers = measured
+            if stopped is None and not self._had_failure:
+                self.journal.remove()
+        return EvalReport(
+            self.evals,
+            len(self.library.skills),
+            self.conditions.model_name if self.conditions else None,
+            self.conditions.grader_name if self.conditions else None,
+            tuple(triggers),
+            tuple(tasks),
+            self.budget.used,
+            stopped,
+        )
+
+    def _triggers(
+        self, conditions: Conditions, ranked: list[TriggerResult], measured: list[TriggerResult]
+    ) -> Plan[None]:
+        for place, (item, result) in enumerate(zip(self.evals.triggers, ranked, strict=True)):
+            outcomes: list[Outcome] = []
+            try:
+                for number in range(conditions.runs):
+                    request = self._trigger_run(conditions, item)
+                    outcomes.append((yield from self._made(trigger_key(place, number), request, item.query)))
+            finally:
+                # A query that was stopped half-way counts by the runs it had.
+                if outcomes:
+                    measured.append(
+                        TriggerResult(result.skill, result.query, result.should_trigger, result.ranked, tuple(outcomes))
+                    )
+
+    def _trigger_run(self, conditions: Conditions, item: TriggerQuery) -> AgentRun:
+        return AgentRun(
+            conditions.agent,
+            item.query,
+            stop_at_load=self.evals.name,
+            max_steps=min(TRIGGER_STEPS, conditions.max_steps),
+            timeout=conditions.timeout,
+            max_tokens=self.budget.left,
+        )
+
+    def _tasks(self, conditions: Conditions, tasks: list[TaskResult]) -> Plan[None]:
+        for task in self.evals.tasks:
+            outcome, judged = yield from self._task(conditions, task, "with", conditions.agent)
+            if conditions.without is None:
+                tasks.append(TaskResult(task, outcome, verdicts=judged))
+                continue
+            try:
+                other, others = yield from self._task(conditions, task, "without", conditions.without)
+            except _StoppedError:
+                tasks.append(TaskResult(task, outcome, verdicts=judged))
+                raise
+            tasks.append(TaskResult(task, outcome, other, judged, others))
+
+    def _task(
+        self,
+        conditions: Conditions,
+        task: EvalTask,
+        side: str,
+        agent: Any,  # noqa: ANN401 - a compiled graph
+    ) -> Plan[tuple[Outcome, tuple[Verdict, ...]]]:
+        request = AgentRun(
+            agent,
+            task.prompt,
+            files=task.files,
+            max_steps=conditions.max_steps,
+            timeout=conditions.timeout,
+            max_tokens=self.budget.left,
+        )
+        label = f"task {task.id} {side} the skill"
+        outcome = yield from self._made(task_key(task.id, side), request, label)
+        if outcome.status not in _KEPT:
+            self._done += 1
+            return outcome, (Verdict(None, f"the run ended early: {outcome.error}"),) * len(task.expectations)
+        if conditions.grader is None:
+            return outcome, ()
+        asked = Question(conditions.grader, question(task, outcome), conditions.timeout)
+        key = grade_key(task.id, side)
+        answer = yield from self._made(key, asked, f"{label}: grading")
+        judged = verdicts(answer, task.expectations)
+        return outcome, tuple(judged)
+
+    def _made(self, key: str, request: Request, label: str) -> Plan[Outcome]:
+        """Return what became of a run: as the journal knows it, else by making it.
+
+        Raises:
+            _StoppedError: If it must not be made, or was the last that could be.
+        """
+        known = self.journal.get(key)
+        if known is not None:
+            self._done += 1
+            return known
+        if self.budget.is_spent:
+            raise _StoppedError(self._spent())
+        outcome = yield request
+        self._done += 1
+        self.budget.take(outcome.tokens)
+        if outcome.status in _KEPT:
+            self.journal.put(key, outcome)
+        if self.conditions is not None and self.conditions.on_progress is not None:
+            self.conditions.on_progress(Progress(self._done, self._total, label, outcome, self.budget.used))
+        if outcome.status == "over-budget":
+            raise _StoppedError(self._spent())
+        if outcome.status in _KEPT:
+            self._failures = 0
+        else:
+            self._had_failure = True
+            self._failures += 1
+            if self._failures >= MAX_FAILURES:
+                raise _StoppedError(f"{self._failures} runs in a row failed, the last with: {outcome.error}")
+        return outcome
+
+    def _spent(self) -> str:
+        return (
+            f"the budget is used up ({self.budget.used:,} tokens, {self._done} of {self._total} steps done). Run it "
+            "again, with a higher --max-tokens if need be; it goes on from there."
+        )

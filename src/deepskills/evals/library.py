@@ -1,0 +1,224 @@
+"""The library that a skill is measured in, and how its requests rank there without a model."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepagents.backends import FilesystemBackend
+
+from deepskills import SkillMetadata, SkillsManager
+from deepskills.evals.files import EvalError, SkillEvals, read_evals
+
+SHOWN = 5
+"""How many skills are suggested for a request, as `SkillSuggestions` has it by default."""
+
+MIN_SIMILARITY = 0.5
+"""From which share of common words two descriptions count as overlapping."""
+
+MAX_AGE = 3600.0
+"""A library is looked at once for an evaluation."""
+
+StrPath = str | os.PathLike[str]
+
+
+class EvalLibrary:
+    """The skills of some directories, ranked as search ranks them; the one that is measured wins over its namesakes."""
+
+    def __init__(self, sources: Iterable[StrPath], skill: Path | None = None) -> None:
+        paths = [Path(source).expanduser().absolute() for source in sources]
+        missing = [str(path) for path in paths if not path.is_dir()]
+        if missing:
+            raise EvalError(f"There is no directory {' and '.join(missing)}. Name directories that hold skills.")
+        if skill is not None:
+            paths = [*(paths or [skill.parent]), skill]
+        self._manager = SkillsManager(
+            backend=FilesystemBackend(root_dir="/", virtual_mode=True),
+            sources=[path.as_posix() for path in dict.fromkeys(paths)],
+            max_age=MAX_AGE,
+        )
+        self.skills: list[SkillMetadata] = self._manager.list_metadata()
+
+    @property
+    def descriptions(self) -> list[str]:
+        """What the model reads of each skill."""
+        return [skill["description"] for skill in self.skills]
+
+    def without(self, name: str) -> list[SkillMetadata]:
+        """Return the library without one skill."""
+        return [skill for skill in self.skills if skill["name"] != name]
+
+    def ranked(self, query: str, n: int = SHOWN) -> list[str]:
+        """Return the names of the skills that fit a request, best first."""
+        return [found["name"] for found in self._manager.search_skills(query, n)]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A request for which other skills rank before the one that was meant."""
+
+    query: str
+    meant: str
+    before: tuple[str, ...]
+    """The skills that rank before it, best first."""
+
+    is_found: bool
+    """Whether the skill that was meant is among the suggestions at all."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Two skills that compete for the same requests."""
+
+    first: str
+    second: str
+    taken_from_first: int
+    """For how many requests of the first the second ranks before it."""
+
+    taken_from_second: int
+    similarity: float
+    """How many of their words the descriptions share, from 0 to 1."""
+
+    @property
+    def is_mutual(self) -> bool:
+        """Whether each takes requests of the other."""
+        return min(self.taken_from_first, self.taken_from_second) > 0
+
+    @property
+    def taken(self) -> int:
+        """How many requests go to the other one."""
+        return self.taken_from_first + self.taken_from_second
+
+
+@dataclass(frozen=True)
+class LibraryReport:
+    """Who takes whose requests in a library."""
+
+    skills: tuple[str, ...]
+    queries: int
+    """How many requests were ranked: those that should load a skill."""
+
+    taken: tuple[Taken, ...]
+    overlaps: tuple[Overlap, ...]
+    """The worst first: those that take each other's requests, then by how many, then by similarity."""
+
+    unmeasured: tuple[str, ...]
+    """Skills without queries."""
+
+    evals: tuple[SkillEvals, ...] = ()
+    """The skills that have queries."""
+
+    @property
+    def pass_rate(self) -> float | None:
+        """The share of requests for which the skill that was meant ranks first."""
+        return (self.queries - len(self.taken)) / self.queries if self.queries else None
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report as plain data."""
+        return {
+            "skills": list(self.skills),
+            "queries": self.queries,
+            "pass_rate": self.pass_rate,
+            "overlaps": [
+                {
+                    "skills": [pair.first, pair.second],
+                    "taken": [pair.taken_from_first, pair.taken_from_second],
+                    "mutual": pair.is_mutual,
+                    "similarity": round(pair.similarity, 3),
+                }
+                for pair in self.overlaps
+            ],
+            "taken": [
+                {"query": item.query, "meant": item.meant, "before": list(item.before), "found": item.is_found}
+                for item in self.taken
+            ],
+            "unmeasured": list(self.unmeasured),
+            "problems": [problem for evals in self.evals for problem in evals.problems],
+        }
+
+
+def find_overlaps(*sources: StrPath) -> LibraryReport:
+    """Say who takes whose requests in a library, without a model.
+
+    For every query of the skills' `evals/triggers.json` that should load its skill, the skills that rank before it take
+    it. Pairs whose descriptions share most of their words are found even where no query shows it.
+
+    Raises:
+        EvalError: If a directory does not exist.
+    """
+    if not sources:
+        raise EvalError("No directory was named. Name directories that hold skills.")
+    library = EvalLibrary(sources)
+    measured = [read_evals(Path(skill["path"]).parent) for skill in library.skills]
+    taken: list[Taken] = []
+    queries = 0
+    for evals in measured:
+        for item in evals.triggers:
+            if item.should_trigger:
+                queries += 1
+                ranked = library.ranked(item.query, SHOWN)
+                is_found = evals.name in ranked
+                before = ranked[: ranked.index(evals.name)] if is_found else ranked
+                if before or not is_found:
+                    taken.append(Taken(item.query, evals.name, tuple(before), is_found))
+    with_queries = tuple(evals for evals in measured if evals.triggers or evals.is_broken)
+    return LibraryReport(
+        skills=tuple(skill["name"] for skill in library.skills),
+        queries=queries,
+        taken=tuple(taken),
+        overlaps=tuple(_overlaps(library.skills, taken)),
+        unmeasured=tuple(evals.name for evals in measured if not evals.triggers),
+        evals=with_queries,
+    )
+
+
+def _overlaps(skills: Sequence[SkillMetadata], taken: Sequence[Taken]) -> list[Overlap]:
+    counts: dict[tuple[str, str], int] = {}
+    for item in taken:
+        for other in item.before:
+            counts[item.meant, other] = counts.get((item.meant, other), 0) + 1
+    words = {skill["name"]: description_words(skill["description"]) for skill in skills}
+    pairs = {_sorted(a, b) for a, b in counts} | _similar(words)
+    found = [
+        Overlap(a, b, counts.get((a, b), 0), counts.get((b, a), 0), similarity(words[a], words[b])) for a, b in pairs
+    ]
+    return sorted(found, key=lambda pair: (-pair.is_mutual, -pair.taken, -pair.similarity, pair.first, pair.second))
+
+
+def _similar(words: dict[str, frozenset[str]]) -> set[tuple[str, str]]:
+    """Return the pairs whose descriptions share most of their words, by way of words that few skills have."""
+    by_word: dict[str, list[str]] = {}
+    for name, known in words.items():
+        for word in known:
+            by_word.setdefault(word, []).append(name)
+    limit = max(20, len(words) // 20)
+    candidates = {
+        _sorted(a, b)
+        for names in by_word.values()
+        if 1 < len(names) <= limit
+        for place, a in enumerate(names)
+        for b in names[place + 1 :]
+    }
+    return {(a, b) for a, b in candidates if similarity(words[a], words[b]) >= MIN_SIMILARITY}
+
+
+def _sorted(a: str, b: str) -> tuple[str, str]:
+    return (a, b) if a <= b else (b, a)
+
+
+def description_words(text: str) -> frozenset[str]:
+    """Return the words of a description; of scripts without spaces, pairs of characters."""
+    found: set[str] = set()
+    for word in re.findall(r"\w+", text.lower()):
+        if word.isascii():
+            if len(word) > 3:  # noqa: PLR2004 - "use", "the", "for" and the like say nothing
+                found.add(word.removesuffix("s"))
+        else:
+            found.update(word[place : place + 2] for place in range(max(1, len(word) - 1)))
+    return frozenset(found)
+
+
+def similarity(first: frozenset[str], second: frozenset[str]) -> float:
+    """Return how many words two descriptions share, of the shorter one's."""
+    return len(first & second) / min(len(first), len(second)) if first and second else 0.0

@@ -1,0 +1,364 @@
+"""What an evaluation found, as values, as plain data and as a table with bars."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from deepskills.evals.files import EvalTask, SkillEvals
+from deepskills.evals.grading import Verdict
+from deepskills.evals.runs import Outcome
+
+BAR = 20
+"""How wide a bar is."""
+
+SHOWN_CHARACTERS = 60
+"""How much of a query stands in the table."""
+
+_Z = 1.959964
+"""How many standard deviations 95 % of cases lie within."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """So many of so many, and how sure that is."""
+
+    part: int
+    whole: int
+
+    @property
+    def share(self) -> float | None:
+        """The share; `None` of nothing."""
+        return self.part / self.whole if self.whole else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Between which shares the true one lies with 95 % confidence (Wilson's interval)."""
+        if not self.whole:
+            return 0.0, 1.0
+        share, n, z2 = self.part / self.whole, self.whole, _Z * _Z
+        middle = share + z2 / (2 * n)
+        spread = _Z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+        return max(0.0, (middle - spread) / (1 + z2 / n)), min(1.0, (middle + spread) / (1 + z2 / n))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the rate as plain data."""
+        low, high = self.interval
+        return {
+            "part": self.part,
+            "whole": self.whole,
+            "share": self.share,
+            "low": round(low, 3),
+            "high": round(high, 3),
+        }
+
+    def __str__(self) -> str:
+        if self.share is None:
+            return "not measured"
+        low, high = self.interval
+        return f"{self.part} of {self.whole}  {self.share:4.0%}  (95 % sure: {low:.0%} to {high:.0%})"
+
+
+@dataclass(frozen=True)
+class TriggerResult:
+    """How one query fared."""
+
+    skill: str
+    query: str
+    should_trigger: bool
+    ranked: tuple[str, ...]
+    """The skills that would be suggested, best first."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    """The runs with a model."""
+
+    @property
+    def rank(self) -> int | None:
+        """Where the skill ranks, from 1; `None` if it is not among the suggestions."""
+        return self.ranked.index(self.skill) + 1 if self.skill in self.ranked else None
+
+    @property
+    def is_ranked_right(self) -> bool:
+        """Whether the skill ranks first where it should, and does not where it should not."""
+        return (self.rank == 1) is self.should_trigger
+
+    @property
+    def loads(self) -> Rate:
+        """How often the skill was loaded."""
+        return Rate(sum(self.skill in outcome.loaded for outcome in self.outcomes), len(self.outcomes))
+
+    @property
+    def right(self) -> Rate:
+        """How often that was right: of the runs, or without any, by rank. A run that failed is not right."""
+        if not self.outcomes:
+            return Rate(int(self.is_ranked_right), 1)
+        return Rate(sum(map(self._is_right, self.outcomes)), len(self.outcomes))
+
+    def _is_right(self, outcome: Outcome) -> bool:
+        if self.should_trigger:
+            return self.skill in outcome.loaded
+        return self.skill not in outcome.loaded and outcome.status in {"done", "over-steps"}
+
+    @property
+    def instead(self) -> tuple[str, ...]:
+        """The skills that were loaded, or rank before it, in place of this one."""
+        if self.outcomes:
+            loaded = dict.fromkeys(name for outcome in self.outcomes for name in outcome.loaded)
+            return tuple(name for name in loaded if name != self.skill)
+        return self.ranked[: self.rank - 1] if self.rank else self.ranked
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        return {
+            "query": self.query,
+            "should_trigger": self.should_trigger,
+            "right": self.right.share,
+            "rank": self.rank,
+            "ranked": list(self.ranked),
+            "instead": list(self.instead),
+            "loads": self.loads.as_dict() if self.outcomes else None,
+            "runs": [outcome.as_dict() for outcome in self.outcomes],
+        }
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """How one task fared, with the skill and without it."""
+
+    task: EvalTask
+    with_skill: Outcome
+    without: Outcome | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    """On each expectation, with the skill."""
+
+    verdicts_without: tuple[Verdict, ...] = ()
+
+    @property
+    def passed(self) -> Rate:
+        """How many expectations hold with the skill; one without a verdict does not."""
+        return _passed(self.verdicts, self.task.expectations)
+
+    @property
+    def passed_without(self) -> Rate | None:
+        """How many hold without it."""
+        return None if self.without is None else _passed(self.verdicts_without, self.task.expectations)
+
+    def proves_nothing(self, place: int) -> bool:
+        """Whether an expectation also holds without the skill."""
+        return place < len(self.verdicts_without) and self.verdicts_without[place].passed is True
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        return {
+            "id": self.task.id,
+            "prompt": self.task.prompt,
+            "passed": self.passed.as_dict(),
+            "passed_without": self.passed_without.as_dict() if self.passed_without is not None else None,
+            "expectations": [
+                {
+                    "text": text,
+                    "passed": _at(self.verdicts, place).passed,
+                    "evidence": _at(self.verdicts, place).evidence,
+                    "passed_without": _at(self.verdicts_without, place).passed,
+                    "evidence_without": _at(self.verdicts_without, place).evidence,
+                    "proves_nothing": self.proves_nothing(place),
+                }
+                for place, text in enumerate(self.task.expectations)
+            ],
+            "with": self.with_skill.as_dict(),
+            "without": self.without.as_dict() if self.without is not None else None,
+        }
+
+
+def _passed(verdicts: Sequence[Verdict], expectations: Sequence[str]) -> Rate:
+    return Rate(sum(verdict.passed is True for verdict in verdicts), len(expectations))
+
+
+def _at(verdicts: Sequence[Verdict], place: int) -> Verdict:
+    return verdicts[place] if place < len(verdicts) else Verdict(None)
+
+
+def _sum(rates: Iterable[Rate]) -> Rate:
+    found = list(rates)
+    return Rate(sum(rate.part for rate in found), sum(rate.whole for rate in found))
+
+
+@dataclass(frozen=True)
+class EvalReport:
+    """What an evaluation of one skill found."""
+
+    evals: SkillEvals
+    library_size: int
+    model: str | None = None
+    """The model's name; `None` if requests were only ranked."""
+
+    grader: str | None = None
+    triggers: tuple[TriggerResult, ...] = ()
+    tasks: tuple[TaskResult, ...] = ()
+    tokens: int = 0
+    """What was used now, without what was known from before."""
+
+    stopped: str | None = None
+    """Why it ended early; what was measured until then is here."""
+
+    @property
+    def skill(self) -> str:
+        """The skill's name."""
+        return self.evals.name
+
+    @cached_property
+    def recall(self) -> Rate:
+        """How often the skill is loaded, or ranks first, where it should."""
+        return _sum(item.right for item in self.triggers if item.should_trigger)
+
+    @cached_property
+    def restraint(self) -> Rate:
+        """How often the skill is left alone where it should be."""
+        return _sum(item.right for item in self.triggers if not item.should_trigger)
+
+    @cached_property
+    def passed(self) -> Rate:
+        """How many expectations hold with the skill."""
+        return _sum(task.passed for task in self.tasks)
+
+    @cached_property
+    def passed_without(self) -> Rate:
+        """How many hold without it."""
+        return _sum(task.passed_without for task in self.tasks if task.passed_without is not None)
+
+    @property
+    def pass_rate(self) -> float | None:
+        """The smaller of two shares: right decisions, and expectations that hold; `None` if nothing was measured."""
+        shares = [_sum((self.recall, self.restraint)).share, self.passed.share]
+        known = [share for share in shares if share is not None]
+        return min(known) if known else None
+
+    @property
+    def proves_nothing(self) -> list[tuple[str, str]]:
+        """The expectations that also hold without the skill, each with its task."""
+        return [
+            (task.task.id, text)
+            for task in self.tasks
+            for place, text in enumerate(task.task.expectations)
+            if task.proves_nothing(place)
+        ]
+
+    @property
+    def outcomes(self) -> Iterator[Outcome]:
+        """All runs."""
+        for item in self.triggers:
+            yield from item.outcomes
+        for task in self.tasks:
+            yield task.with_skill
+            if task.without is not None:
+                yield task.without
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "skill": self.skill,
+            "directory": self.evals.directory.as_posix(),
+            "library_size": self.library_size,
+            "model": self.model,
+            "grader": self.grader,
+            "pass_rate": self.pass_rate,
+            "recall": self.recall.as_dict(),
+            "restraint": self.restraint.as_dict(),
+            "passed": self.passed.as_dict(),
+            "passed_without": self.passed_without.as_dict(),
+            "tokens": self.tokens,
+            "stopped": self.stopped,
+            "triggers": [item.as_dict() for item in self.triggers],
+            "tasks": [task.as_dict() for task in self.tasks],
+            "problems": list(self.evals.problems),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(table(self))
+
+
+def table(report: EvalReport, *, is_ascii: bool = False) -> list[str]:
+    """Return the report as lines of text."""
+    how = f"{report.model}" if report.model else "ranked without a model"
+    queries = f"{len(report.triggers)} queries" if report.triggers else "no queries"
+    lines = [f"{report.skill}: {queries} among {report.library_size} skills, {how}", ""]
+    for label, rate in (
+        ("should load", report.recall),
+        ("should not", report.restraint),
+        ("tasks with", report.passed),
+        ("tasks without", report.passed_without),
+    ):
+        if rate.whole:
+            lines.append(f"  {label:<14}{_bar(rate, is_ascii)}  {rate}")
+    if report.model and report.triggers:
+        lines += ["", f"  {'loaded':<8}{'rate':<{BAR + 2}}{'tokens':>8}  should  query"]
+        lines += [_trigger_line(item, is_ascii) for item in report.triggers]
+    wrong = [item for item in report.triggers if not report.model and not item.is_ranked_right]
+    if wrong:
+        lines += ["", "  wrong:", *(_rank_line(item) for item in wrong)]
+    if report.tasks:
+        lines += ["", f"  {'task':<8}{'with':<{BAR + 6}}{'without':<{BAR + 6}}tokens, steps, seconds (with | without)"]
+        for task in report.tasks:
+            lines += _task_lines(task, is_ascii)
+    if report.proves_nothing:
+        lines += ["", "  prove nothing, for they also hold without the skill:"]
+        lines += [f"    {task}: {_short(text)}" for task, text in report.proves_nothing]
+    failures = [outcome.error for outcome in report.outcomes if outcome.error and outcome.status != "over-steps"]
+    for error in dict.fromkeys(failures):
+        lines += ["", f"  {failures.count(error)} runs ended early: {error}"]
+    if report.stopped:
+        lines += ["", f"  Stopped: {report.stopped}"]
+    return lines
+
+
+def _trigger_line(item: TriggerResult, is_ascii: bool) -> str:  # noqa: FBT001 - one caller
+    loads = item.loads
+    count = f"{loads.part}/{loads.whole}"
+    tokens = sum(outcome.tokens for outcome in item.outcomes)
+    mark = "" if item.right.part == item.right.whole else "  <- wrong" if not item.right.part else "  <- sometimes"
+    others = f" (loaded {', '.join(item.instead)})" if item.instead and mark else ""
+    should = "yes" if item.should_trigger else "no"
+    return f"  {count:<8}{_bar(loads, is_ascii)}  {tokens:>8,}  {should:<6}  {_short(item.query)}{mark}{others}"
+
+
+def _rank_line(item: TriggerResult) -> str:
+    where = f"ranks {item.rank}" if item.rank else "is not suggested"
+    if not item.should_trigger:
+        return f"    {_short(item.query)}: ranks first, but should not load"
+    instead = f"; suggested instead: {', '.join(item.instead)}" if item.instead else "; nothing is suggested"
+    return f"    {_short(item.query)}: {where}{instead}"
+
+
+def _task_lines(task: TaskResult, is_ascii: bool) -> Iterator[str]:  # noqa: FBT001 - one caller
+    without = task.passed_without
+    sides = [_side(task.passed, is_ascii), _side(without, is_ascii)]
+    runs = [task.with_skill, *([task.without] if task.without is not None else [])]
+    numbers = " | ".join(f"{run.tokens:,}, {run.steps}, {run.seconds:.1f}" for run in runs)
+    yield f"  {task.task.id[:7]:<8}{sides[0]:<{BAR + 6}}{sides[1]:<{BAR + 6}}{numbers}"
+    for place, text in enumerate(task.task.expectations):
+        verdict = _at(task.verdicts, place)
+        if verdict.passed is None:
+            yield f"    not graded: {_short(text)} ({_short(verdict.evidence)})"
+        elif not verdict.passed:
+            yield f"    does not hold: {_short(text)}"
+    for side, run in zip(("with", "without"), runs, strict=False):
+        if run.error:
+            yield f"    {side} the skill: {run.error}"
+
+
+def _side(rate: Rate | None, is_ascii: bool) -> str:  # noqa: FBT001 - one caller
+    return "-" if rate is None else f"{_bar(rate, is_ascii)} {rate.part}/{rate.whole}"
+
+
+def _bar(rate: Rate, is_ascii: bool) -> str:  # noqa: FBT001 - one caller
+    full, empty = ("#", ".") if is_ascii else ("█", "·")
+    filled = round((rate.share or 0) * BAR)
+    if rate.part:
+        filled = max(1, filled)
+    return full * filled + empty * (BAR - filled)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 3]}..."

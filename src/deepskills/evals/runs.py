@@ -1,0 +1,362 @@
+"""Runs an agent once and says what happened: which skills were loaded, what it cost, how it ended.
+
+Loads are known from the events of the run, never guessed from what the model wrote. Runs are values that a plan yields;
+one driver performs them on `stream`, the other on `astream`.
+"""
+
+import asyncio
+import base64
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar
+from uuid import UUID, uuid4
+
+from deepagents.backends.utils import create_file_data
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphRecursionError
+
+from deepskills._loading.budget import count_text_tokens
+
+ResultT = TypeVar("ResultT")
+
+Status: TypeAlias = Literal["done", "loaded", "failed", "timed-out", "over-steps", "over-budget"]
+"""How a run ended: with an answer, by a load that was waited for, or before its end."""
+
+MAX_TRANSCRIPT_CHARACTERS = 4_000
+"""How much of each message a transcript keeps."""
+
+MAX_TRANSCRIPT_MESSAGES = 200
+"""How many messages a transcript keeps."""
+
+GRAPH_STEPS_PER_CALL = 12
+"""How many steps of a graph one model call may take at most, nodes of middleware included."""
+
+
+@dataclass(frozen=True)
+class AgentRun:
+    """A run to perform."""
+
+    agent: Any
+    prompt: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    stop_at_load: str | None = None
+    """A skill whose load ends the run: what comes after it does not matter."""
+
+    max_steps: int = 20
+    """How many model calls it may make."""
+
+    timeout: float = 300
+    """After how many seconds it is given up."""
+
+    max_tokens: int | None = None
+    """After how many tokens it is stopped."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question to a model, without tools."""
+
+    model: BaseChatModel
+    messages: Sequence[BaseMessage]
+    timeout: float = 300
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run or a question."""
+
+    status: Status
+    text: str = ""
+    """The last answer."""
+
+    loaded: tuple[str, ...] = ()
+    """The skills that were loaded, in order, those of sub-agents included."""
+
+    steps: int = 0
+    """How many model calls were made."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    estimated: bool = False
+    """Whether a provider gave no count of tokens."""
+
+    seconds: float = 0.0
+    error: str | None = None
+    transcript: tuple[dict[str, str], ...] = ()
+    """Who said what, as `role` and `text`."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The text files that the agent left behind, by path."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in and out."""
+        return self.tokens_in + self.tokens_out
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the outcome as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Outcome":
+        """Return the outcome that plain data describe.
+
+        Raises:
+            TypeError: If they describe none.
+        """
+        given = {**data, "loaded": tuple(data["loaded"]), "transcript": tuple(data["transcript"])}
+        return cls(**given)
+
+
+Request: TypeAlias = AgentRun | Question
+Plan: TypeAlias = Generator[Request, Outcome, ResultT]
+"""Yields runs and questions, is sent what became of each, and returns its result."""
+
+
+def drive(plan: Plan[ResultT]) -> ResultT:
+    """Perform a plan on sync methods; a run that does not end in time is left behind in its thread."""
+    try:
+        request = next(plan)
+        while True:
+            request = plan.send(_perform(request))
+    except StopIteration as stop:
+        result: ResultT = stop.value
+        return result
+    finally:
+        plan.close()
+
+
+async def adrive(plan: Plan[ResultT]) -> ResultT:
+    """Perform a plan on async methods."""
+    try:
+        request = next(plan)
+        while True:
+            request = plan.send(await _aperform(request))
+    except StopIteration as stop:
+        result: ResultT = stop.value
+        return result
+    finally:
+        plan.close()
+
+
+def _perform(request: Request) -> Outcome:
+    watch = _Watch(request)
+    # A daemon thread: a model that never answers must not keep the process from ending.
+    thread = threading.Thread(target=copy_context().run, args=(watch.run,), daemon=True, name="deepskills-eval")
+    thread.start()
+    thread.join(request.timeout)
+    if thread.is_alive():
+        watch.is_given_up = True
+        return watch.outcome("timed-out", f"no end after {request.timeout:g} s")
+    if watch.raised is not None:
+        raise watch.raised
+    return watch.outcome()
+
+
+async def _aperform(request: Request) -> Outcome:
+    watch = _Watch(request)
+    try:
+        async with asyncio.timeout(request.timeout):
+            await watch.arun()
+    except TimeoutError:
+        return watch.outcome("timed-out", f"no end after {request.timeout:g} s")
+    return watch.outcome()
+
+
+class _Counter(BaseCallbackHandler):
+    """Counts model calls and their tokens, also those of sub-agents."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.tokens_in = 0
+        self.tokens_out = 0
+        self.is_estimated = False
+        self._sent: dict[UUID, int] = {}
+        self._lock = threading.Lock()
+
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],  # noqa: ARG002 - LangChain's signature
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        **kwargs: Any,  # noqa: ANN401, ARG002 - LangChain's signature
+    ) -> None:
+        """Count a call."""
+        with self._lock:
+            self.calls += 1
+            self._sent[run_id] = sum(count_text_tokens(str(message.text)) for batch in messages for message in batch)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
+        """Count what it took."""
+        found = [item.message for batch in response.generations for item in batch if isinstance(item, ChatGeneration)]
+        with self._lock:
+            sent = self._sent.pop(run_id, 0)
+            used = [message.usage_metadata for message in found if isinstance(message, AIMessage)]
+            if used and all(used):
+                self.tokens_in += sum(int(usage["input_tokens"]) for usage in used if usage)
+                self.tokens_out += sum(int(usage["output_tokens"]) for usage in used if usage)
+            else:
+                self.is_estimated = True
+                self.tokens_in += sent
+                self.tokens_out += sum(count_text_tokens(str(message.text)) for message in found)
+
+
+class _Watch:
+    """Follows one run to its end, or to where it is stopped."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._started = time.monotonic()
+        self._counter = _Counter()
+        self._loaded: list[str] = []
+        self._state: Mapping[str, Any] = {}
+        self._status: Status = "done"
+        self._error: str | None = None
+        self._answer: BaseMessage | None = None
+        self.is_given_up = False
+        self.raised: BaseException | None = None
+
+    def run(self) -> None:
+        """Perform the request."""
+        request = self._request
+        try:
+            if isinstance(request, Question):
+                self._answer = request.model.invoke(list(request.messages), self._config())
+                return
+            stream = request.agent.stream(
+                self._input(), self._config(), stream_mode=["custom", "values"], subgraphs=True
+            )
+            for chunk in stream:
+                if self._is_over(chunk):
+                    stream.close()
+                    break
+        except Exception as error:  # noqa: BLE001 - models and agents may raise anything; it is part of the result
+            self._failed(error)
+        except BaseException as error:  # noqa: BLE001 - handed over to the one who waits
+            self.raised = error
+
+    async def arun(self) -> None:
+        """Perform the request without blocking."""
+        request = self._request
+        try:
+            if isinstance(request, Question):
+                self._answer = await request.model.ainvoke(list(request.messages), self._config())
+                return
+            stream = request.agent.astream(
+                self._input(), self._config(), stream_mode=["custom", "values"], subgraphs=True
+            )
+            async for chunk in stream:
+                if self._is_over(chunk):
+                    await stream.aclose()
+                    break
+        except Exception as error:  # noqa: BLE001 - models and agents may raise anything; it is part of the result
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, GraphRecursionError):
+            self._status, self._error = "over-steps", self._over_steps()
+        else:
+            self._status, self._error = "failed", f"{type(error).__name__}: {error}"[:500]
+
+    def _over_steps(self) -> str:
+        limit = self._request.max_steps if isinstance(self._request, AgentRun) else 0
+        return f"no end after {limit} model calls"
+
+    def _config(self) -> RunnableConfig:
+        config: RunnableConfig = {"callbacks": [self._counter]}
+        if isinstance(self._request, AgentRun):
+            config["configurable"] = {"thread_id": f"eval-{uuid4()}"}
+            config["recursion_limit"] = (self._request.max_steps + 1) * GRAPH_STEPS_PER_CALL
+        return config
+
+    def _input(self) -> dict[str, Any]:
+        request = self._request
+        prompt = HumanMessage(request.prompt) if isinstance(request, AgentRun) else None
+        given: dict[str, Any] = {"messages": [prompt]}
+        if isinstance(request, AgentRun) and request.files:
+            given["files"] = {f"/{name}": _file(content) for name, content in request.files.items()}
+        return given
+
+    def _is_over(self, chunk: tuple[tuple[str, ...], str, Any]) -> bool:
+        """Take in a part of the stream; return whether to stop there."""
+        place, mode, value = chunk
+        request, counter = self._request, self._counter
+        if mode == "custom" and isinstance(value, Mapping) and value.get("type") == "skill.loaded":
+            self._loaded.append(str(value.get("skill")))
+        elif mode == "values" and not place and isinstance(value, Mapping):
+            self._state = value
+        if not isinstance(request, AgentRun):
+            return False
+        if request.stop_at_load is not None and request.stop_at_load in self._loaded:
+            self._status = "loaded"
+            return True
+        if request.max_tokens is not None and counter.tokens_in + counter.tokens_out > request.max_tokens:
+            self._status, self._error = "over-budget", f"more than {request.max_tokens:,} tokens"
+            return True
+        # The call that reaches the limit may be the last one anyway; after a tool's answer another would follow.
+        messages = list(self._state.get("messages") or ())
+        is_waiting = bool(messages) and isinstance(messages[-1], ToolMessage)
+        if counter.calls > request.max_steps or (counter.calls == request.max_steps and is_waiting):
+            self._status, self._error = "over-steps", self._over_steps()
+            return True
+        return self.is_given_up
+
+    def outcome(self, status: Status | None = None, error: str | None = None) -> Outcome:
+        """Return what became of it."""
+        messages = [*(self._state.get("messages") or ())]
+        if self._answer is not None:
+            messages = [self._answer]
+        spoken = [str(item.text).strip() for item in messages if isinstance(item, AIMessage)]
+        counter = self._counter
+        return Outcome(
+            status=status or self._status,
+            text=next((text for text in reversed(spoken) if text), ""),
+            loaded=tuple(dict.fromkeys(self._loaded)),
+            steps=counter.calls,
+            tokens_in=counter.tokens_in,
+            tokens_out=counter.tokens_out,
+            estimated=counter.is_estimated,
+            seconds=round(time.monotonic() - self._started, 2),
+            error=error or self._error,
+            transcript=tuple(_told(item) for item in messages[:MAX_TRANSCRIPT_MESSAGES]),
+            files=_text_files(self._state.get("files"), self._request),
+        )
+
+
+def _file(content: bytes) -> Any:  # noqa: ANN401 - deepagents' FileData
+    try:
+        return create_file_data(content.decode())
+    except UnicodeDecodeError:
+        return create_file_data(base64.b64encode(content).decode(), encoding="base64")
+
+
+def _told(message: BaseMessage) -> dict[str, str]:
+    """Return a message as a transcript shows it: calls of tools by name and arguments, long texts cut."""
+    text = str(message.text)
+    if isinstance(message, AIMessage):
+        calls = [f"{call['name']}({call['args']})" for call in message.tool_calls]
+        text = "\n".join(filter(None, [text, *calls]))
+    role = f"tool {message.name or ''}".strip() if isinstance(message, ToolMessage) else message.type
+    if len(text) > MAX_TRANSCRIPT_CHARACTERS:
+        text = f"{text[:MAX_TRANSCRIPT_CHARACTERS]}\n[{len(text) - MAX_TRANSCRIPT_CHARACTERS:,} characters more]"
+    return {"role": role, "text": text.encode(errors="replace").decode()}
+
+
+def _text_files(files: object, request: Request) -> dict[str, str]:
+    """Return the text files that a run wrote; not those that it was given and left as they were."""
+    given = request.files if isinstance(request, AgentRun) else {}
+    found: dict[str, str] = {}
+    for path, data in files.items() if isinstance(files, Mapping) else ():
+        content = data.get("content") if isinstance(data, Mapping) and data.get("encoding") != "base64" else None
+        text = "\n".join(content) if isinstance(content, list) else content
+        if isinstance(text, str) and given.get(str(path).lstrip("/"), b"").decode(errors="replace") != text:
+            found[str(path)] = text[:MAX_TRANSCRIPT_CHARACTERS]
+    return found
