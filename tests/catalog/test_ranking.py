@@ -13,10 +13,10 @@ import pytest
 from langchain_core.embeddings import Embeddings
 from langgraph.store.memory import InMemoryStore
 
-from deepskills._catalog import meaning
+from deepskills._catalog import semantic
 from deepskills._catalog.ranking import Indexes, Ranker, Ranking
 from deepskills._catalog.search import Document
-from deepskills._catalog.vectors import VectorMemory, checked_vectors, model_identity
+from deepskills._catalog.semantic import VectorMemory, checked_vectors, model_identity
 from support import MODES, Mode, scaled
 
 benchmark: Any = importlib.import_module("suggesting")
@@ -514,7 +514,7 @@ def test_what_others_wrote_to_a_store_is_passed_over(mode: Mode) -> None:
     """Values of any shape in the store neither raise nor count."""
     store = InMemoryStore()
     rank(mode, Ranker(Topics()), LIBRARY, UNNAMED, store=store)
-    [namespace] = store.list_namespaces(prefix=meaning.STORE_NAMESPACE)
+    [namespace] = store.list_namespaces(prefix=semantic.STORE_NAMESPACE)
     items = store.search(namespace)
     hostile: list[Any] = [None, "x", [], {"k": 1}, {"k": "!!"}, {"k": "AAA="}, {"k": "A" * 10_000_000}, {1: {}}, 7]
     for value in hostile:

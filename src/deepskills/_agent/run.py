@@ -33,6 +33,9 @@ class Shelf:
     noted: Callable[[], Sequence[SkillProblem]] = tuple
     """Gives what is wrong with sources and skills."""
 
+    shows_absent: Callable[[str], bool] = field(default=lambda _name: False)
+    """Tells whether a skill of a name that is not in the catalog would be visible; not if nobody can tell."""
+
     @property
     def problems(self) -> Sequence[SkillProblem]:
         """What is wrong with sources and skills."""

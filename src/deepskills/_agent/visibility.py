@@ -33,8 +33,16 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
     def noted() -> Sequence[SkillProblem]:
         return _existing(looked.problems if looked is not None else run.thread.problems, rule)
 
-    run.shelf = Shelf(catalog, hidden, noted)
+    run.shelf = Shelf(catalog, hidden, noted, lambda name: _shows_absent(run, name))
     return run.shelf
+
+
+def _shows_absent(run: Run, name: str) -> bool:
+    """Whether a skill that is gone would be visible; functions judge skills that are there, so with one it would not."""
+    rule = run.settings.visibility
+    if any(overrides(extension, "visibility") for extension in run.settings.extensions):
+        return False
+    return rule is None or (isinstance(rule, Mapping) and _lookup(rule)(name) == "on")
 
 
 def _existing(problems: Sequence[SkillProblem], rule: object) -> Sequence[SkillProblem]:

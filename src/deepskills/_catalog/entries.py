@@ -32,6 +32,9 @@ class SkillEntry:
     is_read: bool = True
     """Whether this process has read the file; if not, nobody can tell what the skill allows, forbids or asks for."""
 
+    beginning: bytes = field(default=b"", compare=False, repr=False)
+    """Headings and the beginning of the instructions, for search; empty where they were not read."""
+
     @property
     def name(self) -> str:
         """The skill's name."""

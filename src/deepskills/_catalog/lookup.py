@@ -8,8 +8,9 @@ from deepskills._backend.cache import BoundedCache
 from deepskills._catalog.catalog import Catalog, folded
 from deepskills._catalog.discovery import SOURCE_ERRORS
 from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.ranking import INDEXES
 from deepskills._catalog.readings import TAG_KEYS
-from deepskills._catalog.search import Document, SearchIndex
+from deepskills._catalog.search import Document, Library
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._format.frontmatter import as_text
 from deepskills._format.problems import PROBLEMS, listed, quoted
@@ -136,28 +137,29 @@ def _reason(found: SkillProblem) -> str:
 
 
 class SearchCache:
-    """Searches catalogs and keeps their indexes; bounded, safe to share by threads."""
+    """Searches catalogs and remembers them as they are searched; bounded, safe to share by threads."""
 
     def __init__(self) -> None:
-        self._indexes: BoundedCache[Catalog, SearchIndex] = BoundedCache(MAX_INDEXED, lambda index: 1 + len(index))
+        self._libraries: BoundedCache[Catalog, Library] = BoundedCache(MAX_INDEXED, lambda library: 1 + len(library))
 
     def search(
         self, catalog: Catalog, query: str, n: int, hidden: Mapping[str, object] | None = None
     ) -> list[SkillEntry]:
         """Return the skills that fit `query` best, best first, without those that are hidden."""
         without = hidden or {}
-        found = self._index(catalog).search(query, n + len(without))
+        found = INDEXES.of(self.library(catalog)).search(query, n + len(without))
         return [catalog.by_name[name] for name in found if name not in without][:n]
 
-    def _index(self, catalog: Catalog) -> SearchIndex:
-        return self._indexes.get_or_make(catalog, lambda: SearchIndex(list(map(document_of, catalog.entries))))
+    def library(self, catalog: Catalog) -> Library:
+        """Return the skills of a catalog as they are ranked."""
+        return self._libraries.get_or_make(catalog, lambda: Library(map(document_of, catalog.entries)))
 
 
 def document_of(entry: SkillEntry) -> Document:
-    """Return what is searched of a skill: name, description with `when_to_use`, and tags."""
+    """Return what is searched of a skill: name, description with `when_to_use`, tags, and how its instructions begin."""
     own = " ".join(entry.skill["metadata"].get(key, "") for key in TAG_KEYS)
     further = " ".join(as_text(entry.frontmatter.get(key)) for key in TAG_KEYS)
-    return Document(entry.name, full_description(entry), f"{own} {further}".strip())
+    return Document(entry.name, full_description(entry), f"{own} {further}".strip(), entry.beginning)
 
 
 def full_description(entry: SkillEntry) -> str:

@@ -8,12 +8,13 @@ from typing import Any
 
 from deepskills._backend.cache import BoundedCache
 from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.search import beginning_of
 from deepskills._format.problems import problem
 from deepskills._format.reading import read_skill
 from deepskills._types import SkillMetadata, SkillProblem
 
-MAX_REMEMBERED_CHARACTERS = 64_000_000
-"""How much of parsed files is remembered, counted as the text of their metadata."""
+MAX_REMEMBERED_CHARACTERS = 128_000_000
+"""How much of parsed files is remembered, counted as the text of their metadata and what is kept for search."""
 
 MAX_KEPT_CHARACTERS = 8_192
 """How much of a skill's frontmatter is kept with its entry."""
@@ -44,6 +45,8 @@ class Reading:
     problems: tuple[SkillProblem, ...]
     digest: str
     frontmatter: Mapping[str, Any]
+    beginning: bytes = b""
+    """Headings and the beginning of the instructions, for search."""
     entries: dict[str, SkillEntry] = field(default_factory=dict, compare=False)
     """The entry of each source that gave the file: one object while the file is unchanged."""
 
@@ -51,7 +54,8 @@ class Reading:
 class Readings:
     """Reads files and remembers what they say, by path and content; bounded, safe to share by threads."""
 
-    def __init__(self, further_keys: Iterable[str] = ()) -> None:
+    def __init__(self, further_keys: Iterable[str] = (), *, for_search: bool = True) -> None:
+        self._for_search = for_search
         self.keys = KEPT_KEYS | set(further_keys)
         """The frontmatter keys that are kept."""
         self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_CHARACTERS, _weigh)
@@ -81,7 +85,9 @@ class Readings:
             raise ValueError("a file without metadata is not an entry")
         entry = reading.entries.get(source)
         if entry is None:
-            made = SkillEntry(reading.metadata, source, reading.digest, reading.frontmatter)
+            made = SkillEntry(
+                reading.metadata, source, reading.digest, reading.frontmatter, beginning=reading.beginning
+            )
             entry = reading.entries.setdefault(source, made)
         return entry
 
@@ -93,7 +99,8 @@ class Readings:
             largest = max(kept, key=lambda key: _size(kept[key]))
             del kept[largest]
             problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
-        return Reading(reading.metadata, problems, digest, kept)
+        beginning = beginning_of(reading.body) if self._for_search else b""
+        return Reading(reading.metadata, problems, digest, kept, beginning)
 
 
 def _moved(reading: Reading, path: str) -> Reading:
@@ -105,7 +112,7 @@ def _moved(reading: Reading, path: str) -> Reading:
     for item in (metadata, *problems):
         if item is not None:
             item["path"] = path
-    return Reading(metadata, problems, reading.digest, reading.frontmatter)
+    return Reading(metadata, problems, reading.digest, reading.frontmatter, reading.beginning)
 
 
 def digest_of(content: bytes) -> str:
@@ -119,4 +126,4 @@ def _size(value: object) -> int:
 
 def _weigh(reading: Reading) -> int:
     skill = reading.metadata
-    return _OVERHEAD + (len(skill["description"]) if skill is not None else 0)
+    return _OVERHEAD + len(reading.beginning) + (len(skill["description"]) if skill is not None else 0)

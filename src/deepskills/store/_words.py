@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from deepskills._catalog.search import split_words
+from deepskills._catalog.words import split_words
 
 MAX_QUERY_WORDS = 32
 """How many words of a query count."""
