@@ -36,7 +36,7 @@ from deepskills._catalog.words import STOP_WORDS, is_unspaced, new_stem, plain_t
 MAX_RESULTS = 10_000
 """How many matches are given at most."""
 
-MAX_BEGINNING = 2_500
+MAX_BEGINNING = 3_000
 """How many characters of a skill's instructions are searched, code blocks not counted."""
 
 MAX_LATER_HEADINGS = 600
@@ -66,13 +66,13 @@ REPEATED = 1.0
 SIDE_BY_SIDE = 0.25
 """What two words count extra that stand side by side in request and skill, of what the commoner one counts."""
 
-IN_INSTRUCTIONS = 0.5
+IN_INSTRUCTIONS = 0.8
 """What that counts if it is in the instructions."""
 
 RERANKED = 15
 """For how many of the best skills it is looked at which words stand side by side."""
 
-OTHER_FORM = 0.5
+OTHER_FORM = 0.7
 """What a word counts that a skill has only in another form or spelling."""
 
 MAX_FORMS = 8
@@ -228,11 +228,17 @@ def beginning_of(body: str) -> bytes:
 
 def searchable_fields(document: Document) -> Fields:
     """Return the texts by which a skill is found: what it is not for is left out, headings stand apart."""
-    lines = document.beginning.decode("utf-8", "replace").split("\n")
     description, _excluded = split_description(document.description)
-    headings = " ".join(line for line in lines if line[:1] == "#")
-    beginning = "\n".join(line for line in lines if line[:1] != "#")
+    headings, beginning = (text.decode("utf-8", "replace") for text in _without_headings(document.beginning))
     return Fields(document.name, document.tags, description, headings, beginning)
+
+
+def _without_headings(instructions: bytes) -> tuple[bytes, bytes]:
+    """Return the headings, and the text without them."""
+    lines = instructions.split(b"\n")
+    return b"\n".join(line for line in lines if line[:1] == b"#"), b"\n".join(
+        line for line in lines if line[:1] != b"#"
+    )
 
 
 def split_description(description: str) -> tuple[str, str]:
@@ -297,7 +303,9 @@ class Segment:
 def _count(document: Document, number: int, words: _Words, core: set[str]) -> None:
     """Count the words of a skill into postings."""
     slot_of, postings = words.__getitem__, words.postings
-    *prominent, beginning = searchable_fields(document)
+    description, _excluded = split_description(document.description)
+    headings, beginning = _without_headings(document.beginning)
+    prominent = (document.name, document.tags, description, headings)
     weights: dict[int, float] = {}
     for name, text in zip(WEIGHTS, prominent, strict=False):
         if text:
@@ -386,6 +394,10 @@ class SearchIndex:
         index._is_whole = all(place >= 0 for place in places)
         return index
 
+    def shares_counts_with(self, other: "SearchIndex") -> bool:
+        """Whether both take most of their counts from the same segment."""
+        return self._segments[0] is other._segments[0]
+
     @functools.cached_property
     def _numbers(self) -> dict[Document, int]:
         """The numbers of the first segment's skills."""
@@ -462,8 +474,9 @@ class SearchIndex:
         own = stem(word)
         if len(word) == 1 and is_unspaced(word):
             for segment in self._segments:
-                yield from ((term, 1.0) for term in _starting_with(segment.core, word, 4 * MAX_FORMS))
-        if any(segment.postings(own) is not None for segment in self._segments):
+                found = _starting_with(segment.core, word, 4 * MAX_FORMS)
+                yield from ((term, 1.0) for term in found if term != word and self._has(term))
+        if self._has(own):
             yield own, 1.0
             return
         if is_unspaced(word) or len(word) < 4:  # noqa: PLR2004 - short words have too many neighbours
@@ -474,8 +487,18 @@ class SearchIndex:
             if len(word) > shared:
                 near.update((stem(form), OTHER_FORM) for form in _starting_with(segment.core, word[:shared], MAX_FORMS))
             if corrects and len(word) <= MAX_WORD_LENGTH:
-                near.update((stem(form), OTHER_FORM) for form in _slips(word, self._letters.get(_alphabet(word[-1]), ())) if segment.has(form))
-        yield from list(near.items())[: 2 * MAX_FORMS]
+                near.update(
+                    (stem(form), OTHER_FORM)
+                    for form in _slips(word, self._letters.get(_alphabet(word[-1]), ()))
+                    if segment.has(form)
+                )
+        yield from [(term, likeness) for term, likeness in near.items() if self._has(term)][: 2 * MAX_FORMS]
+
+    def _has(self, term: str) -> bool:
+        """Whether a skill of the library has a word of this stem."""
+        if self._is_whole:
+            return any(segment.postings(term) is not None for segment in self._segments)
+        return bool(self.live(term))
 
     @functools.cached_property
     def _letters(self) -> dict[int, list[str]]:
@@ -524,7 +547,9 @@ class _Asked:
             first, second = stem(one), stem(other)
             if first != second and first in self.rarities and second in self.rarities:
                 looks = f"{one}{other[1:]}" if is_unspaced(one) and one[1:] == other[:1] else f" {one} {second}"
-                found[looks.encode("utf-8", "replace")] = SIDE_BY_SIDE * min(self.rarities[first], self.rarities[second])
+                found[looks.encode("utf-8", "replace")] = SIDE_BY_SIDE * min(
+                    self.rarities[first], self.rarities[second]
+                )
         return list(found.items())
 
     def side_by_side(self, document: Document) -> float:

@@ -5,7 +5,8 @@ import re
 import unicodedata
 
 _PLAIN = bytes(
-    ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else code if code >= 128 else 32 for code in range(256)  # noqa: PLR2004
+    ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else code if code >= 128 else 32
+    for code in range(256)  # noqa: PLR2004
 )
 _SIGNS = re.compile(rb"\xe2[\x80-\x9f].|\xef\xb8\x8f|\xf0\x9f..", re.DOTALL)
 """Dashes, quotes, arrows, boxes and emoji in UTF-8: most texts that are not ASCII have nothing else that is not."""
@@ -26,7 +27,11 @@ _GRAMMAR_ONLY = re.compile("[\u3041-\u309f]+")
 """Hiragana: what Japanese inflects words with, and seldom what they mean."""
 
 _ENDINGS = {
-    letter: tuple(ending for ending in ("ings", "ing", "ies", "ied", "ers", "er", "ed", "es", "s", "y", "e") if ending[-1] == letter)
+    letter: tuple(
+        ending
+        for ending in ("ings", "ing", "ies", "ied", "ers", "er", "ed", "es", "s", "y", "e")
+        if ending[-1] == letter
+    )
     for letter in "sgdrye"
 }
 _SILENT_E = re.compile("[^aeiou][aeiou][^aeiouwxy]")
@@ -188,6 +193,8 @@ def _word() -> re.Pattern[str]:
 def _pairs(run: str, *, indexing: bool) -> list[str]:
     if len(run) == 1:
         return [] if run in _CJK_STOP else [run]
-    words = [one + other for one, other in zip(run, run[1:], strict=False) if not (one in _CJK_STOP and other in _CJK_STOP)]
+    words = [
+        one + other for one, other in zip(run, run[1:], strict=False) if not (one in _CJK_STOP and other in _CJK_STOP)
+    ]
     # Of a skill the last character too, so that a query of one character meets every place it stands in.
     return [*words, run[-1]] if indexing and run[-1] not in _CJK_STOP else words

@@ -215,9 +215,7 @@ def _shown(names: set[str], run: SkillRun) -> dict[str, _Line]:
     """Return the lines of those skills that this run may see."""
     bare = run.name_only
     return {
-        entry.name: _Line(
-            entry.name, suggestion_line(entry, shows_description=entry.name not in bare), entry.source
-        )
+        entry.name: _Line(entry.name, suggestion_line(entry, shows_description=entry.name not in bare), entry.source)
         for entry in run.visible
         if entry.name in names
     }
@@ -240,7 +238,9 @@ def _notes(memory: Mapping[str, Any]) -> Iterator[tuple[str, list[_Line]]]:
             lines = [
                 _Line(*item)
                 for item in value
-                if isinstance(item, list | tuple) and len(item) in (2, 3) and all(isinstance(part, str) for part in item)
+                if isinstance(item, list | tuple)
+                and len(item) in (2, 3)
+                and all(isinstance(part, str) for part in item)
             ]
             yield key.removeprefix(_NOTE), lines
 
