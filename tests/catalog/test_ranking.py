@@ -232,8 +232,9 @@ def test_an_edited_library_is_not_counted_again() -> None:
     first = indexes.of(base)
     edited = [*base[:7], Document("s7", "About gardens."), *base[8:299], Document("s300", "About subject7 again.")]
     index, hidden = indexes.of(edited), indexes.of(base[100:])
-    assert [each.shares_counts_with(first) for each in (index, hidden)] == [True, True]
-    assert not indexes.of(edited[:150]).shares_counts_with(first), "a small library is counted by itself"
+    assert index.segments[0] is hidden.segments[0] is first.segments[0], "counted once"
+    assert [segment.stop for segment in index.segments] == [300, 302], "two were new"
+    assert indexes.of(edited[:150]).segments[0] is not first.segments[0], "a small library is counted by itself"
     assert index.search("subject7") == ["s300"]
     assert index.search("gardens") == ["s7"]
     assert index.search("subject299") == hidden.search("subject99") == []
@@ -247,11 +248,11 @@ def test_an_edited_library_is_not_counted_again() -> None:
 def test_plain_python_and_numpy_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without NumPy the scores are the same, by words and by meaning, also where some skills are left out."""
     topics, library = Topics(), Library(benchmark.libraries(1_000)[0])
-    requests = [case["request"] for case in benchmark.requests("dev")][:40] + [UNNAMED]
+    requests = [*[case["request"] for case in benchmark.requests("dev")][:40], UNNAMED]
     found = []
-    for numpy in (search._numpy(), None):
-        monkeypatch.setattr(search, "_numpy", lambda numpy=numpy: numpy)
-        monkeypatch.setattr(semantic, "_numpy", lambda numpy=numpy: numpy)
+    for numpy in (search.installed_numpy(), None):
+        monkeypatch.setattr(search, "installed_numpy", lambda numpy=numpy: numpy)
+        monkeypatch.setattr(semantic, "installed_numpy", lambda numpy=numpy: numpy)
         whole = SearchIndex(library)
         part = whole.derived(library[30:])
         assert part is not None
@@ -263,7 +264,7 @@ def test_plain_python_and_numpy_agree(monkeypatch: pytest.MonkeyPatch) -> None:
                 for text in requests
             ]
         )
-    assert search._numpy() is None
+    assert search.installed_numpy() is None
     assert found[0] == found[1]
 
 
@@ -296,6 +297,24 @@ def test_meaning_finds_what_words_do_not(mode: Mode) -> None:
     assert rank(mode, ranker, LIBRARY, "postmortem").fitting[0] == "incident-review"
     assert rank(mode, ranker, LIBRARY, "postmortem", 1).names == ["incident-review"]
     assert rank(mode, ranker, LIBRARY, UNNAMED, 0) == Ranking([], [])
+
+
+@both_modes
+def test_meaning_is_asked_for_short_requests(mode: Mode) -> None:
+    """However short a request is, a skill that shares no word with it is found by its meaning, in any model's scale."""
+
+    class Flat(Topics):
+        """Embeddings whose likenesses all lie near to each other, as those of some models do."""
+
+        def vector(self, text: str) -> list[float]:
+            return [*super().vector(text), 1.0]
+
+    for embeddings in (Topics(), Flat()):
+        ranker = Ranker(embeddings)
+        for request, name in (("holiday", "itineraries"), ("it crashed", "incident-review"), ("receipt?", "billing")):
+            assert rank(mode, Ranker(), LIBRARY, request).fitting == [], request
+            assert rank(mode, ranker, LIBRARY, request).fitting == [name], (type(embeddings), request)
+        assert rank(mode, ranker, LIBRARY, "poetry").fitting == []
 
 
 def slowly(seconds: float) -> Callable[[Any], Any]:

@@ -38,7 +38,7 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
 
 
 def _shows_absent(run: Run, name: str) -> bool:
-    """Whether a skill that is gone would be visible; functions judge skills that are there, so with one it would not."""
+    """Whether a skill that is gone would be visible; not where a function decides, which judges existing ones only."""
     rule = run.settings.visibility
     if any(overrides(extension, "visibility") for extension in run.settings.extensions):
         return False

@@ -156,7 +156,7 @@ class SearchCache:
 
 
 def document_of(entry: SkillEntry) -> Document:
-    """Return what is searched of a skill: name, description with `when_to_use`, tags, and how its instructions begin."""
+    """Return what is searched of a skill: name, description with `when_to_use`, tags, beginning of instructions."""
     own = " ".join(entry.skill["metadata"].get(key, "") for key in TAG_KEYS)
     further = " ".join(as_text(entry.frontmatter.get(key)) for key in TAG_KEYS)
     return Document(entry.name, full_description(entry), f"{own} {further}".strip(), entry.beginning)

@@ -1,10 +1,10 @@
 """Which skills fit a request best: by their words, and where embeddings are given, by their meaning as well.
 
-`Ranker` serves suggestions, search and the manager alike. The ranking by words is always there. With embeddings the two
-are joined by scores: a skill's score by words counts relative to the best one's, and by meaning as far as it stands out
-from the whole library, so that no model's scale is built in. (Places in two rankings, which are often joined instead, let
-the weaker ranking vote as much as the stronger one.) Whatever goes wrong with embeddings or a store is told, and the
-ranking by words stands alone.
+`Ranker` serves suggestions, search and the manager alike. The ranking by words is always there. With embeddings the
+two are joined by scores: a skill's score by words counts relative to the best one's, and by meaning as far as it
+stands out from the whole library, so that no model's scale is built in. (Places in two rankings, which are often
+joined instead, let the weaker ranking vote as much as the stronger one.) Whatever goes wrong with embeddings or a
+store is reported, and the ranking by words stands alone.
 """
 
 import math

@@ -1,21 +1,24 @@
 """Search by words: the right skill first, in any script, with word forms and small typing slips.
 
-**What is ranked.** Five fields of a skill: name, tags, description, headings and the beginning of the instructions. What a
-description says the skill is *not* for is left out. A word counts more in the name or the description than in the
-instructions, but the instructions bring most of the words that people use in requests.
+**What is ranked.** Five fields of a skill: name, tags, description, headings and the beginning of the instructions.
+What a description says the skill is *not* for is left out. A word counts more in the name or the description than in
+the instructions, but the instructions bring most of the words that people use in requests.
 
-**How.** BM25 over weighted fields: the more often and the more prominently a skill has a word the more it counts, with
-less and less gain, and rare words of the library count more than common ones. Words of the request that stand side by
-side and do so in a skill as well count extra. Lengths are compared with those of a typical skill, not with the average
-of the library. So what a word says of a skill depends on that skill alone, is counted once, and stays right when other
-skills come and go; only how rare a word is depends on the library, and that is looked up with each query.
+**How.** BM25 over weighted fields: the more often and the more prominently a skill has a word the more it counts,
+with less and less gain, and rare words of the library count more than common ones. Words of the request that stand
+side by side and do so in a skill as well count extra. Lengths are compared with those of a typical skill, not with
+the average of the library. So what a word says of a skill depends on that skill alone, is counted once, and stays
+right when other skills come and go; only how rare a word is depends on the library, and that is looked up with each
+query.
 
-**An edited library is not counted again.** An index consists of segments that never change. The index of a library that
-shares most skills with an indexed one takes over its segment, leaves out what is gone, and counts only what is new.
+**An edited library is not counted again.** An index consists of segments that never change. The index of a library
+that shares most skills with an indexed one takes over its segment, leaves out what is gone, and counts only what is
+new.
 
 **Whether anything fits** is another question than which skill is best. `SearchIndex.rank` answers both; see `Match`.
 
-NumPy adds up scores where it is installed, plain Python elsewhere: the same sums in the same order, so the same result.
+NumPy adds up scores where it is installed, plain Python elsewhere: the same sums in the same order, so the same
+result.
 """
 
 import bisect
@@ -28,7 +31,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from deepskills._catalog.words import STOP_WORDS, is_unspaced, new_stem, plain_text, split_words, stem, worth
@@ -353,16 +356,38 @@ class _Term:
     """The stems by which it is found, each with what it counts."""
 
 
-class SearchIndex:
-    """An index over one catalog; safe to share by threads."""
+class _Shared(NamedTuple):
+    """What an index takes over from another one."""
 
-    def __init__(self, documents: Sequence[Document]) -> None:
+    base: Sequence[Document]
+    segment: Segment
+    places: list[int]
+    """The place of each skill of the segment in the new library, -1 for those that are not in it."""
+
+    new: list[int]
+    """The places of skills that the segment does not have."""
+
+
+class SearchIndex:
+    """An index over one catalog; safe to share by threads.
+
+    Args:
+        documents: The skills, each in its place.
+        shared: What another index gives of its counts, see `derived`.
+    """
+
+    def __init__(self, documents: Sequence[Document], shared: "_Shared | None" = None) -> None:
         self.documents = documents
-        self._base = documents
-        self._segments: tuple[Segment, ...] = (Segment(documents),)
-        # The place of each number in the library, -1 for skills that are not in it.
-        self._places = list(range(len(documents)))
-        self._is_whole = True
+        self.base = documents if shared is None else shared.base
+        """The skills of the first segment."""
+        if shared is None:
+            self.segments: tuple[Segment, ...] = (Segment(documents),)
+            self._places = list(range(len(documents)))
+        else:
+            new, first = shared.new, shared.segment
+            self.segments = (first, Segment((documents[place] for place in new), first.stop)) if new else (first,)
+            self._places = [*shared.places, *new]
+        self._is_whole = min(self._places, default=0) >= 0
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -372,36 +397,24 @@ class SearchIndex:
 
         `None` if it has too many others, or too few of ours, for our counts to be of use.
         """
-        if len(documents) < FEW or 2 * len(documents) < len(self._base):
+        if len(documents) < FEW or 2 * len(documents) < len(self.base):
             return None
-        numbers, most_new = self._numbers, max(1, int(len(documents) * MAX_NEW))
-        places, new = [-1] * len(self._base), []
+        most_new = max(1, int(len(documents) * MAX_NEW))
+        places, new = [-1] * len(self.base), []
         for place, document in enumerate(documents):
-            number = numbers.get(document)
+            number = self._numbers.get(document)
             if number is not None and places[number] < 0:
                 places[number] = place
             else:
                 new.append(place)
                 if len(new) > most_new:
                     return None
-        base = self._segments[0]
-        index = SearchIndex.__new__(SearchIndex)
-        index.documents = documents
-        index._base = self._base
-        index.__dict__["_numbers"] = numbers
-        index._segments = (base, Segment((documents[place] for place in new), base.stop)) if new else (base,)
-        index._places = [*places, *new]
-        index._is_whole = all(place >= 0 for place in places)
-        return index
-
-    def shares_counts_with(self, other: "SearchIndex") -> bool:
-        """Whether both take most of their counts from the same segment."""
-        return self._segments[0] is other._segments[0]
+        return SearchIndex(documents, _Shared(self.base, self.segments[0], places, new))
 
     @functools.cached_property
     def _numbers(self) -> dict[Document, int]:
         """The numbers of the first segment's skills."""
-        return {document: number for number, document in enumerate(self._base)}
+        return {document: number for number, document in enumerate(self.base)}
 
     def search(self, query: str, limit: int = 5) -> list[str]:
         """Return the names of the best matches, best first; none if nothing fits."""
@@ -439,9 +452,9 @@ class SearchIndex:
 
     def live(self, term: str) -> "list[Any]":
         """Return the postings of a stem, as NumPy arrays or plain ones, without skills that are not in the library."""
-        numpy = _numpy()
+        numpy = installed_numpy()
         found: list[Any] = []
-        for segment in self._segments:
+        for segment in self.segments:
             postings: Any = segment.postings(term)
             if postings is None:
                 continue
@@ -451,17 +464,17 @@ class SearchIndex:
                     postings = postings[self._alive[postings >> _DOCUMENT_SHIFT]]
             elif not self._is_whole:
                 postings = [posting for posting in postings if self._places[posting >> _DOCUMENT_SHIFT] >= 0]
-            if len(postings):
+            if len(postings) > 0:
                 found.append(postings)
         return found
 
     @functools.cached_property
     def _alive(self) -> Any:  # noqa: ANN401 - an array of NumPy
-        return _numpy().array(self._places) >= 0
+        return installed_numpy().array(self._places) >= 0
 
     def no_scores(self) -> Any:  # noqa: ANN401 - an array of NumPy, or a list
         """Return a score of nothing for each number."""
-        numpy = _numpy()
+        numpy = installed_numpy()
         return [0.0] * len(self._places) if numpy is None else numpy.zeros(len(self._places))
 
     def rarity(self, have: int) -> float:
@@ -473,7 +486,7 @@ class SearchIndex:
         """Return the stems by which a word is found, each with what it counts: its own, or the nearest there are."""
         own = stem(word)
         if len(word) == 1 and is_unspaced(word):
-            for segment in self._segments:
+            for segment in self.segments:
                 found = _starting_with(segment.core, word, 4 * MAX_FORMS)
                 yield from ((term, 1.0) for term in found if term != word and self._has(term))
         if self._has(own):
@@ -483,7 +496,7 @@ class SearchIndex:
             return
         near: dict[str, float] = {}
         shared = max(MIN_PREFIX_LENGTH, round(len(word) * SHARED_BEGINNING))
-        for segment in self._segments:
+        for segment in self.segments:
             if len(word) > shared:
                 near.update((stem(form), OTHER_FORM) for form in _starting_with(segment.core, word[:shared], MAX_FORMS))
             if corrects and len(word) <= MAX_WORD_LENGTH:
@@ -497,14 +510,14 @@ class SearchIndex:
     def _has(self, term: str) -> bool:
         """Whether a skill of the library has a word of this stem."""
         if self._is_whole:
-            return any(segment.postings(term) is not None for segment in self._segments)
+            return any(segment.postings(term) is not None for segment in self.segments)
         return bool(self.live(term))
 
     @functools.cached_property
     def _letters(self) -> dict[int, list[str]]:
         """All letters of names, tags and descriptions, by alphabet."""
         found: dict[int, list[str]] = {}
-        for letter in sorted({letter for segment in self._segments for word in segment.core for letter in word}):
+        for letter in sorted({letter for segment in self.segments for word in segment.core for letter in word}):
             found.setdefault(_alphabet(letter), []).append(letter)
         return found
 
@@ -526,7 +539,7 @@ class _Asked:
         self.rarities: dict[str, float] = {}
         """How much each known stem of the query says."""
         self.scores = index.no_scores()
-        numpy = _numpy()
+        numpy = installed_numpy()
         levels = _levels(numpy)
         for term in self.terms:
             for known, likeness in term.stems:
@@ -652,7 +665,7 @@ def _levels(numpy: Any) -> Any:  # noqa: ANN401 - an array of NumPy, or a list
 
 def _highest(scores: Any, places: Sequence[int], count: int) -> list[tuple[int, float]]:  # noqa: ANN401 - see `_add`
     """Return the places with the highest scores above nothing, best first; of equal ones the earlier place."""
-    numpy = _numpy()
+    numpy = installed_numpy()
     if numpy is not None and len(scores) > 4 * count:
         least = max(float(numpy.partition(scores, len(scores) - count)[len(scores) - count]), 1e-12)
         held = [(number, float(scores[number])) for number in numpy.flatnonzero(scores >= least).tolist()]
@@ -693,7 +706,8 @@ def _alphabet(letter: str) -> int:
 
 
 @functools.cache
-def _numpy() -> Any:  # noqa: ANN401 - a module that may be missing
+def installed_numpy() -> Any:  # noqa: ANN401 - a module that may be missing
+    """Return NumPy, or `None` where it is not installed."""
     try:
         return importlib.import_module("numpy")
     except ImportError:

@@ -1,20 +1,18 @@
 """Search by meaning: which skills mean what a request means, by the vectors of a user's embeddings.
 
-Vectors are made once for each content, remembered in memory and, where a store is given, in it; only skills that are new
-or changed are embedded, in batches. A vector is kept at length one, so that comparing two is a sum of products. It is
-known by the model that made it and by the text it stands for, so that a changed description, or another model, never
-meets a vector that is not its own.
+Vectors are made once for each content, remembered in memory and, where a store is given, in it; only skills that are
+new or changed are embedded, in batches. A vector is kept at length one, so that comparing two is a sum of products.
+It is known by the model that made it and by the text it stands for, so that a changed description, or another model,
+never meets a vector that is not its own.
 
-Models differ in which likeness is high: one gives 0.2 to texts that have nothing in common, another 0.7. So what counts
-is never a likeness itself, but by how much it stands out from those of all skills of the library.
+Models differ in which likeness is high: one gives 0.2 to texts that have nothing in common, another 0.7. So what
+counts is never a likeness itself, but by how much it stands out from those of all skills of the library.
 
 What fails is returned as a reason, for the caller has the ranking by words to go by.
 """
 
 import base64
-import functools
 import hashlib
-import importlib
 import math
 import operator
 import struct
@@ -27,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from deepskills._catalog.flows import Call, CallFailed, Flow, Pause, Work
-from deepskills._catalog.search import Document, Library
+from deepskills._catalog.search import Document, Library, installed_numpy
 
 BATCH = 64
 """How many texts are embedded in one call."""
@@ -220,7 +218,7 @@ def likeness(vector: Vector, others: "Vectors") -> list[float]:
     NumPy computes it where it is installed. Both ways compute in double precision and round to nine places, so that the
     order is the same.
     """
-    numpy = _numpy()
+    numpy = installed_numpy()
     if numpy is None or isinstance(others, list):
         return [round(sum(map(operator.mul, vector, other)), 9) for other in others]
     target = numpy.array(vector, dtype="f8")
@@ -235,18 +233,10 @@ Vectors: TypeAlias = Any
 
 
 def _together(vectors: list[Vector]) -> Vectors:
-    numpy = _numpy()
+    numpy = installed_numpy()
     if numpy is None or not vectors:
         return vectors
     return numpy.frombuffer(b"".join(map(bytes, vectors)), dtype="f4").reshape(len(vectors), len(vectors[0]))
-
-
-@functools.cache
-def _numpy() -> Any:  # noqa: ANN401 - a module that may be missing
-    try:
-        return importlib.import_module("numpy")
-    except ImportError:
-        return None
 
 
 @dataclass(frozen=True)
@@ -254,7 +244,7 @@ class Likenesses:
     """How far the meaning of each skill stands out, in the order of the library; see `standing_out`."""
 
     leads: list[float] | None
-    """By how many standard deviations each skill is nearer than the average one; `None` if meaning could not be told."""
+    """By how many standard deviations each skill is nearer than the average one; `None` if that is not known."""
 
     trouble: str | None = None
     """What went wrong: with the embeddings if there are no leads, else with the store."""

@@ -3,10 +3,11 @@
 import functools
 import re
 import unicodedata
+from itertools import pairwise
 
+_ASCII = 128
 _PLAIN = bytes(
-    ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else code if code >= 128 else 32
-    for code in range(256)  # noqa: PLR2004
+    code if code >= _ASCII else ord(chr(code).lower()) if chr(code).isalnum() else ord(" ") for code in range(256)
 )
 _SIGNS = re.compile(rb"\xe2[\x80-\x9f].|\xef\xb8\x8f|\xf0\x9f..", re.DOTALL)
 """Dashes, quotes, arrows, boxes and emoji in UTF-8: most texts that are not ASCII have nothing else that is not."""
@@ -193,8 +194,6 @@ def _word() -> re.Pattern[str]:
 def _pairs(run: str, *, indexing: bool) -> list[str]:
     if len(run) == 1:
         return [] if run in _CJK_STOP else [run]
-    words = [
-        one + other for one, other in zip(run, run[1:], strict=False) if not (one in _CJK_STOP and other in _CJK_STOP)
-    ]
+    words = [one + other for one, other in pairwise(run) if not (one in _CJK_STOP and other in _CJK_STOP)]
     # Of a skill the last character too, so that a query of one character meets every place it stands in.
     return [*words, run[-1]] if indexing and run[-1] not in _CJK_STOP else words
