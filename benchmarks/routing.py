@@ -18,6 +18,7 @@ from typing import Any
 
 from measure import Row
 from minilm import load_minilm
+from typing_extensions import Self
 
 from deepskills._catalog.ranking import Indexes, Ranker
 from deepskills._catalog.search import Document, Library, beginning_of
@@ -73,7 +74,7 @@ class Named(str):
     __slots__ = ("skill_id",)
     skill_id: str
 
-    def __new__(cls, name: str, skill_id: str) -> "Named":
+    def __new__(cls, name: str, skill_id: str) -> Self:
         self = super().__new__(cls, name)
         self.skill_id = skill_id
         return self

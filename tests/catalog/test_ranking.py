@@ -311,10 +311,12 @@ def test_meaning_is_asked_for_short_requests(mode: Mode) -> None:
 
     for embeddings in (Topics(), Flat()):
         ranker = Ranker(embeddings)
-        for request, name in (("holiday", "itineraries"), ("it crashed", "incident-review"), ("receipt?", "billing")):
+        for request, name in (("holiday", "itineraries"), ("it crashed", "incident-review"), ("my receipt", "billing")):
             assert rank(mode, Ranker(), LIBRARY, request).fitting == [], request
             assert rank(mode, ranker, LIBRARY, request).fitting == [name], (type(embeddings), request)
         assert rank(mode, ranker, LIBRARY, "poetry").fitting == []
+        for count in (2, 3):
+            assert rank(mode, ranker, LIBRARY[:count], "it crashed").fitting == ["incident-review"], count
 
 
 def slowly(seconds: float) -> Callable[[Any], Any]:

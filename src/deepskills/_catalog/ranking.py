@@ -212,7 +212,8 @@ def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ra
         return Ranking(names[:k], fitting[:k], is_clear, meaning.trouble)
     joined = [place for place, _ in _by_scores([(match.place, match.score) for match in ranked.matches], meaning.leads)]
     if meaning.gain >= ENOUGH_GAIN:
-        least = _by_chance(len(library))
+        # Of a few skills none can stand out further than `sqrt(count - 1)`.
+        least = min(_by_chance(len(library)), 0.95 * math.sqrt(len(library) - 1))
         fits |= {place for place in joined if meaning.leads[place] >= least}
     fitting = [library[place].name for place in joined if place in fits]
     is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name

@@ -498,7 +498,9 @@ class SearchIndex:
         shared = max(MIN_PREFIX_LENGTH, round(len(word) * SHARED_BEGINNING))
         for segment in self.segments:
             if len(word) > shared:
-                near.update((stem(form), OTHER_FORM) for form in _starting_with(segment.core, word[:shared], MAX_FORMS))
+                # More than are taken: some may be of skills that are not in this library.
+                alike = map(stem, _starting_with(segment.core, word[:shared], 8 * MAX_FORMS))
+                near.update((form, OTHER_FORM) for form in [form for form in alike if self._has(form)][:MAX_FORMS])
             if corrects and len(word) <= MAX_WORD_LENGTH:
                 near.update(
                     (stem(form), OTHER_FORM)
