@@ -337,7 +337,7 @@ def search_rows() -> Iterator[Row]:
         mine = table["deepskills"]
         others = ", ".join(f"{name} {table[name]['first']:.0%}" for name in ("keyword count", "rank-bm25"))
         yield Row(
-            f"search, right skill first / in five ({half} half)",
+            f"search, right skill first / in five ({half} half of requests written here)",
             others,
             f"{mine['first']:.0%} / {mine['in five']:.0%}",
             "85 % / 96 %",

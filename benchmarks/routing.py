@@ -14,11 +14,10 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from measure import Row
 from minilm import load_minilm
-from typing_extensions import Self
 
 from deepskills._catalog.ranking import Indexes, Ranker
 from deepskills._catalog.search import Document, Library, beginning_of
