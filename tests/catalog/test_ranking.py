@@ -237,7 +237,8 @@ def test_an_edited_library_is_not_counted_again() -> None:
     assert indexes.of(edited[:150]).segments[0] is not first.segments[0], "a small library is counted by itself"
     assert index.search("subject7") == ["s300"]
     assert index.search("gardens") == ["s7"]
-    assert index.search("subject299") == hidden.search("subject99") == []
+    assert "s299" not in index.search("subject299", 400)
+    assert "s99" not in hidden.search("subject99", 400)
     for library, shared in ((edited, index), (base[100:], hidden)):
         fresh = SearchIndex(library)
         for query in ("things about subject120", "common words", "subject7 gardens again", "nothing", "subjekt130"):

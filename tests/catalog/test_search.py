@@ -558,6 +558,23 @@ def test_tags_are_found_by_an_agent(mode: Mode, tmp_path: Path) -> None:
 
 
 @both_modes
+def test_a_manager_searches_the_instructions(mode: Mode, tmp_path: Path) -> None:
+    """Headings anywhere and the beginning of the instructions lead to a skill; code, the rest, and "not for" do not."""
+    filler = "Fill in the gaps. " * 400
+    body = f"Prune the roses.\n\n```python\nquokka = 1\n```\n\n{filler}\n## Wisteria\n\nAbout the platypus."
+    text = f"---\nname: demo\ndescription: Looks after plants. Do not use for invoices.\n---\n{body}\n"
+    write_files(tmp_path, {"demo/SKILL.md": text, "other/SKILL.md": skill_md("other")})
+    manager = SkillsManager.from_directory(tmp_path)
+    found = {word: bool(ask(mode, manager, "search_skills", word)) for word in ("roses", "wisteria", "plants")}
+    missed = {word: bool(ask(mode, manager, "search_skills", word)) for word in ("quokka", "platypus", "invoices")}
+    assert all(found.values()), found
+    assert not any(missed.values()), missed
+    write_files(tmp_path, {"demo/SKILL.md": text.replace("roses", "tulips")})
+    assert ask(mode, manager, "search_skills", "roses") == []
+    assert len(ask(mode, manager, "search_skills", "tulips")) == 1
+
+
+@both_modes
 def test_a_manager_searches_changed_tags(mode: Mode, tmp_path: Path) -> None:
     """Where nothing but the tags of a skill has changed, the next search goes by the new ones."""
     manager = SkillsManager.from_directory(tmp_path)

@@ -76,6 +76,7 @@ class Indexes:
     def of(self, documents: Sequence[Document]) -> SearchIndex:
         """Return the index of a catalog; threads that need the same one at the same time share its making."""
         library = documents if isinstance(documents, Library) else Library(documents)
+        hash(library)  # Takes a while the first time, and is remembered: nobody waits for it behind the lock.
         with self._lock:
             known = self._made.get(library)
             if known is None:
@@ -213,7 +214,7 @@ def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ra
     joined = [place for place, _ in _by_scores([(match.place, match.score) for match in ranked.matches], meaning.leads)]
     if meaning.gain >= ENOUGH_GAIN:
         # Of a few skills none can stand out further than `sqrt(count - 1)`.
-        least = min(_by_chance(len(library)), 0.95 * math.sqrt(len(library) - 1))
+        least = min(_by_chance(len(library)), 0.9 * math.sqrt(len(library) - 1))
         fits |= {place for place in joined if meaning.leads[place] >= least}
     fitting = [library[place].name for place in joined if place in fits]
     is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name

@@ -93,7 +93,7 @@ MIN_PREFIX_LENGTH = 5
 SHARED_BEGINNING = 0.65
 """How much of a word its other forms share with it."""
 
-CONVINCES = (1.9, 1.9, 2.6, 0.2, -1.0, -2.0)
+CONVINCES = (1.9, 1.9, 2.6, 0.2, -1.0, -2.0, 0.4)
 """What each kind of evidence counts; see `Evidence`. Fitted to public requests, with skills of 100 to 10,000."""
 
 ENOUGH = 1.5
@@ -179,6 +179,10 @@ class Evidence(NamedTuple):
 
     excluded: float
     """How much of the request the description says the skill is not for, counted like the score, at most 1."""
+
+    unspaced: float
+    """How much of the request is in a script without spaces, from 0 to 1: its words are pairs of characters, of which
+    many join two words by chance and are found nowhere, so that less is covered."""
 
 
 @dataclass(frozen=True)
@@ -308,7 +312,7 @@ def _count(document: Document, number: int, words: _Words, core: set[str]) -> No
     slot_of, postings = words.__getitem__, words.postings
     description, _excluded = split_description(document.description)
     headings, beginning = _without_headings(document.beginning)
-    prominent = (document.name, document.tags, description, headings)
+    prominent: tuple[str | bytes, ...] = (document.name, document.tags, description, headings)
     weights: dict[int, float] = {}
     for name, text in zip(WEIGHTS, prominent, strict=False):
         if text:
@@ -596,6 +600,7 @@ class _Judge:
                 self._said.append((frozenset(known for known, _ in term.stems), value, value * rarity))
         self.says_something = bool(self._said)
         self._all = math.fsum(value for _, _, value in self._said) or 1.0
+        self._unspaced = sum(is_unspaced(term.word) for term in asked.terms) / max(len(asked.terms), 1)
         self._mean, self._spread = _mean_and_spread(asked.scores, size)
 
     def match(self, place: int, score: float) -> Match:
@@ -626,6 +631,7 @@ class _Judge:
             words=min(words, 6.0),
             lead=math.log(0.05 + lead),
             excluded=min(in_against / self._rarest, 1.0),
+            unspaced=self._unspaced,
         )
         names_it = in_about >= NEARLY_ALL * self._all and in_about >= SOME * self._rarest
         return Match(document.name, place, score, evidence, names_it)
