@@ -35,6 +35,9 @@ MEANING = 0.5
 """What the meaning of a skill counts that stands out as far as the best of a library would by chance; the best by
 words counts 1."""
 
+ABOVE_AVERAGE = 0.9
+"""By how many standard deviations a skill is nearer than the average one, to be found by meaning; of two, one is by 1."""
+
 ENOUGH_GAIN = 0.2
 """How much of the way from an average skill to the very text of the request the nearest one has come, to fit."""
 
@@ -226,7 +229,7 @@ def _by_scores(words: Sequence[tuple[int, float]], leads: Sequence[float]) -> li
     best = max((score for _, score in words), default=0.0)
     chance = _by_chance(len(leads))
     nearest = sorted(range(len(leads)), key=lambda place: (-leads[place], place))[:CONSIDERED]
-    scores = {place: MEANING * max(leads[place], 0.0) / chance for place in nearest if leads[place] > 1}
+    scores = {place: MEANING * max(leads[place], 0.0) / chance for place in nearest if leads[place] > ABOVE_AVERAGE}
     for place, score in words:
         scores[place] = score / best + MEANING * max(leads[place], 0.0) / chance
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
