@@ -36,7 +36,7 @@ MEANING = 0.5
 words counts 1."""
 
 ABOVE_AVERAGE = 0.9
-"""By how many standard deviations a skill is nearer than the average one, to be found by meaning; of two, one is by 1."""
+"""By how many standard deviations a skill is nearer than the average one, to be found by meaning alone."""
 
 ENOUGH_GAIN = 0.2
 """How much of the way from an average skill to the very text of the request the nearest one has come, to fit."""
