@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import statistics
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from library import write_library
 from measure import RUNS, Row, compare, markdown_table, seconds
 from prompt_cache import CACHE_READ, CACHE_WRITE, TURNS
 from prompt_cache import measure as measure_prompt_cache
+from routing import routing_rows
 from scale import scale_rows
 from search import quality, speed
 from startup import startup_row
@@ -335,7 +337,7 @@ def search_rows() -> Iterator[Row]:
         mine = table["deepskills"]
         others = ", ".join(f"{name} {table[name]['first']:.0%}" for name in ("keyword count", "rank-bm25"))
         yield Row(
-            f"search, right skill first / in five ({half} half)",
+            f"search, right skill first / in five ({half} half of requests written here)",
             others,
             f"{mine['first']:.0%} / {mine['in five']:.0%}",
             "85 % / 96 %",
@@ -369,6 +371,7 @@ def rows() -> Iterator[Row]:
     yield hostile_row()
     yield from search_rows()
     yield from suggestion_rows()
+    yield from routing_rows()
     yield from store_rows()
 
 
@@ -382,7 +385,11 @@ def table(found: Sequence[Row]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure deepskills beside deepagents.")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    as_json = parser.parse_args().json
+    parser.add_argument("--routing", help="directory with public requests, see routing.py; else DEEPSKILLS_ROUTING")
+    given = parser.parse_args()
+    as_json = given.json
+    if given.routing:
+        os.environ["DEEPSKILLS_ROUTING"] = given.routing
     for name in ("deepskills", "deepagents"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # shadowed and hostile skills are part of the measure
     start = time.perf_counter()

@@ -16,7 +16,8 @@ from typing import Any
 from distractors import distractors
 from search import documents
 
-from deepskills._catalog.ranking import Library, Ranker
+from deepskills._catalog.ranking import Ranker
+from deepskills._catalog.search import Library
 
 DATA = Path(__file__).parent / "data" / "suggestions"
 HALVES = ("dev", "frozen")

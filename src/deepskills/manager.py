@@ -4,6 +4,7 @@ For applications that show skills to people: a list, a search box, an editor. It
 middleware; each method has an async twin that drives the same plan on the backend's async methods.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,8 @@ from deepskills._catalog.catalog import Catalog, Remembered
 from deepskills._catalog.discovery import discover
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import check_known, document_of, find_or_raise
-from deepskills._catalog.ranking import MAX_INDEXED, Library, Ranker, Ranking
+from deepskills._catalog.ranking import MAX_INDEXED, Ranker, Ranking
+from deepskills._catalog.search import Library
 from deepskills._catalog.sources import lies_under, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
@@ -186,7 +188,8 @@ class SkillsManager:
     async def asearch_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
         remembered = await self._arun(self._known)
-        return self._results(remembered, await self._ranker.asearch(self._library(remembered), query, n))
+        library = await asyncio.to_thread(self._library, remembered)
+        return self._results(remembered, await self._ranker.asearch(library, query, n))
 
     def list_skill_assets(self, skill_name: str) -> list[str]:
         """Return the files in a skill's `asset_directories`, relative to the skill; the log tells if there are more."""

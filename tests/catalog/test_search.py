@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import sqlite3
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,9 @@ from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import SearchCache
-from deepskills._catalog.search import Document, SearchIndex, split_words
+from deepskills._catalog.ranking import INDEXES
+from deepskills._catalog.search import Document, SearchIndex
+from deepskills._catalog.words import split_words
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Mode, both_modes, disk, run, scaled, skill_md, tool_messages, write_files
 from support.tables import ask
@@ -413,7 +414,7 @@ def test_texts_are_split_into_words(text: str, words: list[str]) -> None:
 # Indexes are kept.
 
 
-def catalog(*descriptions: str, **frontmatter: str) -> Catalog:
+def catalog(*descriptions: str, beginning: bytes = b"", **frontmatter: str) -> Catalog:
     entries = []
     for number, description in enumerate(descriptions):
         skill = SkillMetadata(
@@ -425,61 +426,54 @@ def catalog(*descriptions: str, **frontmatter: str) -> Catalog:
             metadata={},
             allowed_tools=[],
         )
-        entries.append(SkillEntry(skill, "/skills", description, frontmatter))
+        entries.append(SkillEntry(skill, "/skills", description, frontmatter, beginning=beginning))
     return Catalog(entries)
 
 
-class Counted:
-    """A cache, and how many indexes it has built, told by the databases that were opened."""
+class Searches:
+    """Searches catalogs, and tells which index a catalog has."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.cache = SearchCache()
-        self.built = 0
-        connect = sqlite3.connect
-
-        def counting(*arguments: Any, **options: Any) -> sqlite3.Connection:
-            self.built += 1
-            connection: sqlite3.Connection = connect(*arguments, **options)
-            return connection
-
-        monkeypatch.setattr(sqlite3, "connect", counting)
 
     def names(self, skills: Catalog, query: str, **hidden: str) -> list[str]:
         return [entry.name for entry in self.cache.search(skills, query, 5, hidden)]
 
-
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
-    return Counted(monkeypatch)
+    def index(self, skills: Catalog) -> SearchIndex:
+        return INDEXES.of(self.cache.library(skills))
 
 
-def test_an_unchanged_catalog_is_indexed_once(counted: Counted) -> None:
+def test_an_unchanged_catalog_is_indexed_once() -> None:
     """Queries on the same catalog share one index, and what is hidden from one is not from the next."""
-    fruit = catalog("Sells apples.", "Sells pears.")
-    assert [counted.names(fruit, query) for query in ("apples", "pears", "apples")] == [["s0"], ["s1"], ["s0"]]
-    assert counted.names(fruit, "sells", s0="off") == ["s1"]
-    assert counted.names(fruit, "sells") == ["s0", "s1"]
-    assert counted.built == 1
+    fruit, searches = catalog("Sells apples.", "Sells pears."), Searches()
+    assert [searches.names(fruit, query) for query in ("apples", "pears", "apples")] == [["s0"], ["s1"], ["s0"]]
+    index = searches.index(fruit)
+    assert searches.names(fruit, "sells", s0="off") == ["s1"]
+    assert searches.names(fruit, "sells") == ["s0", "s1"]
+    assert searches.index(fruit) is index
+    assert Searches().index(catalog("Sells apples.", "Sells pears.")) is index, "one index for all of a process"
 
 
-def test_a_changed_catalog_is_indexed_again(counted: Counted) -> None:
-    """A change of a description, of tags or of the skills themselves is searched at once."""
-    assert counted.names(catalog("Sells apples."), "pears") == []
-    assert counted.names(catalog("Sells pears."), "pears") == ["s0"]
-    assert counted.names(catalog("Sells apples.", tags="pears"), "pears") == ["s0"]
-    assert counted.names(catalog("Sells apples.", tags="plums"), "pears") == []
-    assert counted.names(catalog("Sells apples.", "Sells pears."), "pears") == ["s1"]
-    assert counted.built == 5
+def test_a_changed_catalog_is_indexed_again() -> None:
+    """A change of a description, of tags, of the instructions or of the skills themselves is searched at once."""
+    searches = Searches()
+    assert searches.names(catalog("Sells apples."), "pears") == []
+    assert searches.names(catalog("Sells pears."), "pears") == ["s0"]
+    assert searches.names(catalog("Sells apples.", tags="pears"), "pears") == ["s0"]
+    assert searches.names(catalog("Sells apples.", tags="plums"), "pears") == []
+    assert searches.names(catalog("Sells apples.", "Sells pears."), "pears") == ["s1"]
+    assert searches.names(catalog("Sells apples.", beginning=b"Also pears."), "pears") == ["s0"]
+    assert searches.names(catalog("Sells apples.", beginning=b"Also plums."), "pears") == []
 
 
-def test_threads_may_search_at_once(counted: Counted) -> None:
+def test_threads_may_search_at_once() -> None:
     """Threads that search one catalog at the same moment each get the right answer."""
     fruit = catalog(*(f"Sells fruit{number}." for number in range(50)))
-    start = threading.Barrier(8)
+    start, searches = threading.Barrier(8), Searches()
 
     def work(number: int) -> list[str]:
         start.wait()
-        return [counted.names(fruit, f"fruit{number + step}")[0] for step in range(10)]
+        return [searches.names(fruit, f"fruit{number + step}")[0] for step in range(10)]
 
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(work, range(8)))
@@ -560,6 +554,23 @@ def test_tags_are_found_by_an_agent(mode: Mode, tmp_path: Path) -> None:
         answers = Searching(mode, tmp_path, saver).ask(*names)
         found = {word: answer.splitlines() for word, answer in zip(names, answers, strict=True)}
         assert found == {word: [f"- **{name}**: Does a thing."] for word, name in names.items()}
+
+
+@both_modes
+def test_a_manager_searches_the_instructions(mode: Mode, tmp_path: Path) -> None:
+    """Headings anywhere and the beginning of the instructions lead to a skill; code, the rest, and "not for" do not."""
+    filler = "Fill in the gaps. " * 400
+    body = f"Prune the roses.\n\n```python\nquokka = 1\n```\n\n{filler}\n## Wisteria\n\nAbout the platypus."
+    text = f"---\nname: demo\ndescription: Looks after plants. Do not use for invoices.\n---\n{body}\n"
+    write_files(tmp_path, {"demo/SKILL.md": text, "other/SKILL.md": skill_md("other")})
+    manager = SkillsManager.from_directory(tmp_path)
+    found = {word: bool(ask(mode, manager, "search_skills", word)) for word in ("roses", "wisteria", "plants")}
+    missed = {word: bool(ask(mode, manager, "search_skills", word)) for word in ("quokka", "platypus", "invoices")}
+    assert all(found.values()), found
+    assert not any(missed.values()), missed
+    write_files(tmp_path, {"demo/SKILL.md": text.replace("roses", "tulips")})
+    assert ask(mode, manager, "search_skills", "roses") == []
+    assert len(ask(mode, manager, "search_skills", "tulips")) == 1
 
 
 @both_modes

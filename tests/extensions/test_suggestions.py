@@ -202,6 +202,49 @@ def test_what_becomes_hidden_leaves_old_notes(mode: Mode, root: Path) -> None:
 
 
 @both_modes
+def test_notes_stay_after_a_restart_an_edit_and_a_removal(mode: Mode, root: Path) -> None:
+    """A note is sent again as it was, by another process, after its skills were edited or removed; not if hidden."""
+    saver = InMemorySaver()
+    rules: list[Any] = [None, None, None, {"incident-*": "off"}]
+    seen = []
+    for turn, rule in enumerate(rules):
+        options = {"backend": disk(root), "sources": ["/skills"], "refresh": "run", "visibility": rule}
+        middleware = SkillsMiddleware(extensions=[SkillSuggestions()], **options)
+        model = ScriptedChatModel(replies=[])
+        agent: Any = create_agent(model, middleware=[middleware], checkpointer=saver)
+        text = f"{REQUEST} Then write the release notes from the commits." if turn == 0 else "hello"
+        run(mode, agent, text, {"configurable": {"thread_id": "one"}})
+        seen.append(str(next(message for message in model.requests[-1].messages if message.type == "human").text))
+        if turn == 0:
+            write_files(root, {"skills/incident-review/SKILL.md": skill_md("incident-review", "Something else.")})
+        else:
+            (root / "skills/incident-review/SKILL.md").unlink(missing_ok=True)
+    assert "postmortem after an outage" in seen[0]
+    assert seen[0] == seen[1] == seen[2]
+    assert "incident-review" not in seen[3]
+    assert "release-notes" in seen[3]
+
+
+@both_modes
+def test_the_instructions_lead_to_a_skill(mode: Mode, root: Path) -> None:
+    """Words that only the instructions have lead to a skill, in suggestions and search; code and state know no body."""
+    body = "# Seasonal pruning\n\nCut apple trees and rose bushes in winter.\n\n```\nsecret_code_word = 1\n```\n"
+    text = f"---\nname: gardening\ndescription: Looks after plants.\n---\n{body}"
+    write_files(root, {"skills/gardening/SKILL.md": text})
+    conversation = talk(mode, root, SkillSuggestions(catalog="none"))
+    assert suggested(conversation, "When is it time for pruning rose bushes and apple trees in winter?") == [
+        "gardening"
+    ]
+    assert "bushes" not in str({k: v for k, v in conversation.state.items() if k != "messages"})
+    [found, nothing] = conversation.say(
+        call_tools(("search_skills", {"query": "rose bushes"}), ("search_skills", {"query": "secret_code_word"})),
+        given="hello",
+    )
+    assert "gardening" in str(found.text)
+    assert "gardening" not in str(nothing.text)
+
+
+@both_modes
 def test_users_see_their_own_skills_only(mode: Mode, tmp_path: Path) -> None:
     """On one agent each user is suggested their own skills, also on a thread that another user began."""
     for user in ("ana", "ben"):

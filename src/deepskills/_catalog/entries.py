@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from deepskills._catalog.search import beginning_of
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import read_skill
@@ -42,6 +43,9 @@ class SkillEntry:
 
     is_read: bool = True
     """Whether this process has read the file; if not, nobody can tell what the skill allows, forbids or asks for."""
+
+    beginning: bytes = field(default=b"", compare=False, repr=False)
+    """Headings and the beginning of the instructions, for search; empty where they were not read."""
 
     @property
     def name(self) -> str:
@@ -104,6 +108,8 @@ class Reading:
     problems: tuple[SkillProblem, ...]
     digest: str
     frontmatter: Mapping[str, Any]
+    beginning: bytes = b""
+    """Headings and the beginning of the instructions, for search."""
     entries: dict[tuple[str, str], SkillEntry] = field(default_factory=dict, compare=False)
     """The entry of each source that gave the file, and its name there: one object while the file is unchanged."""
 
@@ -111,7 +117,8 @@ class Reading:
 class Readings:
     """Reads files and remembers what they say, by path and content; bounded, safe to share by threads."""
 
-    def __init__(self, further_keys: Iterable[str] = ()) -> None:
+    def __init__(self, further_keys: Iterable[str] = (), *, for_search: bool = True) -> None:
+        self._for_search = for_search
         self.keys = KEPT_KEYS | set(further_keys)
         """The frontmatter keys that are kept."""
         self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
@@ -146,7 +153,7 @@ class Readings:
             if name != skill["name"]:
                 skill = skill.copy()
                 skill["name"] = name
-            made = SkillEntry(skill, source, reading.digest, reading.frontmatter)
+            made = SkillEntry(skill, source, reading.digest, reading.frontmatter, beginning=reading.beginning)
             entry = reading.entries.setdefault((source, name), made)
         return entry
 
@@ -158,7 +165,8 @@ class Readings:
             largest = max(kept, key=lambda key: _size(kept[key]))
             del kept[largest]
             problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
-        return Reading(reading.metadata, problems, digest, kept)
+        beginning = beginning_of(reading.body) if self._for_search else b""
+        return Reading(reading.metadata, problems, digest, kept, beginning)
 
 
 def _moved(reading: Reading, path: str) -> Reading:
@@ -170,7 +178,7 @@ def _moved(reading: Reading, path: str) -> Reading:
     for item in (metadata, *problems):
         if item is not None:
             item["path"] = path
-    return Reading(metadata, problems, reading.digest, reading.frontmatter)
+    return Reading(metadata, problems, reading.digest, reading.frontmatter, reading.beginning)
 
 
 def digest_of(content: bytes) -> str:
@@ -184,4 +192,5 @@ def _size(value: object) -> int:
 
 def _weigh(reading: Reading) -> int:
     """Return what a reading keeps alive. A stranger chooses which part of a file is large, so all of them count."""
-    return _OVERHEAD + size_of(reading.metadata) + size_of(reading.frontmatter) + size_of(reading.problems)
+    texts = size_of(reading.metadata) + size_of(reading.frontmatter) + size_of(reading.problems)
+    return _OVERHEAD + len(reading.beginning) + texts

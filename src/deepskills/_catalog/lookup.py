@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS
 from deepskills._catalog.entries import TAG_KEYS, SkillEntry
-from deepskills._catalog.search import Document, SearchIndex
+from deepskills._catalog.ranking import INDEXES
+from deepskills._catalog.search import Document, Library
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._io.cache import BoundedCache
 from deepskills._skillmd.names import name_key
@@ -143,11 +144,11 @@ def _reason(found: SkillProblem) -> str:
 
 
 class SearchCache:
-    """Searches catalogs and keeps their indexes; bounded, safe to share by threads."""
+    """Searches catalogs and remembers them as they are searched; bounded, safe to share by threads."""
 
     def __init__(self) -> None:
-        self._indexes: BoundedCache[tuple[int, frozenset[str]], SearchIndex] = BoundedCache(
-            MAX_INDEX_BYTES, lambda index: _INDEXED_BYTES * (1 + len(index))
+        self._libraries: BoundedCache[tuple[int, frozenset[str]], Library] = BoundedCache(
+            MAX_INDEX_BYTES, lambda library: _INDEXED_BYTES * (1 + len(library))
         )
 
     def search(
@@ -163,23 +164,23 @@ class SearchCache:
         Of those in `name_only` nothing but the name is searched: what fits would tell what their descriptions say.
         """
         without = hidden or {}
-        found = self._index(catalog, name_only).search(query, n + len(without))
+        found = INDEXES.of(self.library(catalog, name_only)).search(query, n + len(without))
         return [catalog.by_name[name] for name in found if name not in without][:n]
 
-    def _index(self, catalog: Catalog, name_only: frozenset[str]) -> SearchIndex:
-        def made() -> SearchIndex:
-            return SearchIndex(
-                [Document(e.name, "") if e.name in name_only else document_of(e) for e in catalog.entries]
-            )
+    def library(self, catalog: Catalog, name_only: frozenset[str] = frozenset()) -> Library:
+        """Return the skills of a catalog as they are ranked."""
 
-        return self._indexes.get_or_make((catalog.serial, name_only), made)
+        def made() -> Library:
+            return Library(Document(e.name, "") if e.name in name_only else document_of(e) for e in catalog.entries)
+
+        return self._libraries.get_or_make((catalog.serial, name_only), made)
 
 
 def document_of(entry: SkillEntry) -> Document:
-    """Return what is searched of a skill: name, description with `when_to_use`, and tags."""
+    """Return what is searched of a skill: name, description with `when_to_use`, tags, beginning of instructions."""
     own = " ".join(entry.skill["metadata"].get(key, "") for key in TAG_KEYS)
     further = " ".join(as_text(entry.frontmatter.get(key)) for key in TAG_KEYS)
-    return Document(entry.name, full_description(entry), f"{own} {further}".strip())
+    return Document(entry.name, full_description(entry), f"{own} {further}".strip(), entry.beginning)
 
 
 def full_description(entry: SkillEntry) -> str:

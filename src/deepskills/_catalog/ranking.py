@@ -1,12 +1,13 @@
 """Which skills fit a request best: by their words, and where embeddings are given, by their meaning as well.
 
-`Ranker` serves suggestions, search and the manager alike. The ranking by words is always there. With embeddings the two
-are joined by reciprocal rank: a skill scores by its place in each, so that no scale of one is compared with a scale of
-the other. Whatever goes wrong with embeddings or a store is told, and the ranking by words stands alone.
+`Ranker` serves suggestions, search and the manager alike. The ranking by words is always there. With embeddings the
+two are joined by scores: a skill's score by words counts relative to the best one's, and by meaning as far as it
+stands out from the whole library, so that no model's scale is built in. (Places in two rankings, which are often
+joined instead, let the weaker ranking vote as much as the stronger one.) Whatever goes wrong with embeddings or a
+store is reported, and the ranking by words stands alone.
 """
 
-import functools
-import hashlib
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,29 +16,39 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepskills._catalog.flows import Flow, Work, adrive, drive
-from deepskills._catalog.meaning import Meaning, Order
-from deepskills._catalog.search import Document, Match, Ranked, SearchIndex
-
-FUSION = 10
-"""How little a first place counts above the next ones: small, so that it weighs."""
+from deepskills._catalog.search import Document, Library, Match, Ranked, SearchIndex
+from deepskills._catalog.semantic import Likenesses, Meaning
 
 CONSIDERED = 50
-"""How many places of each ranking are joined, and how many matches are judged."""
+"""How many skills of each ranking are joined."""
 
 SECONDS = 10.0
 """How long one ranking waits for embeddings; what was embedded by then is kept for the next."""
 
-MAX_INDEXED = 60_000
-"""How many skills all remembered indexes hold together."""
+MAX_INDEXED = 40_000
+"""How many skills all remembered indexes hold together; an index takes about 9 KB of memory per skill."""
 
-STRONG = 0.5
-"""How much of what the best match shares with a request another must share to take part in joining the rankings."""
+SIMILAR_LOOKED_AT = 4
+"""How many indexes are looked at for one that shares most skills with a new library."""
 
-ENOUGH_SAID = 6.0
-"""How many words beyond small talk a request has for its meaning alone to find a skill."""
+MEANING = 0.5
+"""What the meaning of a skill counts that stands out as far as the best of a library would by chance; the best by
+words counts 1."""
+
+ABOVE_AVERAGE = 0.9
+"""By how many standard deviations a skill is nearer than the average one, to be found by meaning alone."""
+
+ENOUGH_GAIN = 0.2
+"""How much of the way from an average skill to the very text of the request the nearest one has come, to fit."""
+
+NEAR_THE_BEST = 0.6
+"""How much of the best skill's score another must have to be suggested beside it."""
+
+MOST = 0.5
+"""How much of what a request says a skill has that is clearly meant; else there may be several intents in it."""
 
 CLEARLY_AHEAD = 1.4
-"""How many times what any other skill shares with a request the first shares, to be clearly ahead."""
+"""How many times any other skill's score the first one has, to be clearly ahead."""
 
 
 @dataclass(frozen=True)
@@ -57,55 +68,63 @@ class Ranking:
     """What went wrong with embeddings or their store."""
 
 
-class Library(tuple[Document, ...]):  # noqa: SLOT001 - it remembers
-    """A catalog to rank, which remembers what it is known by; for callers that rank the same one again."""
-
-    @functools.cached_property
-    def digest(self) -> bytes:
-        """What tells this catalog from another."""
-        text = "\x01".join(f"{d.name}\x00{d.description}\x00{d.tags}" for d in self)
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
 class Indexes:
     """Indexes of the catalogs used last, bounded by how many skills they hold; safe to share by threads."""
 
     def __init__(self, most: int = MAX_INDEXED) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._made: OrderedDict[bytes, tuple[int, Future[SearchIndex]]] = OrderedDict()
+        self._made: OrderedDict[Library, Future[SearchIndex]] = OrderedDict()
 
     def of(self, documents: Sequence[Document]) -> SearchIndex:
         """Return the index of a catalog; threads that need the same one at the same time share its making."""
         library = documents if isinstance(documents, Library) else Library(documents)
-        key = library.digest
+        hash(library)  # Takes a while the first time, and is remembered: nobody waits for it behind the lock.
         with self._lock:
-            _, known = self._made.get(key, (0, None))
+            known = self._made.get(library)
             if known is None:
                 made: Future[SearchIndex] = Future()
-                self._made[key] = (len(documents), made)
-            self._made.move_to_end(key)
-            while len(self._made) > 1 and sum(size for size, _ in self._made.values()) > self._most:
+                similar = self._ready()
+                self._made[library] = made
+            self._made.move_to_end(library)
+            while len(self._made) > 1 and sum(map(len, self._made)) > self._most:
                 self._made.popitem(last=False)
         if known is not None:
             return known.result()
         try:
-            made.set_result(SearchIndex(library))
+            made.set_result(_indexed(library, similar))
         except BaseException as error:
             with self._lock:
-                self._made.pop(key, None)
+                self._made.pop(library, None)
             made.set_exception(error)
             raise
         return made.result()
 
+    def _ready(self) -> list[SearchIndex]:
+        """Return the latest indexes that are ready."""
+        ready = [made.result() for made in self._made.values() if made.done() and made.exception() is None]
+        return ready[: -SIMILAR_LOOKED_AT - 1 : -1]
+
+
+def _indexed(library: Library, similar: Sequence[SearchIndex]) -> SearchIndex:
+    for known in similar:
+        derived = known.derived(library)
+        if derived is not None:
+            return derived
+    return SearchIndex(library)
+
+
+INDEXES = Indexes()
+"""The indexes of this process: an agent's search, its suggestions and a manager of the same skills share them."""
+
 
 class Ranker:
-    """Ranks catalogs against requests and queries, and remembers indexes and vectors; safe to share by threads.
+    """Ranks catalogs against requests and queries, and remembers vectors; safe to share by threads.
 
     Args:
         embeddings: Any object with `embed_documents` and `embed_query`, such as LangChain's `Embeddings`.
         seconds: How long one ranking waits for embeddings.
-        max_indexed: How many skills all remembered indexes hold together; the latest index is always kept.
+        indexes: Where indexes are remembered.
 
     Raises:
         TypeError: If `embeddings` has not both methods.
@@ -116,18 +135,19 @@ class Ranker:
         embeddings: Any = None,  # noqa: ANN401 - known by its methods
         *,
         seconds: float = SECONDS,
-        max_indexed: int = MAX_INDEXED,
+        indexes: Indexes = INDEXES,
     ) -> None:
         for method in ("embed_documents", "embed_query") if embeddings is not None else ():
             if isinstance(embeddings, type) or not callable(getattr(embeddings, method, None)):
                 raise TypeError(f"embeddings must be an object with the method {method}, got {embeddings!r}")
-        self._arguments = {"embeddings": embeddings, "seconds": seconds, "max_indexed": max_indexed}
-        self._indexes = Indexes(max_indexed)
+        self._embeddings = embeddings
+        self._seconds = seconds
+        self._indexes = indexes
         self._meaning = None if embeddings is None else Meaning(embeddings, seconds)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Ranker":
-        """Return one that remembers nothing; embeddings are the user's, and shared."""
-        return Ranker(**self._arguments)
+        """Return one that remembers no vectors; embeddings are the user's, and shared."""
+        return Ranker(self._embeddings, seconds=self._seconds, indexes=self._indexes)
 
     def rank(self, documents: Sequence[Document], request: str, k: int = 5, *, store: Any = None) -> Ranking:  # noqa: ANN401
         """Return the best `k` skills for a request; a LangGraph `store` keeps vectors for other processes."""
@@ -147,12 +167,13 @@ class Ranker:
     def _ranking(self, documents: Sequence[Document], request: str, k: int, store: Any) -> Flow[Ranking]:  # noqa: ANN401
         if k < 1 or not documents or not request.strip():
             return Ranking([], [])
+        library = documents if isinstance(documents, Library) else Library(documents)
         judged = 2 * k if self._meaning is None else max(CONSIDERED, k)
-        ranked: Ranked = yield Work(lambda: self._indexes.of(documents).rank(request, judged))
-        meaning = Order(None)
-        if self._meaning is not None and ranked.substance:
-            meaning = yield from self._meaning.order(documents, request, CONSIDERED, store)
-        return _joined(ranked, meaning, k)
+        ranked: Ranked = yield Work(lambda: self._indexes.of(library).rank(request, judged))
+        meaning = Likenesses(None)
+        if self._meaning is not None and ranked.says_something:
+            meaning = yield from self._meaning.compare(library, request, store)
+        return _joined(library, ranked, meaning, k)
 
     def search(self, documents: Sequence[Document], query: str, n: int = 5, *, store: Any = None) -> Ranking:  # noqa: ANN401
         """Return the best `n` skills for the words of a query, whether or not they say enough to fit."""
@@ -172,49 +193,55 @@ class Ranker:
     def _found(self, documents: Sequence[Document], query: str, n: int, store: Any) -> Flow[Ranking]:  # noqa: ANN401
         if n < 1 or not documents or not query.strip():
             return Ranking([], [])
-        names: list[str] = yield Work(lambda: self._indexes.of(documents).search(query, n))
-        if self._meaning is None:
-            return Ranking(names, [])
-        ranked: Ranked = yield Work(lambda: self._indexes.of(documents).rank(query, CONSIDERED))
-        meaning = yield from self._meaning.order(documents, query, CONSIDERED, store)
-        if meaning.names is None:
-            return Ranking(names, [], trouble=meaning.trouble)
-        joined = _by_reciprocal_rank(_strong(ranked.matches) or names[:CONSIDERED], meaning.names)
-        return Ranking(list(dict.fromkeys([*joined, *names]))[:n], [], trouble=meaning.trouble)
+        library = documents if isinstance(documents, Library) else Library(documents)
+        many = n if self._meaning is None else max(n, CONSIDERED)
+        found: list[tuple[int, float]] = yield Work(lambda: self._indexes.of(library).scored(query, many))
+        trouble = None
+        if self._meaning is not None:
+            meaning = yield from self._meaning.compare(library, query, store)
+            trouble = meaning.trouble
+            if meaning.leads is not None:
+                found = _by_scores(found, meaning.leads)
+        return Ranking([library[place].name for place, _score in found[:n]], [], trouble=trouble)
 
 
-def _joined(ranked: Ranked, meaning: Order, k: int) -> Ranking:
+def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ranking:
     """Join the ranking by words and the ranking by meaning, if there is one."""
-    names = [match.name for match in ranked.matches]
-    fitting = [match.name for match in ranked.matches if match.fits]
+    best = max((match.score for match in ranked.matches), default=0.0)
+    fits = {match.place for match in ranked.matches if match.fits and match.score >= NEAR_THE_BEST * best}
     is_clear = _is_clear(ranked.matches)
-    if meaning.names is None:
+    if meaning.leads is None:
+        names = [match.name for match in ranked.matches]
+        fitting = [match.name for match in ranked.matches if match.place in fits]
         return Ranking(names[:k], fitting[:k], is_clear, meaning.trouble)
-    joined = _by_reciprocal_rank(_strong(ranked.matches), meaning.names)
-    suggested = joined if fitting or ranked.substance >= ENOUGH_SAID else []
-    return Ranking(joined[:k], suggested[:k], is_clear and joined[0] == fitting[0], meaning.trouble)
+    joined = [place for place, _ in _by_scores([(match.place, match.score) for match in ranked.matches], meaning.leads)]
+    if meaning.gain >= ENOUGH_GAIN:
+        # Of a few skills none can stand out further than `sqrt(count - 1)`.
+        least = min(_by_chance(len(library)), 0.9 * math.sqrt(len(library) - 1))
+        fits |= {place for place in joined if meaning.leads[place] >= least}
+    fitting = [library[place].name for place in joined if place in fits]
+    is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name
+    return Ranking([library[place].name for place in joined[:k]], fitting[:k], is_clear and is_first, meaning.trouble)
 
 
-def _strong(matches: Sequence[Match]) -> list[str]:
-    """Return the names of matches that share nearly as much with a request as the best one.
+def _by_scores(words: Sequence[tuple[int, float]], leads: Sequence[float]) -> list[tuple[int, float]]:
+    """Return places by both scores together, best first: those nearest by words, and those nearest by meaning."""
+    best = max((score for _, score in words), default=0.0)
+    chance = _by_chance(len(leads))
+    nearest = sorted(range(len(leads)), key=lambda place: (-leads[place], place))[:CONSIDERED]
+    scores = {place: MEANING * max(leads[place], 0.0) / chance for place in nearest if leads[place] > ABOVE_AVERAGE}
+    for place, score in words:
+        scores[place] = score / best + MEANING * max(leads[place], 0.0) / chance
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
-    A large library has many that share a word or two; with a place in both rankings they would pass the right one.
-    """
-    most = max((match.strength for match in matches), default=0.0)
-    return [match.name for match in matches if match.strength >= STRONG * most]
 
-
-def _by_reciprocal_rank(*rankings: Sequence[str]) -> list[str]:
-    """Return all names, best first, each scored by its place in each ranking."""
-    scores: dict[str, float] = {}
-    for ranking in rankings:
-        for place, name in enumerate(ranking, 1):
-            scores[name] = scores.get(name, 0.0) + 1 / (FUSION + place)
-    return sorted(scores, key=lambda name: -scores[name])
+def _by_chance(count: int) -> float:
+    """Return how many standard deviations the best of so many skills stands out if there is nothing about it."""
+    return math.sqrt(2 * math.log(max(count, 2)))
 
 
 def _is_clear(matches: Sequence[Match]) -> bool:
-    """Whether the first match fits, and shares much more with the request than any other."""
-    if not matches or not matches[0].fits:
+    """Whether the first match fits, covers most of the request, and has a much higher score than any other."""
+    if not matches or not matches[0].fits or matches[0].evidence.coverage < MOST:
         return False
-    return matches[0].strength >= CLEARLY_AHEAD * max((match.strength for match in matches[1:]), default=0.0)
+    return matches[0].score >= CLEARLY_AHEAD * max((match.score for match in matches[1:]), default=0.0)

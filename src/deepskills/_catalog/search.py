@@ -1,39 +1,91 @@
-"""Search over a catalog: the right skill first, in any script, with word forms and small typing slips.
+"""Search by words: the right skill first, in any script, with word forms and small typing slips.
 
-SQLite's FTS5 (in the standard library) keeps the index, stems English words and ranks by BM25. Four things it does not
-do are done here, before text reaches it: accents and vowel points are dropped; scripts without spaces, such as Chinese,
-Japanese and Thai, become overlapping pairs of characters; a word that no skill has is replaced by the nearest that one
-has; and function words, which would let every description match, are left out of a query that has others.
+**What is ranked.** Five fields of a skill: name, tags, description, headings and the beginning of the instructions.
+What a description says the skill is *not* for is left out. A word counts more in the name or the description than in
+the instructions, but the instructions bring most of the words that people use in requests.
 
-BM25 orders skills but cannot tell whether the best of them fits. `SearchIndex.rank` can: it adds up how specific the
-words are that a skill shares with the request.
+**How.** BM25 over weighted fields: the more often and the more prominently a skill has a word the more it counts,
+with less and less gain, and rare words of the library count more than common ones. Words of the request that stand
+side by side and do so in a skill as well count extra. Lengths are compared with those of a typical skill, not with
+the average of the library. So what a word says of a skill depends on that skill alone, is counted once, and stays
+right when other skills come and go; only how rare a word is depends on the library, and that is looked up with each
+query.
+
+**An edited library is not counted again.** An index consists of segments that never change. The index of a library
+that shares most skills with an indexed one takes over its segment, leaves out what is gone, and counts only what is
+new.
+
+**Whether anything fits** is another question than which skill is best. `SearchIndex.rank` answers both; see `Match`.
+
+NumPy adds up scores where it is installed, plain Python elsewhere: the same sums in the same order, so the same
+result.
 """
 
+import bisect
+import functools
+import heapq
+import importlib
 import math
-import sqlite3
-import threading
-from collections.abc import Iterable, Sequence
+import operator
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from typing import TypeVar
+from typing import Any, NamedTuple
 
-from deepskills._catalog.words import STOP_WORDS, is_unspaced, split_words, stem, worth
-
-__all__ = ["Document", "Match", "Ranked", "SearchIndex", "split_words"]
-
-EndsT = TypeVar("EndsT", str, list[str])
+from deepskills._catalog.words import STOP_WORDS, is_unspaced, new_stem, plain_text, split_words, stem, worth
 
 MAX_RESULTS = 10_000
 """How many matches are given at most."""
 
+MAX_BEGINNING = 3_000
+"""How many characters of a skill's instructions are searched, code blocks not counted."""
+
+MAX_LATER_HEADINGS = 600
+"""How many characters of headings behind that beginning are searched as well."""
+
+MAX_BODY_READ = 16_000
+"""How many characters of the instructions are looked at to find their beginning and headings."""
+
+QUERY_BEGINNING, QUERY_END = 1_400, 600
+"""How many characters of a long request count: people say what they want first, or last."""
+
+WEIGHTS = {"name": 8.0, "tags": 6.0, "description": 5.0, "headings": 1.2, "beginning": 0.5}
+"""What a word counts in each field."""
+
+TYPICAL_WORDS = {"name": 3, "tags": 8, "description": 35, "headings": 25, "beginning": 250}
+"""How many words each field of a typical public skill has."""
+
+LENGTH_MATTERS = 0.35
+"""How much less a word counts in a longer field, from 0 for not at all to 1 for in proportion."""
+
+SATURATION = 2.0
+"""The weighted count at which a word has half of its effect."""
+
+REPEATED = 1.0
+"""How much a word counts more that is repeated in a request; at most twice as much."""
+
+SIDE_BY_SIDE = 0.25
+"""What two words count extra that stand side by side in request and skill, of what the commoner one counts."""
+
+IN_INSTRUCTIONS = 0.8
+"""What that counts if it is in the instructions."""
+
+RERANKED = 15
+"""For how many of the best skills it is looked at which words stand side by side."""
+
+OTHER_FORM = 0.7
+"""What a word counts that a skill has only in another form or spelling."""
+
+MAX_FORMS = 8
+"""How many forms and corrections of one word are searched for."""
+
+MAX_CORRECTED = 12
+"""How many unknown words of a query are corrected."""
+
 MAX_WORD_LENGTH = 32
 """Longest word whose slips are corrected."""
-
-MAX_QUERY_WORDS = 96
-"""How many words of a query count: half from its beginning, half from its end."""
-
-MAX_QUERY_LENGTH = 8_000
-"""How many characters of a query are read: half from its beginning, half from its end."""
 
 MIN_PREFIX_LENGTH = 5
 """How many first letters two forms of a word share at least."""
@@ -41,38 +93,37 @@ MIN_PREFIX_LENGTH = 5
 SHARED_BEGINNING = 0.65
 """How much of a word its other forms share with it."""
 
-MIN_LIKENESS = 0.8
-"""How alike a word and its correction must be."""
+CONVINCES = (1.9, 1.9, 2.6, 0.2, -1.0, -2.0, 0.4)
+"""What each kind of evidence counts; see `Evidence`. Fitted to public requests, with skills of 100 to 10,000."""
 
-MAX_CORRECTIONS = 3
-"""How many corrections of one word are searched for."""
-
-ENOUGH = 1.15
-"""How much a skill must share with a request to fit it: a little more than one word that no other skill has."""
-
-ENOUGH_OF_ALL = 0.55
-"""How much it must share if that is nearly everything the request says."""
+ENOUGH = 1.5
+"""How much evidence is enough."""
 
 NEARLY_ALL = 0.75
-"""How much of a request is nearly everything it says."""
+"""How much of a request is nearly everything that it says."""
 
-LOOSE_FORM = 0.6
-"""What a word counts of which a skill has only another form or a correction."""
+SOME = 0.55
+"""How much must be shared then, counted in words that no skill of the library has."""
 
 FEWEST_SKILLS = 100
 """How large a library is at least taken to be when it is judged how rare a word is."""
 
-LARGE = 500
-"""From how many skills on a library is large."""
+MAX_NEW = 0.05
+"""How much of a library may be new for its index to be made from another one's."""
 
-TOO_COMMON = 0.3
-"""How many of a large library's skills have a word that is not searched for if the query has others."""
+FEW = 200
+"""Libraries smaller than this are indexed at once; to look for a similar one would take as long."""
 
-MAX_KNOWN_FREQUENCIES = 20_000
-"""For how many words an index remembers how many skills have it."""
-
-_FIELDS = (("name", 1.4), ("tags", 1.2), ("description", 1.0))
-"""What is searched, and what a shared word in it says of a skill."""
+_LEVELS = 255
+_DOCUMENT_SHIFT = 8
+_FENCE = "```"
+_MARKS_OF_EXCLUSION = ("n't", "n\u2019t", "never", "不", "勿", "使わない")
+_EXCLUSION = re.compile(
+    r"(?:\b(?:do\s+not|don['\u2019]t|never|not)\s+(?:use|trigger|invoke|activate|for)\b"
+    r"|\bnot\s+(?:intended|meant|suitable|applicable)\s+for\b"
+    r"|不(?:要|用于|适用|适合|触发)|請勿|请勿|使わない)[^.。;；\n]*[.。;；\n]?",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -82,209 +133,590 @@ class Document:
     name: str
     description: str
     tags: str = ""
+    beginning: bytes = b""
+    """Headings and the beginning of the instructions, as `beginning_of` gives them."""
+
+
+class Library(tuple[Document, ...]):  # noqa: SLOT001 - it remembers
+    """A catalog to rank, which remembers what it is known by; for callers that rank the same one again."""
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or super().__eq__(other)
+
+    @functools.cached_property
+    def vectors(self) -> dict[tuple[str, int], Any]:
+        """The skills' vectors, by model and length, once there are all of them."""
+        return {}
+
+
+class Evidence(NamedTuple):
+    """What speaks for a skill being what a request asks for, each measured against the library at hand."""
+
+    score: float
+    """Its score, counted in words that no skill of the library has; as a logarithm."""
+
+    coverage: float
+    """How much of what the request says the skill has somewhere, from 0 to 1."""
+
+    in_name: float
+    """How much of it is in the name, counted like the score, at most 1."""
+
+    words: float
+    """How many words are shared with name, tags and description, at most 6."""
+
+    lead: float
+    """How far the score stands out from those of all skills, for a library of this size; as a logarithm.
+
+    That speaks against a skill: a score that stands far out comes from a single rare word, a request's from several.
+    """
+
+    excluded: float
+    """How much of the request the description says the skill is not for, counted like the score, at most 1."""
+
+    unspaced: float
+    """How much of the request is in a script without spaces, from 0 to 1: its words are pairs of characters, of which
+    many join two words by chance and are found nowhere, so that less is covered."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A skill that shares words with a query."""
+    """A skill that shares words with a request, and how much speaks for its being meant."""
 
     name: str
-    strength: float
-    """How many words are shared, each counted by how rare it is in the library; see `ENOUGH`."""
-
-    coverage: float
-    """How much of what the query says is shared, from 0 to 1."""
+    place: int
+    score: float
+    evidence: Evidence
+    names_it: bool
+    """Whether nearly all that the request says is in the skill's name, tags or description."""
 
     @property
     def fits(self) -> bool:
-        """Whether enough is shared that the skill is about what was asked for."""
-        return self.strength >= ENOUGH or (self.coverage >= NEARLY_ALL and self.strength >= ENOUGH_OF_ALL)
+        """Whether the skill is about what was asked for, rather than the best of those that are not."""
+        return self.names_it or math.fsum(map(operator.mul, self.evidence, CONVINCES)) >= ENOUGH
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """The skills that share words with a query, best first, and how much the query says at all."""
+    """The skills that share words with a request, best first."""
 
     matches: list[Match]
-    substance: float
-    """How many words of the query are more than talk; of scripts without spaces, pairs of characters in part."""
+    says_something: bool
+    """Whether the request has a word that is more than talk."""
+
+
+class Fields(NamedTuple):
+    """The texts of a skill by field, as they are searched; a database may keep them in columns of its own."""
+
+    name: str
+    tags: str
+    description: str
+    headings: str
+    beginning: str
+
+
+def beginning_of(body: str) -> bytes:
+    """Return what is kept of a skill's instructions: their beginning without code, and the headings that follow."""
+    text = body[:MAX_BODY_READ]
+    if _FENCE in text:
+        # Every other piece between fences is code; one that is never closed goes to the end, as Markdown has it.
+        text = "\n".join(text.split(_FENCE)[::2])
+    if len(text) > MAX_BEGINNING:
+        later = "\n".join(line for line in text[MAX_BEGINNING:].split("\n")[1:] if line[:1] == "#")
+        text = f"{text[:MAX_BEGINNING]}\n{later[:MAX_LATER_HEADINGS]}"
+    return text.encode("utf-8", "replace")
+
+
+def searchable_fields(document: Document) -> Fields:
+    """Return the texts by which a skill is found: what it is not for is left out, headings stand apart."""
+    description, _excluded = split_description(document.description)
+    headings, beginning = (text.decode("utf-8", "replace") for text in _without_headings(document.beginning))
+    return Fields(document.name, document.tags, description, headings, beginning)
+
+
+def _without_headings(instructions: bytes) -> tuple[bytes, bytes]:
+    """Return the headings, and the text without them."""
+    lines = instructions.split(b"\n")
+    return b"\n".join(line for line in lines if line[:1] == b"#"), b"\n".join(
+        line for line in lines if line[:1] != b"#"
+    )
+
+
+def split_description(description: str) -> tuple[str, str]:
+    """Return what a skill is for, and what its description says it is not for."""
+    if "not" not in (lowered := description.lower()) and not any(mark in lowered for mark in _MARKS_OF_EXCLUSION):
+        return description, ""
+    excluded = " ".join(match[0] for match in _EXCLUSION.finditer(description))
+    return (_EXCLUSION.sub(" ", description), excluded) if excluded else (description, "")
+
+
+class _Words(dict[str, int]):
+    """The slot of each word of a segment in the making; words of one stem share theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stems: dict[str, int] = {}
+        self.postings: list[array[int]] = []
+
+    def __missing__(self, word: str) -> int:
+        term = new_stem(word)
+        slot = self.stems.get(term)
+        if slot is None:
+            slot = self.stems[term] = len(self.postings)
+            self.postings.append(array("I"))
+        self[word] = slot
+        return slot
+
+
+class Segment:
+    """Skills whose words are counted, by numbers from `first` on; never changes.
+
+    A posting is a number: the skill's in the upper bits, and in the lowest eight how much the word says of it.
+    """
+
+    def __init__(self, documents: Iterable[Document], first: int = 0) -> None:
+        words = _Words()
+        core: set[str] = set()
+        number = first
+        for document in documents:
+            _count(document, number, words, core)
+            number += 1
+        self.stop = number
+        self._slots = words.stems
+        self._postings = words.postings
+        self._core = core
+
+    @functools.cached_property
+    def core(self) -> list[str]:
+        """The words of names, tags and descriptions, in order: what other forms and corrections are looked for in."""
+        return sorted(word for word in self._core if not is_unspaced(word) or len(word) > 1)
+
+    def has(self, word: str) -> bool:
+        """Whether a name, a tag or a description has this very word."""
+        return word in self._core
+
+    def postings(self, term: str) -> "array[int] | None":
+        """Return the postings of a stem."""
+        slot = self._slots.get(term)
+        return None if slot is None else self._postings[slot]
+
+
+def _count(document: Document, number: int, words: _Words, core: set[str]) -> None:
+    """Count the words of a skill into postings."""
+    slot_of, postings = words.__getitem__, words.postings
+    description, _excluded = split_description(document.description)
+    headings, beginning = _without_headings(document.beginning)
+    prominent: tuple[str | bytes, ...] = (document.name, document.tags, description, headings)
+    weights: dict[int, float] = {}
+    for name, text in zip(WEIGHTS, prominent, strict=False):
+        if text:
+            found = split_words(text, indexing=True)
+            if name != "headings":
+                core.update(found)
+            each = _each(name, len(found))
+            for slot, count in Counter(map(slot_of, found)).items():
+                weights[slot] = weights.get(slot, 0.0) + count * each
+    found = split_words(beginning, indexing=True)
+    each = _each("beginning", len(found))
+    owner = number << _DOCUMENT_SHIFT
+    # Most words stand in the instructions alone, and most of them once: their postings are worked out once per count.
+    packed: dict[int, int] = {}
+    for slot, count in Counter(map(slot_of, found)).items():
+        if slot in weights:
+            weights[slot] += count * each
+            continue
+        posting = packed.get(count)
+        if posting is None:
+            posting = packed[count] = owner | _level(count * each)
+        postings[slot].append(posting)
+    for slot, weight in weights.items():
+        postings[slot].append(owner | _level(weight))
+
+
+def _each(name: str, length: int) -> float:
+    """Return what each word of a field with so many words counts."""
+    return WEIGHTS[name] / (1 - LENGTH_MATTERS + LENGTH_MATTERS * length / TYPICAL_WORDS[name])
+
+
+def _level(weight: float) -> int:
+    return max(1, round(_LEVELS * weight / (weight + SATURATION)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A word of a query, as it is searched for."""
+
+    word: str
+    weight: float
+    """How much it counts for being repeated."""
+
+    stems: tuple[tuple[str, float], ...]
+    """The stems by which it is found, each with what it counts."""
+
+
+class _Shared(NamedTuple):
+    """What an index takes over from another one."""
+
+    base: Sequence[Document]
+    segment: Segment
+    places: list[int]
+    """The place of each skill of the segment in the new library, -1 for those that are not in it."""
+
+    new: list[int]
+    """The places of skills that the segment does not have."""
 
 
 class SearchIndex:
-    """An index over one catalog; safe to share by threads."""
+    """An index over one catalog; safe to share by threads.
 
-    def __init__(self, documents: Sequence[Document]) -> None:
-        # One connection behind a lock: queries take a few milliseconds and Python threads would take turns anyway.
-        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        self._sql = self._database.execute
-        self._names = [document.name for document in documents]
-        self._lock = threading.Lock()
-        self._vocabulary: set[str] = set()
-        self._nearest: dict[str, list[str]] | None = None
-        self._frequencies: dict[str, int] = {}
-        self._sql(
-            "CREATE VIRTUAL TABLE skills USING fts5(name, tags, description, "
-            "tokenize = \"porter unicode61 remove_diacritics 2 categories 'L* N* Co Mn Mc'\")"
-        )
-        self._sql("BEGIN")
-        self._database.executemany(
-            "INSERT INTO skills(rowid, name, tags, description) VALUES (?, ?, ?, ?)",
-            (
-                (row, self._indexed(d.name), self._indexed(d.tags), self._indexed(d.description))
-                for row, d in enumerate(documents, 1)
-            ),
-        )
-        self._sql("COMMIT")
-        self._vocabulary = {word for word in self._vocabulary if not is_unspaced(word)}
+    Args:
+        documents: The skills, each in its place.
+        shared: What another index gives of its counts, see `derived`.
+    """
 
-    def __del__(self) -> None:
-        self._database.close()
+    def __init__(self, documents: Sequence[Document], shared: "_Shared | None" = None) -> None:
+        self.documents = documents
+        self.base = documents if shared is None else shared.base
+        """The skills of the first segment."""
+        if shared is None:
+            self.segments: tuple[Segment, ...] = (Segment(documents),)
+            self._places = list(range(len(documents)))
+        else:
+            new, first = shared.new, shared.segment
+            self.segments = (first, Segment((documents[place] for place in new), first.stop)) if new else (first,)
+            self._places = [*shared.places, *new]
+        self._is_whole = min(self._places, default=0) >= 0
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.documents)
+
+    def derived(self, documents: Sequence[Document]) -> "SearchIndex | None":
+        """Return the index of a library that shares most of its skills with this one; only new ones are counted.
+
+        `None` if it has too many others, or too few of ours, for our counts to be of use.
+        """
+        if len(documents) < FEW or 2 * len(documents) < len(self.base):
+            return None
+        most_new = max(1, int(len(documents) * MAX_NEW))
+        places, new = [-1] * len(self.base), []
+        for place, document in enumerate(documents):
+            number = self._numbers.get(document)
+            if number is not None and places[number] < 0:
+                places[number] = place
+            else:
+                new.append(place)
+                if len(new) > most_new:
+                    return None
+        return SearchIndex(documents, _Shared(self.base, self.segments[0], places, new))
+
+    @functools.cached_property
+    def _numbers(self) -> dict[Document, int]:
+        """The numbers of the first segment's skills."""
+        return {document: number for number, document in enumerate(self.base)}
 
     def search(self, query: str, limit: int = 5) -> list[str]:
         """Return the names of the best matches, best first; none if nothing fits."""
-        return [self._names[row - 1] for row in self._rows(self._forms(query), limit)]
+        return [self.documents[place].name for place in self.places(query, limit)]
+
+    def places(self, query: str, limit: int = 5) -> list[int]:
+        """Return the places of the best matches, best first."""
+        return [place for place, _score in self.scored(query, limit)]
+
+    def scored(self, query: str, limit: int = 5) -> list[tuple[int, float]]:
+        """Return the places of the best matches with their scores, best first."""
+        return self._best(_Asked(self, query), limit)
 
     def rank(self, request: str, limit: int = 5) -> Ranked:
-        """Return the best matches, best first, each with what it shares with the request; small talk has none."""
-        said = {word: value for word in _words(request) if (value := worth(word)) > 0}
-        forms = {word: self._known_forms(word) for word in _ends(list(said), MAX_QUERY_WORDS)}
-        rows = self._rows(forms, limit)
-        values = {word: said[word] * self._rarity(word, known) for word, known in forms.items()}
-        whole = sum(values.values()) or 1.0
-        matches = []
-        for row, texts in zip(rows, self._texts(rows), strict=True):
-            shared = {word: _shared(forms[word], texts) for word in values}
-            strength = sum(values[word] * weight for word, weight in shared.items())
-            covered = sum(values[word] * min(weight, 1.0) for word, weight in shared.items())
-            matches.append(Match(self._names[row - 1], strength, covered / whole))
-        return Ranked(matches, sum(said.values()))
+        """Return the best matches, best first, each with what speaks for it; none for small talk."""
+        asked = _Asked(self, request)
+        judge = _Judge(self, asked)
+        if not judge.says_something:
+            return Ranked([], says_something=False)
+        best = self._best(asked, limit)
+        return Ranked([judge.match(place, score) for place, score in best], says_something=True)
 
-    def _rows(self, forms: dict[str, list[str]], limit: int) -> list[int]:
-        telling = self._telling(forms).items()
-        terms = list(dict.fromkeys(term for word, known in telling for term in _terms(word, known)))
-        if not terms or limit < 1:
+    def _best(self, asked: "_Asked", limit: int) -> list[tuple[int, float]]:
+        """Return the places of the best matches with their scores."""
+        if limit < 1 or not asked.terms:
             return []
-        with self._lock:
-            found = self._sql(
-                "SELECT rowid FROM skills WHERE skills MATCH ? ORDER BY bm25(skills, 5.0, 3.0, 1.5), rowid LIMIT ?",
-                (" OR ".join(terms), min(limit, MAX_RESULTS)),
-            ).fetchall()
-        return [row for (row,) in found]
+        found = _highest(asked.scores, self._places, max(min(limit, MAX_RESULTS), RERANKED))
+        nearby = found[:RERANKED]
+        if asked.pairs:
+            nearby = sorted(
+                ((place, score + asked.side_by_side(self.documents[place])) for place, score in nearby),
+                key=lambda item: (-item[1], item[0]),
+            )
+        return [*nearby, *found[RERANKED:]][:limit]
 
-    def _texts(self, rows: list[int]) -> list[tuple[str, str, str]]:
-        """Return the indexed texts of skills: name, tags and description."""
-        query = "SELECT name, tags, description FROM skills WHERE rowid = ?"
-        with self._lock:
-            return [self._sql(query, (row,)).fetchone() for row in rows]
+    def live(self, term: str) -> "list[Any]":
+        """Return the postings of a stem, as NumPy arrays or plain ones, without skills that are not in the library."""
+        numpy = installed_numpy()
+        found: list[Any] = []
+        for segment in self.segments:
+            postings: Any = segment.postings(term)
+            if postings is None:
+                continue
+            if numpy is not None:
+                postings = numpy.frombuffer(postings, dtype="u4")
+                if not self._is_whole:
+                    postings = postings[self._alive[postings >> _DOCUMENT_SHIFT]]
+            elif not self._is_whole:
+                postings = [posting for posting in postings if self._places[posting >> _DOCUMENT_SHIFT] >= 0]
+            if len(postings) > 0:
+                found.append(postings)
+        return found
 
-    def _telling(self, forms: dict[str, list[str]]) -> dict[str, list[str]]:
-        """Return the words that tell skills of a large library apart: those that many have cost time and say little."""
-        if len(self._names) < LARGE:
-            return forms
-        most = len(self._names) * TOO_COMMON
-        return {word: known for word, known in forms.items() if self._frequency(word, known) <= most} or forms
+    @functools.cached_property
+    def _alive(self) -> Any:  # noqa: ANN401 - an array of NumPy
+        return installed_numpy().array(self._places) >= 0
 
-    def _rarity(self, word: str, forms: list[str]) -> float:
-        """Return how rare a word is in the library, from nearly 0 for one that every skill has to 1."""
-        have = self._frequency(word, forms)
-        count = max(len(self._names), FEWEST_SKILLS)
-        return min(1.0, math.log(1 + (count - have + 0.5) / (have + 0.5)) / math.log(1 + (count + 0.5) / 1.5))
+    def no_scores(self) -> Any:  # noqa: ANN401 - an array of NumPy, or a list
+        """Return a score of nothing for each number."""
+        numpy = installed_numpy()
+        return [0.0] * len(self._places) if numpy is None else numpy.zeros(len(self._places))
 
-    def _frequency(self, word: str, forms: list[str]) -> int:
-        """Return how many skills have a word."""
-        have = self._frequencies.get(word)
-        if have is None:
-            terms = " OR ".join(_terms(word, forms))
-            with self._lock:
-                [have] = self._sql("SELECT count(*) FROM skills WHERE skills MATCH ?", (terms,)).fetchone()
-            if len(self._frequencies) < MAX_KNOWN_FREQUENCIES:
-                self._frequencies[word] = have
-        return have
+    def rarity(self, have: int) -> float:
+        """Return how much a word says that so many skills have."""
+        count = max(len(self.documents), FEWEST_SKILLS)
+        return math.log(1 + (count - have + 0.5) / (have + 0.5))
 
-    def _indexed(self, text: str) -> str:
-        words = split_words(text, indexing=True)
-        self._vocabulary.update(words)
-        return " ".join(words)
+    def forms(self, word: str, *, corrects: bool) -> Iterator[tuple[str, float]]:
+        """Return the stems by which a word is found, each with what it counts: its own, or the nearest there are."""
+        own = stem(word)
+        if len(word) == 1 and is_unspaced(word):
+            for segment in self.segments:
+                found = _starting_with(segment.core, word, 4 * MAX_FORMS)
+                yield from ((term, 1.0) for term in found if term != word and self._has(term))
+        if self._has(own):
+            yield own, 1.0
+            return
+        if is_unspaced(word) or len(word) < 4:  # noqa: PLR2004 - short words have too many neighbours
+            return
+        near: dict[str, float] = {}
+        shared = max(MIN_PREFIX_LENGTH, round(len(word) * SHARED_BEGINNING))
+        for segment in self.segments:
+            if len(word) > shared:
+                # More than are taken: some may be of skills that are not in this library.
+                alike = map(stem, _starting_with(segment.core, word[:shared], 8 * MAX_FORMS))
+                near.update((form, OTHER_FORM) for form in [form for form in alike if self._has(form)][:MAX_FORMS])
+            if corrects and len(word) <= MAX_WORD_LENGTH:
+                near.update(
+                    (stem(form), OTHER_FORM)
+                    for form in _slips(word, self._letters.get(_alphabet(word[-1]), ()))
+                    if segment.has(form)
+                )
+        yield from [(term, likeness) for term, likeness in near.items() if self._has(term)][: 2 * MAX_FORMS]
 
-    def _forms(self, query: str) -> dict[str, list[str]]:
-        """Return the words of a query, each with those it is searched by."""
-        given = _words(query)
-        words = [word for word in given if word not in STOP_WORDS] or given
-        return {word: self._known_forms(word) for word in _ends(words, MAX_QUERY_WORDS)}
+    def _has(self, term: str) -> bool:
+        """Whether a skill of the library has a word of this stem."""
+        if self._is_whole:
+            return any(segment.postings(term) is not None for segment in self.segments)
+        return bool(self.live(term))
 
-    def _known_forms(self, word: str) -> list[str]:
-        """Return the word, or where no skill has it, those nearest to it."""
-        if is_unspaced(word) or word in self._vocabulary or not 4 <= len(word) <= MAX_WORD_LENGTH:  # noqa: PLR2004
-            return [word]
-        return [word, *self._corrected(word)]
-
-    def _corrected(self, word: str) -> list[str]:
-        """Return the known words that one letter dropped, added, swapped or changed makes of `word`."""
-        if self._nearest is None:
-            nearest: dict[str, list[str]] = {}
-            for known in sorted(word for word in self._vocabulary if len(word) <= MAX_WORD_LENGTH):
-                for key in _deletions(known):
-                    nearest.setdefault(key, []).append(known)
-            self._nearest = nearest
-        near = {known for key in _deletions(word) for known in self._nearest.get(key, ())}
-        rated = ((SequenceMatcher(None, word, known).ratio(), known) for known in near if known[0] == word[0])
-        best = sorted((-ratio, known) for ratio, known in rated if ratio >= MIN_LIKENESS)
-        return [known for _, known in best[:MAX_CORRECTIONS]]
-
-
-def _words(query: str) -> list[str]:
-    """Return the words of a query, each once; of a long one, those at its beginning and at its end."""
-    return list(dict.fromkeys(split_words(_ends(query, MAX_QUERY_LENGTH))))
-
-
-def _ends(items: EndsT, most: int) -> EndsT:
-    """Return all items, or where there are more than `most`, the first and the last of them."""
-    return items if len(items) <= most else items[: most // 2] + items[-(most // 2) :]
-
-
-def _terms(word: str, forms: list[str]) -> Iterable[str]:
-    """Return FTS5 terms for a word: each form, and the beginning that its other forms share with it."""
-    if len(word) == 1 and is_unspaced(word):
-        yield f'"{word}" *'
-    for known in forms:
-        yield f'"{known}"'
-        shared = _shared_length(known)
-        if not is_unspaced(known) and len(known) > shared:
-            yield f'"{known[:shared]}" *'
+    @functools.cached_property
+    def _letters(self) -> dict[int, list[str]]:
+        """All letters of names, tags and descriptions, by alphabet."""
+        found: dict[int, list[str]] = {}
+        for letter in sorted({letter for segment in self.segments for word in segment.core for letter in word}):
+            found.setdefault(_alphabet(letter), []).append(letter)
+        return found
 
 
-def _shared_length(word: str) -> int:
-    return max(MIN_PREFIX_LENGTH, round(len(word) * SHARED_BEGINNING))
+class _Asked:
+    """A query as an index understands it, and the scores it gives."""
+
+    def __init__(self, index: SearchIndex, query: str) -> None:
+        self._index = index
+        self.words = _query_words(query)
+        counts = Counter(self.words)
+        telling = {word: count for word, count in counts.items() if word not in STOP_WORDS} or counts
+        self.terms: list[_Term] = []
+        corrected = 0
+        for word, count in telling.items():
+            stems = tuple(index.forms(word, corrects=corrected < MAX_CORRECTED))
+            corrected += stems[:1] != ((stem(word), 1.0),)
+            self.terms.append(_Term(word, count * (REPEATED + 1) / (count + REPEATED), stems))
+        self.rarities: dict[str, float] = {}
+        """How much each known stem of the query says."""
+        self.scores = index.no_scores()
+        numpy = installed_numpy()
+        levels = _levels(numpy)
+        for term in self.terms:
+            for known, likeness in term.stems:
+                postings = index.live(known)
+                rarity = self.rarities[known] = index.rarity(sum(map(len, postings)))
+                value = term.weight * likeness * rarity
+                for some in postings:
+                    _add(self.scores, some, levels, value, numpy)
+        self.pairs = self._pairs()
+
+    def _pairs(self) -> list[tuple[bytes, float]]:
+        """Return how words look that stand side by side in the query, with what it counts if they do so in a skill.
+
+        The second may have another ending; a word of a script without spaces shares a character with the next.
+        """
+        found: dict[bytes, float] = {}
+        for one, other in zip(self.words, self.words[1:], strict=False):
+            first, second = stem(one), stem(other)
+            if first != second and first in self.rarities and second in self.rarities:
+                looks = f"{one}{other[1:]}" if is_unspaced(one) and one[1:] == other[:1] else f" {one} {second}"
+                found[looks.encode("utf-8", "replace")] = SIDE_BY_SIDE * min(
+                    self.rarities[first], self.rarities[second]
+                )
+        return list(found.items())
+
+    def side_by_side(self, document: Document) -> float:
+        """Return what words count extra that stand side by side in the query and in a skill."""
+        description, _excluded = split_description(document.description)
+        about = b" " + plain_text(f"{document.name}. {description}. {document.tags}")
+        instructions = b" " + plain_text(document.beginning)
+        return math.fsum(
+            value if looks in about else IN_INSTRUCTIONS * value
+            for looks, value in self.pairs
+            if looks in about or looks in instructions
+        )
 
 
-def _shared(forms: list[str], texts: Sequence[str]) -> float:
-    """Return what a query's word says of a skill that has these indexed texts: by field, and by how alike it is."""
-    best = 0.0
-    for text, (_field, weight) in zip(texts, _FIELDS, strict=True):
-        best = max(best, weight * _likeness(forms, text))
-    return best
+class _Judge:
+    """Tells what speaks for skills being what a request asks for."""
+
+    def __init__(self, index: SearchIndex, asked: _Asked) -> None:
+        self._index = index
+        self._rarest = index.rarity(0)
+        size = len(index)
+        # A small library knows few words, so that one it does not know says little about what is asked for.
+        unknown = self._rarest * size / (size + FEWEST_SKILLS)
+        self._said: list[tuple[frozenset[str], float, float]] = []
+        for term in asked.terms:
+            value = worth(term.word)
+            if value > 0:
+                rarity = max((asked.rarities[known] * likeness for known, likeness in term.stems), default=unknown)
+                self._said.append((frozenset(known for known, _ in term.stems), value, value * rarity))
+        self.says_something = bool(self._said)
+        self._all = math.fsum(value for _, _, value in self._said) or 1.0
+        self._unspaced = sum(is_unspaced(term.word) for term in asked.terms) / max(len(asked.terms), 1)
+        self._mean, self._spread = _mean_and_spread(asked.scores, size)
+
+    def match(self, place: int, score: float) -> Match:
+        """Return a skill with what speaks for it."""
+        document = self._index.documents[place]
+        description, excluded = split_description(document.description)
+        name = _stems(document.name)
+        about = name | _stems(f"{document.tags} . {description}")
+        instructions = _stems(document.beginning)
+        against = _stems(excluded) - about if excluded else frozenset[str]()
+        in_name = in_about = in_instructions = words = in_against = 0.0
+        for stems, value, rarity in self._said:
+            if not stems.isdisjoint(name):
+                in_name += rarity
+            if not stems.isdisjoint(about):
+                in_about += rarity
+                words += value
+            elif not stems.isdisjoint(instructions):
+                in_instructions += rarity
+            if not stems.isdisjoint(against):
+                in_against += rarity
+        size = max(len(self._index), 2)
+        lead = max(0.0, score - self._mean) / (self._spread or 1.0) / math.log(size)
+        evidence = Evidence(
+            score=math.log(0.1 + score / self._rarest),
+            coverage=(in_about + in_instructions) / self._all,
+            in_name=min(in_name / self._rarest, 1.0),
+            words=min(words, 6.0),
+            lead=math.log(0.05 + lead),
+            excluded=min(in_against / self._rarest, 1.0),
+            unspaced=self._unspaced,
+        )
+        names_it = in_about >= NEARLY_ALL * self._all and in_about >= SOME * self._rarest
+        return Match(document.name, place, score, evidence, names_it)
 
 
-def _likeness(forms: list[str], text: str) -> float:
-    words = text.split(" ")
-    if forms[0] in words:
-        return 1.0
-    if is_unspaced(forms[0]):
-        return 0.0
-    stems = {stem(form) for form in forms[:1]}
-    if any(stem(word) in stems for word in words):
-        return 1.0
-    beginnings = tuple(form[: _shared_length(form)] for form in forms if len(form) > MIN_PREFIX_LENGTH)
-    loose = any(word in forms or word.startswith(beginnings) for word in words)
-    return LOOSE_FORM if loose else 0.0
+def _stems(text: str | bytes) -> frozenset[str]:
+    return frozenset(map(stem, split_words(text, indexing=True)))
 
 
-def _deletions(word: str) -> Iterable[str]:
-    """Return the word and what is left when one letter is dropped."""
-    yield word
-    if len(word) > 3:  # noqa: PLR2004 - short words have too many neighbours
-        for position in range(len(word)):
-            yield word[:position] + word[position + 1 :]
+def _mean_and_spread(scores: Any, size: int) -> tuple[float, float]:  # noqa: ANN401 - see `_add`
+    """Return the mean and the standard deviation of a library's scores; skills that are not in it have none."""
+    total, squares = math.fsum(scores), math.fsum(score * score for score in scores if score)
+    mean = total / max(size, 1)
+    return mean, math.sqrt(max(squares / max(size, 1) - mean * mean, 0.0))
+
+
+def _query_words(query: str) -> list[str]:
+    """Return the words of a query in order; of a long one, those at its beginning and at its end."""
+    if len(query) > QUERY_BEGINNING + QUERY_END:
+        query = f"{query[:QUERY_BEGINNING]}\n{query[-QUERY_END:]}"
+    return split_words(query)
+
+
+def _add(scores: Any, postings: Any, levels: Any, value: float, numpy: Any) -> None:  # noqa: ANN401 - NumPy's, or plain
+    """Add what a word counts to the skills that have it. A skill has one posting per word."""
+    if numpy is not None:
+        scores[postings >> _DOCUMENT_SHIFT] += levels[postings & _LEVELS] * value
+        return
+    for posting in postings:
+        scores[posting >> _DOCUMENT_SHIFT] += levels[posting & _LEVELS] * value
+
+
+@functools.cache
+def _levels(numpy: Any) -> Any:  # noqa: ANN401 - an array of NumPy, or a list
+    """Return what each level of a posting counts."""
+    levels = [level / _LEVELS for level in range(_LEVELS + 1)]
+    return levels if numpy is None else numpy.array(levels)
+
+
+def _highest(scores: Any, places: Sequence[int], count: int) -> list[tuple[int, float]]:  # noqa: ANN401 - see `_add`
+    """Return the places with the highest scores above nothing, best first; of equal ones the earlier place."""
+    numpy = installed_numpy()
+    if numpy is not None and len(scores) > 4 * count:
+        least = max(float(numpy.partition(scores, len(scores) - count)[len(scores) - count]), 1e-12)
+        held = [(number, float(scores[number])) for number in numpy.flatnonzero(scores >= least).tolist()]
+    else:
+        held = [(number, score) for number, score in enumerate(map(float, scores)) if score > 0]
+    found = ((places[number], score) for number, score in held if places[number] >= 0)
+    return heapq.nsmallest(count, found, key=lambda item: (-item[1], item[0]))
+
+
+def _starting_with(words: Sequence[str], beginning: str, most: int) -> list[str]:
+    """Return the first of sorted words that start so."""
+    start = bisect.bisect_left(words, beginning)
+    found = []
+    for word in words[start : start + most]:
+        if not word.startswith(beginning):
+            break
+        found.append(word)
+    return found
+
+
+def _slips(word: str, letters: Sequence[str]) -> Iterator[str]:
+    """Return what one letter dropped, added, swapped or changed makes of a word; its first letter stays."""
+    for place in range(1, len(word) + 1):
+        before, after = word[:place], word[place:]
+        if after:
+            yield before + after[1:]
+            if len(after) > 1:
+                yield before + after[1] + after[0] + after[2:]
+        for letter in letters:
+            yield before + letter + after
+            if after:
+                yield before + letter + after[1:]
+
+
+def _alphabet(letter: str) -> int:
+    """Return what letters of one alphabet have in common, roughly."""
+    return ord(letter) >> 8
+
+
+@functools.cache
+def installed_numpy() -> Any:  # noqa: ANN401 - a module that may be missing
+    """Return NumPy, or `None` where it is not installed."""
+    try:
+        return importlib.import_module("numpy")
+    except ImportError:
+        return None

@@ -3,8 +3,15 @@
 import functools
 import re
 import unicodedata
+from itertools import pairwise
 
-_ASCII_WORD = re.compile(r"[^\W_]+", re.ASCII)
+_ASCII = 128
+_PLAIN = bytes(
+    code if code >= _ASCII else ord(chr(code).lower()) if chr(code).isalnum() else ord(" ") for code in range(256)
+)
+_SIGNS = re.compile(rb"\xe2[\x80-\x9f].|\xef\xb8\x8f|\xf0\x9f..", re.DOTALL)
+"""Dashes, quotes, arrows, boxes and emoji in UTF-8: most texts that are not ASCII have nothing else that is not."""
+_SHORT = 24
 _LAST_MARK = 0x1FFFF
 _ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]+")
 """Accents of Latin, Greek and Cyrillic letters, vowel points of Hebrew and Arabic: people leave them out."""
@@ -15,8 +22,21 @@ _UNSPACED = re.compile(
     "]+"
 )
 """Scripts that put no spaces between words, or join words to each other."""
+_COMMON_UNSPACED = re.compile("[\u3041-\u3096\u30a1-\u30fa\u30fc\u4e00-\u9fff\uac00-\ud7a3]+")
+"""Letters of these scripts that have one form only and need not be folded."""
 _GRAMMAR_ONLY = re.compile("[\u3041-\u309f]+")
 """Hiragana: what Japanese inflects words with, and seldom what they mean."""
+
+_ENDINGS = {
+    letter: tuple(
+        ending
+        for ending in ("ings", "ing", "ies", "ied", "ers", "er", "ed", "es", "s", "y", "e")
+        if ending[-1] == letter
+    )
+    for letter in "sgdrye"
+}
+_SILENT_E = re.compile("[^aeiou][aeiou][^aeiouwxy]")
+"""What is left of "coding" and "making": verbs without an `e` at their end double the last letter, as in "running"."""
 
 _FUNCTION_WORDS = """
 a about all an and any are as at be by can could do does for from get give has have help how i if in into is it its like
@@ -27,7 +47,7 @@ STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 """English words that are left out of a query that has others."""
 
 _TALK = """
-able actually afternoon again ago ah almost already alright also although always am amazing another answer anybody
+able actually after afternoon again ago ah almost already alright also although always am amazing another answer anybody
 anymore anyone anything anyway apparently around ask asked asking asks away awesome awful back bad barely basically
 became because become been before being believe best better between big bit boring both bye call called calling came
 cannot care chat come comes coming completely cool couldn course currently cute d day days dear definitely did didn
@@ -66,20 +86,50 @@ _CJK_STOP = frozenset(
 )
 
 
-def split_words(text: str, *, indexing: bool = False) -> list[str]:
+def split_words(text: str | bytes, *, indexing: bool = False) -> list[str]:
     """Split text into words without accents; runs of a script without spaces become pairs of characters."""
-    if text.isascii():
-        return _ASCII_WORD.findall(text.lower())
+    plain = plain_text(text)
+    if not plain.isascii():
+        plain = _SIGNS.sub(b" ", plain)
+    runs = plain.decode().split()
+    if plain.isascii():
+        return runs
     words: list[str] = []
-    for run in _word().findall(_folded(text)):
+    for run in runs:
+        if run.isascii():
+            words.append(run)
+        else:
+            words += _short_run(run, indexing) if len(run) <= _SHORT else _split_run(run, indexing=indexing)
+    return words
+
+
+def plain_text(text: str | bytes) -> bytes:
+    """Return text in UTF-8 with ASCII letters in lower case, and a space for each ASCII character that is no letter.
+
+    Two words that stand side by side have one space between them here; what is not ASCII stays as it is.
+    """
+    return (text.encode("utf-8", "replace") if isinstance(text, str) else text).translate(_PLAIN)
+
+
+@functools.lru_cache(maxsize=32_768)
+def _short_run(run: str, indexing: bool) -> tuple[str, ...]:  # noqa: FBT001 - a cache tells apart what is by position
+    return tuple(_split_run(run, indexing=indexing))
+
+
+def _split_run(run: str, *, indexing: bool) -> list[str]:
+    """Return the words of a run of letters and signs that are not all ASCII."""
+    if _COMMON_UNSPACED.fullmatch(run):
+        return _pairs(run, indexing=indexing)
+    words: list[str] = []
+    for part in _word().findall(_folded(run)):
         position = 0
-        for match in _UNSPACED.finditer(run):
+        for match in _UNSPACED.finditer(part):
             if match.start() > position:
-                words.append(run[position : match.start()])
+                words.append(part[position : match.start()])
             words += _pairs(match[0], indexing=indexing)
             position = match.end()
-        if position < len(run):
-            words.append(run[position:])
+        if position < len(part):
+            words.append(part[position:])
     return words
 
 
@@ -88,16 +138,24 @@ def is_unspaced(word: str) -> bool:
     return _UNSPACED.match(word) is not None
 
 
-@functools.lru_cache(maxsize=16_384)
-def stem(word: str) -> str:
+def new_stem(word: str) -> str:
     """Return what forms of an English word share; other words stay as they are."""
     if not word.isascii():
         return word
-    for ending in ("ings", "ing", "ies", "ied", "ers", "er", "ed", "es", "s", "y", "e"):
+    for ending in _ENDINGS.get(word[-1:], ()):
         rest = word.removesuffix(ending)
-        if rest != word and len(rest) >= 3:  # noqa: PLR2004 - less says nothing
+        if rest == word or len(rest) < 3:  # noqa: PLR2004 - less says nothing
+            continue
+        if len(rest) > 3:  # noqa: PLR2004 - see above
             return rest[:-1] if rest[-1] == rest[-2] and ending[0] in "ei" else rest
+        if ending[0] == "e":  # "notes" is not a form of "not"
+            continue
+        return f"{rest}e" if ending[:3] == "ing" and _SILENT_E.fullmatch(rest) else rest
     return word
+
+
+stem = functools.lru_cache(maxsize=65_536)(new_stem)
+"""The same, remembered: for words of requests, and of skills that are looked at again."""
 
 
 def worth(word: str) -> float:
@@ -136,7 +194,6 @@ def _word() -> re.Pattern[str]:
 def _pairs(run: str, *, indexing: bool) -> list[str]:
     if len(run) == 1:
         return [] if run in _CJK_STOP else [run]
-    pairs = [run[start : start + 2] for start in range(len(run) - 1)]
-    words = [pair for pair in pairs if not all(character in _CJK_STOP for character in pair)]
+    words = [one + other for one, other in pairwise(run) if not (one in _CJK_STOP and other in _CJK_STOP)]
     # Of a skill the last character too, so that a query of one character meets every place it stands in.
     return [*words, run[-1]] if indexing and run[-1] not in _CJK_STOP else words

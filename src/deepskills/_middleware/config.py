@@ -97,10 +97,13 @@ MAX_RULE_BYTES = 16_000_000
 class Memory:
     """What was read, found, rendered and loaded in this process."""
 
-    def __init__(self, frontmatter_keys: Sequence[str] = (), backend: object = None) -> None:
+    def __init__(
+        self, frontmatter_keys: Sequence[str] = (), backend: object = None, *, for_search: bool = True
+    ) -> None:
         self._keys = tuple(frontmatter_keys)
         self._backend = backend
-        self.readings = Readings(self._keys)
+        self._for_search = for_search
+        self.readings = Readings(self._keys, for_search=for_search)
         self.catalogs = Catalogs(self.readings, backend)
         self.led = remembered_files()
         self.search = SearchCache()
@@ -128,7 +131,7 @@ class Memory:
 
     def emptied(self) -> "Memory":
         """Return a memory of the same kind that holds nothing."""
-        return Memory(self._keys, self._backend)
+        return Memory(self._keys, self._backend, for_search=self._for_search)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Memory":
         return self.emptied()

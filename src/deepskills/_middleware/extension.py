@@ -124,6 +124,12 @@ class SkillRun(Protocol):
     def name_only(self) -> frozenset[str]:
         """Names of visible skills whose descriptions the model must not see."""
 
+    def may_still_show(self, name: str, source: str) -> bool:
+        """Whether what an earlier request showed of a skill of this source may be shown in this run as well.
+
+        It may after the skill was edited or removed, but not if visibility or another user's sources hide it.
+        """
+
     @property
     def loaded(self) -> Sequence[LoadedSkill]:
         """The skills in use, in load order; one whose file is out of reach has `entry.is_read` unset."""
@@ -245,6 +251,9 @@ class SkillExtension:
 
     frontmatter_keys: Sequence[str] = ()
     """Frontmatter keys to keep with each entry, for `SkillEntry.frontmatter`."""
+
+    ranks_skills: bool = False
+    """Whether this extension ranks skills against texts: what is searched of their files is kept then."""
 
     extra_tools: Sequence[str] = ()
     """Extra tools of the middleware that this extension turns on, such as `search_skills`."""

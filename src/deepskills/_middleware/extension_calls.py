@@ -19,6 +19,7 @@ from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
 from deepskills._errors import SkillsError
 from deepskills._files.assets import read_asset_bytes, script_path
+from deepskills._io.backends import is_backend
 from deepskills._io.plan import (
     Ask,
     Attempt,
@@ -84,6 +85,14 @@ class ExtensionRun:
     def name_only(self) -> frozenset[str]:
         """Names of visible skills whose descriptions the model must not see."""
         return frozenset(name for name, how in self._known_shelf.hidden.items() if how == "name-only")
+
+    def may_still_show(self, name: str, source: str) -> bool:
+        """Whether what an earlier request showed of a skill of this source may be shown in this run as well."""
+        shelf = self._known_shelf
+        # Where each run makes its own backend, the same path may be another user's.
+        if not is_backend(self._run.settings.backend) or all(own.path != source for own in shelf.catalog.sources):
+            return False
+        return name not in shelf.hidden if name in shelf.catalog.by_name else shelf.shows_absent(name)
 
     @property
     def loaded(self) -> Sequence[LoadedSkill]:

@@ -352,7 +352,11 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             token_counter=token_counter,
             extensions=plugged,
             own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
-            memory=Memory([key for extension in plugged for key in extension.frontmatter_keys], backend),
+            memory=Memory(
+                [key for extension in plugged for key in extension.frontmatter_keys],
+                backend,
+                for_search="search_skills" in extra or any(extension.ranks_skills for extension in plugged),
+            ),
         )
         self.sources: list[str] = [source.path for source in fixed or ()]
         self.source_labels: list[str] = [source.label for source in fixed or ()]

@@ -47,11 +47,15 @@ class Shelf:
 
     unjudged: frozenset[str] = frozenset()
     """Skills that are off only because a judgement failed: they are hidden, and stay loaded."""
+
     always: frozenset[str] = frozenset()
     """Skills that the operator shows in spite of their authors."""
 
     broken_hidden: Mapping[str, Visibility] = field(default_factory=dict)
     """Skills whose files are broken and that are not simply visible, by their directories' names."""
+
+    shows_absent: Callable[[str], bool] = field(default=lambda _name: False)
+    """Tells whether a skill of a name that is not in the catalog would be visible; not if nobody can tell."""
 
     @property
     def problems(self) -> Sequence[SkillProblem]:
@@ -254,7 +258,8 @@ def _as_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readin
         return current
     reading = readings.recall(record["path"], record["digest"])
     if reading is not None and reading.metadata is not None:
-        return readings.entry(reading, record.get("source") or (current.source if current is not None else ""))
+        source = record.get("source") or (current.source if current is not None else "")
+        return readings.entry(reading, source, lambda _own: name)
     return unread_entry(name, record["path"], record["digest"])
 
 

@@ -37,10 +37,26 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
     broken = {name: how for name, how in judged.items() if name not in catalog.by_name}
     always = frozenset(name for name, how in judged.items() if how == "always")
     hidden = {name: how for name, how in judged.items() if name not in broken and name not in always}
-    run.shelf = Shelf(catalog, hidden, lambda: _existing(problems, broken), unjudged, always, broken)
+    run.shelf = Shelf(
+        catalog,
+        hidden,
+        lambda: _existing(problems, broken),
+        unjudged,
+        always,
+        broken,
+        lambda name: _shows_absent(run, name),
+    )
     # Whoever asked before this look was told by an older one.
     vars(run).pop("use", None)
     return run.shelf
+
+
+def _shows_absent(run: Run, name: str) -> bool:
+    """Whether a skill that is gone would be visible; not where a function decides, which judges existing ones only."""
+    rule = run.settings.visibility
+    if any(overrides(extension, "visibility") for extension in run.settings.extensions):
+        return False
+    return rule is None or (isinstance(rule, Mapping) and _lookup(rule)(name) in {"on", "always"})
 
 
 def _broken_skills(problems: Sequence[SkillProblem], catalog: Catalog) -> list[SkillEntry]:

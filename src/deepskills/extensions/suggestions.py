@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.embeddings import Embeddings
@@ -10,8 +10,8 @@ from langchain_core.messages import AnyMessage
 
 from deepskills import SkillEntry, SkillExtension, SkillRun
 from deepskills._catalog.lookup import document_of
-from deepskills._catalog.ranking import MAX_INDEXED, SECONDS, Library, Ranker, Ranking
-from deepskills._catalog.search import Document
+from deepskills._catalog.ranking import MAX_INDEXED, SECONDS, Ranker, Ranking
+from deepskills._catalog.search import Document, Library
 from deepskills._io.cache import BoundedCache
 from deepskills._prompt.messages import replaced_list, suggestion_line, suggestion_note
 
@@ -45,6 +45,8 @@ class SkillSuggestions(SkillExtension):
         TypeError: If `embeddings` is not embeddings.
         ValueError: If another argument has a value that it cannot have.
     """
+
+    ranks_skills = True
 
     def __init__(
         self,
@@ -96,9 +98,10 @@ class SkillSuggestions(SkillExtension):
         notes = {message_id: lines for message_id, lines in _notes(run.memory) if lines}
         if not notes:
             return request
-        shown = _shown({name for lines in notes.values() for name, _ in lines}, run)
+        present = [line for message in request.messages for line in notes.get(message.id or "", ())]
+        shown = _shown({line.name for line in present}, run)
         messages = [
-            _with_note(message, [line for name, line in notes.get(message.id or "", ()) if shown.get(name) == line])
+            _with_note(message, [line.text for line in notes.get(message.id or "", ()) if _may_show(line, shown, run)])
             for message in request.messages
         ]
         return request.override(messages=messages)
@@ -145,7 +148,7 @@ class SkillSuggestions(SkillExtension):
         in_use = {loaded.entry.name for loaded in run.loaded}
         names = [name for name in ranking.fitting if name not in in_use][: self._k]
         shown = _shown(set(names), run)
-        run.remember(f"{_NOTE}{message.id}", [[name, shown[name]] for name in names])
+        run.remember(f"{_NOTE}{message.id}", [list(shown[name]) for name in names])
         run.remember(_ASKED, message.id)
         run.remember(_FRESH, message.id)
         is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]
@@ -191,32 +194,53 @@ def _settle(run: SkillRun) -> None:
     run.remember(_FRESH, None)
     in_use = {loaded.entry.name for loaded in run.loaded}
     for message_id, lines in _notes(run.memory):
-        if message_id == fresh and in_use & {name for name, _ in lines}:
-            run.remember(f"{_NOTE}{message_id}", [[name, line] for name, line in lines if name not in in_use])
+        if message_id == fresh and in_use & {line.name for line in lines}:
+            run.remember(f"{_NOTE}{message_id}", [list(line) for line in lines if line.name not in in_use])
 
 
 def _store(run: SkillRun) -> Any:  # noqa: ANN401 - LangGraph's store
     return getattr(run.runtime, "store", None)
 
 
-def _shown(names: set[str], run: SkillRun) -> dict[str, str]:
+class _Line(NamedTuple):
+    """What a note says of one skill."""
+
+    name: str
+    text: str
+    source: str = ""
+    """Path of the source that gave it."""
+
+
+def _shown(names: set[str], run: SkillRun) -> dict[str, _Line]:
     """Return the lines of those skills that this run may see."""
     bare = run.name_only
     return {
-        entry.name: suggestion_line(entry, shows_description=entry.name not in bare)
+        entry.name: _Line(entry.name, suggestion_line(entry, shows_description=entry.name not in bare), entry.source)
         for entry in run.visible
         if entry.name in names
     }
 
 
-def _notes(memory: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _may_show(line: _Line, shown: Mapping[str, _Line], run: SkillRun) -> bool:
+    """Whether a line that was recorded is shown in this run.
+
+    It stays as it was sent, so that prompt caches hold, also after its skill was edited or removed; but not if this run
+    belongs to somebody who may not see the skill.
+    """
+    now = shown.get(line.name)
+    return (now is not None and now.text == line.text) or run.may_still_show(line.name, line.source)
+
+
+def _notes(memory: Mapping[str, Any]) -> Iterator[tuple[str, list[_Line]]]:
     """Return what was suggested for each message; what is not of that shape is passed over."""
     for key, value in memory.items():
         if key.startswith(_NOTE) and isinstance(value, list):
             lines = [
-                (item[0], item[1])
+                _Line(*item)
                 for item in value
-                if isinstance(item, list | tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)  # noqa: PLR2004
+                if isinstance(item, list | tuple)
+                and len(item) in (2, 3)
+                and all(isinstance(part, str) for part in item)
             ]
             yield key.removeprefix(_NOTE), lines
 

@@ -15,7 +15,8 @@ from uuid import UUID
 
 from sqlalchemy import Select, column, func, table, text
 
-from deepskills._catalog.search import Document, SearchIndex, split_words
+from deepskills._catalog.search import Document, SearchIndex
+from deepskills._catalog.words import split_words
 from deepskills.store.db.models import SEARCH_TABLE, Skill
 
 _SEARCH = table(SEARCH_TABLE, column("rowid"), column("words"))

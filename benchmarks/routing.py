@@ -1,0 +1,160 @@
+"""The right skill for real public requests: search and suggestions on a data set that is given by its path.
+
+The set is other people's text and not part of this project. Name the directory that holds it, with `pool.jsonl.gz` and
+`queries_dev.jsonl`, by `DEEPSKILLS_ROUTING` or `--routing`; without it there are no rows. A line of the pool is a skill
+(`id`, `name`, `description`, `tags`, `body`), one of the queries a request: `query`, `relevant` (ids that are right),
+`forbidden` (of near misses, ids that are wrong), `kind` (`a`, `b`, `c`, `e` real requests, `c-` near misses, `d` small
+talk), `language`.
+"""
+
+import gzip
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from measure import Row
+from minilm import load_minilm
+
+from deepskills._catalog.ranking import Indexes, Ranker
+from deepskills._catalog.search import Document, Library, beginning_of
+
+SIZES = (100, 1_000, 10_000)
+GOALS = {100: (83, 92, 97, 33), 1_000: (69, 83, 90, 24), 10_000: (56, 73, 80, 15)}
+"""By size: right skill first, in five, small talk left alone, near misses shown at most; in percent."""
+
+REAL = frozenset("abce")
+
+
+def directory() -> Path | None:
+    """Return where the data set lies, if it was given."""
+    given = os.environ.get("DEEPSKILLS_ROUTING")
+    return Path(given) if given else None
+
+
+def half_of(query: dict[str, Any]) -> str:
+    """Return the half of a request, by its skill: weights and thresholds were tuned on `tuned`."""
+    key = [*query["gold"], *query["forbidden"], query["id"]][0]
+    return "tuned" if random.Random(key).random() < 0.5 else "reported"  # noqa: S311 - an order, not a secret
+
+
+def libraries(
+    pool: Sequence[dict[str, Any]], queries: Sequence[dict[str, Any]], size: int
+) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """Return libraries of a size, each with the requests whose skills it holds; all have the small talk."""
+    if size >= len(pool):
+        yield list(pool), list(queries)
+        return
+    order = random.Random(f"{size}")  # noqa: S311 - an order, not a secret
+    by_id = {skill["id"]: skill for skill in pool}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for query in queries:
+        if query["kind"] != "d":
+            groups.setdefault(tuple(query["gold"] or query["forbidden"]), []).append(query)
+    keys = list(groups)
+    order.shuffle(keys)
+    talk = [query for query in queries if query["kind"] == "d"]
+    each = max(1, size // 5)
+    for start in range(0, len(keys), each):
+        part = keys[start : start + each]
+        held = {name for key in part for name in key}
+        others = [skill["id"] for skill in pool if skill["id"] not in held]
+        held.update(order.sample(others, max(0, size - len(held))))
+        asked = [query for key in part for query in groups[key]]
+        yield [by_id[name] for name in sorted(held)], [*asked, *talk]
+
+
+class Named(str):
+    """The name of a skill of the pool, which has many skills of one name: it knows whose it is."""
+
+    __slots__ = ("skill_id",)
+    skill_id: str
+
+    def __new__(cls, name: str, skill_id: str) -> Self:
+        self = super().__new__(cls, name)
+        self.skill_id = skill_id
+        return self
+
+
+def ids_of(names: Sequence[str]) -> list[str]:
+    """Return the ids of found skills."""
+    return [name.skill_id for name in names if isinstance(name, Named)]
+
+
+def measured(ranker: Ranker, root: Path, size: int) -> dict[str, Counter[str]]:
+    """Return what was counted, by half, kind and language group."""
+    with gzip.open(root / "pool.jsonl.gz", "rt", encoding="utf-8") as lines:
+        pool = [json.loads(line) for line in lines]
+    queries = [json.loads(line) for line in (root / "queries_dev.jsonl").read_text(encoding="utf-8").splitlines()]
+    counts: dict[str, Counter[str]] = {}
+    for skills, asked in libraries(pool, queries, size):
+        library = Library(
+            Document(
+                Named(skill["name"], skill["id"]), skill["description"], skill["tags"], beginning_of(skill["body"])
+            )
+            for skill in skills
+        )
+        for query in asked:
+            found = ids_of(ranker.search(library, query["query"], 5).names)
+            fitting = ids_of(ranker.rank(library, query["query"], 5).fitting)
+            right = [skill_id in query["relevant"] for skill_id in found]
+            groups = [query["kind"], *(["real"] if query["kind"] in REAL else [])]
+            if query["kind"] in REAL and query["language"] != "en":
+                groups.append("not English")
+            for group in groups:
+                count = counts.setdefault(f"{half_of(query)} {group}", Counter())
+                count.update(
+                    asked=1,
+                    first=any(right[:1]),
+                    five=any(right),
+                    silent=not fitting,
+                    forbidden=not set(fitting).isdisjoint(query["forbidden"]),
+                )
+    return counts
+
+
+def routing_rows(root: Path | None = None) -> Iterator[Row]:
+    """Return the rows of the public data set, if it was given."""
+    found = root or directory()
+    if found is None:
+        return
+    ways = {"words": Ranker(indexes=Indexes())}
+    model = load_minilm()
+    if model is not None:
+        ways["words and MiniLM"] = Ranker(model, seconds=3_600, indexes=Indexes())
+    for how, ranker in ways.items():
+        for size in SIZES:
+            yield _row(how, size, measured(ranker, found, size))
+
+
+def _row(how: str, size: int, counts: dict[str, Counter[str]]) -> Row:
+    first, five, silent, forbidden = GOALS[size]
+    share = {
+        "first": _percent(counts["reported real"], "first"),
+        "five": _percent(counts["reported real"], "five"),
+        "silent": _percent(counts["reported d"], "silent"),
+        "forbidden": _percent(counts["reported c-"], "forbidden"),
+    }
+    kinds = ", ".join(
+        f"{group.removeprefix('reported ')} {_percent(count, 'first'):.0f}/{_percent(count, 'five'):.0f}"
+        for group, count in sorted(counts.items())
+        if group.startswith("reported ") and group.removeprefix("reported ") in {*REAL, "not English"}
+    )
+    return Row(
+        f"real public requests by {how}, {size:,} skills: first / in five, small talk silent, near misses shown",
+        f"the half that nothing was tuned on; {kinds}",
+        f"{share['first']:.0f} / {share['five']:.0f}, {share['silent']:.0f}, {share['forbidden']:.0f} %",
+        f"{first} / {five}, {silent}, at most {forbidden} %",
+        share["first"] >= first
+        and share["five"] >= five
+        and share["silent"] >= silent
+        and share["forbidden"] <= forbidden,
+        share,
+    )
+
+
+def _percent(count: Counter[str], what: str) -> float:
+    return 100 * count[what] / max(count["asked"], 1)

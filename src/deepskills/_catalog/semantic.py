@@ -1,0 +1,406 @@
+"""Search by meaning: which skills mean what a request means, by the vectors of a user's embeddings.
+
+Vectors are made once for each content, remembered in memory and, where a store is given, in it; only skills that are
+new or changed are embedded, in batches. A vector is kept at length one, so that comparing two is a sum of products.
+It is known by the model that made it and by the text it stands for, so that a changed description, or another model,
+never meets a vector that is not its own.
+
+Models differ in which likeness is high: one gives 0.2 to texts that have nothing in common, another 0.7. So what
+counts is never a likeness itself, but by how much it stands out from those of all skills of the library.
+
+What fails is returned as a reason, for the caller has the ranking by words to go by.
+"""
+
+import base64
+import hashlib
+import math
+import operator
+import struct
+import threading
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from deepskills._catalog.flows import Call, CallFailed, Flow, Pause, Work
+from deepskills._catalog.search import Document, Library, installed_numpy
+
+BATCH = 64
+"""How many texts are embedded in one call."""
+
+MAX_EMBEDDED_LENGTH = 2_000
+"""How many characters of a text are embedded."""
+
+STORE_NAMESPACE = ("deepskills", "vectors")
+"""Where a store keeps vectors, one namespace below it for each model."""
+
+STORE_SECONDS = 10.0
+"""How long a store may take to answer."""
+
+MAX_GETS = 16
+"""How many items of a store are asked for one by one; for more, it is asked for all."""
+
+MAX_VECTORS = 65_536
+"""How many vectors are remembered."""
+
+MAX_NUMBERS = 40_000_000
+"""How many numbers all remembered vectors have together."""
+
+MAX_DIMENSIONS = 65_536
+"""Longest vector that is taken for one."""
+
+SHELVES = 256
+"""Over how many items of a store vectors are spread."""
+
+MAX_ON_SHELF = 256
+"""How many vectors one item of a store holds; the oldest leave."""
+
+_ROWS_AT_ONCE = 1_000
+_MODEL_FIELDS = ("model", "model_name", "model_id", "deployment", "azure_deployment", "repo_id", "dimensions")
+"""Where embeddings say which model they use."""
+
+Vector: TypeAlias = "array[float]"
+"""Numbers of single precision, at length one."""
+
+
+class VectorError(ValueError):
+    """What embeddings gave is not a vector for each text."""
+
+
+def model_identity(embeddings: object) -> str:
+    """Return what tells one model from another: the class, and what it says of its model."""
+    kind = type(embeddings)
+    told = [f"{name}={value}" for name in _MODEL_FIELDS if (value := _plain(embeddings, name)) is not None]
+    return " ".join([f"{kind.__module__}.{kind.__qualname__}", *told])
+
+
+def _plain(embeddings: object, name: str) -> str | int | None:
+    try:
+        value = getattr(embeddings, name, None)
+    except Exception:  # noqa: BLE001 - a property of a user's class may raise anything; it then says nothing
+        return None
+    return value if isinstance(value, str | int) else None
+
+
+def vector_key(identity: str, text: str) -> str:
+    """Return what a text's vector is known by."""
+    content = f"{identity}\x00{text}".encode("utf-8", "replace")
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def checked_vectors(given: Any, count: int) -> list[Vector]:  # noqa: ANN401 - whatever embeddings gave
+    """Return vectors at length one.
+
+    Raises:
+        VectorError: If there is not one for each text, all of the same length, with finite numbers.
+    """
+    try:
+        rows = [[float(number) for number in row] for row in given]
+    except (TypeError, ValueError) as error:
+        raise VectorError(f"they gave a {type(given).__name__} that does not hold lists of numbers") from error
+    if len(rows) != count:
+        raise VectorError(f"they gave {len(rows)} vectors for {count} texts")
+    lengths = {len(row) for row in rows}
+    if len(lengths) > 1:
+        raise VectorError(f"their vectors have different lengths: {', '.join(map(str, sorted(lengths)))}")
+    if not all(0 < length <= MAX_DIMENSIONS for length in lengths):
+        raise VectorError(f"their vectors have {lengths.pop()} numbers")
+    return [_unit(row) for row in rows]
+
+
+def _unit(row: list[float]) -> Vector:
+    size = math.hypot(*row)
+    if not math.isfinite(size):
+        raise VectorError("a vector holds a number that is not finite")
+    return array("f", [number / size for number in row] if size else row)
+
+
+class VectorMemory:
+    """Vectors by key, the latest used; bounded, safe to share by threads."""
+
+    def __init__(self, most: int = MAX_VECTORS, numbers: int = MAX_NUMBERS) -> None:
+        self._most = most
+        self._numbers = numbers
+        self._held = 0
+        self._lock = threading.Lock()
+        self._vectors: OrderedDict[str, Vector] = OrderedDict()
+        self._claimed: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def find(self, keys: Iterable[str]) -> dict[str, Vector]:
+        """Return the vectors that are remembered."""
+        with self._lock:
+            found = {key: self._vectors[key] for key in keys if key in self._vectors}
+            for key in found:
+                self._vectors.move_to_end(key)
+        return found
+
+    def keep(self, vectors: Mapping[str, Vector]) -> None:
+        """Remember vectors; those that were not used for longest make room."""
+        with self._lock:
+            for key, vector in vectors.items():
+                self._drop(key)
+                self._vectors[key] = vector
+                self._held += len(vector)
+            while self._vectors and (len(self._vectors) > self._most or self._held > self._numbers):
+                self._drop(next(iter(self._vectors)))
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Forget vectors, such as those of a model that has changed."""
+        with self._lock:
+            for key in keys:
+                self._drop(key)
+
+    def claim(self, keys: Iterable[str], most: int) -> list[str]:
+        """Return up to `most` keys that nobody else is making vectors for, and take them on."""
+        with self._lock:
+            mine: list[str] = []
+            for key in keys:
+                if len(mine) == most:
+                    break
+                if key not in self._claimed and key not in self._vectors:
+                    mine.append(key)
+            self._claimed.update(mine)
+        return mine
+
+    def release(self, keys: Iterable[str]) -> None:
+        """Give back what was claimed."""
+        with self._lock:
+            self._claimed.difference_update(keys)
+
+    def _drop(self, key: str) -> None:
+        vector = self._vectors.pop(key, None)
+        if vector is not None:
+            self._held -= len(vector)
+
+
+def shelf_of(key: str) -> str:
+    """Return the key of the store's item that holds a vector."""
+    return f"{int(key[:4], 16) % SHELVES:02x}"
+
+
+def packed(vector: Vector) -> str:
+    """Return a vector as text for a store, at half precision."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}e", *vector)).decode()
+
+
+def unpacked(value: object, wanted: set[str]) -> dict[str, Vector]:
+    """Return vectors of a store's item; whatever is not one is passed over, for others may write to a store."""
+    held = value.get("vectors") if isinstance(value, Mapping) else None
+    found: dict[str, Vector] = {}
+    for key, text in held.items() if isinstance(held, Mapping) else ():
+        if key not in wanted or not isinstance(text, str) or len(text) > 3 * MAX_DIMENSIONS:
+            continue
+        try:
+            raw = base64.b64decode(text, validate=True)
+            numbers = list(struct.unpack(f"<{len(raw) // 2}e", raw))
+            [found[key]] = checked_vectors([numbers], 1)
+        except (ValueError, struct.error):
+            continue
+    return found
+
+
+def shelf_with(value: object, vectors: Mapping[str, Vector]) -> dict[str, Any]:
+    """Return a store's item with further vectors on it, the latest last."""
+    held = value.get("vectors") if isinstance(value, Mapping) else None
+    texts = {k: v for k, v in held.items() if k not in vectors} if isinstance(held, Mapping) else {}
+    texts.update((key, packed(vector)) for key, vector in vectors.items())
+    return {"vectors": dict(list(texts.items())[-MAX_ON_SHELF:])}
+
+
+def likeness(vector: Vector, others: "Vectors") -> list[float]:
+    """Return how alike a vector is to each of the others, all of its length.
+
+    NumPy computes it where it is installed. Both ways compute in double precision and round to nine places, so that the
+    order is the same.
+    """
+    numpy = installed_numpy()
+    if numpy is None or isinstance(others, list):
+        return [round(sum(map(operator.mul, vector, other)), 9) for other in others]
+    target = numpy.array(vector, dtype="f8")
+    found: list[float] = []
+    for start in range(0, len(others), _ROWS_AT_ONCE):
+        found += numpy.round(others[start : start + _ROWS_AT_ONCE].astype("f8") @ target, 9).tolist()
+    return found
+
+
+Vectors: TypeAlias = Any
+"""The vectors of a library: a matrix of NumPy where it is installed, else a list."""
+
+
+def _together(vectors: list[Vector]) -> Vectors:
+    numpy = installed_numpy()
+    if numpy is None or not vectors:
+        return vectors
+    return numpy.frombuffer(b"".join(map(bytes, vectors)), dtype="f4").reshape(len(vectors), len(vectors[0]))
+
+
+@dataclass(frozen=True)
+class Likenesses:
+    """How far the meaning of each skill stands out, in the order of the library; see `standing_out`."""
+
+    leads: list[float] | None
+    """By how many standard deviations each skill is nearer than the average one; `None` if that is not known."""
+
+    trouble: str | None = None
+    """What went wrong: with the embeddings if there are no leads, else with the store."""
+
+    gain: float = 0.0
+    """How much of the way from an average skill's likeness to that of the very same text the nearest one has come."""
+
+
+class Meaning:
+    """Orders skills by the likeness of their meaning to a request's; safe to share by threads."""
+
+    def __init__(self, embeddings: Any, seconds: float) -> None:  # noqa: ANN401 - known by its methods
+        self._embeddings = embeddings
+        self._seconds = seconds
+        self._memory = VectorMemory()
+
+    def compare(self, library: Library, request: str, store: Any) -> Flow[Likenesses]:  # noqa: ANN401
+        """Compare all skills with a request; where not all could be embedded in time, what was is kept for the next."""
+        deadline = time.monotonic() + self._seconds
+        asked = yield Call(self._embeddings, "embed_query", (request[:MAX_EMBEDDED_LENGTH],), self._seconds)
+        if isinstance(asked, CallFailed):
+            return Likenesses(None, f"The embeddings failed: {asked.reason}")
+        try:
+            [target] = checked_vectors([asked], 1)
+        except VectorError as error:
+            return Likenesses(None, f"The embeddings cannot be used: {error}")
+        identity = model_identity(self._embeddings)
+        model = (identity, len(target))
+        vectors: Vectors | None = library.vectors.get(model)
+        shelves = _Shelves(store, identity)
+        if vectors is None:
+            keys: list[str] = yield Work(lambda: [vector_key(identity, _text(document)) for document in library])
+            found = yield from self._vectors(dict(zip(keys, library, strict=True)), len(target), shelves, deadline)
+            if isinstance(found, CallFailed):
+                return Likenesses(None, found.reason)
+            made = found
+            vectors = yield Work(lambda: _together([made[key] for key in keys]))
+            # One model at a time: whoever changes it does not go back and forth.
+            library.vectors.clear()
+            library.vectors[model] = vectors
+        leads, gain = yield Work(lambda: standing_out(likeness(target, vectors)))
+        return Likenesses(leads, shelves.trouble, gain)
+
+    def _vectors(
+        self, wanted: Mapping[str, Document], length: int, shelves: "_Shelves", deadline: float
+    ) -> Flow[dict[str, Vector] | CallFailed]:
+        """Return all vectors: remembered, from the store, or embedded now."""
+        found: dict[str, Vector] = {}
+
+        def take(given: Mapping[str, Vector]) -> None:
+            found.update((key, vector) for key, vector in given.items() if len(vector) == length)
+
+        known = self._memory.find(wanted)
+        take(known)
+        self._memory.forget(known.keys() - found.keys())  # of a model that was replaced under the same name
+        if len(found) < len(wanted):
+            kept = yield from shelves.fetch([key for key in wanted if key not in found])
+            take(kept)
+            self._memory.keep({key: found[key] for key in kept if key in found})
+        fresh: dict[str, Vector] = {}
+        trouble: CallFailed | None = None
+        while len(found) < len(wanted) and trouble is None:
+            missing = [key for key in wanted if key not in found]
+            claimed = self._memory.claim(missing, BATCH)
+            if claimed:
+                made = yield from self._embed({key: wanted[key] for key in claimed}, length, deadline)
+                if isinstance(made, CallFailed):
+                    trouble = made
+                else:
+                    take(made)
+                    fresh.update(made)
+            else:  # another ranking is embedding them
+                yield Pause()
+                take(self._memory.find(missing))
+            if len(found) < len(wanted) and found and time.monotonic() > deadline:
+                reason = f"{len(found)} of {len(wanted)} skills are embedded so far; further requests embed the others."
+                trouble = CallFailed(reason)
+        yield from shelves.put(fresh)
+        return trouble or found
+
+    def _embed(
+        self, documents: Mapping[str, Document], length: int, deadline: float
+    ) -> Flow[dict[str, Vector] | CallFailed]:
+        left = max(deadline - time.monotonic(), 0.01)
+        try:
+            texts = [_text(document) for document in documents.values()]
+            given = yield Call(self._embeddings, "embed_documents", (texts,), left)
+            if isinstance(given, CallFailed):
+                return CallFailed(f"The embeddings failed: {given.reason}")
+            vectors: list[Vector] = checked_vectors(given, len(texts))
+            if len(vectors[0]) != length:
+                raise VectorError(f"a request's vector has {length} numbers, a skill's {len(vectors[0])}")  # noqa: TRY301
+            made = dict(zip(documents, vectors, strict=True))
+            self._memory.keep(made)
+        except VectorError as error:
+            return CallFailed(f"The embeddings cannot be used: {error}")
+        finally:
+            self._memory.release(documents)
+        return made
+
+
+class _Shelves:
+    """The vectors of one model in a store, if there is one; once it has failed it is left alone."""
+
+    def __init__(self, store: Any, identity: str) -> None:  # noqa: ANN401 - known by its methods
+        self._store = store
+        self._namespace = (*STORE_NAMESPACE, hashlib.blake2b(identity.encode(), digest_size=16).hexdigest())
+        self.trouble: str | None = None
+
+    def fetch(self, keys: Sequence[str]) -> Flow[dict[str, Vector]]:
+        """Return the vectors that are there."""
+        shelves = sorted({shelf_of(key) for key in keys})
+        items: list[Any] = []
+        if len(shelves) > MAX_GETS:
+            items = (yield from self._ask("search", self._namespace, limit=1_000)) or []
+        else:
+            for shelf in shelves:
+                items.append((yield from self._ask("get", self._namespace, shelf)))
+        wanted = set(keys)
+
+        def read() -> dict[str, Vector]:
+            held = (unpacked(getattr(item, "value", None), wanted) for item in items)
+            return {key: vector for vectors in held for key, vector in vectors.items()}
+
+        found: dict[str, Vector] = yield Work(read)
+        return found
+
+    def put(self, vectors: Mapping[str, Vector]) -> Flow[None]:
+        """Keep further vectors."""
+        by_shelf: dict[str, dict[str, Vector]] = {}
+        for key, vector in vectors.items():
+            by_shelf.setdefault(shelf_of(key), {})[key] = vector
+        for shelf, held in by_shelf.items():
+            item = yield from self._ask("get", self._namespace, shelf)
+            value = shelf_with(getattr(item, "value", None), held)
+            yield from self._ask("put", self._namespace, shelf, value, index=False)
+
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> Flow[Any]:  # noqa: ANN401 - of a user's store
+        if self._store is None or self.trouble is not None:
+            return None
+        reply = yield Call(self._store, method, arguments, STORE_SECONDS, options)
+        if isinstance(reply, CallFailed):
+            self.trouble = f"The store that keeps vectors failed: {reply.reason}"
+            return None
+        return reply
+
+
+def _text(document: Document) -> str:
+    return f"{document.name}: {document.description} {document.tags}".strip()[:MAX_EMBEDDED_LENGTH]
+
+
+def standing_out(likenesses: Sequence[float]) -> tuple[list[float], float]:
+    """Return by how many standard deviations each likeness is above the mean, and how far the best one has come."""
+    if not likenesses:
+        return [], 0.0
+    mean = math.fsum(likenesses) / len(likenesses)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in likenesses) / len(likenesses))
+    gain = (max(likenesses) - mean) / (1 - mean) if mean < 1 else 0.0
+    return [(value - mean) / spread if spread else 0.0 for value in likenesses], gain
