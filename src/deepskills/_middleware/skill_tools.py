@@ -61,11 +61,6 @@ class ToolSource:
         else:
             self._resolver = tools
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no name stands for a tool."""
-        return self._resolver is None and not self._by_name
-
     def resolve(self, name: str, runtime: object) -> Resolution:
         """Resolve a name on a sync call."""
         if self._resolver is None:

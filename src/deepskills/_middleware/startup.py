@@ -181,7 +181,7 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
         "skills_loaded": names,
         "skill_resources": {name: parent.resources.get(name, []) for name in names},
         "skills_load_records": {name: records[name] for name in names},
-        "skills_context": {"texts": parent.section("texts"), "notes": parent.section("notes")},
+        "skills_context": {key: parent.section(key) for key in ("texts", "notes", "disclosed")},
     }
 
 
