@@ -327,7 +327,7 @@ def _left(limit: float | None, started: float) -> float | None:
 
 def late_reply(seconds: float | None) -> Failed:
     """Return the failure of a call that was given up."""
-    return Failed(f"no answer within {seconds or 0:g} seconds", timed_out=True)
+    return Failed(f"no answer within {seconds or 0:.3g} seconds", timed_out=True)
 
 
 def limit_of(call: Call, backend: Backend, seconds: float | None) -> float | None:
