@@ -18,6 +18,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
 from deepskills import (
+    MAX_SKILL_FILE_SIZE,
+    RESOURCE_TYPE_MAP,
     SKILLS_SYSTEM_PROMPT,
     Answer,
     InlineBackend,
@@ -171,3 +173,9 @@ def loaded(state: Mapping[str, Any]) -> list[str]:
     found: SkillsStateUpdate = {"skills_metadata": state["skills_metadata"]}
     resources: dict[str, list[ResourceMetadata]] = state.get("skill_resources", {})
     return [*(skill["name"] for skill in found["skills_metadata"] or ()), *resources]
+
+
+def limits() -> tuple[int, list[str]]:
+    """Read the limits and the standard directories that applications hold on to."""
+    largest: int = MAX_SKILL_FILE_SIZE
+    return largest, [directory for directory, kind in RESOURCE_TYPE_MAP.items() if kind == "script"]
