@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from deepskills._types import OptionalSource, SkillSource
 
-PASSED_OVER = frozenset({".git", "node_modules", ".venv", "__pycache__"})
+PASSED_OVER = frozenset({".git", "node_modules", ".venv", "__pycache__", ".deepskills"})
 """Directories that never hold skills or resources."""
 
 
