@@ -8,10 +8,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deepskills._agent.extension import Answer, LoadedSkill, Refuse, SkillExtension, SkillLoad, SkillRun, SkillsHost
+    from deepskills._agent.extension import (
+        Answer,
+        LoadedSkill,
+        Refuse,
+        SkillExtension,
+        SkillFile,
+        SkillLoad,
+        SkillRun,
+        SkillsHost,
+    )
     from deepskills._agent.middleware import SkillsMiddleware
     from deepskills._agent.state import SkillsState, SkillsStateUpdate
     from deepskills._catalog.entries import SkillEntry, Visibility
+    from deepskills._catalog.manifest import FileDigest, SkillManifest
     from deepskills._errors import (
         SkillFileNotFoundError,
         SkillFormatError,
@@ -36,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SKILLS_SYSTEM_PROMPT",
     "Answer",
+    "FileDigest",
     "InlineBackend",
     "InlineSkill",
     "LoadedSkill",
@@ -44,9 +55,11 @@ __all__ = [
     "ResourceMetadata",
     "SkillEntry",
     "SkillExtension",
+    "SkillFile",
     "SkillFileNotFoundError",
     "SkillFormatError",
     "SkillLoad",
+    "SkillManifest",
     "SkillMetadata",
     "SkillNotFoundError",
     "SkillPathError",
@@ -71,6 +84,7 @@ __all__ = [
 _MODULES = {
     "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.template",
     "Answer": "deepskills._agent.extension",
+    "FileDigest": "deepskills._catalog.manifest",
     "InlineBackend": "deepskills.inline",
     "InlineSkill": "deepskills.inline",
     "LoadedSkill": "deepskills._agent.extension",
@@ -79,9 +93,11 @@ _MODULES = {
     "ResourceMetadata": "deepskills._types",
     "SkillEntry": "deepskills._catalog.entries",
     "SkillExtension": "deepskills._agent.extension",
+    "SkillFile": "deepskills._agent.extension",
     "SkillFileNotFoundError": "deepskills._errors",
     "SkillFormatError": "deepskills._errors",
     "SkillLoad": "deepskills._agent.extension",
+    "SkillManifest": "deepskills._catalog.manifest",
     "SkillMetadata": "deepskills._types",
     "SkillNotFoundError": "deepskills._errors",
     "SkillPathError": "deepskills._errors",

@@ -1,89 +1,31 @@
 """Calls the extensions: in their order, guarded, sync or async as the run is."""
 
-import inspect
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from types import NoneType
+from collections.abc import Sequence
 from typing import Any
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
-from langchain_core.messages import ToolMessage
-from langgraph.types import Command
 
-from deepskills._agent.extension import Answer, Refuse, SkillExtension, SkillLoad, ToolResult
-from deepskills._agent.extension_run import ExtensionRun
+from deepskills._agent.asking import ask, overrides, unusable
+from deepskills._agent.extension import Answer, Refuse, SkillLoad, ToolResult
+from deepskills._agent.extension_run import ExtensionRun, first_refusal
 from deepskills._agent.run import Run, Shelf
-from deepskills._backend.calls import Ask, Consulted, Failed, Plan
+from deepskills._backend.calls import Failed, Plan
 from deepskills._catalog.entries import SkillEntry
 from deepskills._errors import SkillsError
-from deepskills._format.problems import problem
-from deepskills._format.text import one_line
 
-logger = logging.getLogger("deepskills")
-
-_FAILED_CLOSED = "the extension {name} failed: {reason}"
-_ONLY_ASYNC = "it has {method} in its async form alone; run the agent with ainvoke or astream"
-
-
-def overrides(extension: SkillExtension, method: str) -> bool:
-    """Whether an extension does something in a method, or in its async twin."""
-    return any(_defines(extension, name) for name in (method, f"a{method}"))
-
-
-def _defines(extension: SkillExtension, method: str) -> bool:
-    return getattr(type(extension), method, None) is not getattr(SkillExtension, method, None)
-
-
-_GIVES: Mapping[str, tuple[type, ...]] = {
-    "visibility": (Mapping,),
-    "before_load": (Refuse, Answer, NoneType),
-    "change_text": (str,),
-    "change_request": (ModelRequest,),
-    "before_tool": (Refuse, NoneType),
-    "after_tool": (ToolMessage, Command, NoneType),
-    "search": (Sequence, NoneType),
-}
-"""What a method may return; where nothing is expected, all but a coroutine that nobody awaits."""
-
-
-def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) -> Plan[Any]:  # noqa: ANN401
-    """Call one method of an extension, sync or async as the run is, and return what it gives.
-
-    A result that means nothing is a failure as an exception is: logged, noted as a problem and returned as `Failed`.
-    """
-    [reply] = yield (
-        Ask(
-            lambda: _sync_method(extension, method)(*given, run),
-            lambda: getattr(extension, f"a{method}")(*given, run),
-        ),
-    )
-    if isinstance(reply, Consulted) and _is_usable(method, reply.value):
-        return reply.value
-    reason = reply.reason if isinstance(reply, Failed) else unusable(getattr(reply, "value", None))
-    logger.error("The extension %s failed in %s: %s", run.name, method, one_line(reason))
-    run._run.problems.append(  # noqa: SLF001 - the run that this one is about
-        problem("extensions", "extension-failed", name=run.name, method=method, reason=reason)
-    )
-    return Failed(_FAILED_CLOSED.format(name=run.name, reason=reason))
-
-
-def _sync_method(extension: SkillExtension, method: str) -> Callable[..., object]:
-    """Return the method that a sync run calls; the default must not pass for a judgement that only the twin makes."""
-    if _defines(extension, f"a{method}") and not _defines(extension, method):
-        raise SkillsError(_ONLY_ASYNC.format(method=method))
-    found: Callable[..., object] = getattr(extension, method)
-    return found
-
-
-def _is_usable(method: str, value: object) -> bool:
-    return isinstance(value, _GIVES.get(method, (object,))) and not inspect.isawaitable(value)
-
-
-def unusable(value: object) -> str:
-    """Say what was returned that means nothing here, such as the coroutine of a method that should not be async."""
-    if inspect.iscoroutine(value):
-        value.close()
-    return f"it returned {type(value).__name__}, which means nothing here"
+__all__ = [
+    "after_tool",
+    "ask",
+    "at",
+    "before_load",
+    "before_tool",
+    "change_request",
+    "change_text",
+    "first_refusal",
+    "overrides",
+    "searched_by_extensions",
+    "unusable",
+]
 
 
 def before_load(load: SkillLoad, run: Run) -> Plan[Refuse | Answer | None]:
@@ -105,6 +47,8 @@ def change_text(load: SkillLoad, run: Run) -> Plan[str | Failed]:
         if overrides(extension, "change_text"):
             given = SkillLoad(load.entry, load.arguments, load.trigger, text, load.tokens, load.resources, load.runtime)
             changed = yield from ask(extension, "change_text", ExtensionRun(run, extension), given)
+            if isinstance(changed, Refuse):
+                return Failed(changed.reason)
             if isinstance(changed, Failed):
                 return changed
             text = changed
@@ -125,14 +69,7 @@ def change_request(request: ModelRequest[Any], run: Run) -> Plan[ModelRequest[An
 
 def before_tool(request: ToolCallRequest, run: Run) -> Plan[Refuse | None]:
     """Ask whether a tool call may run; the first refusal wins. A failure refuses."""
-    for extension in run.settings.extensions:
-        if overrides(extension, "before_tool"):
-            decision = yield from ask(extension, "before_tool", ExtensionRun(run, extension), request)
-            if isinstance(decision, Failed):
-                return Refuse(decision.reason)
-            if isinstance(decision, Refuse):
-                return decision
-    return None
+    return (yield from first_refusal("before_tool", run, request))
 
 
 def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> Plan[ToolResult | Refuse]:

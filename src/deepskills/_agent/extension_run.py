@@ -6,9 +6,10 @@ from typing import Any
 from langchain_core.messages import AnyMessage, ToolMessage
 from langgraph.types import Command
 
+from deepskills._agent.asking import ask, overrides
 from deepskills._agent.events import tell
-from deepskills._agent.extension import LoadedSkill, SkillExtension, ToolResult
-from deepskills._agent.run import Run, Shelf
+from deepskills._agent.extension import LoadedSkill, Refuse, SkillExtension, SkillFile, ToolResult
+from deepskills._agent.run import Run, Shelf, name_of
 from deepskills._agent.updates import merged, note_update
 from deepskills._backend.calls import (
     Execute,
@@ -22,15 +23,13 @@ from deepskills._backend.calls import (
     Written,
 )
 from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.manifest import SkillManifest
 from deepskills._catalog.sources import parent
 from deepskills._errors import SkillsError
 from deepskills._files.assets import read_asset_bytes, script_path
-from deepskills._types import Severity, SkillMetadata, SkillProblem, Trigger
-
-
-def name_of(extension: SkillExtension) -> str:
-    """Return the name under which an extension keeps its state."""
-    return extension.name or type(extension).__name__
+from deepskills._files.manifest import read_manifest
+from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories, normalised, script_to_relative
+from deepskills._types import Severity, SkillProblem, Trigger
 
 
 class ExtensionRun:
@@ -59,6 +58,11 @@ class ExtensionRun:
         return self._known_shelf.visible
 
     @property
+    def found(self) -> Sequence[SkillEntry]:
+        """Every skill that the sources hold."""
+        return self._known_shelf.catalog.entries
+
+    @property
     def name_only(self) -> frozenset[str]:
         """Names of visible skills whose descriptions the model must not see."""
         return frozenset(name for name, how in self._known_shelf.hidden.items() if how == "name-only")
@@ -81,11 +85,7 @@ class ExtensionRun:
     @property
     def memory(self) -> Mapping[str, Any]:
         """This extension's private state on the thread."""
-        kept = self.state.get("skills_extensions")
-        own = kept.get(self.name) if isinstance(kept, Mapping) else None
-        asked = self._run.collected.get("skills_extensions", {}).get(self.name, {})
-        values = {**(own if isinstance(own, Mapping) else {}), **asked}
-        return {key: value for key, value in values.items() if value is not None}
+        return self._run.memory_of(self._extension)
 
     def remember(self, key: str, value: Any) -> None:  # noqa: ANN401 - any serializable value
         """Change this extension's private state."""
@@ -135,11 +135,19 @@ class ExtensionRun:
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file."""
-        return self._perform(read_asset_bytes(_read(entry), relative_path, "all"))
+        return self._perform(judged_asset(self._run, _read(entry), relative_path))
 
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, without blocking."""
-        return await self._aperform(read_asset_bytes(_read(entry), relative_path, "all"))
+        return await self._aperform(judged_asset(self._run, _read(entry), relative_path))
+
+    def manifest(self, entry: SkillEntry) -> SkillManifest:
+        """Return every file of a skill as it is now."""
+        return self._perform(read_manifest(_read(entry)))
+
+    async def amanifest(self, entry: SkillEntry) -> SkillManifest:
+        """Return every file of a skill as it is now, without blocking."""
+        return await self._aperform(read_manifest(_read(entry)))
 
     def directory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it."""
@@ -151,11 +159,11 @@ class ExtensionRun:
 
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill."""
-        return self._perform(script_path(_read(entry), script_name))
+        return self._perform(judged_script(self._run, _read(entry), script_name))
 
     async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, without blocking."""
-        return await self._aperform(script_path(_read(entry), script_name))
+        return await self._aperform(judged_script(self._run, _read(entry), script_name))
 
     def _perform(self, plan: Plan[ResultT]) -> ResultT:
         return self._run.settings.perform(plan, self.runtime)
@@ -164,7 +172,7 @@ class ExtensionRun:
         return await self._run.settings.aperform(plan, self.runtime)
 
 
-def _read(entry: SkillEntry) -> SkillMetadata:
+def _read(entry: SkillEntry) -> SkillEntry:
     """Return a skill whose path is known from its source, not from what state claims.
 
     Raises:
@@ -172,11 +180,11 @@ def _read(entry: SkillEntry) -> SkillMetadata:
     """
     if not entry.is_read:
         raise SkillsError(f"The file of the skill {entry.name!r} cannot be read at the moment; try again later.")
-    return entry.skill
+    return entry
 
 
 def _directory(entry: SkillEntry) -> Plan[str]:
-    path = parent(_read(entry)["path"])
+    path = parent(_read(entry).path)
     [reply] = yield (ResolveLinks((path,)),)
     return reply.paths.get(path, path) if isinstance(reply, RealPaths) else path
 
@@ -207,3 +215,52 @@ def with_changes(message: ToolMessage, run: Run) -> ToolResult:
     """Return a tool's answer with what extensions asked to change, and the problems that were found on the way."""
     update = merged(run.collected, tool_problems(run))
     return Command(update=merged(update, {"messages": [message]})) if update else message
+
+
+def first_refusal(method: str, run: Run, given: object) -> Plan[Refuse | None]:
+    """Ask the extensions by one method that judges; the first refusal wins, and a failure refuses."""
+    for extension in run.settings.extensions:
+        if overrides(extension, method):
+            decision = yield from ask(extension, method, ExtensionRun(run, extension), given)
+            if isinstance(decision, Failed):
+                return Refuse(decision.reason)
+            if isinstance(decision, Refuse):
+                return decision
+    return None
+
+
+def judged_asset(
+    run: Run,
+    entry: SkillEntry,
+    relative_path: str,
+    directories: AssetDirectories = "all",
+    closed: Sequence[str] = (),
+) -> Plan[bytes]:
+    """Return the content of a skill's file that no extension refuses.
+
+    Raises:
+        SkillsError: If the path or the file is refused, or the file is absent or cannot be read.
+    """
+    content = yield from read_asset_bytes(entry.skill, relative_path, directories, closed)
+    yield from _check(run, SkillFile(entry, normalised(relative_path), content))
+    return content
+
+
+def judged_script(run: Run, entry: SkillEntry, script_name: str, closed: Sequence[str] = ()) -> Plan[str]:
+    """Return the path by which a script runs that no extension refuses.
+
+    Raises:
+        SkillsError: If the path or the script is refused, or no script is there.
+    """
+    path = yield from script_path(entry.skill, script_name, closed=closed)
+    if run.settings.extensions:
+        relative = script_to_relative(script_name)
+        content = yield from read_asset_bytes(entry.skill, relative, STANDARD_DIRECTORIES, closed)
+        yield from _check(run, SkillFile(entry, relative, content, "run"))
+    return path
+
+
+def _check(run: Run, file: SkillFile) -> Plan[None]:
+    refused = yield from first_refusal("before_file", run, file)
+    if refused is not None:
+        raise SkillsError(refused.reason)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from deepskills._agent.extending import searched_by_extensions
 from deepskills._agent.extension import ToolResult
-from deepskills._agent.extension_run import with_changes
+from deepskills._agent.extension_run import judged_asset, judged_script, with_changes
 from deepskills._agent.run import Run
 from deepskills._agent.settings import Settings
 from deepskills._agent.visibility import shelf_of
@@ -21,7 +21,7 @@ from deepskills._backend.work import LARGE, apart
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import check_known, not_found_error
 from deepskills._errors import SkillsError
-from deepskills._files.assets import list_assets, read_asset, script_path
+from deepskills._files.assets import asset_text, list_assets
 from deepskills._prompt import extra_tools as words
 
 logger = logging.getLogger("deepskills")
@@ -139,11 +139,12 @@ class ExtraTools:
 
     def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Plan[str]:
         entry, closed = yield from self._entry(run, skill_name)
-        return (yield from read_asset(entry.skill, relative_path, self._settings.asset_directories, closed))
+        directories = self._settings.asset_directories
+        return asset_text((yield from judged_asset(run, entry, relative_path, directories, closed)), relative_path)
 
     def _script_path(self, run: Run, skill_name: str, script_name: str) -> Plan[str]:
         entry, closed = yield from self._entry(run, skill_name)
-        return (yield from script_path(entry.skill, script_name, closed=closed))
+        return (yield from judged_script(run, entry, script_name, closed))
 
     def _entry(self, run: Run, skill_name: str) -> Plan[tuple[SkillEntry, list[str]]]:
         """Return a skill that the model may read, seen or loaded, and what below it belongs to one it may not."""

@@ -6,8 +6,8 @@ from typing import Any, cast
 from langgraph.runtime import get_runtime
 
 from deepskills._agent.extension import LoadedSkill, SkillExtension, SkillRun
-from deepskills._agent.extension_run import ExtensionRun, name_of
-from deepskills._agent.run import Run, Shelf, is_user_invocable, loaded_skills
+from deepskills._agent.extension_run import ExtensionRun
+from deepskills._agent.run import Run, Shelf, is_user_invocable, loaded_skills, name_of
 from deepskills._agent.settings import Settings
 from deepskills._agent.thread import Thread
 from deepskills._format.frontmatter import as_text
@@ -40,7 +40,10 @@ def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]
     """Return the skills in use, if this process has looked at the sources of the thread; no I/O."""
     thread = Thread.of(state)
     catalog = settings.memory.catalogs.believed(thread.catalog)
-    return loaded_skills(thread, catalog) if catalog is not None else []
+    if catalog is None:
+        return []
+    run = Run(settings, state, current_runtime())
+    return [run.limited(skill) for skill in loaded_skills(thread, catalog)]
 
 
 def slash_menu(shelf: Shelf) -> list[dict[str, str]]:

@@ -116,7 +116,7 @@ def _prepared(wanted: Wanted, contents: Contents, run: Run, trigger: Trigger) ->
         skill_dir=shell or parent(entry.path),
         session_id=session_id(run.runtime),
     )
-    present = replace(entry, frontmatter={**entry.frontmatter, **reading.frontmatter})
+    present = replace(entry, frontmatter={**entry.frontmatter, **reading.frontmatter}, sha256=reading.sha256)
     load = SkillLoad(present, arguments, trigger, filled, 0, inventory.resources, run.runtime)
     changed = yield from change_text(load, run)
     if isinstance(changed, Failed):

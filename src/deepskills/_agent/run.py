@@ -1,22 +1,30 @@
 """What a hook or a tool call knows: settings, state, and the skills of its run with their visibility."""
 
+import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deepskills._agent.extension import LoadedSkill
+from deepskills._agent.extension import LoadedSkill, SkillExtension
 from deepskills._agent.settings import Settings
 from deepskills._agent.thread import Thread
 from deepskills._agent.updates import merged, session_id
 from deepskills._backend.calls import Plan
 from deepskills._backend.work import apart
-from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog
 from deepskills._catalog.entries import SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source, parent, tidy
 from deepskills._format.frontmatter import as_text
 from deepskills._prompt.section import visible
 from deepskills._types import LoadRecord, SkillMetadata, SkillProblem
+
+logger = logging.getLogger("deepskills")
+
+POWERS = frozenset({"tools", "hooks", "scripts", "model"})
+"""What an extension can withhold from a skill in use."""
+
+_POWER_KEYS = {"tools": ("allowed-tools",), "hooks": ("hooks",), "model": ("model",), "scripts": ()}
 
 _YES = frozenset({"true", "yes", "on", "1"})
 _NO = frozenset({"false", "no", "off", "0"})
@@ -145,13 +153,55 @@ class Run:
     def loaded(self) -> list[LoadedSkill]:
         """The skills in use, in load order, as the catalog of this run knows them; none that is off for it."""
         known = loaded_skills(self.thread, self.known_shelf.catalog)
-        return [skill for skill in known if not self.is_off(skill.entry.name)]
+        return [self.limited(skill) for skill in known if not self.is_off(skill.entry.name)]
+
+    def memory_of(self, extension: SkillExtension) -> dict[str, Any]:
+        """Return an extension's private state on the thread, with what it asked to change in this call."""
+        name, kept = name_of(extension), self.state.get("skills_extensions")
+        own = kept.get(name) if isinstance(kept, Mapping) else None
+        asked = self.collected.get("skills_extensions", {}).get(name, {})
+        values = {**(own if isinstance(own, Mapping) else {}), **asked}
+        return {key: value for key, value in values.items() if value is not None}
+
+    def withheld(self, entry: SkillEntry) -> frozenset[str]:
+        """Return which powers of a skill in use have no effect in this run."""
+        found: set[str] = set()
+        for extension in self.settings.extensions:
+            if type(extension).withholds is not SkillExtension.withholds:
+                try:
+                    found |= POWERS.intersection(extension.withholds(entry, self.memory_of(extension)))
+                except Exception:
+                    logger.exception("The extension %s failed in withholds", name_of(extension))
+                    return POWERS
+        return frozenset(found)
+
+    def limited(self, skill: LoadedSkill) -> LoadedSkill:
+        """Return a skill in use as others may see it: without what an extension withholds."""
+        withheld = self.withheld(skill.entry)
+        return replace(skill, entry=_without(skill.entry, withheld), withheld=withheld) if withheld else skill
 
 
 def usable(run: Run) -> list[SkillEntry]:
     """Return the skills whose own tools may come into use: those that the model can see, or that are loaded."""
     shelf, loaded = run.known_shelf, run.thread.standing.loaded
-    return [entry for entry in shelf.catalog.with_tools if shelf.is_shown(entry) or entry.name in loaded]
+    found = [entry for entry in shelf.catalog.with_tools if shelf.is_shown(entry) or entry.name in loaded]
+    return [entry for entry in found if "tools" not in run.withheld(entry)]
+
+
+def _without(entry: SkillEntry, powers: frozenset[str]) -> SkillEntry:
+    """Return an entry whose frontmatter does not ask for powers."""
+    keys = {key for power in powers for key in _POWER_KEYS[power]}
+    kept = {key: value for key, value in entry.frontmatter.items() if key not in keys}
+    skill = entry.skill
+    if "tools" in powers:
+        harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
+        skill = {**skill, "allowed_tools": [], "metadata": harmless}
+    return replace(entry, skill=skill, frontmatter=kept)
+
+
+def name_of(extension: SkillExtension) -> str:
+    """Return the name under which an extension keeps its state."""
+    return extension.name or type(extension).__name__
 
 
 def loaded_skills(thread: Thread, catalog: Catalog) -> list[LoadedSkill]:

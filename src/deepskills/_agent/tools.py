@@ -13,7 +13,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, BeforeValidator, Field
 
 from deepskills._agent.events import skill_event, tell
-from deepskills._agent.extending import before_load
+from deepskills._agent.extending import before_load, first_refusal
 from deepskills._agent.extension import Answer, Refuse, SkillLoad
 from deepskills._agent.extension_run import tool_problems, with_changes
 from deepskills._agent.preparing import Wanted, prepare_in_turn
@@ -105,6 +105,9 @@ class SkillTools:
             if permit is None:
                 return _refused(run, LOAD_TOOL, entry.name, outcomes.UserOnly(entry))
             arguments = permit or arguments
+        refused = yield from first_refusal("before_read", run, entry)
+        if refused is not None:
+            return _applied(run, LOAD_TOOL, outcomes.Refused(entry, refused.reason), entry)
         wanted = [*_wanted(turn, shelf), (entry, arguments)]
         prepared = yield from prepare_in_turn(turn.key, wanted, run, own=(entry.name, arguments))
         own, before, budgets = prepared[entry.name, arguments], run.thread.standing, run.settings.budgets

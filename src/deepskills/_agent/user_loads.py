@@ -13,7 +13,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.types import Overwrite
 
 from deepskills._agent.events import skill_event, tell
-from deepskills._agent.extending import before_load
+from deepskills._agent.extending import before_load, first_refusal
 from deepskills._agent.extension import Answer, Refuse, SkillLoad
 from deepskills._agent.preparing import prepare
 from deepskills._agent.run import Run, Shelf, is_user_invocable
@@ -74,7 +74,7 @@ def user_loads(run: Run) -> Plan[dict[str, Any]]:
     for wish in wishes:
         if wish.arguments or not by_name.get(wish.entry.name, wish).arguments:
             by_name[wish.entry.name] = wish
-    wishes = list(by_name.values())
+    wishes = yield from _readable(list(by_name.values()), run)
     wanted = [(wish.entry, wish.arguments) for wish in wishes]
     prepared = yield from prepare(wanted, run, triggers={wish.entry.name: wish.trigger for wish in wishes})
     standing = run.thread.standing
@@ -82,6 +82,20 @@ def user_loads(run: Run) -> Plan[dict[str, Any]]:
         standing, change = yield from _load(wish, prepared[wish.entry.name, wish.arguments], standing, run)
         update = merged(update, change)
     return update
+
+
+def _readable(wishes: list[Wish], run: Run) -> Plan[list[Wish]]:
+    """Return the wishes whose skills may be read; what an extension refuses is reported."""
+    found = []
+    for wish in wishes:
+        refused = yield from first_refusal("before_read", run, wish.entry)
+        if refused is None:
+            found.append(wish)
+        else:
+            event = skill_event("refused", wish.entry.name, wish.trigger, wish.entry, reason="refused")
+            tell(event, run.runtime, run.settings.extensions)
+            run.problems.append(problem(wish.entry.path, "skill-refused", reason=refused.reason))
+    return found
 
 
 def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:

@@ -63,6 +63,13 @@ class Summarize:
 
 
 @dataclass(frozen=True)
+class DescribeSkill:
+    """Ask a backend that knows the digests of a skill's files for them, by its `SKILL.md`; others have no answer."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class ShellPaths:
     """Ask for directories as a local shell knows them, where file tools know them by other paths."""
 
@@ -231,7 +238,7 @@ class Failed:
 
 
 BackendCall: TypeAlias = (
-    ListDirectory | ReadFiles | WriteFiles | Execute | ResolveLinks | ShellPaths | Summarize | Inspect
+    ListDirectory | ReadFiles | WriteFiles | Execute | ResolveLinks | ShellPaths | Summarize | DescribeSkill | Inspect
 )
 Call: TypeAlias = BackendCall | Consult | Work | Ask | WaitFor
 Reply: TypeAlias = Listing | Files | Written | Executed | Summarized | RealPaths | Inspected | Consulted | Failed

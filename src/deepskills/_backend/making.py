@@ -15,6 +15,7 @@ from deepskills._backend.calls import (
     Call,
     Consult,
     Consulted,
+    DescribeSkill,
     Execute,
     Executed,
     Failed,
@@ -36,7 +37,7 @@ from deepskills._backend.calls import (
 )
 from deepskills._backend.frameworks import accepts_timeout, passes_through
 from deepskills._backend.local import is_local, natures, real_paths, shell_paths, unfit_files
-from deepskills._backend.routes import has_own, is_natively_async, routed_parts, shell_of
+from deepskills._backend.routes import has_own, is_natively_async, routed, routed_parts, shell_of
 from deepskills._backend.threads import in_thread, in_working_thread
 from deepskills._types import SkillSummary
 
@@ -110,6 +111,8 @@ async def answer(call: Call, backend: Backend, limit: float | None) -> Reply:
 def _is_awaited(call: Call, backend: Backend, limit: float | None) -> bool:
     """Whether the backend's async method is used: always if there is no other, and where it needs no thread."""
     plain, native = _METHODS[type(call)]
+    if isinstance(call, DescribeSkill):
+        return callable(getattr(routed(backend, call.path)[0], native, None))
     if isinstance(call, Execute) or (isinstance(call, WriteFiles) and call.for_shell):
         parts: list[object] = [shell_of(backend)]
     elif not hasattr(backend, native):
@@ -180,6 +183,12 @@ def _summarized(call: Summarize, answer: Sequence[object]) -> Reply:
     return Summarized({item.path: item for item in given})
 
 
+def _describe_skill(call: DescribeSkill, backend: Backend) -> Reply:
+    part, path = routed(backend, call.path)
+    ask = getattr(part, "skill_manifest", None)
+    return Consulted(ask(path) if callable(ask) else None)
+
+
 def _wait(call: WaitFor, _backend: Backend) -> Reply:
     with contextlib.suppress(TimeoutError, CancelledError):
         call.future.exception(call.timeout)
@@ -193,6 +202,7 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     Execute: _execute,
     ResolveLinks: lambda call, backend: RealPaths(real_paths(backend, call.paths)),
     Summarize: lambda call, backend: _summarized(call, _ask_summaries(call, backend)),
+    DescribeSkill: _describe_skill,
     ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
     Consult: lambda call, _backend: Consulted(call.ask()),
@@ -236,6 +246,11 @@ async def _asummarize(call: Summarize, backend: Backend) -> Reply:
     return _summarized(call, await backend.askill_summaries(list(call.paths)))
 
 
+async def _adescribe_skill(call: DescribeSkill, backend: Backend) -> Reply:
+    part, path = routed(backend, call.path)
+    return Consulted(await part.askill_manifest(path))  # type: ignore[attr-defined]  # looked for before
+
+
 async def _aexecute(call: Execute, backend: Backend) -> Reply:
     shell = shell_of(backend)
     if shell is None:
@@ -268,6 +283,7 @@ _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
     WriteFiles: _awrite,
     Execute: _aexecute,
     Summarize: _asummarize,
+    DescribeSkill: _adescribe_skill,
     Ask: _aask,
     WaitFor: _await,
 }
@@ -278,6 +294,7 @@ _METHODS: dict[type, tuple[str, str]] = {
     WriteFiles: ("upload_files", "aupload_files"),
     Execute: ("execute", "aexecute"),
     Summarize: ("skill_summaries", "askill_summaries"),
+    DescribeSkill: ("skill_manifest", "askill_manifest"),
 }
 """The sync and the async method for each call that a backend answers itself."""
 

@@ -29,6 +29,9 @@ class SkillEntry:
     frontmatter: Mapping[str, Any] = field(default_factory=dict)
     """Frontmatter that the library or an extension acts on: text, lists and mappings, bounded in size."""
 
+    sha256: str = ""
+    """SHA-256 of its `SKILL.md` as this process read it, 64 hexadecimal digits; empty if only a summary was read."""
+
     is_read: bool = True
     """Whether this process has read the file; if not, nobody can tell what the skill allows, forbids or asks for."""
 

@@ -7,7 +7,7 @@ another.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ALGORITHM = "sha256:"
 """How a digest over several files starts; digests of single files are bare hexadecimal digits."""
@@ -36,6 +36,9 @@ class SkillManifest:
 
     remembered: bool = True
     """Whether an approval may be kept; not so for content that changes with every read."""
+
+    text: str = field(default="", compare=False, repr=False)
+    """The `SKILL.md`, where it was read for its digest."""
 
     @property
     def digest(self) -> str:

@@ -44,6 +44,8 @@ class Reading:
     problems: tuple[SkillProblem, ...]
     digest: str
     frontmatter: Mapping[str, Any]
+    sha256: str = ""
+    """SHA-256 of the whole file; empty if only a part of it was read."""
     entries: dict[str, SkillEntry] = field(default_factory=dict, compare=False)
     """The entry of each source that gave the file: one object while the file is unchanged."""
 
@@ -60,7 +62,7 @@ class Readings:
     def read(self, path: str, content: bytes) -> Reading:
         """Return what a file says."""
         digest = digest_of(content)
-        return self._remembered.get_or_make((path, digest), lambda: self._made(path, content, digest))
+        return self._remembered.get_or_make((path, digest), lambda: self._made(path, content, digest, is_whole=True))
 
     def read_as(self, path: str, content: bytes, digest: str) -> Reading:
         """Return what a file of a store says, whose digest is known; `content` may be its frontmatter alone."""
@@ -81,11 +83,11 @@ class Readings:
             raise ValueError("a file without metadata is not an entry")
         entry = reading.entries.get(source)
         if entry is None:
-            made = SkillEntry(reading.metadata, source, reading.digest, reading.frontmatter)
+            made = SkillEntry(reading.metadata, source, reading.digest, reading.frontmatter, reading.sha256)
             entry = reading.entries.setdefault(source, made)
         return entry
 
-    def _made(self, path: str, content: bytes, digest: str) -> Reading:
+    def _made(self, path: str, content: bytes, digest: str, *, is_whole: bool = False) -> Reading:
         reading = read_skill(content, path=path)
         kept = {key: value for key, value in reading.frontmatter.items() if key in self.keys and value is not None}
         problems = tuple(reading.problems)
@@ -93,7 +95,8 @@ class Readings:
             largest = max(kept, key=lambda key: _size(kept[key]))
             del kept[largest]
             problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
-        return Reading(reading.metadata, problems, digest, kept)
+        sha256 = hashlib.sha256(content).hexdigest() if is_whole else ""
+        return Reading(reading.metadata, problems, digest, kept, sha256)
 
 
 def _moved(reading: Reading, path: str) -> Reading:
@@ -105,7 +108,7 @@ def _moved(reading: Reading, path: str) -> Reading:
     for item in (metadata, *problems):
         if item is not None:
             item["path"] = path
-    return Reading(metadata, problems, reading.digest, reading.frontmatter)
+    return Reading(metadata, problems, reading.digest, reading.frontmatter, reading.sha256)
 
 
 def digest_of(content: bytes) -> str:

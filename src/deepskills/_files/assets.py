@@ -210,7 +210,7 @@ def read_asset(
         SkillFormatError: If the file is not text, not a regular file, or too large.
     """
     content = yield from read_asset_bytes(skill, relative_path, directories, closed)
-    return _as_text(content, relative_path)
+    return asset_text(content, relative_path)
 
 
 def read_asset_bytes(
@@ -324,7 +324,12 @@ def _only(reply: object, path: str) -> File:
     return File(path, error=reply.reason if isinstance(reply, Failed) else "the backend gave no file")
 
 
-def _as_text(content: bytes, relative: str) -> str:
+def asset_text(content: bytes, relative: str) -> str:
+    """Return the text of a file.
+
+    Raises:
+        SkillFormatError: If it is not text.
+    """
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
