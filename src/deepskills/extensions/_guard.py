@@ -1,9 +1,9 @@
 """What guards of a skill's files share: the agent's own file tools and shell lead to these files as well.
 
 A guard knows the files of a skill that it stands for. The skills' own tools give it the very bytes they read
-(`before_file`). Tools of others do not: a call of `read_file`, `grep` or `execute` that touches a skill is judged by what lies there
-before it runs, and what it read is judged again after. A shell can reach files by ways that no command line shows, so a
-sandbox remains the limit of what a command can do.
+(`before_file`). Tools of others do not: a call of `read_file`, `grep` or `execute` that touches a skill is judged by
+what lies there before it runs, and what it read is judged again after. A shell can reach files by ways that no command
+line shows, so a sandbox remains the limit of what a command can do.
 """
 
 import posixpath

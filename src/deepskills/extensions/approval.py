@@ -73,8 +73,8 @@ class SkillApproval(FileGuard):
     """Asks a human before a skill whose content nobody approved is used, and holds it to that content.
 
     The first load interrupts with the skill's name, source, files, digest and token cost. Resume with `{"type":
-    "approve"}` or `{"type": "reject", "message": "..."}`. An approval is kept in the graph's store by origin and digest,
-    so that it holds for other threads, users and processes that share the store; without one, the thread remembers.
+    "approve"}` or `{"type": "reject", "message": "..."}`. An approval is kept in the graph's store by origin and digest
+    so that it holds for other threads, users and processes that share it; without one, the thread remembers.
     Any changed byte of any file asks again.
 
     Needs a checkpointer: without one, a skill that nobody approved is refused.
