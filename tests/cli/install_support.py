@@ -109,7 +109,7 @@ def snapshot(*roots: Path) -> dict[str, Any]:
     for root in roots:
         for path in sorted([root, *root.rglob("*")]) if root.exists() else []:
             if path.is_symlink():
-                found[str(path)] = ("link", os.readlink(path))
+                found[str(path)] = ("link", str(path.readlink()))
             elif path.is_file():
                 found[str(path)] = (path.read_bytes(), bool(path.stat().st_mode & 0o100))
             elif path.is_dir():

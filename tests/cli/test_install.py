@@ -1,4 +1,4 @@
-"""Skills of others: `add`, `install`, `update`, `remove` and `verify` on real repositories, archives and directories."""
+"""Skills of others: `add`, `install`, `update`, `remove`, `verify` on real repositories, archives and directories."""
 
 import hashlib
 import json
@@ -190,7 +190,7 @@ def test_a_skill_with_problems(tmp_path: Path) -> None:
 
 
 def test_refs_and_updates(tmp_path: Path) -> None:
-    """Branches, tags and commits, long and short; an update follows a branch, also a forced push, and never a commit."""
+    """Branches, tags and commits, long and short; an update follows a branch, also when forced, and never a commit."""
     repository = tmp_path / "repository"
     url = make_repository(repository)
     first = git(repository, "rev-parse", "HEAD")

@@ -163,7 +163,7 @@ def directory_of_a_zip(count: int) -> bytes:
 
 
 def test_bombs_cost_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """10 GB that fit in 10 KB, claimed or real, 200,000 entries, a name of megabytes: refused before they are unpacked."""
+    """10 GB that fit in 10 KB, claimed or real, and 200,000 entries are refused before they are unpacked."""
 
     def sparse(archive: tarfile.TarFile) -> None:
         info = tarfile.TarInfo("good/zeros")
@@ -207,7 +207,7 @@ def test_bombs_cost_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_repository_cannot_make_git_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hooks, filters, submodules, attributes that rewrite, settings of the repository: nothing runs, nothing is rewritten."""
+    """Hooks, filters, submodules, attributes, settings of the repository: nothing runs, and nothing is rewritten."""
     evil = tmp_path / "evil"
     repository = tmp_path / "repository"
     url = make_repository(
@@ -234,7 +234,8 @@ def test_a_repository_cannot_make_git_act(tmp_path: Path, monkeypatch: pytest.Mo
     settings = tmp_path / "home/.gitconfig"
     settings.write_text(
         f'[filter "evil"]\n smudge = touch {evil}\n clean = touch {evil}\n required = true\n'
-        f"[init]\n templateDir = {template.parent}\n[core]\n hooksPath = {template}\n autocrlf = true\n fsmonitor = touch {evil}\n"
+        f"[init]\n templateDir = {template.parent}\n"
+        f"[core]\n hooksPath = {template}\n autocrlf = true\n fsmonitor = touch {evil}\n"
         "[protocol]\n allow = always\n[submodule]\n recurse = true\n[fetch]\n recurseSubmodules = true\n",
         encoding="utf-8",
     )

@@ -175,7 +175,7 @@ def test_one_changed_byte_of_any_file_asks_again(tmp_path: Path, mode: Mode) -> 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_answer_is_for_what_was_shown(tmp_path: Path, mode: Mode) -> None:
-    """Files that change while a human decides are asked about again, also in another process; the answer moves on to nobody."""
+    """Files that change while a human decides are asked about again, also in another process."""
     library(tmp_path)
     skill = tmp_path / "skills/good/SKILL.md"
     talk = Talk(mode, tmp_path)
@@ -500,7 +500,7 @@ def test_only_what_it_applies_to_is_asked_about(tmp_path: Path) -> None:
         talk = Talk("sync", tmp_path, approval=SkillApproval(applies_to=applies_to))
         assert len(talk.call(load("good"))) == asks
     for wrong in ({"grants": "tools"}, {"grants": ["fly"]}, {"namespace": "x"}, {"applies_to": "/skills"}):
-        with pytest.raises(ValueError, match="SkillApproval|applies_to"):
+        with pytest.raises(ValueError, match=r"SkillApproval|applies_to"):
             SkillApproval(**wrong)
 
 
@@ -549,7 +549,8 @@ with opened as store, SqliteSaver.from_conn_string(str(root / "threads.db")) as 
     agent = create_agent(model, middleware=[middleware], checkpointer=saver, store=store)
     given = {{"messages": [("user", "go")]}} if does == "load" else Command(resume={{"type": "approve"}})
     result = agent.invoke(given, {{"configurable": {{"thread_id": thread}}}})
-    print("ASKED" if "__interrupt__" in result else agent.get_state({{"configurable": {{"thread_id": thread}}}}).values["skills_loaded"])
+    state = agent.get_state({{"configurable": {{"thread_id": thread}}}}).values
+    print("ASKED" if "__interrupt__" in result else state["skills_loaded"])
 """
 
 

@@ -124,6 +124,10 @@ class SkillRun(Protocol):
         """Every skill that the sources hold, also those that are off."""
 
     @property
+    def sources(self) -> Sequence[str]:
+        """Paths of the sources that were looked at."""
+
+    @property
     def name_only(self) -> frozenset[str]:
         """Names of visible skills whose descriptions the model must not see."""
 

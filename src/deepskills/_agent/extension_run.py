@@ -63,6 +63,11 @@ class ExtensionRun:
         return self._known_shelf.catalog.entries
 
     @property
+    def sources(self) -> Sequence[str]:
+        """Paths of the sources that were looked at."""
+        return [source.path for source in self._known_shelf.catalog.sources]
+
+    @property
     def name_only(self) -> frozenset[str]:
         """Names of visible skills whose descriptions the model must not see."""
         return frozenset(name for name, how in self._known_shelf.hidden.items() if how == "name-only")

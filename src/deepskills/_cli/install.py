@@ -108,15 +108,21 @@ def verify(fix: bool, source: str, lock: str, as_json: bool) -> None:  # noqa: F
     Names every file that was changed, added or removed since, and every skill that the lock does not list.
     """
     from deepskills._cli.install_screen import show_drift  # noqa: PLC0415 - imported by the command that needs it
+    from deepskills._install.disk import find_drift  # noqa: PLC0415 - as above
+    from deepskills._install.lock import load_lock  # noqa: PLC0415 - as above
+    from deepskills._install.place import recovered  # noqa: PLC0415 - as above
 
-    project, output = _project(source, lock), _output()
+    output = _output()
     if fix:
-        with project.restoring(replace_drifted=True) as changes:
+        with _project(source, lock).restoring(replace_drifted=True) as changes:
             changes.apply()
             fixed = [change.name for change in changes.to_do]
         if fixed:
             output.remark(f"Put back {', '.join(fixed)}.", "green")
-    known, drift = project.drift()
+    directory, lock_path = _places(source, lock)
+    with recovered(directory, lock_path):
+        known = load_lock(lock_path)
+        drift = find_drift(directory, known)
     if as_json:
         output.json([item.row() for item in drift])
     else:
@@ -168,9 +174,15 @@ def _project(source: str, lock: str) -> "Project":
     from deepskills._install.project import Project  # noqa: PLC0415 - imported by the commands that need it
 
     output = _output()
-    # The directory itself may be a link: what lies behind it is what changes, never the link.
-    directory = Path(os.path.realpath(absolute(source)))
-    return Project(directory, Path(absolute(lock)), lambda text: output.remark(f"{text} …", "dim"))
+    return Project(*_places(source, lock), lambda text: output.remark(f"{text} …", "dim"))
+
+
+def _places(source: str, lock: str) -> tuple[Path, Path]:
+    """Return the directory of installed skills and the lock.
+
+    The directory itself may be a link: what lies behind it is what changes, never the link.
+    """
+    return Path(os.path.realpath(absolute(source))), Path(absolute(lock))
 
 
 def _output() -> "Output":

@@ -1,14 +1,17 @@
 """How changes of installed skills look: what would come, what would go, and what differs from a lock."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
 from deepskills._install.disk import SENTENCES, Drift
 from deepskills._install.lock import Lock
-from deepskills._install.project import Change, Changes, is_pinned
+from deepskills._install.origin import is_commit
+
+if TYPE_CHECKING:
+    from deepskills._install.project import Change, Changes
 
 MAX_NAMED = 12
 """How many files are named in one line; the rest is counted. The JSON has them all."""
@@ -23,7 +26,7 @@ _WORDS = {
 }
 
 
-def changes_row(changes: Changes, *, is_done: bool) -> dict[str, Any]:
+def changes_row(changes: "Changes", *, is_done: bool) -> dict[str, Any]:
     """Return changes as JSON shows them."""
     return {
         "done": is_done,
@@ -32,7 +35,7 @@ def changes_row(changes: Changes, *, is_done: bool) -> dict[str, Any]:
     }
 
 
-def show_changes(output: Output, changes: Changes) -> None:
+def show_changes(output: Output, changes: "Changes") -> None:
     """Show what would change, a paragraph for each skill."""
     for change in changes.items:
         word, style = _WORDS[change.status]
@@ -48,7 +51,7 @@ def show_changes(output: Output, changes: Changes) -> None:
             output.line("  ", (problem["code"], style), f": {prose(problem['message'])}")
 
 
-def _facts(change: Change) -> list[list[str | tuple[str, str]]]:
+def _facts(change: "Change") -> list[list[str | tuple[str, str]]]:
     lines: list[list[str | tuple[str, str]]] = []
     skill = change.new or change.old
     if skill is None:
@@ -77,13 +80,13 @@ def _named(paths: Sequence[str]) -> str:
     return shown + (f" and {len(paths) - MAX_NAMED:,} more" if len(paths) > MAX_NAMED else "")
 
 
-def show_done(output: Output, changes: Changes, *, is_done: bool) -> None:
+def show_done(output: Output, changes: "Changes", *, is_done: bool) -> None:
     """Say what was done."""
     if is_done:
         names = ", ".join(change.name for change in changes.to_do)
         output.remark(f"Done: {names}. The lock is {changes.project.lock_path.name}; commit it.", "green")
     elif not changes.to_do and not changes.refused:
-        pinned = [name for name, skill in changes.lock.skills.items() if is_pinned(skill)]
+        pinned = [name for name, skill in changes.lock.skills.items() if is_commit(skill.ref)]
         held = f" Pinned to a commit: {', '.join(pinned)}." if pinned else ""
         output.remark(f"Nothing to change.{held}", "green")
 

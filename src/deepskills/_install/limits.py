@@ -52,6 +52,8 @@ def path_fault(path: str) -> str | None:
 
 def name_fault(path: str) -> str | None:
     """Return why no file is written under a path because of its characters."""
+    if path.isascii() and path.isprintable():
+        return None
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
@@ -63,6 +65,8 @@ def name_fault(path: str) -> str | None:
 
 def size_fault(path: str) -> str | None:
     """Return why a path is too long."""
+    if len(path) < MAX_NAME_BYTES // 4:
+        return None
     is_long = len(path.encode("utf-8", "replace")) > MAX_PATH_BYTES
     if is_long or any(len(part.encode("utf-8", "replace")) > MAX_NAME_BYTES for part in path.split("/")):
         return "its name is too long"

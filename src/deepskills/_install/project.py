@@ -17,8 +17,8 @@ from deepskills._install.disk import Drift, find_drift, skill_drift
 from deepskills._install.git import GitTree
 from deepskills._install.limits import SourceError, shown
 from deepskills._install.lock import Lock, LockedSkill, load_lock
-from deepskills._install.origin import Origin, is_commit, parse_origin
-from deepskills._install.place import Workspace, recovered, workspace
+from deepskills._install.origin import Origin, parse_origin
+from deepskills._install.place import Workspace, workspace
 from deepskills._install.trees import DirectoryTree, Tree
 
 Status: TypeAlias = Literal["new", "updated", "replaced", "restored", "removed", "unchanged"]
@@ -125,21 +125,6 @@ class Project:
     directory: Path
     lock_path: Path
     progress: Progress = field(default=lambda _text: None, compare=False)
-
-    def lock(self, *, missing_ok: bool = False) -> Lock:
-        """Return the lock, after finishing what an earlier command left half done.
-
-        Raises:
-            LockError: If it is missing, or cannot be used.
-            BusyError: If another command is changing the directory.
-        """
-        with recovered(self.directory, self.lock_path):
-            return load_lock(self.lock_path, missing_ok=missing_ok)
-
-    def drift(self) -> tuple[Lock, list[Drift]]:
-        """Return the lock, and every way in which what is installed differs from it."""
-        lock = self.lock()
-        return lock, find_drift(self.directory, lock)
 
     @contextmanager
     def adding(self, source: str, names: Sequence[str], ref: str | None) -> Iterator[Changes]:
@@ -326,11 +311,6 @@ class Project:
             missing = ", ".join(shown(name) for name in unknown)
             raise SkillNotFoundError(f"The lock has no skill {missing}. It has: {known}.")
         return sorted(dict.fromkeys(names)) if names else sorted(lock.skills)
-
-
-def is_pinned(skill: LockedSkill) -> bool:
-    """Whether a skill was asked for by a commit, so that an update never brings anything else."""
-    return is_commit(skill.ref)
 
 
 def _same_place(old: LockedSkill, new: LockedSkill) -> bool:

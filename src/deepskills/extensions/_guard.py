@@ -25,6 +25,8 @@ from deepskills.extensions._edits import as_edited
 MAX_NAMED = 5
 """How many files a refusal names."""
 
+STRAY = "The file {path} lies among the skills of {source} and belongs to none that is known. Work without it."
+
 READ_TOOL = "read_file"
 SEARCH_TOOL = "grep"
 SHELL_TOOL = "execute"
@@ -68,6 +70,10 @@ class FileGuard(SkillExtension):
     @abstractmethod
     def guards(self, entry: SkillEntry) -> bool:
         """Whether a skill's files are judged at all."""
+
+    @abstractmethod
+    def guards_source(self, source: str) -> bool:
+        """Whether what lies in a source is judged; also where no skill is, because its `SKILL.md` is gone."""
 
     @abstractmethod
     def expected(self, entry: SkillEntry, run: SkillRun) -> Steps[Mapping[str, str] | Refuse]:
@@ -138,15 +144,36 @@ class FileGuard(SkillExtension):
         name, arguments = request.tool_call["name"], request.tool_call["args"]
         if name == READ_TOOL:
             found = _owner(str(arguments.get("file_path", "")), run.found)
-            if found is not None and self.guards(found[0]):
-                return (yield from self._judge_all(*found[:1], run, only=found[1]))
+            if found is None:
+                return self._judge_stray([str(arguments.get("file_path", ""))], run)
+            if self.guards(found[0]):
+                return (yield from self._judge_all(found[0], run, only=found[1]))
         elif name == SEARCH_TOOL and shown:
-            for entry in [entry for entry in run.found if self.guards(entry) and f"{_directory(entry)}/" in shown]:
+            return (yield from self._judge_shown(shown, run))
+        elif name == SHELL_TOOL:
+            return (yield from self._judge_command(str(arguments.get("command", "")), run))
+        return None
+
+    def _judge_shown(self, shown: str, run: SkillRun) -> Steps[Refuse | None]:
+        """Judge the skills whose files a search shows."""
+        paths = [
+            path for source in run.sources for path in re.findall(rf"{re.escape(source.rstrip('/'))}/[^\n:]+", shown)
+        ]
+        found = {path: _owner(path, run.found) for path in dict.fromkeys(paths)}
+        for entry in {owner[0].path: owner[0] for owner in found.values() if owner is not None}.values():
+            if self.guards(entry):
                 refused = yield from self._judge_all(entry, run)
                 if refused is not None:
                     return refused
-        elif name == SHELL_TOOL:
-            return (yield from self._judge_command(str(arguments.get("command", "")), run))
+        return self._judge_stray([path for path, owner in found.items() if owner is None], run)
+
+    def _judge_stray(self, paths: Sequence[str], run: SkillRun) -> Refuse | None:
+        """Judge files that lie in a source and in no skill: what is left of one whose `SKILL.md` is gone, say."""
+        for source in filter(self.guards_source, run.sources):
+            root = f"{source.rstrip('/')}/"
+            stray = next((tidy for tidy in map(_tidy, paths) if tidy.startswith(root)), None)
+            if stray is not None and "/" in stray[len(root) :]:
+                return Refuse(STRAY.format(path=stray, source=source))
         return None
 
     def _judge_command(self, command: str, run: SkillRun) -> Steps[Refuse | None]:
@@ -195,13 +222,16 @@ def _directory(entry: SkillEntry) -> str:
 
 def _owner(path: str, entries: Sequence[SkillEntry]) -> tuple[SkillEntry, str] | None:
     """Return the innermost skill that a path lies in, and the path relative to it."""
-    tidy = posixpath.normpath(f"/{path}" if not path.startswith("/") else path)
-    tidy = f"/{tidy.lstrip('/')}"
+    tidy = _tidy(path)
     inside = [entry for entry in entries if tidy.startswith(f"{_directory(entry).rstrip('/')}/")]
     if not inside:
         return None
     entry = max(inside, key=lambda found: len(found.path))
     return entry, tidy[len(_directory(entry).rstrip("/")) + 1 :]
+
+
+def _tidy(path: str) -> str:
+    return f"/{posixpath.normpath(f'/{path}').lstrip('/')}"
 
 
 def _names(command: str, directory: str) -> bool:

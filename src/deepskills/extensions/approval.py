@@ -157,6 +157,10 @@ class SkillApproval(FileGuard):
             )
             return True
 
+    def guards_source(self, source: str) -> bool:
+        """Whether what lies in a source needs an approval; a function of the entry cannot tell, and leaves it."""
+        return self._rule is None or (not callable(self._rule) and tidy_source(source) in self._rule)
+
     def expected(self, entry: SkillEntry, run: SkillRun) -> Steps[Mapping[str, str] | Refuse]:
         """Return the approved files; of a skill that this thread has not loaded, those that the store knows."""
         approved = self._approved(entry, run.memory)

@@ -71,6 +71,10 @@ class SkillLock(FileGuard):
         """Whether a skill's files are judged: all are."""
         return True
 
+    def guards_source(self, source: str) -> bool:  # noqa: ARG002 - as above
+        """Whether a source is judged: all are, unless differences are only warned of."""
+        return self._mode == "refuse"
+
     def expected(self, entry: SkillEntry, run: SkillRun) -> Steps[Mapping[str, str] | Refuse]:
         """Return the files of the lock."""
         yield from ()
