@@ -32,7 +32,8 @@ from support import skill_md, write_files
 
 def shell_digest(directory: Path) -> str:
     """Return the digest of a skill by the recipe of the documentation."""
-    recipe = "find . -type f | sed 's|^./||' | LC_ALL=C sort | tr '\\n' '\\0' | xargs -0 sha256sum | sha256sum"
+    page = Path(__file__).parents[2] / "docs/how-to/use-other-peoples-skills.md"
+    recipe = page.read_text(encoding="utf-8").partition("cd .agents/skills/NAME\n")[2].partition("```")[0]
     done = subprocess.run(["sh", "-c", recipe], cwd=directory, check=True, capture_output=True, text=True)
     return f"sha256:{done.stdout.split()[0]}"
 

@@ -83,8 +83,8 @@ def test_archives_that_no_honest_packer_makes(tmp_path: Path) -> None:
     }
     for words, make in zips.items():
         place = make_zip(tmp_path / "a.zip", GOOD)
-        with zipfile.ZipFile(place, "a") as archive:
-            make(archive)
+        with zipfile.ZipFile(place, "a") as packed:
+            make(packed)
         assert words in refuse(1, "add", str(place), "--yes"), words
         place.unlink()
     for name, content in (("a.zip", b"PK\x05\x06 no"), ("b.tar.gz", b"\x1f\x8b no"), ("c.tar.gz", b""), ("d.zip", b"")):

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -154,13 +154,14 @@ def test_one_changed_byte_of_any_file_asks_again(tmp_path: Path, mode: Mode) -> 
         (good / "references/new.md").unlink()
         (good / ".hidden").unlink()
 
-    for change in (
+    changes: list[Callable[[], None]] = [
         lambda: spoil(good / "SKILL.md"),
         lambda: spoil(good / "references/guide.md"),
         lambda: spoil(good / ".hidden"),
         lambda: write_files(good, {"references/new.md": "new"}),
         remove,
-    ):
+    ]
+    for change in changes:
         change()
         # On a thread that has it loaded, and on a new one.
         for thread in (talk, Talk(mode, tmp_path, store=store, thread="new")):
@@ -200,12 +201,12 @@ def test_an_answer_is_for_what_was_shown(tmp_path: Path, mode: Mode) -> None:
     assert other.answer({**APPROVE, "digest": asked["digest"]}) == []
     assert other.loaded == ["good"]
     # What is no answer is no approval.
-    for nonsense in (True, "yes", None, [], {"type": "Approve"}, {"decisions": [APPROVE, APPROVE]}):
-        third_talk = Talk(mode, tmp_path, thread=f"n{nonsense}")
-        third_talk.call(load("good"))
-        if nonsense is not None:
-            third_talk.answer(nonsense)
-            assert third_talk.loaded == []
+    answers: list[Any] = [True, "yes", [APPROVE], {"type": "Approve"}, {"decisions": [APPROVE, APPROVE]}]
+    for nonsense in answers:
+        confused = Talk(mode, tmp_path)
+        confused.call(load("good"))
+        confused.answer(nonsense)
+        assert confused.loaded == []
     hitl = Talk(mode, tmp_path, thread="hitl")
     hitl.call(load("good"))
     hitl.answer({"decisions": [APPROVE]})
@@ -430,7 +431,7 @@ class Served(InlineBackend):
 
     def __init__(self, skill: InlineSkill, files: Mapping[str, bytes], *, remembered: bool = True) -> None:
         super().__init__([skill])
-        self.read: list[str] = []
+        self.downloads: list[str] = []
         self.served = {path: FileDigest(_sha(content), len(content)) for path, content in files.items()}
         self.remembered = remembered
 
@@ -439,7 +440,7 @@ class Served(InlineBackend):
         return SkillManifest(f"server skill://{name}/SKILL.md", self.served, remembered=self.remembered)
 
     def download_files(self, paths: list[str]) -> Any:
-        self.read += paths
+        self.downloads += paths
         return super().download_files(paths)
 
 
@@ -467,13 +468,13 @@ def test_a_backend_that_knows_digests_is_asked_before_anything_is_read(tmp_path:
             )
             talk.agent = create_agent(talk.model, middleware=[middleware], checkpointer=talk.saver, store=store)
             talk.say("nothing yet")
-            backend.read.clear()
+            backend.downloads.clear()
             asked = talk.call(load("served"))
             if thread == "2" and remembered:
                 assert asked == []
                 continue
             assert asked[0]["source"] == "server skill://served/SKILL.md"
-            assert backend.read == []
+            assert backend.downloads == []
             assert talk.answer(APPROVE) == []
             assert talk.loaded == ["served"]
             talk.call(("load_skill_asset", {"skill_name": "served", "relative_path": "a.md"}))
@@ -491,15 +492,22 @@ def test_a_backend_that_knows_digests_is_asked_before_anything_is_read(tmp_path:
 def test_only_what_it_applies_to_is_asked_about(tmp_path: Path) -> None:
     """By source or by a function; one that fails asks."""
     library(tmp_path)
-    for applies_to, asks in (
+    rules: list[tuple[Any, int]] = [
         (["/elsewhere"], 0),
         (["/skills/"], 1),
         (lambda entry: entry.name == "x", 0),
-        (lambda _e: 1 / 0, 1),
-    ):
+        (lambda _entry: 1 / 0, 1),
+    ]
+    for applies_to, asks in rules:
         talk = Talk("sync", tmp_path, approval=SkillApproval(applies_to=applies_to))
         assert len(talk.call(load("good"))) == asks
-    for wrong in ({"grants": "tools"}, {"grants": ["fly"]}, {"namespace": "x"}, {"applies_to": "/skills"}):
+    mistakes: list[dict[str, Any]] = [
+        {"grants": "tools"},
+        {"grants": ["fly"]},
+        {"namespace": "x"},
+        {"applies_to": "/skills"},
+    ]
+    for wrong in mistakes:
         with pytest.raises(ValueError, match=r"SkillApproval|applies_to"):
             SkillApproval(**wrong)
 

@@ -250,11 +250,11 @@ def test_a_graph_of_ones_own_is_guarded_too(tmp_path: Path) -> None:
         backend=disk(tmp_path), sources=["/skills"], extensions=[SkillLock(lock)], extra_tools=["load_skill_asset"]
     )
     asset = ("load_skill_asset", {"skill_name": "good", "relative_path": "references/guide.md"})
-    model = ScriptedChatModel(
-        replies=[
-            call_tools(load("good"), asset),
-            lambda _m: (spoil(tmp_path / "skills/good/references/guide.md"), call_tools(asset))[1],
-        ]
-    )
+
+    def spoil_and_ask(_messages: Any) -> Any:
+        spoil(tmp_path / "skills/good/references/guide.md")
+        return call_tools(asset)
+
+    model = ScriptedChatModel(replies=[call_tools(load("good"), asset), spoil_and_ask])
     result = run("sync", hand_written_graph(model, middleware))
     assert [answer.status for answer in tool_messages(result)] == ["success", "success", "error"]
