@@ -78,7 +78,7 @@ def test_a_command_ended_at_any_step_has_happened_or_has_not(tmp_path: Path) -> 
         if command[0] == "add":
             succeed("remove", "gone-1")
         assert state() == old
-        rounds = min(scaled(3, 50), total)
+        rounds = min(scaled(2, 50), total)
         for number, step in enumerate(rng.sample(range(1, total + 1), rounds)):
             ended = run_traced(step, ("SIGKILL", "SIGINT")[number % 2], *command)
             assert ended.returncode != 0, (step, ended.stderr)

@@ -538,49 +538,56 @@ sys.path[:0] = {path!r}
 from pathlib import Path
 from langchain.agents import create_agent
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.store.sqlite import SqliteStore
 from langgraph.types import Command
 from deepskills import SkillsMiddleware
 from deepskills.extensions import SkillApproval
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk
-root, thread, does, url = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
-if url.startswith("postgres"):
-    from langgraph.store.postgres import PostgresStore as Store
-    opened = Store.from_conn_string(url)
-else:
-    from langgraph.store.sqlite import SqliteStore as Store
-    opened = Store.from_conn_string(url)
-with opened as store, SqliteSaver.from_conn_string(str(root / "threads.db")) as saver:
+root = Path(sys.argv[1])
+with (
+    SqliteStore.from_conn_string(str(root / "store.db")) as store,
+    SqliteSaver.from_conn_string(str(root / "threads.db")) as saver,
+):
     store.setup()
-    model = ScriptedChatModel(replies=[call_tools(("load_skill", {{"skill_name": "good"}}))] if does == "load" else [])
-    middleware = SkillsMiddleware(backend=disk(root), sources=["/skills"], extensions=[SkillApproval()])
-    agent = create_agent(model, middleware=[middleware], checkpointer=saver, store=store)
-    given = {{"messages": [("user", "go")]}} if does == "load" else Command(resume={{"type": "approve"}})
-    result = agent.invoke(given, {{"configurable": {{"thread_id": thread}}}})
-    state = agent.get_state({{"configurable": {{"thread_id": thread}}}}).values
-    print("ASKED" if "__interrupt__" in result else state["skills_loaded"])
+    for does in sys.argv[2:]:
+        what, thread = does.split("-")
+        load = call_tools(("load_skill", {{"skill_name": "good"}}))
+        model = ScriptedChatModel(replies=[load] if what == "load" else [])
+        middleware = SkillsMiddleware(backend=disk(root), sources=["/skills"], extensions=[SkillApproval()])
+        agent = create_agent(model, middleware=[middleware], checkpointer=saver, store=store)
+        given = {{"messages": [("user", "go")]}} if what == "load" else Command(resume={{"type": "approve"}})
+        config = {{"configurable": {{"thread_id": thread}}}}
+        result = agent.invoke(given, config)
+        print("ASKED" if "__interrupt__" in result else agent.get_state(config).values["skills_loaded"])
 """
 
 
-def remembered_across_processes(root: Path, url: str) -> None:
-    """Ask in one process, answer in a second, rely on it in a third, on another thread; then change a byte."""
-    library(root)
+def test_sqlite_remembers_across_processes(tmp_path: Path) -> None:
+    """Asked in one process, answered in a second, relied on by other threads; a changed byte asks again in a third."""
+    library(tmp_path)
     program = PROCESS.format(path=[path for path in sys.path if path])
 
-    def process(thread: str, does: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(root), thread, does, url], capture_output=True, text=True, check=False
-        )
+    def process(*steps: str) -> list[str]:
+        command = [sys.executable, "-c", program, str(tmp_path), *steps]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return done.stdout.splitlines()
 
-    assert process("1", "load") == "ASKED"
-    assert process("1", "answer") == "['good']"
-    assert process("2", "load") == "['good']"
+    assert process("load-1") == ["ASKED"]
+    assert process("answer-1", "load-2") == ["['good']", "['good']"]
+    spoil(tmp_path / "skills/good/scripts/run.py")
+    assert process("load-3") == ["ASKED"]
+
+
+def remembered_in(store: Any, root: Path) -> None:
+    """Ask, answer, and rely on it on another thread with another middleware; then change a byte."""
+    library(root)
+    talk = Talk("sync", root, store=store)
+    assert len(talk.call(load("good"))) == 1
+    assert talk.answer({"type": "approve"}) == []
+    other = Talk("sync", root, store=store, thread="2")
+    assert other.call(load("good"), ASSET) == []
+    assert other.loaded == ["good"]
     spoil(root / "skills/good/scripts/run.py")
-    assert process("3", "load") == "ASKED"
-
-
-def test_sqlite_remembers_across_processes(tmp_path: Path) -> None:
-    """LangGraph's SQLite store and checkpointer: one question for all threads and processes."""
-    remembered_across_processes(tmp_path, str(tmp_path / "store.db"))
+    assert len(Talk("sync", root, store=store, thread="3").call(load("good"))) == 1

@@ -3,11 +3,15 @@
 import sys
 from pathlib import Path
 
+from langgraph.store.postgres import PostgresStore
+
 sys.path.append(str(Path(__file__).parents[1] / "extensions"))
 
-from test_approval import remembered_across_processes
+from test_approval import remembered_in
 
 
-def test_postgres_remembers_across_processes(tmp_path: Path, postgres_database: str) -> None:
-    """One question for all threads and processes that share the database."""
-    remembered_across_processes(tmp_path, postgres_database.replace("postgresql+asyncpg", "postgresql"))
+def test_postgres_remembers(tmp_path: Path, postgres_database: str) -> None:
+    """One question for all threads that share the database."""
+    with PostgresStore.from_conn_string(postgres_database.replace("postgresql+asyncpg", "postgresql")) as store:
+        store.setup()
+        remembered_in(store, tmp_path)

@@ -3,6 +3,7 @@
 import unicodedata
 
 from deepskills._errors import SkillsError
+from deepskills._types import MAX_SHOWN_NAME_LENGTH
 
 MAX_ENTRIES = 100_000
 """How many entries a source may have."""
@@ -76,7 +77,7 @@ def size_fault(path: str) -> str | None:
 def name_is_safe(name: str) -> bool:
     """Whether a skill's name can be the name of its directory, on any system."""
     return (
-        0 < len(name) <= MAX_NAME_BYTES // 4
+        0 < len(name) <= MAX_SHOWN_NAME_LENGTH
         and path_fault(name) is None
         and not name.startswith((".", "-", " "))
         and not name.endswith((".", " "))
