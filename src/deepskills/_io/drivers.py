@@ -52,6 +52,7 @@ from deepskills._io.backends import (
     only_async,
     passes_through,
     real_paths,
+    routed,
     routed_parts,
     shell_of,
     shell_paths,
@@ -65,6 +66,7 @@ from deepskills._io.plan import (
     Call,
     CallFailed,
     CallFunction,
+    DescribeSkill,
     Execute,
     Failed,
     File,
@@ -432,6 +434,8 @@ async def answer(call: Call, backend: Backend, limit: float | None) -> Reply:
 def _is_awaited(call: Call, backend: Backend, limit: float | None) -> bool:
     """Whether the backend's async method is used: always if there is no other, and where it needs no thread."""
     plain, native = _METHODS[type(call)]
+    if isinstance(call, DescribeSkill):
+        return callable(getattr(routed(backend, call.path)[0], native, None))
     if isinstance(call, Execute) or (isinstance(call, WriteFiles) and call.for_shell):
         parts: list[object] = [shell_of(backend)]
     elif not hasattr(backend, native):
@@ -502,6 +506,12 @@ def _summarized(call: Summarize, answer: Sequence[object]) -> Reply:
     return Summarized({item.path: item for item in given})
 
 
+def _describe_skill(call: DescribeSkill, backend: Backend) -> Reply:
+    part, path = routed(backend, call.path)
+    ask = getattr(part, "skill_manifest", None)
+    return ask(path) if callable(ask) else None
+
+
 def _call(call: CallFunction, _backend: Backend) -> Reply:
     value = _called(call)
     # The coroutine gets a loop in a thread of its own: this thread may have one that is running.
@@ -540,6 +550,7 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     Execute: _execute,
     ResolveLinks: lambda call, backend: RealPaths(real_paths(backend, call.paths)),
     Summarize: lambda call, backend: _summarized(call, _ask_summaries(call, backend)),
+    DescribeSkill: _describe_skill,
     ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
     CallFunction: _call,
@@ -582,6 +593,11 @@ async def _aread(call: ReadFiles, backend: Backend) -> Reply:
 
 async def _asummarize(call: Summarize, backend: Backend) -> Reply:
     return _summarized(call, await backend.askill_summaries(list(call.paths)))
+
+
+async def _adescribe_skill(call: DescribeSkill, backend: Backend) -> Reply:
+    part, path = routed(backend, call.path)
+    return await part.askill_manifest(path)  # type: ignore[attr-defined]  # looked for before
 
 
 async def _aexecute(call: Execute, backend: Backend) -> Reply:
@@ -632,6 +648,7 @@ _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
     WriteFiles: _awrite,
     Execute: _aexecute,
     Summarize: _asummarize,
+    DescribeSkill: _adescribe_skill,
     CallFunction: _acall,
     Ask: _aask,
     WaitFor: _await,
@@ -644,6 +661,7 @@ _METHODS: dict[type, tuple[str, str]] = {
     WriteFiles: ("upload_files", "aupload_files"),
     Execute: ("execute", "aexecute"),
     Summarize: ("skill_summaries", "askill_summaries"),
+    DescribeSkill: ("skill_manifest", "askill_manifest"),
 }
 """The sync and the async method for each call that a backend answers itself."""
 

@@ -120,6 +120,13 @@ class Summarize:
 
 
 @dataclass(frozen=True)
+class DescribeSkill:
+    """Ask a backend that knows the digests of a skill's files for them, by its `SKILL.md`; others answer `None`."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class ShellPaths:
     """Ask for directories as a local shell knows them, where file tools know them by other paths: `RealPaths`."""
 
@@ -353,7 +360,7 @@ class CallFailed(SkillsError):  # noqa: N818 - it says what happened, as `Failed
 
 
 BackendCall: TypeAlias = (
-    ListDirectory | ReadFiles | WriteFiles | Execute | ResolveLinks | ShellPaths | Summarize | Inspect
+    ListDirectory | ReadFiles | WriteFiles | Execute | ResolveLinks | ShellPaths | Summarize | DescribeSkill | Inspect
 )
 Call: TypeAlias = BackendCall | CallFunction | Work | Ask | WaitFor | Pause
 

@@ -45,7 +45,7 @@ from deepskills._middleware.config import (
     VisibilityRule,
 )
 from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun
-from deepskills._middleware.extension_calls import ExtensionRun, at, name_of, overrides
+from deepskills._middleware.extension_calls import ExtensionRun, at, overrides
 from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.request import (
     ModelCall,
@@ -57,7 +57,7 @@ from deepskills._middleware.request import (
     section_text,
     tell_composed,
 )
-from deepskills._middleware.run import Run, Shelf, is_user_invocable, use_of
+from deepskills._middleware.run import Run, Shelf, is_user_invocable, name_of, use_of, withheld_powers, without_powers
 from deepskills._middleware.skill_tools import ToolSource, answer_from_context
 from deepskills._middleware.startup import handing_over, start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, Thread, merged, with_own_keys
@@ -101,7 +101,9 @@ def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]
         return []
     # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
     hidden = settings.memory.rules.get(catalog.serial) or {}
-    return use_of(thread, Shelf(catalog, hidden), settings.memory.readings, None).skills
+    use = use_of(thread, Shelf(catalog, hidden), settings.memory.readings, None)
+    withheld = [withheld_powers(skill.entry, settings.extensions, state) for skill in use.skills]
+    return [without_powers(skill, powers) for skill, powers in zip(use.skills, withheld, strict=True)]
 
 
 def slash_menu(shelf: Shelf) -> list[dict[str, str]]:

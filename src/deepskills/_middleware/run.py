@@ -8,7 +8,9 @@ policies, hooks, models, forks and scripts. The rules:
   visibility that says "off". A judgement that fails lifts nothing. It only *withholds* the skill's text from the
   request at hand, because nobody can tell whether this user may read it.
 - A **grant** (own tools, calls without approval, a model) needs all of: a load record, whose digest this process has
-  read, and a skill that is visible now. A skill that the user started counts as visible.
+  read, and a skill that is visible now. A skill that the user started counts as visible. An extension may withhold
+  powers from a skill (`SkillExtension.withholds`); then its entry here no longer asks for them, so nobody can give
+  them by mistake.
 - What a skill says is taken from the very file that was loaded, known by its digest. Where this process has not read
   that file, the skill is in use, its entry is not `is_read`, and nobody can tell what it forbids: policies refuse.
 - Messages prove nothing, whoever wrote them.
@@ -16,22 +18,32 @@ policies, hooks, models, forks and scripts. The rules:
 Hooks of a resumed run come here too, without the start of a run before them, so nothing may rest on that start.
 """
 
+import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
-from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog
 from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import Readings, SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source, parent, tidy
 from deepskills._io.plan import Plan, apart
 from deepskills._middleware.config import Settings
-from deepskills._middleware.extension import LoadedSkill
+from deepskills._middleware.extension import LoadedSkill, SkillExtension
 from deepskills._middleware.state import Thread, merged, session_id
 from deepskills._prompt.section import visible
 from deepskills._types import SKILL_FILE, LoadRecord, SkillMetadata, SkillProblem
+
+logger = logging.getLogger("deepskills")
+
+POWERS = frozenset({"tools", "hooks", "scripts", "model"})
+"""What an extension can withhold from a skill in use."""
+
+_POWER_KEYS = {"tools": ("allowed-tools",), "hooks": ("hooks",), "model": ("model",), "scripts": ()}
+"""The frontmatter by which a skill asks for each."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +179,21 @@ class Run:
     @cached_property
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
-        return use_of(self.thread, self.known_shelf, self.settings.memory.readings, self.look.found)
+        use = use_of(self.thread, self.known_shelf, self.settings.memory.readings, self.look.found)
+        return replace(use, skills=[self.limited(skill) for skill in use.skills])
 
     @property
     def loaded(self) -> list[LoadedSkill]:
         """The skills in use, in load order."""
         return self.use.skills
+
+    def withheld(self, entry: SkillEntry) -> frozenset[str]:
+        """Return which powers of a skill have no effect in this run."""
+        return withheld_powers(entry, self.settings.extensions, self.state, self.collected)
+
+    def limited(self, skill: LoadedSkill) -> LoadedSkill:
+        """Return a skill in use as others may see it: without what an extension withholds."""
+        return without_powers(skill, self.withheld(skill.entry))
 
 
 @dataclass(frozen=True)
@@ -235,7 +256,58 @@ def disclosed_skills(run: Run) -> list[SkillEntry]:
         and entry.is_read
         and entry.digest == digest
         and shelf.is_shown(entry)
+        and "tools" not in run.withheld(entry)
     ]
+
+
+# What extensions withhold from skills in use.
+
+
+def name_of(extension: SkillExtension) -> str:
+    """Return the name under which an extension keeps its state."""
+    return extension.name or type(extension).__name__
+
+
+def memory_of(extension: SkillExtension, state: Mapping[str, Any], collected: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an extension's private state on the thread, with what it asked to change in this call."""
+    name, kept = name_of(extension), state.get("skills_extensions")
+    own = kept.get(name) if isinstance(kept, Mapping) else None
+    asked = collected.get("skills_extensions", {}).get(name, {})
+    values = {**(own if isinstance(own, Mapping) else {}), **asked}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def withheld_powers(
+    entry: SkillEntry,
+    extensions: Sequence[SkillExtension],
+    state: Mapping[str, Any],
+    collected: Mapping[str, Any] = MappingProxyType({}),
+) -> frozenset[str]:
+    """Return which powers of a skill have no effect; an extension that fails to tell withholds all."""
+    found: set[str] = set()
+    for extension in extensions:
+        if type(extension).withholds is not SkillExtension.withholds:
+            try:
+                found |= POWERS.intersection(extension.withholds(entry, memory_of(extension, state, collected)))
+            except Exception:
+                logger.exception("The extension %s failed in withholds", name_of(extension))
+                return POWERS
+    return frozenset(found)
+
+
+def without_powers(skill: LoadedSkill, powers: frozenset[str]) -> LoadedSkill:
+    """Return a skill in use whose entry does not ask for powers."""
+    if not powers:
+        return skill
+    entry = skill.entry
+    keys = {key for power in powers for key in _POWER_KEYS[power]}
+    kept = {key: value for key, value in entry.frontmatter.items() if key not in keys}
+    metadata = entry.skill
+    if "tools" in powers:
+        metadata = metadata.copy()
+        metadata["allowed_tools"] = []
+        metadata["metadata"] = {key: text for key, text in metadata["metadata"].items() if key != INCLUDE_TOOLS}
+    return replace(skill, entry=replace(entry, skill=metadata, frontmatter=kept), withheld=powers)
 
 
 def is_gone(record: LoadRecord, found: Discovery) -> bool:

@@ -57,7 +57,8 @@ class CallRun(Run):
                 if isinstance(outcome, Unloaded):
                     found.pop(outcome.name, None)
             elif (entry := self.known_shelf.find_visible(call.name)) is not None:
-                found.setdefault(entry.name, LoadedSkill(entry, call.arguments, "model", 0, is_recent=True))
+                skill = LoadedSkill(entry, call.arguments, "model", 0, is_recent=True)
+                found.setdefault(entry.name, self.limited(skill))
         return list(found.values())
 
 
