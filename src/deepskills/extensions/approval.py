@@ -128,9 +128,11 @@ class SkillApproval(FileGuard):
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
         """Refuse a load that came by a way on which nobody was asked."""
-        if not self.guards(load.entry) or self._approved(load.entry, run.memory) is not None:
-            return None
-        return Refuse(NOT_APPROVED.format(name=f'"{load.entry.name}"'))
+        return drive(self._judge_load(load, run))
+
+    async def abefore_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
+        """Refuse a load that came by a way on which nobody was asked."""
+        return await adrive(self._judge_load(load, run))
 
     def withholds(self, entry: SkillEntry, memory: Mapping[str, Any]) -> Collection[str]:
         """Withhold what was not granted with the load."""
@@ -196,6 +198,22 @@ class SkillApproval(FileGuard):
         yield from self._keep(entry, manifest, decision, run)
         return None
 
+    def _judge_load(self, load: SkillLoad, run: SkillRun) -> Plan[Refuse | None]:
+        entry = load.entry
+        if not self.guards(entry):
+            return None
+        if self._approved(entry, run.memory) is None:
+            return Refuse(NOT_APPROVED.format(name=f'"{entry.name}"'))
+        # Another call of the turn may have read the file before this one asked about it, and it may have changed since.
+        expected = yield from self.expected(entry, run)
+        if isinstance(expected, Refuse):
+            return expected
+        return self._judge_digest(entry, expected, run)
+
+    def _judge_digest(self, entry: SkillEntry, expected: Mapping[str, str], run: SkillRun) -> Refuse | None:
+        is_same = not entry.sha256 or expected.get(SKILL_FILE) == entry.sha256
+        return None if is_same else self.complaint(entry, [f"`{SKILL_FILE}`"], run)
+
     def _judge_text(self, load: SkillLoad, run: SkillRun) -> Plan[str | Refuse]:
         entry = load.entry
         if not self.guards(entry):
@@ -206,8 +224,7 @@ class SkillApproval(FileGuard):
         expected = yield from self.expected(entry, run)
         if isinstance(expected, Refuse):
             return expected
-        is_same = not entry.sha256 or expected.get(SKILL_FILE) == entry.sha256
-        return load.text if is_same else self.complaint(entry, [f"`{SKILL_FILE}`"], run)
+        return self._judge_digest(entry, expected, run) or load.text
 
     def _ask(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Plan[list[str] | Refuse]:
         """Interrupt until the content that was shown is the content that is there; return the grants."""
