@@ -32,11 +32,12 @@ from deepskills._middleware.loading import Wish, prepare, take_away
 from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import Run, Shelf, is_user_only
 from deepskills._middleware.state import (
-    MARK,
+    Mark,
     SkillsStateUpdate,
     Thread,
     fingerprint,
     is_answered,
+    mark_of,
     merged,
 )
 from deepskills._middleware.visibility import shelf_of
@@ -116,9 +117,19 @@ MAX_CLAIMS = 200
 @dataclass(frozen=True)
 class _Claim:
     message: AnyMessage
-    skill: str
-    arguments: str
-    is_load: bool
+    mark: Mark
+
+    @property
+    def skill(self) -> str:
+        return self.mark["skill"]
+
+    @property
+    def arguments(self) -> str:
+        return self.mark.get("arguments", "")
+
+    @property
+    def is_load(self) -> bool:
+        return self.mark["event"] == "load"
 
 
 def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
@@ -193,12 +204,10 @@ def _claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
     """Return what messages say they did to the loaded skills, in order."""
     claims: list[_Claim] = []
     for message in reversed(messages):
-        mark: Any = message.additional_kwargs.get(MARK)
-        if not isinstance(mark, dict) or not isinstance(mark.get("skill"), str):
+        mark = mark_of(message)
+        if mark is None:
             continue
-        arguments = mark.get("arguments", "")
-        if mark.get("event") in {"load", "unload"} and isinstance(arguments, str):
-            claims.append(_Claim(message, mark["skill"], arguments, mark["event"] == "load"))
+        claims.append(_Claim(message, mark))
         if len(claims) == MAX_CLAIMS:
             break
     return claims[::-1]
@@ -219,7 +228,7 @@ def upgraded(thread: Thread) -> dict[str, Any]:
         if claim.is_load and claim.message.id and _is_made_by_a_load(claim.message):
             texts[claim.message.id] = {"skill": claim.skill}
             by_text[fingerprint(str(claim.message.text))] = claim.message.id
-            by_text[f"{claim.skill}:{claim.message.additional_kwargs[MARK].get('digest')}"] = claim.message.id
+            by_text[f"{claim.skill}:{claim.mark.get('digest')}"] = claim.message.id
     records: dict[str, LoadRecord] = {}
     for name in thread.standing.loaded:
         record = thread.standing.records[name]
