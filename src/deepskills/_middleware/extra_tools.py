@@ -104,11 +104,11 @@ class ExtraTools:
 
         def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
-            return settings.perform(_answered(name, plan(run, **arguments), run), runtime)
+            return settings.perform(_answered(name, plan(run, **arguments), run), run.runtime)
 
         async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
-            return await settings.aperform(_answered(name, plan(run, **arguments), run), runtime)
+            return await settings.aperform(_answered(name, plan(run, **arguments), run), run.runtime)
 
         return StructuredTool.from_function(
             call,

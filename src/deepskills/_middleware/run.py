@@ -18,12 +18,16 @@ policies, hooks, models, forks and scripts. The rules:
 Hooks of a resumed run come here too, without the start of a run before them, so nothing may rest on that start.
 """
 
+import dataclasses
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
+
+from langgraph.config import get_config
+from langgraph.prebuilt import ToolRuntime
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog
 from deepskills._catalog.discovery import Discovery
@@ -137,15 +141,45 @@ class Shelf:
         return (yield from apart(lambda: not_found([e.name for e in self.visible], told, asked), size))
 
 
+def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any]:  # noqa: ANN401 - a hook's or tool's
+    """Return a hook's runtime as the kind that tools are given; a tool's own stays as it is."""
+    if isinstance(runtime, ToolRuntime):
+        return runtime
+    config = getattr(runtime, "config", None)
+    if config is None:
+        try:
+            config = get_config()
+        except RuntimeError:  # outside a graph
+            config = {}
+    own: ToolRuntime[Any, Any] = ToolRuntime(
+        state=state,
+        context=getattr(runtime, "context", None),
+        config=config,
+        # The very object: an invocation is known by it.
+        stream_writer=getattr(runtime, "stream_writer", None),  # type: ignore[arg-type]
+        tool_call_id=getattr(runtime, "tool_call_id", None),
+        store=getattr(runtime, "store", None),
+        tools=list(getattr(runtime, "tools", None) or ()),
+        execution_info=getattr(runtime, "execution_info", None),
+        server_info=getattr(runtime, "server_info", None),
+    )
+    fields = [found.name for found in dataclasses.fields(runtime)] if dataclasses.is_dataclass(runtime) else ()
+    for name in (*fields, *getattr(runtime, "__dict__", {})):
+        if not hasattr(own, name):
+            setattr(own, name, getattr(runtime, name))
+    return own
+
+
 class Run:
     """One hook's or tool call's knowledge of its run; made for each call, kept for none."""
 
     def __init__(self, settings: Settings, state: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401
         self.settings = settings
         self.state = state
-        self.runtime = runtime
+        self.runtime = tool_runtime(state, runtime)
+        """What every function of the user's is given, wherever it is called from."""
         self.thread = Thread.of(state)
-        self.look = settings.look(runtime, session_id(runtime))
+        self.look = settings.look(self.runtime, session_id(self.runtime))
         self.problems: list[SkillProblem] = []
         """Problems that were found on the way."""
         self.collected: dict[str, Any] = {}

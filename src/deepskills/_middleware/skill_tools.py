@@ -17,7 +17,7 @@ from langgraph.errors import GraphBubbleUp
 from deepskills._catalog.catalog import INCLUDE_TOOLS
 from deepskills._catalog.entries import SkillEntry
 from deepskills._io.plan import Ask, CallFailed, Plan
-from deepskills._middleware.state import MARK
+from deepskills._middleware.state import mark_of
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")
@@ -213,11 +213,10 @@ def _last_reads(messages: Sequence[AnyMessage]) -> dict[str, int]:
 
 
 def _last_unloads(messages: Sequence[AnyMessage]) -> dict[str, int]:
-    marks = ((position, message.additional_kwargs.get(MARK)) for position, message in enumerate(messages))
     return {
         mark["skill"]: position
-        for position, mark in marks
-        if isinstance(mark, dict) and mark.get("event") == "unload" and isinstance(mark.get("skill"), str)
+        for position, message in enumerate(messages)
+        if (mark := mark_of(message)) is not None and mark["event"] == "unload"
     }
 
 

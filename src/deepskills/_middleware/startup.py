@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.messages import AnyMessage, ToolMessage
-from langgraph.config import get_config
 
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
@@ -29,14 +28,16 @@ from deepskills._loading.turn import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, prepare, take_away
+from deepskills._middleware.nesting import is_handed_on
 from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import Run, Shelf, is_user_only
 from deepskills._middleware.state import (
-    MARK,
+    Mark,
     SkillsStateUpdate,
     Thread,
     fingerprint,
     is_answered,
+    mark_of,
     merged,
 )
 from deepskills._middleware.visibility import shelf_of
@@ -52,9 +53,6 @@ TASK_TOOL = "task"
 
 _SUB_AGENT = "subagent"
 """What deepagents calls an agent that its `task` tool has started, in the configuration of its run."""
-
-_TOOLS_NODE = "tools"
-"""The node in which LangChain's agents run tools; an agent below it was started by a tool, whoever's."""
 
 
 class _Parent:
@@ -80,18 +78,12 @@ def handing_over(tool_name: str, state: Mapping[str, Any]) -> Iterator[None]:
         _in_tool_call.reset(inside)
 
 
-def is_started_by_a_model() -> bool:
-    """Whether this agent runs inside a tool call of another, so that no message of it is a user's own."""
-    if _in_tool_call.get():
+def is_users_word(message: AnyMessage, run: Run) -> bool:
+    """Whether a message is the user's own, and not what a model or a node of an outer graph gave this agent to do."""
+    if run.settings.slash_commands == "always":
         return True
-    try:
-        config = get_config()
-    except RuntimeError:
-        return False
-    metadata = config.get("metadata") or {}
-    places = [metadata.get(key) for key in ("checkpoint_ns", "langgraph_checkpoint_ns")]
-    steps = [step.partition(":")[0] for place in places if isinstance(place, str) for step in place.split("|")]
-    return _TOOLS_NODE in steps or (config.get("configurable") or {}).get("ls_agent_type") == _SUB_AGENT
+    kind = (run.runtime.config.get("configurable") or {}).get("ls_agent_type")
+    return not is_handed_on(message, in_tool_call=_in_tool_call.get() or kind == _SUB_AGENT)
 
 
 def taken_over(thread: Thread) -> Thread | None:
@@ -116,9 +108,19 @@ MAX_CLAIMS = 200
 @dataclass(frozen=True)
 class _Claim:
     message: AnyMessage
-    skill: str
-    arguments: str
-    is_load: bool
+    mark: Mark
+
+    @property
+    def skill(self) -> str:
+        return self.mark["skill"]
+
+    @property
+    def arguments(self) -> str:
+        return self.mark.get("arguments", "")
+
+    @property
+    def is_load(self) -> bool:
+        return self.mark["event"] == "load"
 
 
 def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
@@ -193,12 +195,10 @@ def _claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
     """Return what messages say they did to the loaded skills, in order."""
     claims: list[_Claim] = []
     for message in reversed(messages):
-        mark: Any = message.additional_kwargs.get(MARK)
-        if not isinstance(mark, dict) or not isinstance(mark.get("skill"), str):
+        mark = mark_of(message)
+        if mark is None:
             continue
-        arguments = mark.get("arguments", "")
-        if mark.get("event") in {"load", "unload"} and isinstance(arguments, str):
-            claims.append(_Claim(message, mark["skill"], arguments, mark["event"] == "load"))
+        claims.append(_Claim(message, mark))
         if len(claims) == MAX_CLAIMS:
             break
     return claims[::-1]
@@ -219,7 +219,7 @@ def upgraded(thread: Thread) -> dict[str, Any]:
         if claim.is_load and claim.message.id and _is_made_by_a_load(claim.message):
             texts[claim.message.id] = {"skill": claim.skill}
             by_text[fingerprint(str(claim.message.text))] = claim.message.id
-            by_text[f"{claim.skill}:{claim.message.additional_kwargs[MARK].get('digest')}"] = claim.message.id
+            by_text[f"{claim.skill}:{claim.mark.get('digest')}"] = claim.message.id
     records: dict[str, LoadRecord] = {}
     for name in thread.standing.loaded:
         record = thread.standing.records[name]
@@ -286,7 +286,7 @@ def start(run: Run) -> Plan[SkillsStateUpdate | None]:
     gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
     update = merged(update, take_away(run, list(run.use.leaving)))
     if run.settings.slash_commands:
-        update = merged(update, _noticed_message(thread))
+        update = merged(update, _noticed_message(run))
     yield from at("at_start", run)
     update = merged(update, run.collected)
     problems = _problems(run, found, gone)
@@ -316,13 +316,14 @@ def _counted(sources: int) -> str:
     return "1 source" if sources == 1 else f"{sources} sources"
 
 
-def _noticed_message(thread: Thread) -> dict[str, Any]:
+def _noticed_message(run: Run) -> dict[str, Any]:
     """Return the update that has the user's newest message looked at for slash commands, once.
 
     Others may take newer messages away, so a command is known again by its id, and by an answer that follows it.
     """
-    message = thread.user_message if not is_started_by_a_model() else None
-    if message is None or not message.id:
+    thread = run.thread
+    message = thread.user_message
+    if message is None or not message.id or not is_users_word(message, run):
         return {}
     seen, commands = thread.section("run"), thread.section("commands")
     if message.id in commands or message.id in (seen.get("seen"), seen.get("message")) or is_answered(thread, message):

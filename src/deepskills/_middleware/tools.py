@@ -163,11 +163,13 @@ class SkillTools:
 
         def call(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
             run = Run(settings, runtime.state, runtime)
-            return settings.perform(_guarded(plan(run, skill_name, arguments), name, skill_name, run), runtime)
+            return settings.perform(_guarded(plan(run, skill_name, arguments), name, skill_name, run), run.runtime)
 
         async def acall(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
             run = Run(settings, runtime.state, runtime)
-            return await settings.aperform(_guarded(plan(run, skill_name, arguments), name, skill_name, run), runtime)
+            return await settings.aperform(
+                _guarded(plan(run, skill_name, arguments), name, skill_name, run), run.runtime
+            )
 
         return StructuredTool.from_function(
             call, acall, name=name, description=description, args_schema=schema, infer_schema=False
