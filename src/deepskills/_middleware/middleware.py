@@ -55,6 +55,7 @@ from deepskills._middleware.request import (
     problems_update,
     section_in_use,
     section_text,
+    sent,
     tell_composed,
 )
 from deepskills._middleware.run import Run, Shelf, is_user_invocable, use_of
@@ -195,7 +196,7 @@ def _for_own_graph(prepared: PreparedCall, run: Run) -> tuple[list[AnyMessage], 
     composed = prepared.composed
     tell_composed(composed, run)
     update = merged(composed.update, run.collected, problems_update(run))
-    messages = composed.messages
+    messages = sent(composed.messages)
     if not prepared.section:
         return messages, update
     first = messages[0] if messages else None
