@@ -64,7 +64,9 @@ class ExtensionRun:
         self._shelf = shelf
         self.name = name_of(extension)
         self.runtime = run.runtime
-        self.state = run.state
+        # Messages have the keys here that extensions find at them in requests, also where the host gave no id.
+        keyed = run.thread.messages is not run.thread.given
+        self.state = {**run.state, "messages": list(run.thread.messages)} if keyed else run.state
 
     @property
     def _known_shelf(self) -> Shelf:

@@ -56,6 +56,7 @@ from deepskills._middleware.request import (
     problems_update,
     section_in_use,
     section_text,
+    sent,
     tell_composed,
 )
 from deepskills._middleware.run import (
@@ -208,7 +209,7 @@ def _for_own_graph(prepared: PreparedCall, run: Run) -> tuple[list[AnyMessage], 
     composed = prepared.composed
     tell_composed(composed, run)
     update = merged(composed.update, run.collected, problems_update(run))
-    messages = composed.messages
+    messages = sent(composed.messages)
     if not prepared.section:
         return messages, update
     first = messages[0] if messages else None
