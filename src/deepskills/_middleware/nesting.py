@@ -61,7 +61,7 @@ class _Follower(BaseCallbackHandler):
         self._places: OrderedDict[UUID, _Place] = OrderedDict()
         self._lock = threading.Lock()
 
-    def on_chain_start(  # noqa: D102 - LangChain's
+    def on_chain_start(
         self,
         serialized: Any,  # noqa: ANN401, ARG002
         inputs: Any,  # noqa: ANN401
@@ -84,10 +84,10 @@ class _Follower(BaseCallbackHandler):
             while len(self._places) > MAX_RUNS:
                 self._places.popitem(last=False)
 
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **_kwargs: Any) -> None:  # noqa: ANN401, ARG002, D102
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **_kwargs: Any) -> None:  # noqa: ANN401, ARG002
         self._forget(run_id)
 
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_kwargs: Any) -> None:  # noqa: ANN401, ARG002, D102
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_kwargs: Any) -> None:  # noqa: ANN401, ARG002
         self._forget(run_id)
 
     def _forget(self, run_id: UUID) -> None:

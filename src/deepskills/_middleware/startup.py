@@ -27,7 +27,7 @@ from deepskills._io.plan import Plan, apart
 from deepskills._loading.turn import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
-from deepskills._middleware.loading import Wish, prepare, take_away
+from deepskills._middleware.loading import Wish, load, prepare, take_away
 from deepskills._middleware.nesting import is_handed_on
 from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import Run, Shelf, is_user_only
@@ -58,8 +58,10 @@ _SUB_AGENT = "subagent"
 class _Parent:
     """What a parent has loaded; the first sub-agent that starts may take it."""
 
-    def __init__(self, thread: Thread) -> None:
+    def __init__(self, thread: Thread, *, passes_on: bool) -> None:
         self.thread: Thread | None = thread
+        self.passes_on = passes_on
+        """Whether a sub-agent that does not continue the conversation takes it as well."""
 
 
 _parent: ContextVar[_Parent | None] = ContextVar("deepskills_parent", default=None)
@@ -67,10 +69,10 @@ _in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=
 
 
 @contextmanager
-def handing_over(tool_name: str, state: Mapping[str, Any]) -> Iterator[None]:
+def handing_over(tool_name: str, state: Mapping[str, Any], *, passes_on: bool = False) -> Iterator[None]:
     """Let a sub-agent that starts inside know what this agent has loaded."""
     inside = _in_tool_call.set(True)
-    parent = _parent.set(_Parent(Thread.of(state)) if tool_name == TASK_TOOL else None)
+    parent = _parent.set(_Parent(Thread.of(state), passes_on=passes_on) if tool_name == TASK_TOOL else None)
     try:
         yield
     finally:
@@ -86,13 +88,18 @@ def is_users_word(message: AnyMessage, run: Run) -> bool:
     return not is_handed_on(message, in_tool_call=_in_tool_call.get() or kind == _SUB_AGENT)
 
 
-def taken_over(thread: Thread) -> Thread | None:
-    """Return the parent's thread if this one is new and continues its conversation: a task alone is one message."""
+def taken_over() -> tuple[Thread | None, bool]:
+    """Return the thread of the parent that started this one by `task`, and whether its skills are passed on to all."""
     parent = _parent.get()
     if parent is None:
-        return None
+        return None, False
     found, parent.thread = parent.thread, None
-    return found if len(thread.messages) > 1 else None
+    return found, parent.passes_on
+
+
+def is_continued(thread: Thread) -> bool:
+    """Whether a sub-agent's thread continues its parent's conversation: a task alone is one message."""
+    return len(thread.messages) > 1
 
 
 # What a thread starts with: loads that its messages show, a parent's loads, and loads of an older version.
@@ -125,10 +132,12 @@ class _Claim:
 
 def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     """Return what is loaded on a thread that starts: what its parent hands over, or what its messages prove."""
-    parent = taken_over(run.thread)
-    if parent is not None:
+    parent, passes_on = taken_over()
+    if parent is not None and is_continued(run.thread):
         return _inherited(parent, shelf)
     empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}, "skills_load_records": {}}
+    if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
+        return merged(empty, (yield from _loaded_again(parent, shelf, run)))
     claims = _claims(run.thread.messages)
     if not claims:
         return empty
@@ -185,6 +194,19 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
         "skills_load_records": {name: records[name] for name in names},
         "skills_context": {key: parent.section(key) for key in ("texts", "notes", "disclosed")},
     }
+
+
+def _loaded_again(parent: Thread, shelf: Shelf, run: Run) -> Plan[dict[str, Any]]:
+    """Load what a parent has loaded for a sub-agent that knows nothing of it, within the sub-agent's own budgets."""
+    records = parent.standing.records
+    wishes = [
+        Wish(entry, records[name].get("arguments", ""), "system")
+        for name in parent.standing.loaded
+        if (entry := shelf.catalog.by_name.get(name)) is not None
+        and (shelf.is_shown(entry) or (shelf.find(name) and records[name].get("trigger") in {"user", "pin"}))
+    ]
+    settled = yield from load(wishes, run)
+    return merged(*(done.update for done in settled.values()))
 
 
 def _bare(text: str) -> str:
