@@ -12,6 +12,7 @@ The start of a run: when skills are discovered, what that changes in state, and 
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,7 @@ from langchain_core.messages import AnyMessage, ToolMessage
 
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
+from deepskills._catalog.entries import SkillEntry
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
 from deepskills._loading.turn import record_of
@@ -41,7 +43,7 @@ from deepskills._middleware.state import (
     merged,
 )
 from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD
+from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD, block_opening
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._types import LoadRecord, SkillProblem
 
@@ -111,6 +113,15 @@ def is_continued(thread: Thread) -> bool:
 MAX_CLAIMS = 200
 """How many claims of a conversation are looked into, the newest first."""
 
+MAX_CLAIMED_LOADS = 24
+"""How many different loads are prepared to be compared with claims."""
+
+MAX_CLAIMED_OF_ONE = 3
+"""How many of those may be of one skill, each with other arguments."""
+
+MAX_CLAIMED_ARGUMENTS = 20_000
+"""How many characters the arguments of all claimed loads may take together."""
+
 
 @dataclass(frozen=True)
 class _Claim:
@@ -141,12 +152,7 @@ def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     claims = _claims(run.thread.messages)
     if not claims:
         return empty
-    entries = {claim.skill: shelf.catalog.by_name.get(claim.skill) for claim in claims}
-    wished = [
-        Wish(entry, claim.arguments, "system")
-        for claim in claims
-        if claim.is_load and (entry := entries[claim.skill]) is not None and shelf.visibility(entry) != "off"
-    ]
+    wished = _worth_reading(claims, shelf, run)
     prepared = yield from prepare(wished, run)
     records: dict[str, LoadRecord] = {}
     resources: dict[str, Any] = {}
@@ -176,6 +182,41 @@ def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
         "skills_load_records": records,
         "skills_context": {"texts": texts},
     }
+
+
+def _worth_reading(claims: Sequence[_Claim], shelf: Shelf, run: Run) -> list[Wish]:
+    """Return the loads that claims may be about, by what costs nothing to compare; the newest come first.
+
+    Whoever sends messages can claim whatever they like, and each load costs a file, a text and its size.
+    """
+    wishes: dict[tuple[str, str], Wish] = {}
+    of_one: Counter[str] = Counter()
+    characters = 0
+    for claim in reversed(claims):
+        entry = shelf.catalog.by_name.get(claim.skill) if claim.is_load else None
+        if entry is None or (claim.skill, claim.arguments) in wishes or of_one[claim.skill] == MAX_CLAIMED_OF_ONE:
+            continue
+        if not _may_be_true(claim, entry, shelf, run):
+            continue
+        characters += len(claim.arguments)
+        if characters > MAX_CLAIMED_ARGUMENTS:
+            break
+        wishes[claim.skill, claim.arguments] = Wish(entry, claim.arguments, "system")
+        of_one[claim.skill] += 1
+        if len(wishes) == MAX_CLAIMED_LOADS:
+            break
+    return list(wishes.values())
+
+
+def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bool:
+    """Whether a claim names the file that is there, and its text begins as the block of that file does."""
+    if shelf.visibility(entry) == "off":
+        return False
+    digest = claim.mark.get("digest")
+    # Where the catalog's digest is not one of a file (a backend that keeps skills in parts), it says nothing here.
+    if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
+        return False
+    return _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
 
 
 def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
