@@ -26,7 +26,7 @@ class Outer(TypedDict, total=False):
 class Nested:
     """An agent with skills that an outer graph runs in one of several ways."""
 
-    def __init__(self, root: Path, slash_commands: Any = True) -> None:
+    def __init__(self, root: Path, *, slash_commands: Any = True) -> None:
         self.model = ScriptedChatModel(replies=[])
         skills = SkillsMiddleware(backend=disk(root), sources=["/skills"], slash_commands=slash_commands)
         self.agent: Any = create_agent(self.model, middleware=[skills])
@@ -112,7 +112,7 @@ def test_only_the_outer_runs_input_is_the_users_word(mode: Mode, tmp_path: Path)
         if nested.has_loaded != expected:
             offenders.append(what)
     assert offenders == []
-    always = Nested(tmp_path, "always")
+    always = Nested(tmp_path, slash_commands="always")
     run(mode, always.graph(plan), hello)
     assert always.has_loaded
     assert nesting._follower._places == {}  # noqa: SLF001 - nothing stays of runs that are over
@@ -121,4 +121,4 @@ def test_only_the_outer_runs_input_is_the_users_word(mode: Mode, tmp_path: Path)
 def test_slash_commands_takes_no_other_word(tmp_path: Path) -> None:
     """A word that means nothing is refused at once."""
     with pytest.raises(ValueError, match="slash_commands must be"):
-        Nested(tmp_path, "sometimes")
+        Nested(tmp_path, slash_commands="sometimes")

@@ -306,15 +306,16 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
         session_id(run.runtime),
     )
     # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
+    size = (len(text) + len(arguments)) // 64
     filled = yield from apart(
-        lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), len(text) // 64
+        lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), size
     )
     present = replace(entry, frontmatter={**entry.frontmatter, **reading.frontmatter}, sha256=reading.sha256)
     load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)
     changed = yield from change_text(load, run)
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
-    block = skill_block(entry, changed, inventory, shell)
+    block = yield from apart(lambda: skill_block(entry, changed, inventory, shell), len(changed) // 64)
     tokens = yield from _tokens(block, run)
     return Prepared(present, arguments, block, inventory, reading.digest, tokens, text=changed)
 

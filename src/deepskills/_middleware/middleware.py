@@ -9,6 +9,7 @@ The end of a run: a hook that only agents whose extensions act there have, for a
 
 import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from deepagents.backends import BackendProtocol
@@ -42,6 +43,7 @@ from deepskills._middleware.config import (
     Settings,
     SlashCommands,
     SourcesFactory,
+    SubagentInherit,
     UnloadWhen,
     VisibilityRule,
 )
@@ -274,6 +276,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     graph of your own, use `before_agent` as a node, `model_messages` for what the model is sent, and `tools`.
 
     One instance serves any number of agents, sub-agents, threads and users; it holds nothing that belongs to a run.
+    Pass one instance to an agent: `create_agent` refuses two. `create_deep_agent` keeps the last of two and drops the
+    others before any of their hooks or tools is known to it, so that nothing is left that could tell.
 
     Args:
         backend: Where the files are: a backend, or a function of the runtime that gives one.
@@ -300,6 +304,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             graph's run only a message that the outer run's own input held is a user's; with `"always"` each is.
         unload_when: `"now"` to take an unloaded skill's text out of requests at once; `"cheap"` to leave it until the
             prefix changes anyway, so that prompt caches hold.
+        subagent_inherit: `"isolated"` for sub-agents that begin with nothing loaded (a fork knows what it continues);
+            `"inherit"` for such as begin with what this agent has loaded, within their own budgets.
         asset_directories: Which files of a skill the extra tools list and read: `"all"`, or names of directories.
         token_counter: Counts the tokens of a text.
         extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.
@@ -334,6 +340,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         visibility: VisibilityRule | None = None,
         slash_commands: SlashCommands = False,
         unload_when: UnloadWhen = "now",
+        subagent_inherit: SubagentInherit = "isolated",
         asset_directories: AssetDirectories = "all",
         token_counter: Callable[[str], int] = count_tokens,
         extensions: Sequence[SkillExtension] = (),
@@ -364,6 +371,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             visibility=visibility,
             slash_commands=slash_commands,
             unload_when=unload_when,
+            subagent_inherit=subagent_inherit,
             asset_directories=asset_directories,
             token_counter=token_counter,
             extensions=plugged,
@@ -537,7 +545,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         opened = self._settings.perform(open_tool_call(request, self._settings, self._tool_source), runtime)
         if not isinstance(opened, ToolCall):
             return opened
-        with handing_over(request.tool_call["name"], request.state):
+        with self._handing_over(request):
             result = handler(opened.request)
         return self._settings.perform(opened.reviewed(result), runtime)
 
@@ -552,9 +560,14 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         opened = await self._settings.aperform(plan, runtime)
         if not isinstance(opened, ToolCall):
             return opened
-        with handing_over(request.tool_call["name"], request.state):
+        with self._handing_over(request):
             result = await handler(opened.request)
         return await self._settings.aperform(opened.reviewed(result), runtime)
+
+    def _handing_over(self, request: ToolCallRequest) -> AbstractContextManager[None]:
+        """Return the context in which a tool runs that may start a sub-agent."""
+        passes_on = self._settings.subagent_inherit == "inherit"
+        return handing_over(request.tool_call["name"], request.state, passes_on=passes_on)
 
     def _note_own_catalog(self, run: Run) -> None:
         """Report that a subclass wrote a catalog of its own, which deepagents' class would use and this does not."""

@@ -12,6 +12,7 @@ The start of a run: when skills are discovered, what that changes in state, and 
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,12 +23,13 @@ from langchain_core.messages import AnyMessage, ToolMessage
 
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
+from deepskills._catalog.entries import SkillEntry
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
 from deepskills._loading.turn import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
-from deepskills._middleware.loading import Wish, prepare, take_away
+from deepskills._middleware.loading import Wish, load, prepare, take_away
 from deepskills._middleware.nesting import is_handed_on
 from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import Run, Shelf, is_user_only
@@ -41,7 +43,7 @@ from deepskills._middleware.state import (
     merged,
 )
 from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD
+from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD, block_opening
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._types import LoadRecord, SkillProblem
 
@@ -58,8 +60,10 @@ _SUB_AGENT = "subagent"
 class _Parent:
     """What a parent has loaded; the first sub-agent that starts may take it."""
 
-    def __init__(self, thread: Thread) -> None:
+    def __init__(self, thread: Thread, *, passes_on: bool) -> None:
         self.thread: Thread | None = thread
+        self.passes_on = passes_on
+        """Whether a sub-agent that does not continue the conversation takes it as well."""
 
 
 _parent: ContextVar[_Parent | None] = ContextVar("deepskills_parent", default=None)
@@ -67,10 +71,10 @@ _in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=
 
 
 @contextmanager
-def handing_over(tool_name: str, state: Mapping[str, Any]) -> Iterator[None]:
+def handing_over(tool_name: str, state: Mapping[str, Any], *, passes_on: bool = False) -> Iterator[None]:
     """Let a sub-agent that starts inside know what this agent has loaded."""
     inside = _in_tool_call.set(True)
-    parent = _parent.set(_Parent(Thread.of(state)) if tool_name == TASK_TOOL else None)
+    parent = _parent.set(_Parent(Thread.of(state), passes_on=passes_on) if tool_name == TASK_TOOL else None)
     try:
         yield
     finally:
@@ -86,13 +90,18 @@ def is_users_word(message: AnyMessage, run: Run) -> bool:
     return not is_handed_on(message, in_tool_call=_in_tool_call.get() or kind == _SUB_AGENT)
 
 
-def taken_over(thread: Thread) -> Thread | None:
-    """Return the parent's thread if this one is new and continues its conversation: a task alone is one message."""
+def taken_over() -> tuple[Thread | None, bool]:
+    """Return the thread of the parent that started this one by `task`, and whether its skills are passed on to all."""
     parent = _parent.get()
     if parent is None:
-        return None
+        return None, False
     found, parent.thread = parent.thread, None
-    return found if len(thread.messages) > 1 else None
+    return found, parent.passes_on
+
+
+def is_continued(thread: Thread) -> bool:
+    """Whether a sub-agent's thread continues its parent's conversation: a task alone is one message."""
+    return len(thread.messages) > 1
 
 
 # What a thread starts with: loads that its messages show, a parent's loads, and loads of an older version.
@@ -103,6 +112,15 @@ def taken_over(thread: Thread) -> Thread | None:
 
 MAX_CLAIMS = 200
 """How many claims of a conversation are looked into, the newest first."""
+
+MAX_CLAIMED_LOADS = 24
+"""How many different loads are prepared to be compared with claims."""
+
+MAX_CLAIMED_OF_ONE = 3
+"""How many of those may be of one skill, each with other arguments."""
+
+MAX_CLAIMED_ARGUMENTS = 20_000
+"""How many characters the arguments of all claimed loads may take together."""
 
 
 @dataclass(frozen=True)
@@ -125,19 +143,16 @@ class _Claim:
 
 def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     """Return what is loaded on a thread that starts: what its parent hands over, or what its messages prove."""
-    parent = taken_over(run.thread)
-    if parent is not None:
+    parent, passes_on = taken_over()
+    if parent is not None and is_continued(run.thread):
         return _inherited(parent, shelf)
     empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}, "skills_load_records": {}}
+    if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
+        return merged(empty, (yield from _loaded_again(parent, shelf, run)))
     claims = _claims(run.thread.messages)
     if not claims:
         return empty
-    entries = {claim.skill: shelf.catalog.by_name.get(claim.skill) for claim in claims}
-    wished = [
-        Wish(entry, claim.arguments, "system")
-        for claim in claims
-        if claim.is_load and (entry := entries[claim.skill]) is not None and shelf.visibility(entry) != "off"
-    ]
+    wished = _worth_reading(claims, shelf, run)
     prepared = yield from prepare(wished, run)
     records: dict[str, LoadRecord] = {}
     resources: dict[str, Any] = {}
@@ -169,6 +184,41 @@ def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     }
 
 
+def _worth_reading(claims: Sequence[_Claim], shelf: Shelf, run: Run) -> list[Wish]:
+    """Return the loads that claims may be about, by what costs nothing to compare; the newest come first.
+
+    Whoever sends messages can claim whatever they like, and each load costs a file, a text and its size.
+    """
+    wishes: dict[tuple[str, str], Wish] = {}
+    of_one: Counter[str] = Counter()
+    characters = 0
+    for claim in reversed(claims):
+        entry = shelf.catalog.by_name.get(claim.skill) if claim.is_load else None
+        if entry is None or (claim.skill, claim.arguments) in wishes or of_one[claim.skill] == MAX_CLAIMED_OF_ONE:
+            continue
+        if not _may_be_true(claim, entry, shelf, run):
+            continue
+        characters += len(claim.arguments)
+        if characters > MAX_CLAIMED_ARGUMENTS:
+            break
+        wishes[claim.skill, claim.arguments] = Wish(entry, claim.arguments, "system")
+        of_one[claim.skill] += 1
+        if len(wishes) == MAX_CLAIMED_LOADS:
+            break
+    return list(wishes.values())
+
+
+def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bool:
+    """Whether a claim names the file that is there, and its text begins as the block of that file does."""
+    if shelf.visibility(entry) == "off":
+        return False
+    digest = claim.mark.get("digest")
+    # Where the catalog's digest is not one of a file (a backend that keeps skills in parts), it says nothing here.
+    if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
+        return False
+    return _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
+
+
 def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
     """Return what a fork takes over from its parent, as far as it may see the skills."""
     records = parent.standing.records
@@ -185,6 +235,19 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
         "skills_load_records": {name: records[name] for name in names},
         "skills_context": {key: parent.section(key) for key in ("texts", "notes", "disclosed")},
     }
+
+
+def _loaded_again(parent: Thread, shelf: Shelf, run: Run) -> Plan[dict[str, Any]]:
+    """Load what a parent has loaded for a sub-agent that knows nothing of it, within the sub-agent's own budgets."""
+    records = parent.standing.records
+    wishes = [
+        Wish(entry, records[name].get("arguments", ""), "system")
+        for name in parent.standing.loaded
+        if (entry := shelf.catalog.by_name.get(name)) is not None
+        and (shelf.is_shown(entry) or (shelf.find(name) and records[name].get("trigger") in {"user", "pin"}))
+    ]
+    settled = yield from load(wishes, run)
+    return merged(*(done.update for done in settled.values()))
 
 
 def _bare(text: str) -> str:
