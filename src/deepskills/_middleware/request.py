@@ -41,6 +41,7 @@ from deepskills._middleware.skill_tools import (
     ToolSource,
     acceptance,
     bound,
+    include_names,
     name_of,
     needed_names,
     resolved,
@@ -624,10 +625,9 @@ class ModelCall(Generic[ContextT]):
         request = request.override(state=self._request.state)
         if not self._run.settings.extensions:
             return request.override(messages=sent(request.messages))
-        before = {name_of(item) for item in self._request.tools}
-        self._run.skill_tools = frozenset(
-            name for item in request.tools if (name := name_of(item)) is not None and name not in before
-        )
+        # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
+        included = {name for entry in self._run.use.granting for name in include_names(entry)}
+        self._run.skill_tools = frozenset(tool for tool, name in self._record.items() if name in included)
         changed = yield from change_request(request, self._run)
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
