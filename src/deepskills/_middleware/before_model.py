@@ -21,7 +21,7 @@ from deepskills._middleware.loading import Settled, Wish, load, take_away
 from deepskills._middleware.reporting import log_problems, report_unload
 from deepskills._middleware.request import is_evicted, read_again
 from deepskills._middleware.run import Run, Shelf
-from deepskills._middleware.state import UNDONE, current_step, merged, unload_update
+from deepskills._middleware.state import UNDONE, current_step, forgotten, merged, unload_update
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import changed_notice
 from deepskills._skillmd.problems import problem, quoted
@@ -32,7 +32,7 @@ logger = logging.getLogger("deepskills")
 
 def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     """Return what changes in state before the model is called, or `None` if nothing does."""
-    update = merged((yield from _restored(run)), _undone(run))
+    update = merged(forgotten(run.thread), (yield from _restored(run)), _undone(run))
     update = merged(update, (yield from user_loads(run)), (yield from _caught_up(run)))
     waiting = run.thread.section("problems")
     fresh = run.new_problems()

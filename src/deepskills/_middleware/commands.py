@@ -86,7 +86,8 @@ def _waiting(loads: Mapping[str, Any], shelf: Shelf, run: Run) -> Iterator[Wish]
     for name, waiting in loads.items():
         entry = shelf.find_visible(name)
         if entry is None:
-            run.problems.append(problem(name, "pin-unknown", name=quoted(name)))
+            shown = name[:MAX_SHOWN_NAME_LENGTH]
+            run.problems.append(problem(shown, "pin-unknown", name=quoted(shown)))
         else:
             yield Wish(entry, waiting["arguments"], waiting["trigger"], is_limited=False)
 

@@ -42,7 +42,15 @@ from typing_extensions import TypedDict
 
 from deepskills._loading.budget import Standing
 from deepskills._loading.turn import Loaded, record_of
-from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata, SkillProblem, Trigger
+from deepskills._types import (
+    MAX_SHOWN_NAME_LENGTH,
+    CatalogRecord,
+    LoadRecord,
+    ResourceMetadata,
+    SkillMetadata,
+    SkillProblem,
+    Trigger,
+)
 
 logger = logging.getLogger("deepskills")
 
@@ -111,8 +119,23 @@ def _mapping(value: object) -> Mapping[Any, Any]:
 def merge_pins(
     current: list[str | PinnedSkill] | None, update: Sequence[str | PinnedSkill] | None
 ) -> list[str | PinnedSkill]:
-    """Add up the skills to pin that were named in one step; whatever is not a list is set aside."""
-    return [*_listed(current), *_listed(update)]
+    """Add up the skills to pin that were named in one step; whatever is not a list is set aside.
+
+    No skill has a name that is longer than what is kept here, so a pin that is cut stays one of an unknown skill.
+    """
+    return [*_listed(current), *(_short_pin(pin) for pin in _listed(update))]
+
+
+def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - whatever a caller gave
+    """Return a pin that takes no more room than the longest name does; arguments stay as they are."""
+    if isinstance(pin, Mapping):
+        kept = {key: pin[key] for key in ("name", "arguments") if key in pin}
+        is_plain = isinstance(kept.get("arguments"), str | int | float)
+        return {
+            **({"name": _short_pin(kept["name"])} if "name" in kept else {}),
+            **({"arguments": kept["arguments"]} if is_plain else {}),
+        }
+    return pin if isinstance(pin, int | float | None) else str(pin)[: MAX_SHOWN_NAME_LENGTH + 1]
 
 
 def _listed(value: object) -> list[Any]:
@@ -563,6 +586,27 @@ def note_update(thread: Thread, message_id: str, place: str, text: str) -> dict[
     if text in shown:
         return {}
     return {"skills_context": {"notes": {message_id: {**note, place: [*shown, text]}}}}
+
+
+MAX_GONE = 50
+"""How many records of messages that are gone a section of the context may hold."""
+
+
+def forgotten(thread: Thread) -> dict[str, Any]:
+    """Return the update that drops records of messages which are gone, once there are many in a section."""
+    known: set[str] | None = None
+    update: dict[str, Any] = {}
+    for section in ("texts", "notes", "commands"):
+        entries = thread.section(section)
+        if len(entries) <= MAX_GONE:
+            continue
+        if known is None:
+            known = {message.id for message in thread.messages if message.id}
+            known |= {record.get("message", "") for record in thread.standing.records.values()}
+        gone = [key for key in entries if key not in known]
+        if len(gone) > MAX_GONE:
+            update[section] = dict.fromkeys(gone)
+    return {"skills_context": update} if update else {}
 
 
 def merged(*updates: Mapping[str, Any]) -> dict[str, Any]:
