@@ -29,9 +29,9 @@ from deepskills._catalog.sources import Source, parent, tidy
 from deepskills._io.plan import Plan, apart
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill
-from deepskills._middleware.state import Thread, merged, session_id
+from deepskills._middleware.state import LINGERING, Thread, merged, session_id
 from deepskills._prompt.section import visible
-from deepskills._types import SKILL_FILE, LoadRecord, SkillMetadata, SkillProblem
+from deepskills._types import ORIGIN_KEY, SKILL_FILE, LoadRecord, SkillMetadata, SkillOrigin, SkillProblem
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,18 @@ class Run:
         """The skills in use, in load order."""
         return self.use.skills
 
+    @property
+    def seen(self) -> list[SkillEntry]:
+        """The skills whose text the model has seen: in use before this call or by now, or unloaded and still shown."""
+        found = [skill.entry for skill in (*self.loaded, *self.use.skills)]
+        records, known = self.thread.standing.records, self.known_shelf.catalog.by_name
+        for name in self.use.leaving:
+            record = records[name]
+            found.append(unread_entry(name, record["path"], record["digest"], record.get("origin")))
+        texts = self.thread.section("texts").values()
+        lingering = [text["skill"] for text in texts if text.get("state") == LINGERING]
+        return found + [known[name] for name in lingering if name in known]
+
 
 @dataclass(frozen=True)
 class Use:
@@ -260,7 +272,12 @@ def _as_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readin
     if reading is not None and reading.metadata is not None:
         source = record.get("source") or (current.source if current is not None else "")
         return readings.entry(reading, source, lambda _own: name)
-    return unread_entry(name, record["path"], record["digest"])
+    return unread_entry(name, record["path"], record["digest"], _origin_of(record, current))
+
+
+def _origin_of(record: LoadRecord, current: SkillEntry | None) -> SkillOrigin | None:
+    """Return where a load came from; what the catalog says of it counts before what state does."""
+    return (current.origin if current is not None else None) or record.get("origin")
 
 
 def directory_name(found: SkillProblem) -> str:
@@ -269,7 +286,7 @@ def directory_name(found: SkillProblem) -> str:
     return directory.rpartition("/")[2] if file == SKILL_FILE else ""
 
 
-def unread_entry(name: str, path: str, digest: str = "") -> SkillEntry:
+def unread_entry(name: str, path: str, digest: str = "", origin: SkillOrigin | None = None) -> SkillEntry:
     """Return what is known of a skill whose file is gone, broken or out of reach: nothing that could be used."""
     skill = SkillMetadata(
         path=path,
@@ -280,7 +297,7 @@ def unread_entry(name: str, path: str, digest: str = "") -> SkillEntry:
         metadata={},
         allowed_tools=[],
     )
-    return SkillEntry(skill, "", digest, is_read=False)
+    return SkillEntry(skill, "", digest, {ORIGIN_KEY: origin} if origin is not None else {}, is_read=False)
 
 
 def is_user_only(entry: SkillEntry) -> bool:

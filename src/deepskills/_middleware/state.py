@@ -42,7 +42,15 @@ from typing_extensions import TypedDict
 
 from deepskills._loading.budget import Standing
 from deepskills._loading.turn import Loaded, record_of
-from deepskills._types import CatalogRecord, LoadRecord, ResourceMetadata, SkillMetadata, SkillProblem, Trigger
+from deepskills._types import (
+    CatalogRecord,
+    LoadRecord,
+    ResourceMetadata,
+    SkillMetadata,
+    SkillOrigin,
+    SkillProblem,
+    Trigger,
+)
 
 logger = logging.getLogger("deepskills")
 
@@ -226,7 +234,7 @@ class Permit(TypedDict):
 _STRICT = ConfigDict(strict=True, extra="forbid")
 """As written, or not at all: a caller's nonsense must not be bent until it fits."""
 
-for _type in (TextEntry, Note, WaitingLoad, Permit, LoadRecord, ResourceMetadata, SkillProblem):
+for _type in (TextEntry, Note, WaitingLoad, Permit, SkillOrigin, LoadRecord, ResourceMetadata, SkillProblem):
     with_config(_STRICT)(_type)
 
 _RECORD: TypeAdapter[LoadRecord] = TypeAdapter(LoadRecord)
