@@ -29,6 +29,7 @@ from footprint import bytes_held, checkpoint_bytes, import_ratio
 from langchain.agents.middleware.types import ModelRequest
 from langgraph.runtime import Runtime
 from library import write_library
+from locking import locking_rows
 from measure import RUNS, Row, compare, markdown_table, seconds
 from prompt_cache import CACHE_READ, CACHE_WRITE, TURNS
 from prompt_cache import measure as measure_prompt_cache
@@ -373,6 +374,7 @@ def rows() -> Iterator[Row]:
     yield from suggestion_rows()
     yield from routing_rows()
     yield from store_rows()
+    yield from locking_rows()
 
 
 def table(found: Sequence[Row]) -> str:

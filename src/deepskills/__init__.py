@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deepskills._catalog.entries import SkillEntry, Visibility
+    from deepskills._catalog.manifest import FileDigest, SkillManifest
     from deepskills._errors import (
         SkillFileNotFoundError,
         SkillFormatError,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         ModelCallReport,
         Refuse,
         SkillExtension,
+        SkillFile,
         SkillLoad,
         SkillRun,
         SkillsHost,
@@ -50,6 +52,7 @@ __all__ = [
     "RESOURCE_TYPE_MAP",
     "SKILLS_SYSTEM_PROMPT",
     "Answer",
+    "FileDigest",
     "InlineBackend",
     "InlineSkill",
     "LoadedSkill",
@@ -60,9 +63,11 @@ __all__ = [
     "ResourceMetadata",
     "SkillEntry",
     "SkillExtension",
+    "SkillFile",
     "SkillFileNotFoundError",
     "SkillFormatError",
     "SkillLoad",
+    "SkillManifest",
     "SkillMetadata",
     "SkillNotFoundError",
     "SkillPathError",
@@ -89,6 +94,7 @@ _MODULES = {
     "RESOURCE_TYPE_MAP": "deepskills._types",
     "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.section",
     "Answer": "deepskills._middleware.extension",
+    "FileDigest": "deepskills._catalog.manifest",
     "InlineBackend": "deepskills.inline",
     "InlineSkill": "deepskills.inline",
     "LoadedSkill": "deepskills._middleware.extension",
@@ -99,9 +105,11 @@ _MODULES = {
     "ResourceMetadata": "deepskills._types",
     "SkillEntry": "deepskills._catalog.entries",
     "SkillExtension": "deepskills._middleware.extension",
+    "SkillFile": "deepskills._middleware.extension",
     "SkillFileNotFoundError": "deepskills._errors",
     "SkillFormatError": "deepskills._errors",
     "SkillLoad": "deepskills._middleware.extension",
+    "SkillManifest": "deepskills._catalog.manifest",
     "SkillMetadata": "deepskills._types",
     "SkillNotFoundError": "deepskills._errors",
     "SkillPathError": "deepskills._errors",

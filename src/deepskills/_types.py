@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NotRequired, TypeAlias
 
 # LangGraph builds JSON schemas through pydantic, which before Python 3.12 takes
 # only this TypedDict; langchain-core always brings the package along.
-from annotated_types import Ge
+from annotated_types import Ge, Len
 from typing_extensions import TypedDict
 
 MAX_SKILL_FILE_BYTES = 10 * 1024 * 1024
@@ -257,7 +257,7 @@ class LoadRecord(TypedDict):
 class CatalogRecord(TypedDict):
     """What state keeps of the catalog: enough to recognise it. The skills themselves stand in `skills_metadata`."""
 
-    sources: list[list[str]]
+    sources: list[Annotated[list[str], Len(2, 2)]]
     """Path and label of each source that was searched."""
 
     fingerprint: str

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from deepskills import OptionalSource, SkillProblem
+from deepskills import InlineBackend, OptionalSource, SkillProblem
 from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.discovery import Discovery, discover, source_errors
 from deepskills._catalog.entries import Readings, SkillEntry, digest_of
@@ -590,7 +590,7 @@ def seconds_to_look_again(count: int) -> float:
 def test_the_record_of_a_catalog_is_small_plain_data_that_names_it() -> None:
     """What state keeps passes through JSON unchanged, and names the very catalog to the process that made it."""
     readings = Readings()
-    owner = Tree(skills("/s/a"))
+    owner = InlineBackend([])
     catalogs = Catalogs(readings, owner)
     entries = [readings.entry(readings.read("/s/a/SKILL.md", skill_md("a").encode()), "/s")]
     made = catalogs.made(entries, [Source("/s", "S"), Source("/t", "Label")])

@@ -352,7 +352,7 @@ def test_a_call_without_an_answer_in_time_counts_as_failed(mode: Mode, hanging: 
         with Clock() as clock:
             first, late, last = perform(mode, ask(*calls), make(hanging), seconds)
         assert clock.seconds < SOON + seconds, kind
-        assert late == Failed(f"no answer within {seconds:g} seconds", timed_out=True), kind
+        assert late == Failed(f"no answer within {seconds:.3g} seconds", timed_out=True), kind
         assert isinstance(first, Listing), kind
         assert isinstance(last, Listing), kind
 

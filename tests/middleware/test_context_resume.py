@@ -173,7 +173,7 @@ def test_a_file_that_changed_between_processes_says_so(mode: Mode, tmp_path: Pat
 
     texts = [request.messages[places(request, "The second version.")[0]].text for request in talk.model.requests]
     assert texts[0] == texts[1]
-    assert "has changed since it was loaded" in texts[0]
+    assert "changed since it was loaded" in texts[0]
     assert talk.state["skills_loaded"] == list(NAMES)
 
 

@@ -69,7 +69,7 @@ class Logs(SkillExtension):
         self._note(f"before_load {load.entry.name} {load.trigger}")
         return super().before_load(load, run)
 
-    def change_text(self, load: Any, run: Any) -> str:
+    def change_text(self, load: Any, run: Any) -> Any:
         """Note it."""
         self._note("change_text")
         return super().change_text(load, run)

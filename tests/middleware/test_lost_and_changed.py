@@ -403,8 +403,8 @@ def special() -> str:
 
 
 @both_modes
-def test_a_pin_of_deepagents_class_can_be_unloaded(mode: Mode, tmp_path: Path) -> None:
-    """On a thread that deepagents' class began, `unload_skill` takes the tools of a skill away that it had pinned."""
+def test_a_pin_of_deepagents_class_grants_nothing(mode: Mode, tmp_path: Path) -> None:
+    """On a thread that deepagents' class began, a message that pins a skill brings no tools: it may be anybody's."""
     text = skill_md("alpha", metadata={"include_tools": "special"})
     write_files(tmp_path, {"skills/alpha/SKILL.md": text})
     saver, config = InMemorySaver(), {"configurable": {"thread_id": "taken-over"}}
@@ -414,8 +414,8 @@ def test_a_pin_of_deepagents_class_can_be_unloaded(mode: Mode, tmp_path: Path) -
     model = ScriptedChatModel(replies=[call_tools(unload("alpha")), call_tools(("special", {}))])
     after = create_agent(model, middleware=[skills(tmp_path, tools=[special])], checkpointer=saver)
     result = run(mode, after, "go", config)
-    assert ["special" in request.tools for request in model.requests] == [True, False, False]
-    assert [m.status for m in result["messages"] if m.type == "tool"] == ["success", "error"]
+    assert ["special" in request.tools for request in model.requests] == [False, False, False]
+    assert [m.status for m in result["messages"] if m.type == "tool"] == ["error", "error"]
 
 
 @both_modes

@@ -102,7 +102,7 @@ def test_what_is_put_back_has_the_arguments_of_its_load(mode: Mode, tmp_path: Pa
     run(mode, changed, "go", talk.config)
     text = talk.model.requests[-1].text
     assert "New text for <app>." in text
-    assert "has changed since it was loaded" in text
+    assert "changed since it was loaded" in text
 
 
 @both_modes

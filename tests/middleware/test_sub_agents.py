@@ -478,3 +478,44 @@ def test_a_skills_tool_follows_into_a_fork(mode: Mode, tmp_path: Path, kind: str
     assert ran == "pong 1"
     assert "ping is not a valid tool" in refused
     assert answers(script.requests("Lead")[-1])[-1] == "pong 1"
+
+
+@pytest.mark.parametrize("whose", ["parent", "child"])
+def test_a_child_may_begin_with_what_its_parent_has_loaded(mode: Mode, tmp_path: Path, whose: str) -> None:
+    """With `"inherit"` every kind of child has the parent's skills, arguments included, within its own budgets."""
+    library(tmp_path, names=["alpha", "gamma"])
+    write_files(tmp_path, {"skills/beta/SKILL.md": skill_md("beta", body="Instructions of beta. For <$ARGUMENTS>.")})
+    offenders = []
+    for kind in (*ISOLATED, *FORKED):
+        script = Script(Chore=[])
+        skills = Watched(tmp_path, subagent_inherit="inherit" if whose == "parent" else "isolated")
+        shares = kind == "general-purpose" or kind in FORKED
+        own = skills if shares else Watched(tmp_path, max_loaded_skills=2, **INHERIT if whose == "child" else {})
+        subagents = [] if kind == "general-purpose" else [spec(kind, script, own)]
+        if whose == "child" and shares:
+            continue
+        child = "helper" if subagents else kind
+        crew = Team(mode, tmp_path, script, skills, subagents=subagents)
+        beta = ("load_skill", {"skill_name": "beta", "arguments": "Ann"})
+        script.says("Lead", [call_tools(beta, load("alpha"), load("gamma")), call_tools(delegate("Chore", child))])
+
+        state = crew.give("Lead")
+
+        [request] = script.requests("Chore")
+        expected = [1, 1, 1] if shares else [1, 1, 0]
+        if [times_shown(request, name) for name in NAMES] != expected or request.text.count("For <Ann>.") != 1:
+            offenders.append((kind, request.text))
+        if state["skills_loaded"] != ["beta", "alpha", "gamma"] or "ping" not in request.tools:
+            offenders.append((kind, str(state["skills_loaded"])))
+        if loaded_in(request.system) != list(NAMES)[: sum(expected)]:
+            offenders.append((kind, request.system))
+    assert offenders == []
+
+
+INHERIT = {"subagent_inherit": "inherit"}
+
+
+def test_subagent_inherit_takes_no_other_word(tmp_path: Path) -> None:
+    """A word that means nothing is refused at once."""
+    with pytest.raises(ValueError, match="subagent_inherit must be one of 'isolated', 'inherit'"):
+        Watched(tmp_path, subagent_inherit="fork")

@@ -314,7 +314,7 @@ def test_sources_that_changed_are_the_ones_that_count(mode: Mode, tmp_path: Path
     [answer] = conversation.say(leave_and_load)
 
     assert answer.status == "error"
-    assert "There is no skill named" in answer.text
+    assert "its path lies under no current source" in answer.text
     vault.check(answer)
 
 

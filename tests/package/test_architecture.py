@@ -18,6 +18,7 @@ ORDER = (
     "_files",
     "_loading",
     "_prompt",
+    "_install",
     "_middleware",
     "inline",
     "manager",
@@ -140,7 +141,7 @@ def test_only_the_backend_folder_calls_a_backend() -> None:
 
 def test_no_file_is_read_beside_the_backend() -> None:
     """Files are read through backends only, so that every backend works."""
-    library = {m: t for m, t in TREES.items() if room(m) not in {"evals", "store", "_cli", "__main__"}}
+    library = {m: t for m, t in TREES.items() if room(m) not in {"evals", "store", "_cli", "_install", "__main__"}}
     assert [module for module, tree in library.items() if FILE_READERS & called_names(tree)] == []
 
 

@@ -18,8 +18,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
 from deepskills import (
+    MAX_SKILL_FILE_SIZE,
+    RESOURCE_TYPE_MAP,
     SKILLS_SYSTEM_PROMPT,
     Answer,
+    FileDigest,
     InlineBackend,
     InlineSkill,
     LoadedSkill,
@@ -30,9 +33,11 @@ from deepskills import (
     ResourceMetadata,
     SkillEntry,
     SkillExtension,
+    SkillFile,
     SkillFileNotFoundError,
     SkillFormatError,
     SkillLoad,
+    SkillManifest,
     SkillMetadata,
     SkillNotFoundError,
     SkillPathError,
@@ -83,9 +88,17 @@ class Ledger(SkillExtension):
     def after_model(self, report: ModelCallReport, run: SkillRun) -> None:
         run.remember("shown", sorted(report.shown))
 
+    def before_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
+        reviewed: SkillManifest = run.manifest(file.entry)
+        return None if file.path in reviewed.files else Refuse(f"Nobody reviewed {file.path}.")
+
 
 class PartsBackend(FilesystemBackend):
-    """A backend that keeps frontmatter apart from the rest of a skill."""
+    """A backend that keeps frontmatter apart from the rest of a skill, and knows the digests of its files."""
+
+    def skill_manifest(self, path: str) -> SkillManifest | None:
+        """Return what a skill's files are, before anybody reads one."""
+        return SkillManifest(f"server {path}", {"SKILL.md": FileDigest("0" * 64, size=10)})
 
     def skill_summaries(self, paths: Sequence[str]) -> list[SkillSummary | None]:
         """Return what is known of skill files without reading them."""
@@ -171,3 +184,9 @@ def loaded(state: Mapping[str, Any]) -> list[str]:
     found: SkillsStateUpdate = {"skills_metadata": state["skills_metadata"]}
     resources: dict[str, list[ResourceMetadata]] = state.get("skill_resources", {})
     return [*(skill["name"] for skill in found["skills_metadata"] or ()), *resources]
+
+
+def limits() -> tuple[int, list[str]]:
+    """Read the limits and the standard directories that applications hold on to."""
+    largest: int = MAX_SKILL_FILE_SIZE
+    return largest, [directory for directory, kind in RESOURCE_TYPE_MAP.items() if kind == "script"]

@@ -17,7 +17,8 @@ LAYERS = [
     "errors", "rules", "workers", "disk", "document", "db.guards", "db.models", "db.engine", "db.turns",
     "db.transactions", "db.visibility", "db.notices", "db.search", "db.repositories", "schemas", "formatter", "changes",
     "service", "archives", "directories", "sandbox", "agent.reader", "agent.loop", "agent.backend", "agent.view",
-    "agent.mount", "agent.usage", "agent.adapter", "http.answers", "http.requests", "http.routes", "http.app", "api",
+    "agent.mount", "agent.usage", "agent.adapter", "agent.recorder", "http.answers", "http.requests", "http.routes",
+    "http.app", "api",
 ]  # fmt: skip
 """From the bottom up: a module imports only what stands before it."""
 

@@ -176,7 +176,7 @@ async def test_exactly_what_one_may_see(sessions: Sessions, kind_of_backend: str
             loader = SkillSandboxLoader(service)
 
             async def names() -> set[str]:
-                assert all((await loader.sync("alice", backend)).values())
+                assert all((await loader.sync("alice", backend, include_public=True)).values())
                 return {path.removeprefix(f"{ROOT}/").partition("/")[0] for path in await tree(backend)}
 
             files = {"scripts/a.py": "x"}
@@ -195,7 +195,11 @@ async def test_exactly_what_one_may_see(sessions: Sessions, kind_of_backend: str
             assert await names() == {"new-name", "same", "system"}
             assert (await tree(backend))[f"{ROOT}/same/SKILL.md"].endswith(b"Mine.\n")
             assert set(await loader.sync("alice", backend, include_public=False)) == {"new-name", "same", "system"}
-            assert await loader.sync(None, backend) == {"new-name": True, "same": True, "system": True}
+            assert await loader.sync(None, backend, include_public=True) == {
+                "new-name": True,
+                "same": True,
+                "system": True,
+            }
             assert b"Mine." not in (await tree(backend))[f"{ROOT}/same/SKILL.md"]
 
     await (in_graph(scenario) if kind_of_backend == "state" else scenario())

@@ -140,7 +140,7 @@ async def test_names_are_unique_per_owner_in_any_case(sessions: Sessions) -> Non
 async def test_system_names_are_unique_in_the_database(sessions: Sessions) -> None:
     """The database itself refuses a second system skill of a name, for owners are compared as values."""
     async with sessions() as session:
-        session.add_all([Skill(name="report", description="d", content="") for _ in range(2)])
+        session.add_all([Skill(name="report", description="d", content="", revision=1) for _ in range(2)])
         with pytest.raises(IntegrityError):
             await session.commit()
 

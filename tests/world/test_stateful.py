@@ -125,7 +125,21 @@ class LifeOfSkills(RuleBasedStateMachine):
         if self.refresh == "run" or self.is_new:
             self.catalog = set(self.files)
             self.loaded = {name: version for name, version in self.loaded.items() if name in self.files}
+            self.expect_reloads()
         self.is_new = False
+
+    def expect_reloads(self) -> None:
+        """Take into account that a file which changed is loaded again, or unloaded where there is no room for it."""
+        loaded = self.agent.get_state(self.config).values["skills_loaded"]
+        for name, version in list(self.loaded.items()):
+            if self.files[name] == version:
+                continue
+            if name in loaded:
+                self.loaded[name] = self.files[name]
+                self.shown[name, self.files[name]] = self.files[name]
+            else:
+                assert "not loaded again" in self.model.requests[-1].text
+                del self.loaded[name]
 
     def expect_pins(self, pins: Sequence[str]) -> None:
         for name in pins:

@@ -31,10 +31,9 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from deepskills._catalog.entries import INCLUDE_TOOLS, Readings, SkillEntry
 from deepskills._catalog.sources import Source, lies_under, parent
@@ -43,6 +42,9 @@ from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.text import is_text
 from deepskills._skillmd.yaml import as_text
 from deepskills._types import ORIGIN_KEY, SKILL_FILE, CatalogRecord, SkillMetadata, SkillOrigin, SkillProblem
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 MAX_REMEMBERED_BYTES = 48_000_000
 """About how much memory the catalogs of a backend take, besides the entries that they share."""
@@ -253,15 +255,24 @@ def record_key(record: object) -> str:
 
 def _as_record(record: object) -> CatalogRecord | None:
     """Return what state holds, if it has the shape of a record."""
+    if not isinstance(record, dict):
+        return None
+    # Imported when state is read: the command line has no state, and pydantic would double the time it takes to start.
+    from pydantic import ValidationError  # noqa: PLC0415
+
     try:
-        return _RECORD.validate_python(record)
+        return _record_type().validate_python(record)
     except ValidationError:
         return None
 
 
-_STRICT = ConfigDict(strict=True, extra="forbid")
-with_config(_STRICT)(SkillOrigin)
-_RECORD = TypeAdapter(with_config(_STRICT)(CatalogRecord))
+@cache
+def _record_type() -> "TypeAdapter[CatalogRecord]":
+    from pydantic import ConfigDict, TypeAdapter, with_config  # noqa: PLC0415
+
+    strict = with_config(ConfigDict(strict=True, extra="forbid"))
+    strict(SkillOrigin)
+    return TypeAdapter(strict(CatalogRecord))
 
 
 def _copy(skill: SkillMetadata) -> SkillMetadata:

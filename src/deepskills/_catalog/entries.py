@@ -41,6 +41,9 @@ class SkillEntry:
     frontmatter: Mapping[str, Any] = field(default_factory=dict)
     """Frontmatter that the library or an extension acts on: text, lists and mappings, bounded in size."""
 
+    sha256: str = ""
+    """SHA-256 of its `SKILL.md` as this process read it, 64 hexadecimal digits; empty if only a summary was read."""
+
     is_read: bool = True
     """Whether this process has read the file; if not, nobody can tell what the skill allows, forbids or asks for."""
 
@@ -122,6 +125,8 @@ class Reading:
     frontmatter: Mapping[str, Any]
     beginning: bytes = b""
     """Headings and the beginning of the instructions, for search."""
+    sha256: str = ""
+    """SHA-256 of the whole file; empty if only a part of it was read."""
     entries: dict[tuple[str, str], SkillEntry] = field(default_factory=dict, compare=False)
     """The entry of each source that gave the file, and its name there: one object while the file is unchanged."""
 
@@ -139,7 +144,7 @@ class Readings:
     def read(self, path: str, content: bytes) -> Reading:
         """Return what a file says."""
         digest = digest_of(content)
-        return self._remembered.get_or_make((path, digest), lambda: self._made(path, content, digest))
+        return self._remembered.get_or_make((path, digest), lambda: self._made(path, content, digest, is_whole=True))
 
     def read_as(self, path: str, content: bytes, digest: str) -> Reading:
         """Return what a file of a store says, whose digest is known; `content` may be its frontmatter alone."""
@@ -193,11 +198,13 @@ class Readings:
             if name != skill["name"]:
                 skill = skill.copy()
                 skill["name"] = name
-            made = SkillEntry(skill, source, reading.digest, reading.frontmatter, beginning=reading.beginning)
+            made = SkillEntry(
+                skill, source, reading.digest, reading.frontmatter, reading.sha256, beginning=reading.beginning
+            )
             entry = reading.entries.setdefault((source, name), made)
         return entry
 
-    def _made(self, path: str, content: bytes, digest: str) -> Reading:
+    def _made(self, path: str, content: bytes, digest: str, *, is_whole: bool = False) -> Reading:
         reading = read_skill(content, path=path)
         kept = {key: value for key, value in reading.frontmatter.items() if key in self.keys and value is not None}
         problems = tuple(reading.problems)
@@ -206,7 +213,8 @@ class Readings:
             del kept[largest]
             problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
         beginning = beginning_of(reading.body) if self._for_search else b""
-        return Reading(reading.metadata, problems, digest, kept, beginning)
+        sha256 = hashlib.sha256(content).hexdigest() if is_whole else ""
+        return Reading(reading.metadata, problems, digest, kept, beginning, sha256)
 
 
 def _moved(reading: Reading, path: str) -> Reading:
@@ -218,7 +226,7 @@ def _moved(reading: Reading, path: str) -> Reading:
     for item in (metadata, *problems):
         if item is not None:
             item["path"] = path
-    return Reading(metadata, problems, reading.digest, reading.frontmatter, reading.beginning)
+    return Reading(metadata, problems, reading.digest, reading.frontmatter, reading.beginning, reading.sha256)
 
 
 def digest_of(content: bytes) -> str:

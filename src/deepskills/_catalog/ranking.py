@@ -15,9 +15,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from deepskills._catalog.flows import Flow, Work, adrive, drive
 from deepskills._catalog.search import Document, Library, Match, Ranked, SearchIndex
 from deepskills._catalog.semantic import Likenesses, Meaning
+from deepskills._io.drivers import adrive, drive
+from deepskills._io.plan import Plan, Work, unwrapped
 
 CONSIDERED = 50
 """How many skills of each ranking are joined."""
@@ -164,12 +165,12 @@ class Ranker:
         """Return the best `k` skills for a request, without blocking."""
         return await adrive(self._ranking(documents, request, k, store))
 
-    def _ranking(self, documents: Sequence[Document], request: str, k: int, store: Any) -> Flow[Ranking]:  # noqa: ANN401
+    def _ranking(self, documents: Sequence[Document], request: str, k: int, store: Any) -> Plan[Ranking]:  # noqa: ANN401
         if k < 1 or not documents or not request.strip():
             return Ranking([], [])
         library = documents if isinstance(documents, Library) else Library(documents)
         judged = 2 * k if self._meaning is None else max(CONSIDERED, k)
-        ranked: Ranked = yield Work(lambda: self._indexes.of(library).rank(request, judged))
+        ranked: Ranked = yield from unwrapped(Work(lambda: self._indexes.of(library).rank(request, judged)))
         meaning = Likenesses(None)
         if self._meaning is not None and ranked.says_something:
             meaning = yield from self._meaning.compare(library, request, store)
@@ -190,12 +191,14 @@ class Ranker:
         """Return the best `n` skills for the words of a query, without blocking."""
         return await adrive(self._found(documents, query, n, store))
 
-    def _found(self, documents: Sequence[Document], query: str, n: int, store: Any) -> Flow[Ranking]:  # noqa: ANN401
+    def _found(self, documents: Sequence[Document], query: str, n: int, store: Any) -> Plan[Ranking]:  # noqa: ANN401
         if n < 1 or not documents or not query.strip():
             return Ranking([], [])
         library = documents if isinstance(documents, Library) else Library(documents)
         many = n if self._meaning is None else max(n, CONSIDERED)
-        found: list[tuple[int, float]] = yield Work(lambda: self._indexes.of(library).scored(query, many))
+        found: list[tuple[int, float]] = yield from unwrapped(
+            Work(lambda: self._indexes.of(library).scored(query, many))
+        )
         trouble = None
         if self._meaning is not None:
             meaning = yield from self._meaning.compare(library, query, store)

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from deepskills._catalog.flows import Call, CallFailed, Flow, Pause, Work
 from deepskills._catalog.search import Document, Library, installed_numpy
+from deepskills._io.plan import Attempt, Failed, Pause, Plan, Work, call_method, unwrapped
 
 BATCH = 64
 """How many texts are embedded in one call."""
@@ -261,11 +261,13 @@ class Meaning:
         self._seconds = seconds
         self._memory = VectorMemory()
 
-    def compare(self, library: Library, request: str, store: Any) -> Flow[Likenesses]:  # noqa: ANN401
+    def compare(self, library: Library, request: str, store: Any) -> Plan[Likenesses]:  # noqa: ANN401
         """Compare all skills with a request; where not all could be embedded in time, what was is kept for the next."""
         deadline = time.monotonic() + self._seconds
-        asked = yield Call(self._embeddings, "embed_query", (request[:MAX_EMBEDDED_LENGTH],), self._seconds)
-        if isinstance(asked, CallFailed):
+        asked = yield Attempt(
+            call_method(self._embeddings, "embed_query", request[:MAX_EMBEDDED_LENGTH], seconds=self._seconds)
+        )
+        if isinstance(asked, Failed):
             return Likenesses(None, f"The embeddings failed: {asked.reason}")
         try:
             [target] = checked_vectors([asked], 1)
@@ -276,21 +278,23 @@ class Meaning:
         vectors: Vectors | None = library.vectors.get(model)
         shelves = _Shelves(store, identity)
         if vectors is None:
-            keys: list[str] = yield Work(lambda: [vector_key(identity, _text(document)) for document in library])
+            keys: list[str] = yield from unwrapped(
+                Work(lambda: [vector_key(identity, _text(document)) for document in library])
+            )
             found = yield from self._vectors(dict(zip(keys, library, strict=True)), len(target), shelves, deadline)
-            if isinstance(found, CallFailed):
+            if isinstance(found, Failed):
                 return Likenesses(None, found.reason)
             made = found
-            vectors = yield Work(lambda: _together([made[key] for key in keys]))
+            vectors = yield from unwrapped(Work(lambda: _together([made[key] for key in keys])))
             # One model at a time: whoever changes it does not go back and forth.
             library.vectors.clear()
             library.vectors[model] = vectors
-        leads, gain = yield Work(lambda: standing_out(likeness(target, vectors)))
+        leads, gain = yield from unwrapped(Work(lambda: standing_out(likeness(target, vectors))))
         return Likenesses(leads, shelves.trouble, gain)
 
     def _vectors(
         self, wanted: Mapping[str, Document], length: int, shelves: "_Shelves", deadline: float
-    ) -> Flow[dict[str, Vector] | CallFailed]:
+    ) -> Plan[dict[str, Vector] | Failed]:
         """Return all vectors: remembered, from the store, or embedded now."""
         found: dict[str, Vector] = {}
 
@@ -305,13 +309,13 @@ class Meaning:
             take(kept)
             self._memory.keep({key: found[key] for key in kept if key in found})
         fresh: dict[str, Vector] = {}
-        trouble: CallFailed | None = None
+        trouble: Failed | None = None
         while len(found) < len(wanted) and trouble is None:
             missing = [key for key in wanted if key not in found]
             claimed = self._memory.claim(missing, BATCH)
             if claimed:
                 made = yield from self._embed({key: wanted[key] for key in claimed}, length, deadline)
-                if isinstance(made, CallFailed):
+                if isinstance(made, Failed):
                     trouble = made
                 else:
                     take(made)
@@ -321,26 +325,26 @@ class Meaning:
                 take(self._memory.find(missing))
             if len(found) < len(wanted) and found and time.monotonic() > deadline:
                 reason = f"{len(found)} of {len(wanted)} skills are embedded so far; further requests embed the others."
-                trouble = CallFailed(reason)
+                trouble = Failed(reason)
         yield from shelves.put(fresh)
         return trouble or found
 
     def _embed(
         self, documents: Mapping[str, Document], length: int, deadline: float
-    ) -> Flow[dict[str, Vector] | CallFailed]:
+    ) -> Plan[dict[str, Vector] | Failed]:
         left = max(deadline - time.monotonic(), 0.01)
         try:
             texts = [_text(document) for document in documents.values()]
-            given = yield Call(self._embeddings, "embed_documents", (texts,), left)
-            if isinstance(given, CallFailed):
-                return CallFailed(f"The embeddings failed: {given.reason}")
+            given = yield Attempt(call_method(self._embeddings, "embed_documents", texts, seconds=left))
+            if isinstance(given, Failed):
+                return Failed(f"The embeddings failed: {given.reason}")
             vectors: list[Vector] = checked_vectors(given, len(texts))
             if len(vectors[0]) != length:
                 raise VectorError(f"a request's vector has {length} numbers, a skill's {len(vectors[0])}")  # noqa: TRY301
             made = dict(zip(documents, vectors, strict=True))
             self._memory.keep(made)
         except VectorError as error:
-            return CallFailed(f"The embeddings cannot be used: {error}")
+            return Failed(f"The embeddings cannot be used: {error}")
         finally:
             self._memory.release(documents)
         return made
@@ -354,7 +358,7 @@ class _Shelves:
         self._namespace = (*STORE_NAMESPACE, hashlib.blake2b(identity.encode(), digest_size=16).hexdigest())
         self.trouble: str | None = None
 
-    def fetch(self, keys: Sequence[str]) -> Flow[dict[str, Vector]]:
+    def fetch(self, keys: Sequence[str]) -> Plan[dict[str, Vector]]:
         """Return the vectors that are there."""
         shelves = sorted({shelf_of(key) for key in keys})
         items: list[Any] = []
@@ -369,10 +373,10 @@ class _Shelves:
             held = (unpacked(getattr(item, "value", None), wanted) for item in items)
             return {key: vector for vectors in held for key, vector in vectors.items()}
 
-        found: dict[str, Vector] = yield Work(read)
+        found: dict[str, Vector] = yield from unwrapped(Work(read))
         return found
 
-    def put(self, vectors: Mapping[str, Vector]) -> Flow[None]:
+    def put(self, vectors: Mapping[str, Vector]) -> Plan[None]:
         """Keep further vectors."""
         by_shelf: dict[str, dict[str, Vector]] = {}
         for key, vector in vectors.items():
@@ -382,11 +386,11 @@ class _Shelves:
             value = shelf_with(getattr(item, "value", None), held)
             yield from self._ask("put", self._namespace, shelf, value, index=False)
 
-    def _ask(self, method: str, *arguments: Any, **options: Any) -> Flow[Any]:  # noqa: ANN401 - of a user's store
+    def _ask(self, method: str, *arguments: Any, **options: Any) -> Plan[Any]:  # noqa: ANN401 - of a user's store
         if self._store is None or self.trouble is not None:
             return None
-        reply = yield Call(self._store, method, arguments, STORE_SECONDS, options)
-        if isinstance(reply, CallFailed):
+        reply = yield Attempt(call_method(self._store, method, *arguments, seconds=STORE_SECONDS, **options))
+        if isinstance(reply, Failed):
             self.trouble = f"The store that keeps vectors failed: {reply.reason}"
             return None
         return reply

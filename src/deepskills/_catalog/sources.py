@@ -15,7 +15,7 @@ MAX_NAMESPACE_LENGTH = 48
 
 _NAMESPACE = re.compile(rf"[\w.-]{{1,{MAX_NAMESPACE_LENGTH}}}")
 
-PASSED_OVER = frozenset({".git", "node_modules", ".venv", "__pycache__"})
+PASSED_OVER = frozenset({".git", "node_modules", ".venv", "__pycache__", ".deepskills"})
 """Directories that never hold skills or resources."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from deepskills._cli.commands.install import COMMANDS
 from deepskills._cli.commands.mcp import group as mcp_commands
 from deepskills._cli.commands.store import store
 from deepskills._cli.files import DEFAULT_SOURCES, NEW_SKILLS, UsageError, absolute
@@ -368,3 +369,7 @@ def _finish(local: "LocalCatalog") -> None:
     """Exit with a failure if a source could not be read: what was shown may not be all."""
     if any(found["severity"] == "error" for found in local.source_problems):
         raise click.exceptions.Exit(FAILED)
+
+
+for _command in COMMANDS:
+    app.add_command(_command)

@@ -52,6 +52,7 @@ from deepskills._io.backends import (
     only_async,
     passes_through,
     real_paths,
+    routed,
     routed_parts,
     shell_of,
     shell_paths,
@@ -65,6 +66,7 @@ from deepskills._io.plan import (
     Call,
     CallFailed,
     CallFunction,
+    DescribeSkill,
     Execute,
     Failed,
     File,
@@ -330,7 +332,7 @@ def _left(limit: float | None, started: float) -> float | None:
 
 def late_reply(seconds: float | None) -> Failed:
     """Return the failure of a call that was given up."""
-    return Failed(f"no answer within {seconds or 0:g} seconds", timed_out=True)
+    return Failed(f"no answer within {seconds or 0:.3g} seconds", timed_out=True)
 
 
 def limit_of(call: Call, backend: Backend, seconds: float | None) -> float | None:
@@ -437,6 +439,8 @@ def _is_awaited(call: Call, backend: Backend, limit: float | None) -> bool:
     if isinstance(call, ListSkills | OpenSkill):
         return True  # A backend that has the one has the other; for all others there is nothing to call.
     plain, native = _METHODS[type(call)]
+    if isinstance(call, DescribeSkill):
+        return callable(getattr(routed(backend, call.path)[0], native, None))
     if isinstance(call, Execute) or (isinstance(call, WriteFiles) and call.for_shell):
         parts: list[object] = [shell_of(backend)]
     elif not hasattr(backend, native):
@@ -507,6 +511,12 @@ def _summarized(call: Summarize, answer: Sequence[object]) -> Reply:
     return Summarized({item.path: item for item in given})
 
 
+def _describe_skill(call: DescribeSkill, backend: Backend) -> Reply:
+    part, path = routed(backend, call.path)
+    ask = getattr(part, "skill_manifest", None)
+    return ask(path) if callable(ask) else None
+
+
 def _call(call: CallFunction, _backend: Backend) -> Reply:
     value = _called(call)
     # The coroutine gets a loop in a thread of its own: this thread may have one that is running.
@@ -547,6 +557,7 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     Summarize: lambda call, backend: _summarized(call, _ask_summaries(call, backend)),
     ListSkills: list_skills,
     OpenSkill: open_skill,
+    DescribeSkill: _describe_skill,
     ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
     CallFunction: _call,
@@ -589,6 +600,11 @@ async def _aread(call: ReadFiles, backend: Backend) -> Reply:
 
 async def _asummarize(call: Summarize, backend: Backend) -> Reply:
     return _summarized(call, await backend.askill_summaries(list(call.paths)))
+
+
+async def _adescribe_skill(call: DescribeSkill, backend: Backend) -> Reply:
+    part, path = routed(backend, call.path)
+    return await part.askill_manifest(path)  # type: ignore[attr-defined]  # looked for before
 
 
 async def _aexecute(call: Execute, backend: Backend) -> Reply:
@@ -641,6 +657,7 @@ _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
     Summarize: _asummarize,
     ListSkills: alist_skills,
     OpenSkill: aopen_skill,
+    DescribeSkill: _adescribe_skill,
     CallFunction: _acall,
     Ask: _aask,
     WaitFor: _await,
@@ -655,6 +672,7 @@ _METHODS: dict[type, tuple[str, str]] = {
     Summarize: ("skill_summaries", "askill_summaries"),
     ListSkills: ("skill_listings", "askill_listings"),
     OpenSkill: ("open_skill", "aopen_skill"),
+    DescribeSkill: ("skill_manifest", "askill_manifest"),
 }
 """The sync and the async method for each call that a backend answers itself."""
 

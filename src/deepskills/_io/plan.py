@@ -134,6 +134,13 @@ class OpenSkill:
 
 
 @dataclass(frozen=True)
+class DescribeSkill:
+    """Ask a backend that knows the digests of a skill's files for them, by its `SKILL.md`; others answer `None`."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class ShellPaths:
     """Ask for directories as a local shell knows them, where file tools know them by other paths: `RealPaths`."""
 
@@ -390,6 +397,7 @@ BackendCall: TypeAlias = (
     | Summarize
     | ListSkills
     | OpenSkill
+    | DescribeSkill
     | Inspect
 )
 Call: TypeAlias = BackendCall | CallFunction | Work | Ask | WaitFor | Pause

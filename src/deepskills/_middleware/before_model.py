@@ -142,11 +142,17 @@ def _reloads(edited: Mapping[str, SkillEntry], shelf: Shelf, run: Run) -> tuple[
         record = run.thread.standing.records[name]
         if name in run.use.leaving or name in run.use.withheld:
             continue
-        if shelf.is_shown(entry) or record.get("trigger") in {"user", "pin"}:
+        if shelf.is_shown(entry) or _was_started_by_user(record, run):
             wishes.append(Wish(entry, record.get("arguments", ""), "system"))
         else:
             refused.append(name)
     return wishes, refused
+
+
+def _was_started_by_user(record: LoadRecord, run: Run) -> bool:
+    """Whether a user started a skill; a record says so, and whoever forges one names a file that nobody has read."""
+    is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
+    return is_ours and record.get("trigger") in {"user", "pin"}
 
 
 def _reloaded(entry: SkillEntry, done: Settled, run: Run) -> dict[str, Any] | None:

@@ -160,6 +160,12 @@ LoadedStatus: TypeAlias = Literal["system_prompt", "conversation"]
 UnloadWhen: TypeAlias = Literal["now", "cheap"]
 """When an unloaded skill's text leaves requests: at once, or when the prefix changes anyway."""
 
+SubagentInherit: TypeAlias = Literal["isolated", "inherit"]
+"""What a sub-agent begins with: nothing loaded, or what its parent has loaded."""
+
+SlashCommands: TypeAlias = bool | Literal["always"]
+"""Whether a user's message may start skills; `"always"` if every message of the agent's input is a user's."""
+
 BackendFactory: TypeAlias = Callable[[Any], BackendProtocol]
 """Makes the backend of a run from its runtime, which has `.context` and `.store`."""
 
@@ -185,8 +191,9 @@ class Settings:
     strict: bool = False
     catalog_budget: int | None = None
     visibility: VisibilityRule | None = None
-    slash_commands: bool = False
+    slash_commands: SlashCommands = False
     unload_when: UnloadWhen = "now"
+    subagent_inherit: SubagentInherit = "isolated"
     asset_directories: AssetDirectories = "all"
     token_counter: Callable[[str], int] = count_tokens
     extensions: tuple[SkillExtension, ...] = ()
@@ -197,7 +204,10 @@ class Settings:
     def __post_init__(self) -> None:
         _check_choice("refresh", self.refresh, get_args(Refresh))
         _check_choice("loaded_status", self.loaded_status, get_args(LoadedStatus))
+        if self.slash_commands not in (True, False, "always"):
+            raise ValueError(f"slash_commands must be True, False or 'always', got {self.slash_commands!r}")
         _check_choice("unload_when", self.unload_when, get_args(UnloadWhen))
+        _check_choice("subagent_inherit", self.subagent_inherit, get_args(SubagentInherit))
         _check_number("max_depth", self.max_depth, at_least=1)
         _check_number("resource_depth", self.resource_depth, at_least=1)
         _check_number("max_loaded_skills", self.budgets.skills, at_least=0)

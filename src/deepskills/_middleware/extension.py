@@ -3,14 +3,15 @@
 An extension overrides the methods it is about; the others do nothing. Each method `x` that the core calls has an async
 twin `ax`, which calls `x` unless it is overridden; an extension with I/O overrides both.
 
-Exceptions never end a run. `visibility`, `before_load`, `change_text` and `before_tool` judge, so they fail closed: the
-skill is hidden, the load, the text or the call refused. All other methods fail open, unless the extension sets
-`protective`. A result that means nothing is a failure too. LangGraph's own exceptions (interrupts) pass through.
+Exceptions never end a run. `visibility`, `before_read`, `before_load`, `change_text`, `before_file` and `before_tool`
+judge, so they fail closed: the skill is hidden, the load, the text, the file or the call refused; a failing `withholds`
+withholds everything. All other methods fail open, unless the extension sets `protective`. A result that means nothing
+is a failure too. LangGraph's own exceptions (interrupts) pass through.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolMessage
@@ -18,6 +19,7 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
 from deepskills._catalog.entries import SkillEntry, Visibility
+from deepskills._catalog.manifest import SkillManifest
 from deepskills._io.plan import Plan, ResultT
 from deepskills._types import ResourceMetadata, Severity, Trigger
 
@@ -39,6 +41,10 @@ class LoadedSkill:
     grants: bool = True
     """Whether what it grants counts: its own tools, calls without approval, a model. Its limits hold in any case."""
 
+    withheld: frozenset[str] = frozenset()
+    """What an extension withholds from it: any of `tools`, `hooks`, `scripts` and `model`. The entry's frontmatter does
+    not show what is withheld."""
+
 
 @dataclass(frozen=True)
 class SkillLoad:
@@ -56,6 +62,21 @@ class SkillLoad:
 
     runtime: Any = None
     """The `ToolRuntime` of a call of `load_skill`, else the run's `Runtime`."""
+
+
+@dataclass(frozen=True)
+class SkillFile:
+    """A file of a skill that was read and is about to be shown or run."""
+
+    entry: SkillEntry
+    path: str
+    """Relative to the skill."""
+
+    content: bytes = field(repr=False)
+    """The very bytes that are shown or run."""
+
+    purpose: Literal["read", "run"] = "read"
+    """A script that runs may use every other file of its skill."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +140,14 @@ class SkillRun(Protocol):
     @property
     def visible(self) -> Sequence[SkillEntry]:
         """The skills that the model may see and load."""
+
+    @property
+    def found(self) -> Sequence[SkillEntry]:
+        """Every skill that the sources hold, also those that are off."""
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """Paths of the sources that were looked at."""
 
     @property
     def name_only(self) -> frozenset[str]:
@@ -204,6 +233,18 @@ class SkillRun(Protocol):
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, without blocking."""
 
+    def manifest(self, entry: SkillEntry) -> SkillManifest:
+        """Return every file of a skill as it is now, with digests, hidden ones included.
+
+        A backend that has `skill_manifest` is asked and no file is read; else all files are.
+
+        Raises:
+            SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
+        """
+
+    async def amanifest(self, entry: SkillEntry) -> SkillManifest:
+        """Return every file of a skill as it is now, without blocking."""
+
     def directory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it."""
 
@@ -277,6 +318,16 @@ class SkillExtension:
         """Return how visible skills are to this run."""
         return self.visibility(skills, run)
 
+    def before_read(self, entry: SkillEntry, run: SkillRun) -> Refuse | None:
+        """Let a skill's file be read for a load (`None`) or refuse the load. May call LangGraph's `interrupt`.
+
+        Called for a load by the model, a pin, a slash command or an extension, before anything of the skill is read.
+        """
+
+    async def abefore_read(self, entry: SkillEntry, run: SkillRun) -> Refuse | None:
+        """Let a skill's file be read for a load, or refuse the load."""
+        return self.before_read(entry, run)
+
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
         """Let a load pass (`None`), refuse it, or answer it in another way. May call LangGraph's `interrupt`."""
 
@@ -284,13 +335,30 @@ class SkillExtension:
         """Let a load pass, refuse it, or answer it in another way."""
         return self.before_load(load, run)
 
-    def change_text(self, load: SkillLoad, run: SkillRun) -> str:  # noqa: ARG002 - for overriding
-        """Return the text that enters the request, at a load and when a lost text is put back."""
+    def change_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:  # noqa: ARG002 - for overriding
+        """Return the text that enters the request, at a load and when a lost text is put back; or keep it out.
+
+        `load.entry.sha256` is that of the very file that the text was made from.
+        """
         return load.text
 
-    async def achange_text(self, load: SkillLoad, run: SkillRun) -> str:
+    async def achange_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:
         """Return the text that enters the request."""
         return self.change_text(load, run)
+
+    def before_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
+        """Let a skill's file be shown to the model or run (`None`), or refuse it."""
+
+    async def abefore_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
+        """Let a skill's file be shown to the model or run, or refuse it."""
+        return self.before_file(file, run)
+
+    def withholds(self, entry: SkillEntry, memory: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG002 - for overriding
+        """Return which powers of a skill in use have no effect: any of `tools`, `hooks`, `scripts` and `model`.
+
+        `memory` is this extension's private state on the thread. Called often: no I/O. A failure withholds all.
+        """
+        return ()
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:  # noqa: ARG002
         """Return the model request with other tools, another model or further messages."""

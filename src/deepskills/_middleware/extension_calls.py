@@ -16,9 +16,12 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 
 from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.manifest import SkillManifest
 from deepskills._catalog.sources import parent
 from deepskills._errors import SkillsError
 from deepskills._files.assets import read_asset_bytes, script_path
+from deepskills._files.manifest import read_manifest
+from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories, normalised, script_to_relative
 from deepskills._io.backends import is_backend
 from deepskills._io.plan import (
     Ask,
@@ -38,22 +41,18 @@ from deepskills._middleware.extension import (
     ModelCallReport,
     Refuse,
     SkillExtension,
+    SkillFile,
     SkillLoad,
     ToolResult,
 )
 from deepskills._middleware.reporting import tell
-from deepskills._middleware.run import Run, Shelf
+from deepskills._middleware.run import Run, Shelf, memory_of, name_of
 from deepskills._middleware.state import merged, note_update
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.text import one_line
-from deepskills._types import Severity, SkillMetadata, SkillProblem, Trigger
+from deepskills._types import Severity, SkillProblem, Trigger
 
 logger = logging.getLogger("deepskills")
-
-
-def name_of(extension: SkillExtension) -> str:
-    """Return the name under which an extension keeps its state."""
-    return extension.name or type(extension).__name__
 
 
 class ExtensionRun:
@@ -65,7 +64,9 @@ class ExtensionRun:
         self._shelf = shelf
         self.name = name_of(extension)
         self.runtime = run.runtime
-        self.state = run.state
+        # Messages have the keys here that extensions find at them in requests, also where the host gave no id.
+        keyed = run.thread.messages is not run.thread.given
+        self.state = {**run.state, "messages": list(run.thread.messages)} if keyed else run.state
 
     @property
     def _known_shelf(self) -> Shelf:
@@ -80,6 +81,16 @@ class ExtensionRun:
     def visible(self) -> Sequence[SkillEntry]:
         """The skills that the model may see and load."""
         return self._known_shelf.visible
+
+    @property
+    def found(self) -> Sequence[SkillEntry]:
+        """Every skill that the sources hold."""
+        return self._known_shelf.catalog.entries
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """Paths of the sources that were looked at."""
+        return [source.path for source in self._known_shelf.catalog.sources]
 
     @property
     def name_only(self) -> frozenset[str]:
@@ -112,11 +123,7 @@ class ExtensionRun:
     @property
     def memory(self) -> Mapping[str, Any]:
         """This extension's private state on the thread."""
-        kept = self.state.get("skills_extensions")
-        own = kept.get(self.name) if isinstance(kept, Mapping) else None
-        asked = self._run.collected.get("skills_extensions", {}).get(self.name, {})
-        values = {**(own if isinstance(own, Mapping) else {}), **asked}
-        return {key: value for key, value in values.items() if value is not None}
+        return memory_of(self._extension, self.state, self._run.collected)
 
     def remember(self, key: str, value: Any) -> None:  # noqa: ANN401 - any serializable value
         """Change this extension's private state."""
@@ -142,6 +149,10 @@ class ExtensionRun:
     def update(self) -> dict[str, Any]:
         """The graph update that holds what was asked for."""
         return merged(self._run.collected, tool_problems(self._run))
+
+    def granted(self, entry: SkillEntry) -> frozenset[str]:
+        """Return what a human granted to a served skill."""
+        return self._run.granted(entry)
 
     @property
     def seen(self) -> Sequence[SkillEntry]:
@@ -176,11 +187,19 @@ class ExtensionRun:
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file."""
-        return self.drive(read_asset_bytes(_read(entry), relative_path, "all"))
+        return self.drive(judged_asset(self._run, _read(entry), relative_path))
 
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, without blocking."""
-        return await self.adrive(read_asset_bytes(_read(entry), relative_path, "all"))
+        return await self.adrive(judged_asset(self._run, _read(entry), relative_path))
+
+    def manifest(self, entry: SkillEntry) -> SkillManifest:
+        """Return every file of a skill as it is now."""
+        return self.drive(read_manifest(_read(entry)))
+
+    async def amanifest(self, entry: SkillEntry) -> SkillManifest:
+        """Return every file of a skill as it is now, without blocking."""
+        return await self.adrive(read_manifest(_read(entry)))
 
     def directory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it."""
@@ -192,11 +211,11 @@ class ExtensionRun:
 
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill."""
-        return self.drive(script_path(_read(entry), script_name))
+        return self.drive(judged_script(self._run, _read(entry), script_name))
 
     async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, without blocking."""
-        return await self.adrive(script_path(_read(entry), script_name))
+        return await self.adrive(judged_script(self._run, _read(entry), script_name))
 
     def drive(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""
@@ -207,7 +226,7 @@ class ExtensionRun:
         return await self._run.settings.aperform(plan, self.runtime)
 
 
-def _read(entry: SkillEntry) -> SkillMetadata:
+def _read(entry: SkillEntry) -> SkillEntry:
     """Return a skill whose path is known from its source, not from what state claims.
 
     Raises:
@@ -215,11 +234,11 @@ def _read(entry: SkillEntry) -> SkillMetadata:
     """
     if not entry.is_read:
         raise SkillsError(f"The file of the skill {entry.name!r} cannot be read at the moment; try again later.")
-    return entry.skill
+    return entry
 
 
 def _directory(entry: SkillEntry) -> Plan[str]:
-    path = parent(_read(entry)["path"])
+    path = parent(_read(entry).path)
     reply: RealPaths = yield ResolveLinks((path,))
     return reply.paths.get(path, path)
 
@@ -264,8 +283,10 @@ def _defines(extension: SkillExtension, method: str) -> bool:
 
 _GIVES: Mapping[str, tuple[type, ...]] = {
     "visibility": (Mapping,),
+    "before_read": (Refuse, NoneType),
     "before_load": (Refuse, Answer, NoneType),
-    "change_text": (str,),
+    "before_file": (Refuse, NoneType),
+    "change_text": (str, Refuse),
     "change_request": (ModelRequest,),
     "before_tool": (Refuse, NoneType),
     "after_tool": (ToolMessage, Command, NoneType),
@@ -314,6 +335,55 @@ def unusable(value: object) -> str:
     return f"it returned {type(value).__name__}, which means nothing here"
 
 
+def first_refusal(method: str, run: Run, given: object) -> Plan[Refuse | None]:
+    """Ask the extensions by one method that judges; the first refusal wins, and a failure refuses."""
+    for extension in run.settings.extensions:
+        if overrides(extension, method):
+            decision = yield from ask(extension, method, ExtensionRun(run, extension), given)
+            if isinstance(decision, Failed):
+                return Refuse(decision.reason)
+            if isinstance(decision, Refuse):
+                return decision
+    return None
+
+
+def judged_asset(
+    run: Run,
+    entry: SkillEntry,
+    relative_path: str,
+    directories: AssetDirectories = "all",
+    closed: Sequence[str] = (),
+) -> Plan[bytes]:
+    """Return the content of a skill's file that no extension refuses.
+
+    Raises:
+        SkillsError: If the path or the file is refused, or the file is absent or cannot be read.
+    """
+    content = yield from read_asset_bytes(entry.skill, relative_path, directories, closed)
+    yield from _check_file(run, SkillFile(entry, normalised(relative_path), content))
+    return content
+
+
+def judged_script(run: Run, entry: SkillEntry, script_name: str, closed: Sequence[str] = ()) -> Plan[str]:
+    """Return the path by which a script runs that no extension refuses.
+
+    Raises:
+        SkillsError: If the path or the script is refused, or no script is there.
+    """
+    path = yield from script_path(entry.skill, script_name, closed=closed)
+    if any(overrides(extension, "before_file") for extension in run.settings.extensions):
+        relative = script_to_relative(script_name)
+        content = yield from read_asset_bytes(entry.skill, relative, STANDARD_DIRECTORIES, closed)
+        yield from _check_file(run, SkillFile(entry, relative, content, "run"))
+    return path
+
+
+def _check_file(run: Run, file: SkillFile) -> Plan[None]:
+    refused = yield from first_refusal("before_file", run, file)
+    if refused is not None:
+        raise SkillsError(refused.reason)
+
+
 def before_load(load: SkillLoad, run: Run) -> Plan[Refuse | Answer | None]:
     """Ask whether a load may happen; the first that refuses or answers decides. A failure refuses."""
     for extension in run.settings.extensions:
@@ -333,6 +403,8 @@ def change_text(load: SkillLoad, run: Run) -> Plan[str | Failed]:
         if overrides(extension, "change_text"):
             given = SkillLoad(load.entry, load.arguments, load.trigger, text, load.tokens, load.resources, load.runtime)
             changed = yield from ask(extension, "change_text", ExtensionRun(run, extension), given)
+            if isinstance(changed, Refuse):
+                return Failed(changed.reason)
             if isinstance(changed, Failed):
                 return changed
             text = changed
@@ -385,14 +457,7 @@ def after_model(report: ModelCallReport, run: Run) -> Plan[None]:
 
 def before_tool(request: ToolCallRequest, run: Run) -> Plan[Refuse | None]:
     """Ask whether a tool call may run; the first refusal wins. A failure refuses."""
-    for extension in run.settings.extensions:
-        if overrides(extension, "before_tool"):
-            decision = yield from ask(extension, "before_tool", ExtensionRun(run, extension), request)
-            if isinstance(decision, Failed):
-                return Refuse(decision.reason)
-            if isinstance(decision, Refuse):
-                return decision
-    return None
+    return (yield from first_refusal("before_tool", run, request))
 
 
 def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> Plan[ToolResult | Refuse]:

@@ -15,12 +15,12 @@ from pydantic import BaseModel, Field
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import check_known, not_found_error
 from deepskills._errors import SkillFormatError, SkillsError
-from deepskills._files.assets import list_assets, read_asset_bytes, script_path
+from deepskills._files.assets import list_assets
 from deepskills._files.kinds import MAX_MEDIA_BYTES, kind_of, text_of
 from deepskills._io.plan import LARGE, Plan, apart
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import ToolResult
-from deepskills._middleware.extension_calls import searched_by_extensions, with_changes
+from deepskills._middleware.extension_calls import judged_asset, judged_script, searched_by_extensions, with_changes
 from deepskills._middleware.run import Run
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt import messages as words
@@ -104,11 +104,11 @@ class ExtraTools:
 
         def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
-            return settings.perform(_answered(name, plan(run, **arguments), run), runtime)
+            return settings.perform(_answered(name, plan(run, **arguments), run), run.runtime)
 
         async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
-            return await settings.aperform(_answered(name, plan(run, **arguments), run), runtime)
+            return await settings.aperform(_answered(name, plan(run, **arguments), run), run.runtime)
 
         return StructuredTool.from_function(
             call,
@@ -146,12 +146,12 @@ class ExtraTools:
     def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Plan[Content]:
         entry, closed = yield from self._entry(run, skill_name)
         directories = self._settings.asset_directories
-        content = yield from read_asset_bytes(entry.skill, relative_path, directories, closed)
+        content = yield from judged_asset(run, entry, relative_path, directories, closed)
         return _shown_content(content, relative_path)
 
     def _script_path(self, run: Run, skill_name: str, script_name: str) -> Plan[str]:
         entry, closed = yield from self._entry(run, skill_name)
-        return (yield from script_path(entry.skill, script_name, closed=closed))
+        return (yield from judged_script(run, entry, script_name, closed))
 
     def _entry(self, run: Run, skill_name: str) -> Plan[tuple[SkillEntry, list[str]]]:
         """Return a skill that the model may read, seen or loaded, and what below it belongs to one it may not."""

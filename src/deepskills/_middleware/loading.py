@@ -4,13 +4,15 @@ A load is a `Wish`. Wishes come from the tool `load_skill`, from pins and slash 
 that changed while its skill was loaded, and from names that an application wrote into `skills_loaded`. Each passes the
 same stations, in this order:
 
-1. **Read** (`prepare`): the file is read and its other files are listed, two rounds however many wishes there are;
+1. **Admit** (`admit`, `before_read` of the extensions): may the skill's file be read for a load at all? Texts that are
+   put back were admitted at their loads, and are judged by `change_text` when they are read again.
+2. **Read** (`prepare`): the file is read and its other files are listed, two rounds however many wishes there are;
    arguments are filled in, extensions may change the text, its cost is counted. Texts that are put back from their
    files come by here too.
-2. **Budget** (`decide_load` in `_loading/turn.py`): is there room beside what is loaded?
-3. **Judge** (`before_load` of the extensions): may it happen, or is it answered in another way? They are asked only
+3. **Budget** (`decide_load` in `_loading/turn.py`): is there room beside what is loaded?
+4. **Judge** (`before_load` of the extensions): may it happen, or is it answered in another way? They are asked only
    about loads that could happen, and about those without room, because an answer takes none.
-4. **Settle** (`settle`): the outcome is worded, logged and told once (`reporting.report`), and becomes an update of
+5. **Settle** (`settle`): the outcome is worded, logged and told once (`reporting.report`), and becomes an update of
    state with the message that carries the text.
 
 The tool answers in a `ToolMessage`, and the model reads refusals there. All others put a message of their own into the
@@ -35,7 +37,7 @@ from deepskills._loading.arguments import argument_names, fill_in
 from deepskills._loading.budget import NO_LIMIT, Budgets, Standing, count_tokens
 from deepskills._loading.turn import Prepared, decide_load, record_of
 from deepskills._middleware.extension import Answer, Refuse, SkillLoad
-from deepskills._middleware.extension_calls import before_load, change_text
+from deepskills._middleware.extension_calls import before_load, change_text, first_refusal
 from deepskills._middleware.reporting import report, report_unload
 from deepskills._middleware.run import Run
 from deepskills._middleware.state import (
@@ -95,17 +97,28 @@ class Settled:
 
 def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> Plan[dict[str, Settled]]:
     """Load skills in messages of their own, one after the other, and return by name what became of each."""
-    prepared = yield from prepare(wishes, run)
+    refused: dict[Key, outcomes.Refused] = {}
+    for wish in wishes:
+        refusal = yield from admit(wish, run)
+        if refusal is not None:
+            refused[wish.key] = refusal
+    prepared = yield from prepare([wish for wish in wishes if wish.key not in refused], run)
     standing = run.thread.standing if standing is None else standing
     settled: dict[str, Settled] = {}
     for wish in wishes:
-        ready = prepared[wish.key]
-        outcome = decide_load(ready, standing, wish.budgets(run))
+        ready = prepared.get(wish.key) or Prepared(wish.entry, wish.arguments)
+        outcome = refused.get(wish.key) or decide_load(ready, standing, wish.budgets(run))
         done = yield from settle(wish, ready, outcome, run)
         settled[wish.entry.name] = done
         if isinstance(done.outcome, outcomes.Loaded):
             standing = done.outcome.standing
     return settled
+
+
+def admit(wish: Wish, run: Run) -> Plan[outcomes.Refused | None]:
+    """Ask the extensions whether a skill's file may be read for a load; the refusal is the outcome of the wish."""
+    refused = yield from first_refusal("before_read", run, wish.entry)
+    return outcomes.Refused(wish.entry, refused.reason) if refused is not None else None
 
 
 def settle(wish: Wish, ready: Prepared, outcome: outcomes.Outcome, run: Run, tool: str | None = None) -> Plan[Settled]:
@@ -296,15 +309,17 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
         session_id(run.runtime),
     )
     # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
+    size = (len(text) + len(arguments)) // 64
     filled = yield from apart(
-        lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), len(text) // 64
+        lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), size
     )
-    present = entry if is_served else replace(entry, frontmatter={**entry.frontmatter, **reading.frontmatter})
+    found = {} if is_served else reading.frontmatter
+    present = replace(entry, frontmatter={**entry.frontmatter, **found}, sha256=reading.sha256)
     load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)
     changed = yield from change_text(load, run)
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
-    block = skill_block(entry, changed, inventory, shell)
+    block = yield from apart(lambda: skill_block(entry, changed, inventory, shell), len(changed) // 64)
     tokens = yield from _tokens(block, run)
     return Prepared(present, arguments, block, inventory, contents.digest or reading.digest, tokens, text=changed)
 

@@ -9,6 +9,7 @@ The end of a run: a hook that only agents whose extensions act there have, for a
 
 import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from deepagents.backends import BackendProtocol
@@ -40,24 +41,36 @@ from deepskills._middleware.config import (
     Memory,
     Refresh,
     Settings,
+    SlashCommands,
     SourcesFactory,
+    SubagentInherit,
     UnloadWhen,
     VisibilityRule,
 )
 from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun
-from deepskills._middleware.extension_calls import ExtensionRun, at, name_of, overrides
+from deepskills._middleware.extension_calls import ExtensionRun, at, overrides
 from deepskills._middleware.extra_tools import ExtraTools, check_names
+from deepskills._middleware.nesting import follow_runs
 from deepskills._middleware.request import (
-    ModelCall,
     PreparedCall,
     open_call,
     prepare_call,
     problems_update,
     section_in_use,
     section_text,
+    sent,
     tell_composed,
 )
-from deepskills._middleware.run import Run, Shelf, is_user_invocable, use_of
+from deepskills._middleware.run import (
+    Run,
+    Shelf,
+    is_user_invocable,
+    name_of,
+    tool_runtime,
+    use_of,
+    withheld_powers,
+    without_powers,
+)
 from deepskills._middleware.served import with_guard
 from deepskills._middleware.skill_tools import ToolSource, answer_from_context
 from deepskills._middleware.startup import handing_over, start
@@ -102,7 +115,9 @@ def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]
         return []
     # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
     hidden = settings.memory.rules.get(catalog.serial) or {}
-    return use_of(thread, Shelf(catalog, hidden), settings.memory.readings, None).skills
+    use = use_of(thread, Shelf(catalog, hidden), settings.memory.readings, None)
+    withheld = [withheld_powers(skill.entry, settings.extensions, state) for skill in use.skills]
+    return [without_powers(skill, powers) for skill, powers in zip(use.skills, withheld, strict=True)]
 
 
 def slash_menu(shelf: Shelf) -> list[dict[str, str]]:
@@ -165,7 +180,8 @@ class Services:
         text once and no unloaded skill's.
         """
         run = Run(self._settings, state, runtime)
-        return _for_own_graph(self._settings.perform(prepare_call(state["messages"], run, self._section), runtime), run)
+        plan = prepare_call(state["messages"], run, self._section)
+        return _for_own_graph(self._settings.perform(plan, run.runtime), run)
 
     async def amodel_messages(
         self, state: Mapping[str, Any], runtime: object
@@ -173,18 +189,18 @@ class Services:
         """Return what to send to the model from a graph of your own, without blocking; see `model_messages`."""
         run = Run(self._settings, state, runtime)
         plan = prepare_call(state["messages"], run, self._section)
-        return _for_own_graph(await self._settings.aperform(plan, runtime), run)
+        return _for_own_graph(await self._settings.aperform(plan, run.runtime), run)
 
     def run_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
         """Return the run that a tool call or another hook belongs to, for an extension."""
         run = Run(self._settings, state, runtime)
-        self._settings.perform(shelf_of(run), runtime)
+        self._settings.perform(shelf_of(run), run.runtime)
         return extension_run(run, extension)
 
     async def arun_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
         """Return the run that a tool call or another hook belongs to, for an extension, without blocking."""
         run = Run(self._settings, state, runtime)
-        await self._settings.aperform(shelf_of(run), runtime)
+        await self._settings.aperform(shelf_of(run), run.runtime)
         return extension_run(run, extension)
 
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
@@ -196,7 +212,7 @@ def _for_own_graph(prepared: PreparedCall, run: Run) -> tuple[list[AnyMessage], 
     composed = prepared.composed
     tell_composed(composed, run)
     update = merged(composed.update, run.collected, problems_update(run))
-    messages = composed.messages
+    messages = sent(composed.messages)
     if not prepared.section:
         return messages, update
     first = messages[0] if messages else None
@@ -240,13 +256,14 @@ class _EndOfRun:
 
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ANN401 - LangChain's signature
         """Let extensions act at the end of a run."""
-        result: dict[str, Any] | None = self._settings.perform(_end(Run(self._settings, state, runtime)), runtime)
+        run = Run(self._settings, state, runtime)
+        result: dict[str, Any] | None = self._settings.perform(_end(run), run.runtime)
         return result
 
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ANN401 - LangChain's signature
         """Let extensions act at the end of a run."""
         run = Run(self._settings, state, runtime)
-        result: dict[str, Any] | None = await self._settings.aperform(_end(run), runtime)
+        result: dict[str, Any] | None = await self._settings.aperform(_end(run), run.runtime)
         return result
 
 
@@ -260,6 +277,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     graph of your own, use `before_agent` as a node, `model_messages` for what the model is sent, and `tools`.
 
     One instance serves any number of agents, sub-agents, threads and users; it holds nothing that belongs to a run.
+    Pass one instance to an agent: `create_agent` refuses two. `create_deep_agent` keeps the last of two and drops the
+    others before any of their hooks or tools is known to it, so that nothing is left that could tell.
 
     Args:
         backend: Where the files are: a backend, or a function of the runtime that gives one.
@@ -282,9 +301,12 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             agents without file tools or with large libraries.
         visibility: How visible skills are: a mapping from names or glob patterns to `"on"`, `"name-only"`,
             `"user-only"` or `"off"`, or a function `(skill, runtime)` that returns one of them.
-        slash_commands: Whether a user's message that starts with `/name` starts that skill.
+        slash_commands: Whether a user's message that starts with `/name` starts that skill. Inside another
+            graph's run only a message that the outer run's own input held is a user's; with `"always"` each is.
         unload_when: `"now"` to take an unloaded skill's text out of requests at once; `"cheap"` to leave it until the
             prefix changes anyway, so that prompt caches hold.
+        subagent_inherit: `"isolated"` for sub-agents that begin with nothing loaded (a fork knows what it continues);
+            `"inherit"` for such as begin with what this agent has loaded, within their own budgets.
         asset_directories: Which files of a skill the extra tools list and read: `"all"`, or names of directories.
         token_counter: Counts the tokens of a text.
         extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.
@@ -317,8 +339,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         catalog_budget: int | None = None,
         extra_tools: Sequence[str] = (),
         visibility: VisibilityRule | None = None,
-        slash_commands: bool = False,
+        slash_commands: SlashCommands = False,
         unload_when: UnloadWhen = "now",
+        subagent_inherit: SubagentInherit = "isolated",
         asset_directories: AssetDirectories = "all",
         token_counter: Callable[[str], int] = count_tokens,
         extensions: Sequence[SkillExtension] = (),
@@ -349,6 +372,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             visibility=visibility,
             slash_commands=slash_commands,
             unload_when=unload_when,
+            subagent_inherit=subagent_inherit,
             asset_directories=asset_directories,
             token_counter=token_counter,
             extensions=plugged,
@@ -375,6 +399,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             )
         self.state_schema = with_own_keys(type(self).state_schema)
         with_end_of_run(self, plugged)
+        if slash_commands and slash_commands != "always":
+            follow_runs()
         for extension in plugged:
             extension.attach(self)
 
@@ -410,7 +436,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
-        return self._settings.perform(start(Run(self._settings, state, runtime)), runtime)
+        run = Run(self._settings, state, runtime)
+        return self._settings.perform(start(run), run.runtime)
 
     async def abefore_agent(  # type: ignore[override]
         self,
@@ -419,7 +446,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
-        return await self._settings.aperform(start(Run(self._settings, state, runtime)), runtime)
+        run = Run(self._settings, state, runtime)
+        return await self._settings.aperform(start(run), run.runtime)
 
     def modify_request(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Append the skills section to the request's system message."""
@@ -437,7 +465,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Load the skills that users and extensions ask for, and restore texts that were evicted."""
         run = Run(self._settings, state, runtime)
         self._note_own_catalog(run)
-        return self._settings.perform(before_model_call(run), runtime)
+        return self._settings.perform(before_model_call(run), run.runtime)
 
     @hook_config(can_jump_to=["model"])
     async def abefore_model(  # type: ignore[override]
@@ -446,7 +474,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Load the skills that users and extensions ask for, and restore texts that were evicted."""
         run = Run(self._settings, state, runtime)
         self._note_own_catalog(run)
-        return await self._settings.aperform(before_model_call(run), runtime)
+        return await self._settings.aperform(before_model_call(run), run.runtime)
 
     def wrap_model_call(
         self,
@@ -454,17 +482,19 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ModelRequest[ContextT]], ModelResponse[ResponseT]],
     ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
-        model_call = self._settings.perform(self._opened(request), request.runtime)
+        run = Run(self._settings, request.state, request.runtime)
+        plan = open_call(request, run, self._section, self._tool_source)
+        model_call = self._settings.perform(plan, run.runtime)
 
         def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
-            outgoing = self._settings.perform(model_call.outgoing(changed), request.runtime)
+            outgoing = self._settings.perform(model_call.outgoing(changed), run.runtime)
             try:
                 with model_call.traced():
                     response = handler(outgoing)
             except Exception as error:
-                self._settings.perform(model_call.ended(outgoing, None, error), request.runtime)
+                self._settings.perform(model_call.ended(outgoing, None, error), run.runtime)
                 raise
-            self._settings.perform(model_call.ended(outgoing, response), request.runtime)
+            self._settings.perform(model_call.ended(outgoing, response), run.runtime)
             return response
 
         with model_call.in_context():
@@ -482,17 +512,19 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ModelRequest[ContextT]], Awaitable[ModelResponse[ResponseT]]],
     ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
-        model_call = await self._settings.aperform(self._opened(request), request.runtime)
+        run = Run(self._settings, request.state, request.runtime)
+        plan = open_call(request, run, self._section, self._tool_source)
+        model_call = await self._settings.aperform(plan, run.runtime)
 
         async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
-            outgoing = await self._settings.aperform(model_call.outgoing(changed), request.runtime)
+            outgoing = await self._settings.aperform(model_call.outgoing(changed), run.runtime)
             try:
                 with model_call.traced():
                     response = await handler(outgoing)
             except Exception as error:
-                await self._settings.aperform(model_call.ended(outgoing, None, error), request.runtime)
+                await self._settings.aperform(model_call.ended(outgoing, None, error), run.runtime)
                 raise
-            await self._settings.aperform(model_call.ended(outgoing, response), request.runtime)
+            await self._settings.aperform(model_call.ended(outgoing, response), run.runtime)
             return response
 
         with model_call.in_context():
@@ -510,12 +542,13 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
         """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
-        opened = self._settings.perform(open_tool_call(request, self._settings, self._tool_source), request.runtime)
+        runtime = tool_runtime(request.state, request.runtime)
+        opened = self._settings.perform(open_tool_call(request, self._settings, self._tool_source), runtime)
         if not isinstance(opened, ToolCall):
             return opened
-        with handing_over(request.tool_call["name"], request.state):
+        with self._handing_over(request):
             result = handler(opened.request)
-        return self._settings.perform(opened.reviewed(result), request.runtime)
+        return self._settings.perform(opened.reviewed(result), runtime)
 
     async def awrap_tool_call(
         self,
@@ -523,13 +556,19 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
         """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
+        runtime = tool_runtime(request.state, request.runtime)
         plan = open_tool_call(request, self._settings, self._tool_source)
-        opened = await self._settings.aperform(plan, request.runtime)
+        opened = await self._settings.aperform(plan, runtime)
         if not isinstance(opened, ToolCall):
             return opened
-        with handing_over(request.tool_call["name"], request.state):
+        with self._handing_over(request):
             result = await handler(opened.request)
-        return await self._settings.aperform(opened.reviewed(result), request.runtime)
+        return await self._settings.aperform(opened.reviewed(result), runtime)
+
+    def _handing_over(self, request: ToolCallRequest) -> AbstractContextManager[None]:
+        """Return the context in which a tool runs that may start a sub-agent."""
+        passes_on = self._settings.subagent_inherit == "inherit"
+        return handing_over(request.tool_call["name"], request.state, passes_on=passes_on)
 
     def _note_own_catalog(self, run: Run) -> None:
         """Report that a subclass wrote a catalog of its own, which deepagents' class would use and this does not."""
@@ -541,7 +580,3 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         given = run.state.get("skills_metadata")
         if catalog is not None and given is not None and not catalog.is_copied_in(given):
             run.problems.append(problem("before_agent", "catalog-replaced"))
-
-    def _opened(self, request: ModelRequest[ContextT]) -> Plan[ModelCall[ContextT]]:
-        run = Run(self._settings, request.state, request.runtime)
-        return open_call(request, run, self._section, self._tool_source)

@@ -41,6 +41,7 @@ from deepskills._middleware.skill_tools import (
     ToolSource,
     acceptance,
     bound,
+    include_names,
     name_of,
     needed_names,
     resolved,
@@ -112,6 +113,8 @@ class Composition:
     """The messages to send, and what follows from them."""
 
     messages: list[AnyMessage]
+    """With the keys of messages that their host gave no id: extensions know a message by it. `sent` takes them off."""
+
     bare: list[AnyMessage] | None = None
     """The messages without what was put back, for a model that has no room for it; `None` if nothing was."""
 
@@ -141,10 +144,10 @@ class Composition:
 def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = False) -> Plan[Composition]:
     """Return the request's messages; `prefix_changes` says that texts which linger may leave now."""
     thread = run.thread
-    given, messages = messages, thread.keyed(messages)
+    messages = thread.keyed(messages)
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
-        return Composition(_sent(_noted(list(messages), thread), given, messages))
+        return Composition(_noted(list(messages), thread))
     budget = run.settings.budgets.tokens
     # What this run may not use leaves here too: a resumed run has no start that would have taken it away.
     leaving, withheld = run.use.leaving, run.use.withheld
@@ -184,8 +187,8 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     for position, (name, _reason) in decisions.notices.items():
         if name in withheld:
             decisions.notices[position] = (name, "withheld")
-    bare = _sent(_noted(_applied(messages, decisions, {}, lost), thread), given, messages)
-    whole = _sent(_noted(_applied(messages, decisions, texts, lost), thread), given, messages) if put_back else bare
+    bare = _noted(_applied(messages, decisions, {}, lost), thread)
+    whole = _noted(_applied(messages, decisions, texts, lost), thread) if put_back else bare
     return Composition(
         messages=whole,
         bare=bare if put_back else None,
@@ -197,9 +200,9 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     )
 
 
-def _sent(messages: list[AnyMessage], given: Sequence[AnyMessage], keyed: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return messages as they go out: without the keys that only this module needs."""
-    return messages if given is keyed else [without_key(message) for message in messages]
+def sent(messages: list[AnyMessage]) -> list[AnyMessage]:
+    """Return messages as they go out: without the keys that only this library knows."""
+    return [without_key(message) for message in messages]
 
 
 def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
@@ -625,15 +628,14 @@ class ModelCall(Generic[ContextT]):
         """
         request = request.override(state=self._request.state)
         if not self._run.settings.extensions:
-            return request
-        before = {name_of(item) for item in self._request.tools}
-        self._run.skill_tools = frozenset(
-            name for item in request.tools if (name := name_of(item)) is not None and name not in before
-        )
+            return request.override(messages=sent(request.messages))
+        # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
+        included = {name for entry in self._run.use.granting for name in include_names(entry)}
+        self._run.skill_tools = frozenset(tool for tool, name in self._record.items() if name in included)
         changed = yield from change_request(request, self._run)
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
-        return changed
+        return changed.override(messages=sent(changed.messages))
 
     @contextmanager
     def traced(self) -> Iterator[None]:

@@ -8,7 +8,9 @@ policies, hooks, models, forks and scripts. The rules:
   visibility that says "off". A judgement that fails lifts nothing. It only *withholds* the skill's text from the
   request at hand, because nobody can tell whether this user may read it.
 - A **grant** (own tools, calls without approval, a model) needs all of: a load record, whose digest this process has
-  read, and a skill that is visible now. A skill that the user started counts as visible.
+  read, and a skill that is visible now. A skill that the user started counts as visible. An extension may withhold
+  powers from a skill (`SkillExtension.withholds`); then its entry here no longer asks for them, so nobody can give
+  them by mistake.
 - What a skill says is taken from the very file that was loaded, known by its digest. Where this process has not read
   that file, the skill is in use, its entry is not `is_read`, and nobody can tell what it forbids: policies refuse.
 - Messages prove nothing, whoever wrote them.
@@ -16,22 +18,36 @@ policies, hooks, models, forks and scripts. The rules:
 Hooks of a resumed run come here too, without the start of a run before them, so nothing may rest on that start.
 """
 
+import dataclasses
+import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal
+
+from langgraph.config import get_config
+from langgraph.prebuilt import ToolRuntime
 
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import Discovery
-from deepskills._catalog.entries import Readings, SkillEntry, Visibility
+from deepskills._catalog.entries import INCLUDE_TOOLS, Readings, SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source, parent, tidy
 from deepskills._io.plan import Plan, apart
 from deepskills._middleware.config import Settings
-from deepskills._middleware.extension import LoadedSkill
+from deepskills._middleware.extension import LoadedSkill, SkillExtension
 from deepskills._middleware.state import LINGERING, Thread, merged, session_id
 from deepskills._prompt.section import visible
-from deepskills._types import ORIGIN_KEY, SKILL_FILE, LoadRecord, SkillMetadata, SkillOrigin, SkillProblem
+from deepskills._types import ORIGIN_KEY, POWERS_KEY, SKILL_FILE, LoadRecord, SkillMetadata, SkillOrigin, SkillProblem
+
+logger = logging.getLogger("deepskills")
+
+POWERS = frozenset({"tools", "hooks", "scripts", "model"})
+"""What an extension can withhold from a skill in use."""
+
+_POWER_KEYS = {"tools": ("allowed-tools",), "hooks": ("hooks",), "model": ("model",), "scripts": ()}
+"""The frontmatter by which a skill asks for each."""
 
 
 @dataclass(frozen=True)
@@ -125,15 +141,45 @@ class Shelf:
         return (yield from apart(lambda: not_found([e.name for e in self.visible], told, asked), size))
 
 
+def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any]:  # noqa: ANN401 - a hook's or tool's
+    """Return a hook's runtime as the kind that tools are given; a tool's own stays as it is."""
+    if isinstance(runtime, ToolRuntime):
+        return runtime
+    config = getattr(runtime, "config", None)
+    if config is None:
+        try:
+            config = get_config()
+        except RuntimeError:  # outside a graph
+            config = {}
+    own: ToolRuntime[Any, Any] = ToolRuntime(
+        state=state,
+        context=getattr(runtime, "context", None),
+        config=config,
+        # The very object: an invocation is known by it.
+        stream_writer=getattr(runtime, "stream_writer", None),  # type: ignore[arg-type]
+        tool_call_id=getattr(runtime, "tool_call_id", None),
+        store=getattr(runtime, "store", None),
+        tools=list(getattr(runtime, "tools", None) or ()),
+        execution_info=getattr(runtime, "execution_info", None),
+        server_info=getattr(runtime, "server_info", None),
+    )
+    fields = [found.name for found in dataclasses.fields(runtime)] if dataclasses.is_dataclass(runtime) else ()
+    for name in (*fields, *getattr(runtime, "__dict__", {})):
+        if not hasattr(own, name):
+            setattr(own, name, getattr(runtime, name))
+    return own
+
+
 class Run:
     """One hook's or tool call's knowledge of its run; made for each call, kept for none."""
 
     def __init__(self, settings: Settings, state: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401
         self.settings = settings
         self.state = state
-        self.runtime = runtime
+        self.runtime = tool_runtime(state, runtime)
+        """What every function of the user's is given, wherever it is called from."""
         self.thread = Thread.of(state)
-        self.look = settings.look(runtime, session_id(runtime))
+        self.look = settings.look(self.runtime, session_id(self.runtime))
         self.problems: list[SkillProblem] = []
         """Problems that were found on the way."""
         self.collected: dict[str, Any] = {}
@@ -167,7 +213,8 @@ class Run:
     @cached_property
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
-        return use_of(self.thread, self.known_shelf, self.settings.memory.readings, self.look.found)
+        use = use_of(self.thread, self.known_shelf, self.settings.memory.readings, self.look.found)
+        return replace(use, skills=[self.limited(skill) for skill in use.skills])
 
     @property
     def loaded(self) -> list[LoadedSkill]:
@@ -185,6 +232,26 @@ class Run:
         texts = self.thread.section("texts").values()
         lingering = [text["skill"] for text in texts if text.get("state") == LINGERING]
         return found + [known[name] for name in lingering if name in known]
+
+    def withheld(self, entry: SkillEntry) -> frozenset[str]:
+        """Return which powers of a skill have no effect in this run."""
+        return withheld_powers(entry, self.settings.extensions, self.state, self.collected)
+
+    def limited(self, skill: LoadedSkill) -> LoadedSkill:
+        """Return a skill in use as others may see it: without what an extension withholds."""
+        withheld = self.withheld(skill.entry)
+        if skill.entry.origin is not None:
+            skill = replace(skill, entry=with_powers(skill.entry, self.granted(skill.entry)))
+        return without_powers(skill, withheld)
+
+    def granted(self, entry: SkillEntry) -> frozenset[str]:
+        """Return what a human granted to a served skill, as the extensions that ask for approvals know."""
+        found: set[str] = set()
+        for extension in self.settings.extensions:
+            ask = getattr(extension, "granted", None)
+            if callable(ask):
+                found.update(ask(entry, _Asking(memory_of(extension, self.state, self.collected))) or ())
+        return POWERS & found
 
 
 @dataclass(frozen=True)
@@ -247,7 +314,81 @@ def disclosed_skills(run: Run) -> list[SkillEntry]:
         and entry.is_read
         and entry.digest == digest
         and shelf.is_shown(entry)
+        and "tools" not in run.withheld(entry)
     ]
+
+
+# What extensions withhold from skills in use.
+
+
+def name_of(extension: SkillExtension) -> str:
+    """Return the name under which an extension keeps its state."""
+    return extension.name or type(extension).__name__
+
+
+def memory_of(extension: SkillExtension, state: Mapping[str, Any], collected: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an extension's private state on the thread, with what it asked to change in this call."""
+    name, kept = name_of(extension), state.get("skills_extensions")
+    own = kept.get(name) if isinstance(kept, Mapping) else None
+    asked = collected.get("skills_extensions", {}).get(name, {})
+    values = {**(own if isinstance(own, Mapping) else {}), **asked}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def withheld_powers(
+    entry: SkillEntry,
+    extensions: Sequence[SkillExtension],
+    state: Mapping[str, Any],
+    collected: Mapping[str, Any] = MappingProxyType({}),
+) -> frozenset[str]:
+    """Return which powers of a skill have no effect; an extension that fails to tell withholds all."""
+    found: set[str] = set()
+    for extension in extensions:
+        if type(extension).withholds is not SkillExtension.withholds:
+            try:
+                found |= POWERS.intersection(extension.withholds(entry, memory_of(extension, state, collected)))
+            except Exception:
+                logger.exception("The extension %s failed in withholds", name_of(extension))
+                return POWERS
+    return frozenset(found)
+
+
+def without_powers(skill: LoadedSkill, powers: frozenset[str]) -> LoadedSkill:
+    """Return a skill in use whose entry does not ask for powers."""
+    if not powers:
+        return skill
+    entry = skill.entry
+    keys = {key for power in powers for key in _POWER_KEYS[power]}
+    kept = {key: value for key, value in entry.frontmatter.items() if key not in keys}
+    metadata = entry.skill
+    if "tools" in powers:
+        metadata = metadata.copy()
+        metadata["allowed_tools"] = []
+        metadata["metadata"] = {key: text for key, text in metadata["metadata"].items() if key != INCLUDE_TOOLS}
+    return replace(skill, entry=replace(entry, skill=metadata, frontmatter=kept), withheld=powers)
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """What an extension is told of a run when it is asked what was granted."""
+
+    memory: Mapping[str, Any]
+
+
+def with_powers(entry: SkillEntry, granted: frozenset[str]) -> SkillEntry:
+    """Return a served skill with those of the powers that it asks for which were granted."""
+    asked = entry.frontmatter.get(POWERS_KEY) or {}
+    if not asked or not granted:
+        return entry
+    keys = {key for power in granted for key in _POWER_KEYS[power]}
+    skill = entry.skill
+    if "tools" in granted:
+        skill = skill.copy()
+        skill["allowed_tools"] = asked.get("allowed-tools") or []
+        tools = {key: text for key, text in asked.items() if key == INCLUDE_TOOLS}
+        skill["metadata"] = {**skill["metadata"], **tools}
+    given = {key: value for key, value in asked.items() if key in keys}
+    return replace(entry, skill=skill, frontmatter={**entry.frontmatter, **given})
 
 
 def is_gone(record: LoadRecord, found: Discovery) -> bool:

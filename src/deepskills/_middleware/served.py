@@ -76,7 +76,7 @@ class ServedSkills(SkillExtension):
         return Refuse(REJECTED.format(tool=request.tool_call["name"], skill=asking[0].name, via=via, reason=reason))
 
     def _is_granted(self, entry: SkillEntry, run: SkillRun) -> bool:
-        return run.memory.get(_key(entry)) == entry.digest
+        return run.memory.get(_key(entry)) == entry.digest or _SCRIPTS in cast("ExtensionRun", run).granted(entry)
 
 
 def _key(entry: SkillEntry) -> str:

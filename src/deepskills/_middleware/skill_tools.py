@@ -16,7 +16,7 @@ from langgraph.errors import GraphBubbleUp
 
 from deepskills._catalog.entries import INCLUDE_TOOLS, SkillEntry
 from deepskills._io.plan import Ask, CallFailed, Plan
-from deepskills._middleware.state import MARK
+from deepskills._middleware.state import mark_of
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")
@@ -59,11 +59,6 @@ class ToolSource:
                 self._by_name[made.name] = made
         else:
             self._resolver = tools
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no name stands for a tool."""
-        return self._resolver is None and not self._by_name
 
     def resolve(self, name: str, runtime: object) -> Resolution:
         """Resolve a name on a sync call."""
@@ -217,11 +212,10 @@ def _last_reads(messages: Sequence[AnyMessage]) -> dict[str, int]:
 
 
 def _last_unloads(messages: Sequence[AnyMessage]) -> dict[str, int]:
-    marks = ((position, message.additional_kwargs.get(MARK)) for position, message in enumerate(messages))
     return {
         mark["skill"]: position
-        for position, mark in marks
-        if isinstance(mark, dict) and mark.get("event") == "unload" and isinstance(mark.get("skill"), str)
+        for position, message in enumerate(messages)
+        if (mark := mark_of(message)) is not None and mark["event"] == "unload"
     }
 
 

@@ -12,6 +12,7 @@ The start of a run: when skills are discovered, what that changes in state, and 
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,29 +20,31 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.messages import AnyMessage, ToolMessage
-from langgraph.config import get_config
 
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
+from deepskills._catalog.entries import SkillEntry
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
 from deepskills._io.served import loads_in_use
 from deepskills._loading.turn import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
-from deepskills._middleware.loading import Wish, prepare, take_away
+from deepskills._middleware.loading import Wish, load, prepare, take_away
+from deepskills._middleware.nesting import is_handed_on
 from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import Run, Shelf, is_user_only
 from deepskills._middleware.state import (
-    MARK,
+    Mark,
     SkillsStateUpdate,
     Thread,
     fingerprint,
     is_answered,
+    mark_of,
     merged,
 )
 from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD
+from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD, block_opening
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._types import LoadRecord, SkillProblem
 
@@ -54,15 +57,14 @@ TASK_TOOL = "task"
 _SUB_AGENT = "subagent"
 """What deepagents calls an agent that its `task` tool has started, in the configuration of its run."""
 
-_TOOLS_NODE = "tools"
-"""The node in which LangChain's agents run tools; an agent below it was started by a tool, whoever's."""
-
 
 class _Parent:
     """What a parent has loaded; the first sub-agent that starts may take it."""
 
-    def __init__(self, thread: Thread) -> None:
+    def __init__(self, thread: Thread, *, passes_on: bool) -> None:
         self.thread: Thread | None = thread
+        self.passes_on = passes_on
+        """Whether a sub-agent that does not continue the conversation takes it as well."""
 
 
 _parent: ContextVar[_Parent | None] = ContextVar("deepskills_parent", default=None)
@@ -70,10 +72,10 @@ _in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=
 
 
 @contextmanager
-def handing_over(tool_name: str, state: Mapping[str, Any]) -> Iterator[None]:
+def handing_over(tool_name: str, state: Mapping[str, Any], *, passes_on: bool = False) -> Iterator[None]:
     """Let a sub-agent that starts inside know what this agent has loaded."""
     inside = _in_tool_call.set(True)
-    parent = _parent.set(_Parent(Thread.of(state)) if tool_name == TASK_TOOL else None)
+    parent = _parent.set(_Parent(Thread.of(state), passes_on=passes_on) if tool_name == TASK_TOOL else None)
     loads = loads_in_use.set(_served_loads(state))
     try:
         yield
@@ -91,27 +93,26 @@ def _served_loads(state: Mapping[str, Any]) -> tuple[LoadRecord, ...]:
     return tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
 
 
-def is_started_by_a_model() -> bool:
-    """Whether this agent runs inside a tool call of another, so that no message of it is a user's own."""
-    if _in_tool_call.get():
+def is_users_word(message: AnyMessage, run: Run) -> bool:
+    """Whether a message is the user's own, and not what a model or a node of an outer graph gave this agent to do."""
+    if run.settings.slash_commands == "always":
         return True
-    try:
-        config = get_config()
-    except RuntimeError:
-        return False
-    metadata = config.get("metadata") or {}
-    places = [metadata.get(key) for key in ("checkpoint_ns", "langgraph_checkpoint_ns")]
-    steps = [step.partition(":")[0] for place in places if isinstance(place, str) for step in place.split("|")]
-    return _TOOLS_NODE in steps or (config.get("configurable") or {}).get("ls_agent_type") == _SUB_AGENT
+    kind = (run.runtime.config.get("configurable") or {}).get("ls_agent_type")
+    return not is_handed_on(message, in_tool_call=_in_tool_call.get() or kind == _SUB_AGENT)
 
 
-def taken_over(thread: Thread) -> Thread | None:
-    """Return the parent's thread if this one is new and continues its conversation: a task alone is one message."""
+def taken_over() -> tuple[Thread | None, bool]:
+    """Return the thread of the parent that started this one by `task`, and whether its skills are passed on to all."""
     parent = _parent.get()
     if parent is None:
-        return None
+        return None, False
     found, parent.thread = parent.thread, None
-    return found if len(thread.messages) > 1 else None
+    return found, parent.passes_on
+
+
+def is_continued(thread: Thread) -> bool:
+    """Whether a sub-agent's thread continues its parent's conversation: a task alone is one message."""
+    return len(thread.messages) > 1
 
 
 # What a thread starts with: loads that its messages show, a parent's loads, and loads of an older version.
@@ -123,30 +124,46 @@ def taken_over(thread: Thread) -> Thread | None:
 MAX_CLAIMS = 200
 """How many claims of a conversation are looked into, the newest first."""
 
+MAX_CLAIMED_LOADS = 24
+"""How many different loads are prepared to be compared with claims."""
+
+MAX_CLAIMED_OF_ONE = 3
+"""How many of those may be of one skill, each with other arguments."""
+
+MAX_CLAIMED_ARGUMENTS = 20_000
+"""How many characters the arguments of all claimed loads may take together."""
+
 
 @dataclass(frozen=True)
 class _Claim:
     message: AnyMessage
-    skill: str
-    arguments: str
-    is_load: bool
+    mark: Mark
+
+    @property
+    def skill(self) -> str:
+        return self.mark["skill"]
+
+    @property
+    def arguments(self) -> str:
+        return self.mark.get("arguments", "")
+
+    @property
+    def is_load(self) -> bool:
+        return self.mark["event"] == "load"
 
 
 def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     """Return what is loaded on a thread that starts: what its parent hands over, or what its messages prove."""
-    parent = taken_over(run.thread)
-    if parent is not None:
+    parent, passes_on = taken_over()
+    if parent is not None and is_continued(run.thread):
         return _inherited(parent, shelf)
     empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}, "skills_load_records": {}}
+    if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
+        return merged(empty, (yield from _loaded_again(parent, shelf, run)))
     claims = _claims(run.thread.messages)
     if not claims:
         return empty
-    entries = {claim.skill: shelf.catalog.by_name.get(claim.skill) for claim in claims}
-    wished = [
-        Wish(entry, claim.arguments, "system")
-        for claim in claims
-        if claim.is_load and (entry := entries[claim.skill]) is not None and shelf.visibility(entry) != "off"
-    ]
+    wished = _worth_reading(claims, shelf, run)
     prepared = yield from prepare(wished, run)
     records: dict[str, LoadRecord] = {}
     resources: dict[str, Any] = {}
@@ -178,6 +195,41 @@ def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     }
 
 
+def _worth_reading(claims: Sequence[_Claim], shelf: Shelf, run: Run) -> list[Wish]:
+    """Return the loads that claims may be about, by what costs nothing to compare; the newest come first.
+
+    Whoever sends messages can claim whatever they like, and each load costs a file, a text and its size.
+    """
+    wishes: dict[tuple[str, str], Wish] = {}
+    of_one: Counter[str] = Counter()
+    characters = 0
+    for claim in reversed(claims):
+        entry = shelf.catalog.by_name.get(claim.skill) if claim.is_load else None
+        if entry is None or (claim.skill, claim.arguments) in wishes or of_one[claim.skill] == MAX_CLAIMED_OF_ONE:
+            continue
+        if not _may_be_true(claim, entry, shelf, run):
+            continue
+        characters += len(claim.arguments)
+        if characters > MAX_CLAIMED_ARGUMENTS:
+            break
+        wishes[claim.skill, claim.arguments] = Wish(entry, claim.arguments, "system")
+        of_one[claim.skill] += 1
+        if len(wishes) == MAX_CLAIMED_LOADS:
+            break
+    return list(wishes.values())
+
+
+def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bool:
+    """Whether a claim names the file that is there, and its text begins as the block of that file does."""
+    if shelf.visibility(entry) == "off":
+        return False
+    digest = claim.mark.get("digest")
+    # Where the catalog's digest is not one of a file (a backend that keeps skills in parts), it says nothing here.
+    if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
+        return False
+    return _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
+
+
 def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
     """Return what a fork takes over from its parent, as far as it may see the skills."""
     records = parent.standing.records
@@ -192,8 +244,21 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
         "skills_loaded": names,
         "skill_resources": {name: parent.resources.get(name, []) for name in names},
         "skills_load_records": {name: records[name] for name in names},
-        "skills_context": {"texts": parent.section("texts"), "notes": parent.section("notes")},
+        "skills_context": {key: parent.section(key) for key in ("texts", "notes", "disclosed")},
     }
+
+
+def _loaded_again(parent: Thread, shelf: Shelf, run: Run) -> Plan[dict[str, Any]]:
+    """Load what a parent has loaded for a sub-agent that knows nothing of it, within the sub-agent's own budgets."""
+    records = parent.standing.records
+    wishes = [
+        Wish(entry, records[name].get("arguments", ""), "system")
+        for name in parent.standing.loaded
+        if (entry := shelf.catalog.by_name.get(name)) is not None
+        and (shelf.is_shown(entry) or (shelf.find(name) and records[name].get("trigger") in {"user", "pin"}))
+    ]
+    settled = yield from load(wishes, run)
+    return merged(*(done.update for done in settled.values()))
 
 
 def _bare(text: str) -> str:
@@ -204,12 +269,10 @@ def _claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
     """Return what messages say they did to the loaded skills, in order."""
     claims: list[_Claim] = []
     for message in reversed(messages):
-        mark: Any = message.additional_kwargs.get(MARK)
-        if not isinstance(mark, dict) or not isinstance(mark.get("skill"), str):
+        mark = mark_of(message)
+        if mark is None:
             continue
-        arguments = mark.get("arguments", "")
-        if mark.get("event") in {"load", "unload"} and isinstance(arguments, str):
-            claims.append(_Claim(message, mark["skill"], arguments, mark["event"] == "load"))
+        claims.append(_Claim(message, mark))
         if len(claims) == MAX_CLAIMS:
             break
     return claims[::-1]
@@ -230,7 +293,7 @@ def upgraded(thread: Thread) -> dict[str, Any]:
         if claim.is_load and claim.message.id and _is_made_by_a_load(claim.message):
             texts[claim.message.id] = {"skill": claim.skill}
             by_text[fingerprint(str(claim.message.text))] = claim.message.id
-            by_text[f"{claim.skill}:{claim.message.additional_kwargs[MARK].get('digest')}"] = claim.message.id
+            by_text[f"{claim.skill}:{claim.mark.get('digest')}"] = claim.message.id
     records: dict[str, LoadRecord] = {}
     for name in thread.standing.loaded:
         record = thread.standing.records[name]
@@ -297,7 +360,7 @@ def start(run: Run) -> Plan[SkillsStateUpdate | None]:
     gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
     update = merged(update, take_away(run, list(run.use.leaving)))
     if run.settings.slash_commands:
-        update = merged(update, _noticed_message(thread))
+        update = merged(update, _noticed_message(run))
     yield from at("at_start", run)
     update = merged(update, run.collected)
     problems = _problems(run, found, gone)
@@ -327,13 +390,14 @@ def _counted(sources: int) -> str:
     return "1 source" if sources == 1 else f"{sources} sources"
 
 
-def _noticed_message(thread: Thread) -> dict[str, Any]:
+def _noticed_message(run: Run) -> dict[str, Any]:
     """Return the update that has the user's newest message looked at for slash commands, once.
 
     Others may take newer messages away, so a command is known again by its id, and by an answer that follows it.
     """
-    message = thread.user_message if not is_started_by_a_model() else None
-    if message is None or not message.id:
+    thread = run.thread
+    message = thread.user_message
+    if message is None or not message.id or not is_users_word(message, run):
         return {}
     seen, commands = thread.section("run"), thread.section("commands")
     if message.id in commands or message.id in (seen.get("seen"), seen.get("message")) or is_answered(thread, message):

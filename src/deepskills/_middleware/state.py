@@ -445,6 +445,31 @@ MARK = "deepskills"
 """Key in a message's `additional_kwargs` that says what the message did to the loaded skills: a claim, not a proof."""
 
 
+class Mark(TypedDict):
+    """What a message's mark says; further keys, such as those of older versions, are passed over."""
+
+    event: Literal["load", "unload"]
+    skill: str
+    arguments: NotRequired[str]
+    digest: NotRequired[str]
+
+
+with_config(ConfigDict(strict=True, extra="ignore"))(Mark)
+_MARK: TypeAdapter[Mark] = TypeAdapter(Mark)
+
+
+def mark_of(message: object) -> Mark | None:
+    """Return what a message says it did to the loaded skills; a mark of any other shape says nothing."""
+    extra = getattr(message, "additional_kwargs", None)
+    given = extra.get(MARK) if isinstance(extra, Mapping) else None
+    if given is None:
+        return None
+    try:
+        return _MARK.validate_python(given)
+    except (ValidationError, RecursionError):
+        return None
+
+
 def fingerprint(text: str) -> str:
     """Return the digest by which a message's text is known again."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

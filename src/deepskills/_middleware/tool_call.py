@@ -58,7 +58,8 @@ class CallRun(Run):
                 if isinstance(outcome, Unloaded):
                     found.pop(outcome.name, None)
             elif (entry := self.known_shelf.find_visible(call.name)) is not None:
-                found.setdefault(entry.name, LoadedSkill(entry, call.arguments, "model", 0, is_recent=True))
+                skill = LoadedSkill(entry, call.arguments, "model", 0, is_recent=True)
+                found.setdefault(entry.name, self.limited(skill))
         return list(found.values())
 
 
@@ -100,7 +101,7 @@ def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSou
         decision = yield from before_tool(request, run)
         if isinstance(decision, Refuse):
             return _refusal(request, decision, run)
-    read = yield from _disclosing(request, settings, source, run)
+    read = yield from _disclosing(request, settings, run)
     name = yield from hidden_tool(request, settings)
     if name is None:
         return ToolCall(request, run, read)
@@ -108,21 +109,20 @@ def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSou
     return failed_call(request, found) or ToolCall(with_tool(request, found), run, read)
 
 
-def _disclosing(
-    request: ToolCallRequest, settings: Settings, source: ToolSource, judging: Run | None
-) -> Plan[SkillEntry | None]:
+def _disclosing(request: ToolCallRequest, settings: Settings, judging: Run | None) -> Plan[SkillEntry | None]:
     """Return the skill whose tools a `read_file` of its `SKILL.md` discloses, if every extension would let it load.
 
     Only a call that this hook sees counts: a pair of call and answer in the messages may be anybody's.
     """
     path = request.tool_call["args"].get("file_path")
-    if request.tool_call["name"] != READ_TOOL or source.is_empty or not isinstance(path, str):
+    if request.tool_call["name"] != READ_TOOL or not isinstance(path, str):
         return None
     run = judging or Run(settings, request.state, request.runtime)
-    shelf = yield from shelf_of(run)
+    # Most agents have no skill with tools: the catalog tells that without asking anybody how visible skills are.
+    catalog = yield from run.look.catalog(run.thread.catalog, run.state.get("skills_metadata"))
     read = tidy_path(path)
-    entry = next((known for known in shelf.catalog.with_tools if tidy_path(known.path) == read), None)
-    if entry is None or not entry.is_read or not shelf.is_shown(entry):
+    entry = next((known for known in catalog.with_tools if tidy_path(known.path) == read), None)
+    if entry is None or not entry.is_read or not (yield from shelf_of(run)).is_shown(entry):
         return None
     load = SkillLoad(entry, "", "model", "", 0, (), run.runtime)
     decision = yield from before_load(load, run)

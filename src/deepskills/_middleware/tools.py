@@ -21,7 +21,7 @@ from deepskills._loading import turn as outcomes
 from deepskills._loading.turn import SkillCall, after_calls, decide_in_turn, decide_unload
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension_calls import tool_problems
-from deepskills._middleware.loading import Wish, prepare_in_turn, settle, tool_message
+from deepskills._middleware.loading import Wish, admit, prepare_in_turn, settle, tool_message
 from deepskills._middleware.reporting import report
 from deepskills._middleware.run import Run, Shelf, is_user_only
 from deepskills._middleware.state import (
@@ -163,11 +163,13 @@ class SkillTools:
 
         def call(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
             run = Run(settings, runtime.state, runtime)
-            return settings.perform(_guarded(plan(run, skill_name, arguments), name, skill_name, run), runtime)
+            return settings.perform(_guarded(plan(run, skill_name, arguments), name, skill_name, run), run.runtime)
 
         async def acall(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
             run = Run(settings, runtime.state, runtime)
-            return await settings.aperform(_guarded(plan(run, skill_name, arguments), name, skill_name, run), runtime)
+            return await settings.aperform(
+                _guarded(plan(run, skill_name, arguments), name, skill_name, run), run.runtime
+            )
 
         return StructuredTool.from_function(
             call, acall, name=name, description=description, args_schema=schema, infer_schema=False
@@ -185,6 +187,10 @@ class SkillTools:
                 return _refused(run, outcomes.UserOnly(entry))
             arguments = permit or arguments
         wish = Wish(entry, arguments)
+        refused = yield from admit(wish, run)
+        if refused is not None:
+            settled = yield from settle(wish, outcomes.Prepared(entry, arguments), refused, run, LOAD_TOOL)
+            return _result(settled.update, run)
         prepared = yield from prepare_in_turn(turn.key, [*_wished(turn, shelf), wish], run, own=wish.key)
         own, before, budgets = prepared[wish.key], run.thread.standing, run.settings.budgets
         # The file may have become the user's alone since it was listed.

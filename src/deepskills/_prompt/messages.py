@@ -258,18 +258,24 @@ _HIDDEN = (
 _BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?{_HIDDEN.join('skill_content')})", re.IGNORECASE)
 
 
+def block_opening(entry: SkillEntry) -> str:
+    """Return the first line of a skill's block."""
+    name = html.escape(shown_name(entry.name), quote=True)
+    path = html.escape(shown_path(entry.path), quote=True)
+    origin = entry.origin
+    served = f' origin="{html.escape(_origin(origin), quote=True)}"' if origin is not None else ""
+    return f'{_BLOCK_START}name="{name}" path="{path}"{served}>'
+
+
 def skill_block(entry: SkillEntry, text: str, inventory: Inventory, shell_directory: str | None = None) -> str:
     """Return a skill's whole file, marked off so that nothing in it can pass for its end, and its files.
 
     `shell_directory` is where a shell finds the skill, if that is not the path that file tools take.
     """
-    name = html.escape(shown_name(entry.name), quote=True)
-    path = html.escape(shown_path(entry.path), quote=True)
     directory = entry.path.rpartition("/")[0] or "/"
     origin = entry.origin
-    served = f' origin="{html.escape(_origin(origin), quote=True)}"' if origin is not None else ""
     lines = [
-        f'{_BLOCK_START}name="{name}" path="{path}"{served}>',
+        block_opening(entry),
         harmless_body(text).rstrip("\n"),
         _BLOCK_END,
         "",

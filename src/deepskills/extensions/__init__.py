@@ -6,8 +6,10 @@ messages (`_prompt`), cleaning of text and problems (`_skillmd`), and, for scrip
 """
 
 from deepskills.extensions._recorders import JsonLinesRecorder, OpenTelemetryRecorder
+from deepskills.extensions.approval import SkillApproval
 from deepskills.extensions.forks import SkillForks
 from deepskills.extensions.hooks import SkillHooks
+from deepskills.extensions.lock import SkillLock
 from deepskills.extensions.models import SkillModels
 from deepskills.extensions.preload import Preload
 from deepskills.extensions.scripts.tool import SkillScripts
@@ -20,8 +22,10 @@ __all__ = [
     "JsonLinesRecorder",
     "OpenTelemetryRecorder",
     "Preload",
+    "SkillApproval",
     "SkillForks",
     "SkillHooks",
+    "SkillLock",
     "SkillModels",
     "SkillScripts",
     "SkillSuggestions",

@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+import weakref
 from collections.abc import Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -58,6 +59,8 @@ class JsonLinesRecorder:
         self._file = _RotatingFile(
             path, maxBytes=max_bytes, backupCount=backups, encoding="utf-8", delay=True, errors="replace"
         )
+        # Whoever drops the recorder, or ends the process, leaves no file open.
+        weakref.finalize(self, self._file.close)
 
     def __call__(self, event: UsageEvent) -> None:
         """Write one event."""

@@ -84,7 +84,7 @@ class SkillModels(SkillExtension):
 
     def _picked(self, run: SkillRun) -> BaseChatModel | None:
         # The newest load first. Inside a fork, its skill chose the model and stays the last resort.
-        recent = [skill.entry for skill in reversed(run.loaded) if skill.is_recent]
+        recent = [skill.entry for skill in reversed(run.loaded) if skill.is_recent and skill.grants]
         fork = running_fork()
         named = (_model_of(entry) for entry in (*recent, *([fork] if fork is not None else ())))
         found = (self._find(name) for name in named if name is not None)

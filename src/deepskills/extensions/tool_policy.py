@@ -10,23 +10,31 @@ to approve.
 In doubt a call is refused and a human is asked: the policy is there for skills that nobody here has written.
 """
 
-import asyncio
+import hashlib
+import json
 import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 from weakref import WeakSet
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, ToolCall
 from langchain_core.tools import BaseTool
 
-from deepskills import LoadedSkill, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost
+from deepskills import (
+    LoadedSkill,
+    ModelCallReport,
+    Refuse,
+    SkillEntry,
+    SkillExtension,
+    SkillLoad,
+    SkillRun,
+    SkillsHost,
+)
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._prompt import messages
 from deepskills._skillmd.names import meant_name
@@ -198,8 +206,6 @@ def parse_rules(texts: tuple[str, ...], aliases: Mapping[str, str], shell: str) 
 
 # The policy.
 
-ResultT = TypeVar("ResultT")
-
 PolicyMode: TypeAlias = Literal["enforce", "approve"]
 
 DEFAULT_ALIASES: Mapping[str, str] = {
@@ -232,6 +238,9 @@ NEVER_FORBIDDEN = frozenset({"load_skill", "unload_skill"})
 
 MAX_RULE_BYTES = 8_000_000
 """How much memory rules take that were read from frontmatter."""
+
+_VERDICTS = "granted"
+"""Under which the calls of the model's newest turn are kept that need no human: a fingerprint by the call's id."""
 
 MAX_LISTED = 40
 """Most allowed tools that an answer names."""
@@ -325,44 +334,70 @@ class ToolPolicy(SkillExtension):
                     return refusal
         return None
 
+    def after_model(self, report: ModelCallReport, run: SkillRun) -> None:
+        """Judge the calls that the model has just asked for, and keep the verdicts with the thread.
+
+        Human review asks `needs_approval` when it interrupts and again at the resume, perhaps in another process and
+        with a source out of reach, and compares the numbers: the answer must be the same, and is, as it is kept.
+        """
+        if self._mode != "approve" or report.response is None:
+            return
+        calls = [call for item in report.response.result if isinstance(item, AIMessage) for call in item.tool_calls]
+        if not calls:
+            return
+        granting = self._granting(run.loaded, _unloaded_by(calls))
+        granted = {
+            str(call["id"]): _fingerprint(call["name"], call["args"])
+            for call in calls
+            if self._is_granted(call["name"], call["args"], granting)
+        }
+        if run.memory.get(_VERDICTS) != granted:
+            run.remember(_VERDICTS, granted)
+
     def needs_approval(self, request: ToolCallRequest) -> bool:
         """Whether a human has to approve a call; fits `when` of `HumanInTheLoopMiddleware`.
 
         False only for a call that a skill covers which is in use, was loaded since the user's newest message and comes
-        from a trusted source. What cannot be judged needs approval.
+        from a trusted source. What cannot be judged needs approval. Neither blocks nor reads anything: the verdict was
+        found when the model asked for the call.
         """
         try:
-            return not self._is_granted(request)
+            return not self._was_granted(request)
         except Exception:
             logger.exception(
                 "The tool policy could not judge a call of %r: a human is asked", request.tool_call["name"]
             )
             return True
 
-    def _is_granted(self, request: ToolCallRequest) -> bool:
+    def _was_granted(self, request: ToolCallRequest) -> bool:
         if self._mode != "approve":
             return False
-        call = _Call(request.tool_call["name"], request.tool_call["args"])
-        # A load may start a sub-agent, which is as much as a call of `task`. Which skill it names does not matter
-        # here: the file could become a fork between the approval and the load.
-        calls = [call, _Call("task")] if call.tool == "load_skill" and self._runs_forks() else [call]
-        ended = _unloaded_beside(request)
-        granting = [
+        call = request.tool_call
+        kept = (request.state.get("skills_extensions") or {}).get(self.name or type(self).__name__) or {}
+        if _VERDICTS in kept:
+            return bool(kept[_VERDICTS].get(str(call["id"])) == _fingerprint(call["name"], call["args"]))
+        # A graph of one's own, where no model call of an agent came before: by what this process knows, without I/O.
+        loaded = [skill for host in self._hosts for skill in host.loaded_in(request.state)]
+        granting = self._granting(loaded, _unloaded_beside(request))
+        return self._is_granted(call["name"], call["args"], granting)
+
+    def _granting(self, loaded: Sequence[LoadedSkill], ended: set[str]) -> list[SkillEntry]:
+        """Return the skills that may spare a human's approval, without those that are about to be unloaded."""
+        return [
             skill.entry
-            for skill in self._in_use(request)
+            for skill in loaded
             if skill.is_recent
+            and skill.grants
             and tidy_source(skill.entry.source) in self._trusted
             and not any(meant_name([skill.entry.name], name) for name in ended)
         ]
-        return all(any(self._covers(entry, made) for entry in granting) for made in calls)
 
-    def _in_use(self, request: ToolCallRequest) -> Sequence[LoadedSkill]:
-        """Return the skills in use; a process that has not read them yet, as it resumes a thread, reads them now."""
-        found = [skill for host in self._hosts for skill in host.loaded_in(request.state)]
-        if found or not request.state.get("skills_loaded"):
-            return found
-        read = [lambda host=host: host.run_for(self, request.state, request.runtime).loaded for host in self._hosts]
-        return [skill for step in read for skill in _apart(step)]
+    def _is_granted(self, tool: str, arguments: Mapping[str, Any], granting: Sequence[SkillEntry]) -> bool:
+        call = _Call(tool, arguments)
+        # A load may start a sub-agent, which is as much as a call of `task`. Which skill it names does not matter
+        # here: the file could become a fork between the approval and the load.
+        calls = [call, _Call("task")] if call.tool == "load_skill" and self._runs_forks() else [call]
+        return all(any(self._covers(entry, made) for entry in granting) for made in calls)
 
     def _judged(self, call: _Call, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Refuse | None:
         for skill in skills:
@@ -435,14 +470,10 @@ class ToolPolicy(SkillExtension):
         return self._rules(tuple(item for item in items if isinstance(item, str)))
 
 
-def _apart(step: Callable[[], ResultT]) -> ResultT:
-    """Take a step that reads files; where an event loop runs, in a thread, as backends must not block it."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return step()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(copy_context().run, step).result()
+def _fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return what tells a call from one that was changed since it was judged."""
+    text = json.dumps([tool, arguments], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _declares(entry: SkillEntry) -> bool:
@@ -457,7 +488,10 @@ def _unloaded_beside(request: ToolCallRequest) -> set[str]:
     """Return the skills that calls of the same turn unload, as the model spells them."""
     messages = request.state["messages"]
     newest = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
-    calls = newest.tool_calls if newest is not None else []
+    return _unloaded_by(newest.tool_calls if newest is not None else [])
+
+
+def _unloaded_by(calls: Sequence[ToolCall]) -> set[str]:
     return {str(call["args"].get("skill_name")) for call in calls if call["name"] == "unload_skill"}
 
 

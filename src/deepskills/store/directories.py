@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from deepskills._errors import SkillNotFoundError, SkillPathError, SkillsError
-from deepskills._files.paths import refusal
+from deepskills._files.paths import malformed
 from deepskills._types import SKILL_FILE
 from deepskills.store.disk import PASSED_OVER, files_below, read_directory
 from deepskills.store.rules import StoreLimits, UserId, check_name, name_key
@@ -137,7 +137,7 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> Outcome:
         present[path].unlink()
         is_changed = True
     for path, content in files.items():
-        reason = None if path == SKILL_FILE else refusal(f"assets/{path}")
+        reason = None if path == SKILL_FILE else malformed(f"assets/{path}")
         if reason is not None:
             raise SkillPathError(f"The path {path!r} is refused: {reason}.")
         target = directory / path

@@ -25,7 +25,7 @@ from typing import Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
-from deepskills._files.paths import refusal
+from deepskills._files.paths import malformed
 from deepskills._skillmd import names as _naming
 from deepskills._skillmd.problems import quoted
 from deepskills._skillmd.text import one_line
@@ -230,7 +230,7 @@ def check_path(path: str) -> None:
     if len(path) > MAX_PATH_LENGTH:
         raise SkillPathError(f"The path {quoted(path)} is longer than {MAX_PATH_LENGTH} characters. Shorten it.")
     # Any directory will do here: skills bring files beside the three that the specification names.
-    reason = "it is not relative" if path.startswith(("/", "~")) else refusal(f"assets/{path}")
+    reason = "it is not relative" if path.startswith(("/", "~")) else malformed(f"assets/{path}")
     if reason is not None:
         raise SkillPathError(
             f"The path {quoted(storable(path))} is refused: {reason}. Give a path relative to the skill, such as "

@@ -214,11 +214,14 @@ def _loaded(run: SkillRun, name: str) -> SkillEntry:
         SkillsError: If it is not loaded, or its file is out of reach; a skill that the model cannot see is not told
             from one that does not exist.
     """
+    withheld = {skill.entry.name for skill in run.loaded if "scripts" in skill.withheld}
     loaded = [skill.entry for skill in run.loaded]
     meant = meant_name([entry.name for entry in loaded], name)
     entry = next((entry for entry in loaded if entry.name == meant), None)
     if entry is not None and not entry.is_read:
         raise SkillsError(f"The skill {quoted(name)} cannot be read at the moment. Try again later.")
+    if entry is not None and entry.name in withheld:
+        raise SkillsError(f"Scripts of the skill {quoted(name)} were not approved. Work without them, or ask the user.")
     if entry is not None:
         return entry
     if meant_name([entry.name for entry in run.visible], name) is not None:

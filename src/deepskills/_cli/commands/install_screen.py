@@ -1,0 +1,103 @@
+"""How changes of installed skills look: what would come, what would go, and what differs from a lock."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from deepskills._cli.output import STYLES, Output, counted, prose, visible
+from deepskills._install.disk import SENTENCES, Drift
+from deepskills._install.lock import Lock
+from deepskills._install.origin import is_commit
+
+if TYPE_CHECKING:
+    from deepskills._install.project import Change, Changes
+
+MAX_NAMED = 12
+"""How many files are named in one line; the rest is counted. The JSON has them all."""
+
+_WORDS = {
+    "new": ("new", "green"),
+    "updated": ("update", "yellow"),
+    "replaced": ("REPLACES what is there", "red"),
+    "restored": ("put back", "yellow"),
+    "removed": ("remove", "red"),
+    "unchanged": ("unchanged", "dim"),
+}
+
+
+def changes_row(changes: "Changes", *, is_done: bool) -> dict[str, Any]:
+    """Return changes as JSON shows them."""
+    return {
+        "done": is_done,
+        "skills": [change.row() for change in changes.items],
+        "refused": [item.row() for item in changes.refused],
+    }
+
+
+def show_changes(output: Output, changes: "Changes") -> None:
+    """Show what would change, a paragraph for each skill."""
+    for change in changes.items:
+        word, style = _WORDS[change.status]
+        output.line((visible(change.name), "bold"), "  ", (word, style))
+        if change.status == "unchanged":
+            continue
+        if change.candidate is not None and change.candidate.description and change.status != "restored":
+            output.lines(output.paragraph(change.candidate.description, 2, 2))
+        for line in _facts(change):
+            output.line("  ", *line)
+        for problem in change.candidate.problems if change.candidate is not None else ():
+            style = STYLES[problem["severity"]]
+            output.line("  ", (problem["code"], style), f": {prose(problem['message'])}")
+
+
+def _facts(change: "Change") -> list[list[str | tuple[str, str]]]:
+    lines: list[list[str | tuple[str, str]]] = []
+    skill = change.new or change.old
+    if skill is None:
+        return lines
+    at = f" at {skill.commit[:12]}" if skill.commit else ""
+    asked = f" ({visible(skill.ref)})" if skill.ref and skill.ref != skill.commit else ""
+    lines.append([f"from {visible(skill.source)}{at}{asked}, {visible(skill.path)}"])
+    if change.new is not None:
+        tokens = f", about {change.candidate.tokens:,} tokens" if change.candidate is not None else ""
+        lines.append([f"{counted(len(change.new.files), 'file')}, {change.new.size:,} bytes{tokens}"])
+    if change.scripts and change.new is not None:
+        lines.append([("code: ", "yellow"), _named(change.scripts)])
+    if change.old is not None and change.status in {"updated", "replaced"}:
+        if change.status == "replaced":
+            lines.append([("instead of ", "red"), visible(f"{change.old.source}, {change.old.path}")])
+        lines += [[f"{kind}: {_named(paths)}"] for kind, paths in change.files().items() if paths]
+    elif change.status == "replaced":
+        lines.append([("instead of files that no lock lists", "red")])
+    if change.drift and change.status != "new":
+        lines.append([("edits that are lost: ", "red"), _named([drift.path or "all" for drift in change.drift])])
+    return lines
+
+
+def _named(paths: Sequence[str]) -> str:
+    shown = ", ".join(visible(path) for path in paths[:MAX_NAMED])
+    return shown + (f" and {len(paths) - MAX_NAMED:,} more" if len(paths) > MAX_NAMED else "")
+
+
+def show_done(output: Output, changes: "Changes", *, is_done: bool) -> None:
+    """Say what was done."""
+    if is_done:
+        names = ", ".join(change.name for change in changes.to_do)
+        output.remark(f"Done: {names}. The lock is {changes.project.lock_path.name}; commit it.", "green")
+    elif not changes.to_do and not changes.refused:
+        pinned = [name for name, skill in changes.lock.skills.items() if is_commit(skill.ref)]
+        held = f" Pinned to a commit: {', '.join(pinned)}." if pinned else ""
+        output.remark(f"Nothing to change.{held}", "green")
+
+
+def show_drift(output: Output, lock: Lock, drift: Sequence[Drift]) -> None:
+    """Show what differs from a lock, `skill/path: kind: sentence` a line."""
+    for item in drift:
+        place = f"{item.skill}/{item.path}" if item.path else item.skill
+        output.lines([Text.assemble(visible(place), ": ", (item.kind, "red"), f": {SENTENCES[item.kind]}")])
+    skills = counted(len(lock.skills), "skill")
+    if drift:
+        output.remark(f"{skills} in the lock, {counted(len(drift), 'difference')}. See `verify --fix`.", "red")
+    else:
+        output.remark(f"{skills} in the lock, all as reviewed.", "green")

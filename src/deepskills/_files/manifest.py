@@ -1,0 +1,133 @@
+"""A plan: every file of a skill, with digests, as the backend says or as its files are."""
+
+from collections.abc import Iterable
+
+from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.manifest import FileDigest, SkillManifest, file_digest
+from deepskills._catalog.sources import lies_under, parent
+from deepskills._errors import SkillsError
+from deepskills._io.plan import (
+    Attempt,
+    CallFailed,
+    DescribeSkill,
+    Failed,
+    Files,
+    Listing,
+    Plan,
+    ReadFiles,
+    RealPaths,
+    ResolveLinks,
+)
+from deepskills._io.walk import Visit, Visitor, walk
+from deepskills._skillmd.problems import quoted
+from deepskills._types import SKILL_FILE
+
+MAX_FILES = 5_000
+"""How many files of a skill are looked at."""
+
+MAX_BYTES = 128 * 1024 * 1024
+"""How large all of them may be together."""
+
+MAX_DEPTH = 64
+"""How deep directories may lie; links may form circles."""
+
+_BATCH = 200
+
+
+def read_manifest(entry: SkillEntry) -> Plan[SkillManifest]:
+    """Return every file of a skill, at any depth, hidden ones included.
+
+    Raises:
+        SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
+    """
+    try:
+        told = yield DescribeSkill(entry.path)
+    except CallFailed as failure:
+        raise _unknown(entry, failure.reason) from failure
+    if isinstance(told, SkillManifest):
+        return told
+    if told is not None:
+        raise _unknown(entry, f"the backend gave {type(told).__name__}, not a SkillManifest")
+    found = _Found(entry)
+    walked = yield from walk([("files", found.directory)], found, levels=MAX_DEPTH, resolve_links=True)
+    if walked.too_deep:
+        raise _unknown(entry, f"its directories lie deeper than {MAX_DEPTH} levels")
+    yield from _check_links(entry, found)
+    return (yield from _hashed(entry, found))
+
+
+def _hashed(entry: SkillEntry, found: "_Found") -> Plan[SkillManifest]:
+    files: dict[str, FileDigest] = {}
+    text = ""
+    total = 0
+    for start in range(0, len(found.paths), _BATCH):
+        try:
+            reply: Files = yield ReadFiles(tuple(found.paths[start : start + _BATCH]))
+        except CallFailed as failure:
+            raise _unknown(entry, failure.reason) from failure
+        for file in reply.files:
+            relative = found.relative(file.path)
+            if file.content is None:
+                raise _unknown(entry, f"{quoted(relative)}: {file.error}")
+            total += len(file.content)
+            if total > MAX_BYTES:
+                raise _unknown(entry, f"its files are larger than {MAX_BYTES:,} bytes")
+            files[relative] = file_digest(file.content)
+            if relative == SKILL_FILE:
+                text = file.content.decode("utf-8", "replace")
+    if SKILL_FILE not in files:
+        raise _unknown(entry, f"its {SKILL_FILE} is gone")
+    return SkillManifest(entry.source, files, text=text)
+
+
+class _Found(Visitor[str]):
+    """Collects the files of one skill."""
+
+    def __init__(self, entry: SkillEntry) -> None:
+        self.directory = parent(entry.path)
+        self.paths: list[str] = []
+        self.real: str | None = None
+        self._entry = entry
+
+    def relative(self, path: str) -> str:
+        """Return a backend path as the skill names it."""
+        return path[len(self.directory.rstrip("/")) + 1 :]
+
+    def admit(self, visit: Visit[str]) -> Visit[str] | None:
+        """Return a directory of the skill; a link that leads out makes all of it unknown."""
+        if visit.depth == 0:
+            self.real = visit.real
+        elif self.real is not None and not _is_inside(visit.real, self.real):
+            raise _unknown(self._entry, f"{quoted(self.relative(visit.path))} leads out of the skill")
+        return visit
+
+    def take(self, visit: Visit[str], reply: Listing | Failed) -> Iterable[tuple[str, str]]:
+        """Note a directory's files; return the directories below it."""
+        reason = reply.reason if isinstance(reply, Failed) else reply.error
+        if isinstance(reply, Failed) or reason:
+            raise _unknown(self._entry, f"{quoted(self.relative(visit.path) or '.')} cannot be listed: {reason}")
+        inside = [item for item in reply.entries if lies_under(item.path, self.directory)]
+        self.paths += [item.path for item in inside if not item.is_directory]
+        if len(self.paths) > MAX_FILES:
+            raise _unknown(self._entry, f"it has more than {MAX_FILES:,} files")
+        return [(visit.key, item.path) for item in inside if item.is_directory]
+
+
+def _check_links(entry: SkillEntry, found: _Found) -> Plan[None]:
+    if found.real is None or not found.paths:
+        return
+    reply: RealPaths | Failed = yield Attempt(ResolveLinks(tuple(found.paths)))
+    if isinstance(reply, Failed):
+        raise _unknown(entry, reply.reason)
+    real = reply.paths
+    for path in found.paths:
+        if path in real and not _is_inside(real[path], found.real):
+            raise _unknown(entry, f"{quoted(found.relative(path))} leads out of the skill")
+
+
+def _is_inside(real: str | None, root: str) -> bool:
+    return real is not None and lies_under(real.replace("\\", "/"), root.replace("\\", "/"))
+
+
+def _unknown(entry: SkillEntry, reason: str) -> SkillsError:
+    return SkillsError(f"The files of the skill {quoted(entry.name)} cannot be checked: {reason}.")

@@ -1,0 +1,262 @@
+"""Repositories as trees, by the `git` on this machine, without a checkout.
+
+Only objects are fetched, into a bare repository without templates, and read by their ids. Without a checkout nothing of
+a repository is ever acted on: no hook runs, no attribute starts a filter, no line end is rewritten, no link is made, no
+submodule is entered. Its settings stay on the server; the user's own are used, for proxies and credentials.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from deepskills._install.limits import MAX_ENTRIES, MAX_FILE_BYTES, MAX_REPOSITORY_BYTES, SourceError, shown
+from deepskills._install.origin import TRANSPORTS, Origin, is_commit, without_credentials
+from deepskills._install.trees import Kind, Node
+
+MAX_SAID = 2_000
+"""How much of what git says about a failure is shown."""
+
+POLL_SECONDS = 0.2
+"""How often the size of a clone is looked at."""
+
+_OVERRIDES = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.symlinks=false",
+    "protocol.ext.allow=never",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "fetch.fsckObjects=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "fetch.writeCommitGraph=false",
+)
+"""Settings that count whatever the user's own say."""
+
+_MODES: dict[str, tuple[Kind, bool]] = {
+    "100644": ("file", False),
+    "100664": ("file", False),
+    "100755": ("file", True),
+    "120000": ("link", False),
+    "160000": ("submodule", False),
+}
+
+
+@dataclass
+class GitTree:
+    """One commit of a repository."""
+
+    repository: Path
+    """The bare repository that holds its objects."""
+
+    commit: str | None
+    nodes: dict[str, Node] = field(default_factory=dict)
+    objects: dict[str, str] = field(default_factory=dict)
+    """The id of each file's content."""
+
+    @classmethod
+    def of(cls, origin: Origin, workspace: Path) -> "GitTree":
+        """Fetch a commit and return its tree.
+
+        Raises:
+            SourceError: If git is missing, or the commit cannot be fetched or is too large.
+        """
+        if shutil.which("git") is None:
+            raise SourceError("There is no git on this machine. Install it, or download an archive and add that.")
+        repository = workspace / "repository"
+        _git(["init", "--quiet", "--bare", "--template=", str(repository)], workspace)
+        tree = cls(repository, _fetched(origin, repository))
+        tree._list()
+        return tree
+
+    def _list(self) -> None:
+        """Read the names of the commit's files; a repository that pretends to have millions is cut off."""
+        with _running(["ls-tree", "-r", "-l", "-z", "--full-tree", f"{self.commit}"], self.repository) as output:
+            for line in _records(output):
+                about, _tab, name = line.partition(b"\t")
+                mode, _type, identity, size = about.decode("ascii").split()
+                path = name.decode("utf-8", "surrogateescape")
+                kind, executable = _MODES.get(mode, ("special", False))
+                self.nodes[path] = Node(path, kind, int(size) if size.isdigit() else 0, executable)
+                self.objects[path] = identity
+                if len(self.nodes) > MAX_ENTRIES:
+                    raise SourceError(f"The repository has more than {MAX_ENTRIES:,} files. Name a smaller one.")
+
+    def contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield the content of each file, as the repository holds it."""
+        with _talking(["cat-file", "--batch"], self.repository) as (given, output):
+            for path in paths:
+                given.write(f"{self.objects[path]}\n".encode())
+                given.flush()
+                header = output.readline().split()
+                if len(header) != 3 or header[1] != b"blob" or int(header[2]) > MAX_FILE_BYTES:  # noqa: PLR2004 - its parts
+                    raise SourceError(f"The repository does not hold the content of {shown(path)}.")
+                content = output.read(int(header[2]))
+                output.read(1)
+                yield path, content
+
+
+def _fetched(origin: Origin, repository: Path) -> str:
+    """Fetch what was asked for and return the commit it stands for."""
+    url, ref = origin.location, origin.ref
+    fetch = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
+    target = "refs/deepskills/target"
+    try:
+        _git([*fetch, "--depth=1", "--", url, f"+{ref or 'HEAD'}:{target}"], repository, origin)
+    except SourceError:
+        if ref is None or not _may_be_commit(ref):
+            raise
+        # Not every server gives single commits, and none finds a short id: look in everything it has.
+        _git([*fetch, "--", url, "+refs/heads/*:refs/all/heads/*", "+refs/tags/*:refs/all/tags/*"], repository, origin)
+        target = ref
+    try:
+        commit = _git(["rev-parse", "--verify", "--quiet", "--end-of-options", f"{target}^{{commit}}"], repository)
+    except SourceError:
+        raise SourceError(f"{without_credentials(url)} has no commit {shown(ref or 'HEAD')}.") from None
+    return commit.strip()
+
+
+def _may_be_commit(ref: str) -> bool:
+    return is_commit(ref) or (len(ref) >= 7 and set(ref) <= set("0123456789abcdef"))  # noqa: PLR2004 - git's short ids
+
+
+def _environment() -> dict[str, str]:
+    """Return the user's environment without what would make git act on another repository, or ask."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT}
+    return {
+        **kept,
+        "GIT_ALLOW_PROTOCOL": ":".join(TRANSPORTS),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "LC_ALL": "C",
+    }
+
+
+_KEPT = frozenset(
+    {"GIT_SSH", "GIT_SSH_COMMAND", "GIT_ASKPASS", "GIT_SSL_CAINFO", "GIT_SSL_NO_VERIFY", "GIT_PROXY_COMMAND"}
+)
+"""What the user set to reach servers; `GIT_CONFIG_*` is kept as well."""
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return ["git", *(word for setting in _OVERRIDES for word in ("-c", setting)), *arguments]
+
+
+def _started(arguments: Sequence[str], directory: Path, given: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(  # noqa: S603 - no shell; what strangers wrote stands behind `--` and was checked
+        _command(arguments),
+        cwd=directory,
+        env={**_environment(), **{n: v for n, v in os.environ.items() if n.startswith("GIT_CONFIG_")}},
+        stdin=given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _git(arguments: Sequence[str], directory: Path, origin: Origin | None = None) -> str:
+    """Run git to its end and return what it printed; a clone that grows too large is stopped."""
+    process = _started(arguments, directory)
+    grown = threading.Event()
+    try:
+        while True:
+            try:
+                out, said = process.communicate(timeout=POLL_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                if _size(directory) > MAX_REPOSITORY_BYTES:
+                    grown.set()
+                    _stop(process)
+    finally:
+        _stop(process)
+    if grown.is_set():
+        raise SourceError(f"The repository is larger than {MAX_REPOSITORY_BYTES:,} bytes. It was not fetched.")
+    if process.returncode != 0:
+        words = _without_secrets(said.decode("utf-8", "replace"), origin).strip()
+        where = without_credentials(origin.location) if origin is not None else "git"
+        raise SourceError(f"git could not fetch {where}: {' '.join(words.split())[:MAX_SAID] or 'it gave no reason'}")
+    return out.decode("utf-8", "replace")
+
+
+def _without_secrets(said: str, origin: Origin | None) -> str:
+    """Return git's words without the credentials of a URL, which it repeats."""
+    return said if origin is None else said.replace(origin.location, without_credentials(origin.location))
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """End git with all it started, such as a remote shell."""
+    if process.poll() is not None:
+        return
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait()
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for root, _directories, files in os.walk(directory):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_size  # noqa: PTH118 - walked often
+            except OSError:
+                continue
+    return total
+
+
+@contextmanager
+def _running(arguments: Sequence[str], directory: Path) -> Iterator[IO[bytes]]:
+    """Give what git prints while it prints it."""
+    process = _started(arguments, directory)
+    try:
+        if process.stdout is None:
+            raise SourceError("git gave no output.")
+        yield process.stdout
+        if process.wait() != 0:
+            raise SourceError("git could not list the commit. The repository may be broken.")
+    finally:
+        _stop(process)
+        _close(process)
+
+
+@contextmanager
+def _talking(arguments: Sequence[str], directory: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Give what git reads and what it prints."""
+    process = _started(arguments, directory, subprocess.PIPE)
+    try:
+        if process.stdin is None or process.stdout is None:
+            raise SourceError("git gave no output.")
+        yield process.stdin, process.stdout
+    except BrokenPipeError:
+        raise SourceError("git ended before all files were read. Try again.") from None
+    finally:
+        _stop(process)
+        _close(process)
+
+
+def _close(process: "subprocess.Popen[bytes]") -> None:
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            try:
+                stream.close()
+            except BrokenPipeError:
+                continue
+
+
+def _records(output: IO[bytes]) -> Iterator[bytes]:
+    """Yield what stands between zero bytes."""
+    rest = b""
+    while chunk := output.read(65_536):
+        *whole, rest = (rest + chunk).split(b"\0")
+        yield from whole
+    if rest:
+        yield rest

@@ -1,0 +1,335 @@
+"""A project's installed skills: what a command would change, and the change itself.
+
+Every change takes one way: fetch into a workspace, stage the new skills there, compare, then commit all or nothing. A
+`Changes` value says what would happen; nothing has happened until its `apply` is called.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from deepskills._errors import SkillNotFoundError
+from deepskills._install.archives import TarTree, ZipTree
+from deepskills._install.candidates import Candidate, choose, find_candidates, is_script, stage, twice_named
+from deepskills._install.disk import Drift, find_drift, skill_drift
+from deepskills._install.git import GitTree
+from deepskills._install.limits import SourceError, shown
+from deepskills._install.lock import Lock, LockedSkill, load_lock
+from deepskills._install.origin import Origin, parse_origin
+from deepskills._install.place import Workspace, workspace
+from deepskills._install.trees import DirectoryTree, Tree
+
+Status: TypeAlias = Literal["new", "updated", "replaced", "restored", "removed", "unchanged"]
+"""What happens to a skill. `replaced`: something of another source, or of nobody's lock, gives way."""
+
+Progress: TypeAlias = Callable[[str], None]
+"""Is told what is being done, in one short sentence."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A skill of a source that cannot be placed, and why."""
+
+    path: str
+    name: str
+    reason: str
+
+    def row(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        return {"path": self.path, "name": self.name, "message": self.reason}
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to one skill."""
+
+    name: str
+    status: Status
+    new: LockedSkill | None
+    old: LockedSkill | None = None
+    candidate: Candidate | None = None
+    drift: Sequence[Drift] = ()
+    """How what is on disk differs from the old lock: these edits are lost."""
+
+    @property
+    def scripts(self) -> list[str]:
+        """Its files that are code."""
+        files = self.new.files if self.new is not None else {}
+        return [path for path, file in sorted(files.items()) if is_script(path, executable=file.executable)]
+
+    def files(self) -> dict[str, list[str]]:
+        """Return which files come, change and go, beside the old lock."""
+        old = self.old.files if self.old is not None else {}
+        new = self.new.files if self.new is not None else {}
+        return {
+            "added": sorted(new.keys() - old.keys()),
+            "changed": sorted(path for path in new.keys() & old.keys() if new[path] != old[path]),
+            "removed": sorted(old.keys() - new.keys()),
+        }
+
+    def row(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        shown_skill = self.new or self.old
+        row: dict[str, Any] = {"name": self.name, "status": self.status}
+        if shown_skill is not None:
+            row |= {key: value for key, value in shown_skill.row().items() if key != "files"}
+            row |= {"files": sorted(shown_skill.files), "bytes": shown_skill.size}
+        row["scripts"] = self.scripts
+        row["tokens"] = self.candidate.tokens if self.candidate is not None else None
+        row["problems"] = list(self.candidate.problems) if self.candidate is not None else []
+        row["differences"] = self.files()
+        row["replaces"] = None
+        if self.status in {"replaced", "updated"}:
+            old = {"source": self.old.source, "commit": self.old.commit} if self.old is not None else {}
+            row["replaces"] = {**old, "drift": [drift.row() for drift in self.drift]}
+        return row
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a command would change; `apply` does it."""
+
+    project: "Project"
+    lock: Lock
+    items: Sequence[Change] = ()
+    refused: Sequence[Refused] = ()
+    _workspace: Workspace | None = field(default=None, repr=False)
+
+    @property
+    def to_do(self) -> list[Change]:
+        """The changes that change anything."""
+        return [change for change in self.items if change.status != "unchanged"]
+
+    def apply(self) -> None:
+        """Make all changes, or none."""
+        if self._workspace is None or not self.to_do:
+            return
+        lock = self.lock.with_skills({change.name: change.new for change in self.to_do})
+        self._workspace.commit(lock, {change.name: change.new is not None for change in self.to_do})
+
+
+class IncompleteError(SourceError):
+    """What a lock says cannot be brought; nothing was changed."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        self.reasons = list(reasons)
+        super().__init__("Nothing was changed. " + " ".join(reasons))
+
+
+@dataclass(frozen=True)
+class Project:
+    """The directory of a project's installed skills, and its lock."""
+
+    directory: Path
+    lock_path: Path
+    progress: Progress = field(default=lambda _text: None, compare=False)
+
+    @contextmanager
+    def adding(self, source: str, names: Sequence[str], ref: str | None) -> Iterator[Changes]:
+        """Give what adding the skills of a source would change.
+
+        Raises:
+            SourceError: If the source cannot be used, or a skill that was named cannot be placed.
+            SkillNotFoundError: If the source has no skill of a name.
+        """
+        origin = parse_origin(source, ref, Path.cwd(), self.lock_path.parent)
+        with self._workspace() as space:
+            lock = load_lock(self.lock_path, missing_ok=True)
+            tree = self._tree(origin, space, 0)
+            candidates = find_candidates(tree, origin.recorded)
+            chosen = choose(candidates, names, origin.recorded)
+            twice = twice_named(chosen)
+            refused = [
+                Refused(candidate.path, candidate.name, reason)
+                for candidate in chosen
+                if (reason := candidate.refusal or twice.get(candidate.path)) is not None
+            ]
+            if names and refused:
+                raise IncompleteError([f"{item.name}: {item.reason}." for item in refused])
+            spoiled = {item.path for item in refused}
+            usable = [candidate for candidate in chosen if candidate.path not in spoiled]
+            self._tell_of(usable)
+            staged = stage(tree, usable, space.new)
+            items = []
+            for candidate in usable:
+                new = LockedSkill(origin.recorded, origin.ref, tree.commit, candidate.path, staged[candidate.name])
+                items.append(self._change(candidate, new, lock))
+            yield Changes(self, lock, items, refused, space)
+
+    @contextmanager
+    def updating(self, names: Sequence[str]) -> Iterator[Changes]:
+        """Give what bringing skills to the newest state of their sources would change.
+
+        Raises:
+            SkillNotFoundError: If the lock has no skill of a name.
+        """
+        with self._workspace() as space:
+            lock = load_lock(self.lock_path)
+            wanted = self._locked(lock, names)
+            items: list[Change] = []
+            refused: list[Refused] = []
+            groups: dict[tuple[str, str | None], list[str]] = {}
+            for name in wanted:
+                groups.setdefault((lock.skills[name].source, lock.skills[name].ref), []).append(name)
+            for number, ((source, ref), members) in enumerate(sorted(groups.items(), key=str)):
+                try:
+                    origin = parse_origin(source, ref, self.lock_path.parent, self.lock_path.parent)
+                    tree = self._tree(origin, space, number)
+                    found = {candidate.path: candidate for candidate in find_candidates(tree, source)}
+                except SourceError as error:
+                    refused += [Refused(lock.skills[name].path, name, str(error)) for name in members]
+                    continue
+                for name in members:
+                    locked = lock.skills[name]
+                    candidate = found.get(locked.path)
+                    if candidate is None or candidate.refusal is not None or candidate.name != name:
+                        refused.append(Refused(locked.path, name, _why_not(candidate, name, source)))
+                        continue
+                    staged = stage(tree, [candidate], space.new)[name]
+                    new = LockedSkill(locked.source, locked.ref, tree.commit, locked.path, staged)
+                    items.append(self._change(candidate, new, lock))
+            yield Changes(self, lock, sorted(items, key=lambda item: item.name), refused, space)
+
+    @contextmanager
+    def restoring(self, *, replace_drifted: bool) -> Iterator[Changes]:
+        """Give what it takes to have exactly what the lock says.
+
+        Args:
+            replace_drifted: Put back skills whose files were changed; without it they are a reason to change nothing.
+
+        Raises:
+            IncompleteError: If a source no longer gives what the lock says, or files were changed and are to be kept.
+        """
+        with self._workspace() as space:
+            lock = load_lock(self.lock_path)
+            drifted: dict[str, list[Drift]] = {}
+            for drift in find_drift(self.directory, lock, list(lock.skills)):
+                drifted.setdefault(drift.skill, []).append(drift)
+            edited = {name: found for name, found in drifted.items() if found[0].kind != "missing"}
+            if edited and not replace_drifted:
+                raise IncompleteError(
+                    [f"{name} differs from the lock: {_listed(found)}." for name, found in edited.items()]
+                    + ["Run `deepskills verify --fix` to put it back."]
+                )
+            items = self._restored(drifted, lock, space)
+            yield Changes(self, lock, items, (), space)
+
+    @contextmanager
+    def removing(self, names: Sequence[str]) -> Iterator[Changes]:
+        """Give what removing skills would change.
+
+        Raises:
+            SkillNotFoundError: If the lock has no skill of a name.
+        """
+        with self._workspace() as space:
+            lock = load_lock(self.lock_path)
+            items = [Change(name, "removed", None, lock.skills[name]) for name in self._locked(lock, names)]
+            yield Changes(self, lock, items, (), space)
+
+    @contextmanager
+    def _workspace(self) -> Iterator[Workspace]:
+        with workspace(self.directory, self.lock_path) as space:
+            yield space
+
+    def _tree(self, origin: Origin, space: Workspace, number: int) -> Tree:
+        match origin.kind:
+            case "directory":
+                self.progress(f"Reading {origin.recorded}")
+                return DirectoryTree.of(origin)
+            case "zip":
+                self.progress(f"Reading {origin.recorded}")
+                return ZipTree.of(origin)
+            case "tar":
+                self.progress(f"Unpacking {origin.recorded}")
+                return TarTree.of(origin)
+            case "git":
+                at = f" at {origin.ref}" if origin.ref else ""
+                self.progress(f"Fetching {origin.recorded}{at}")
+                scratch = space.scratch / str(number)
+                scratch.mkdir()
+                return GitTree.of(origin, scratch)
+
+    def _tell_of(self, candidates: Sequence[Candidate]) -> None:
+        files = sum(len(candidate.files) for candidate in candidates)
+        self.progress(f"Reading {files:,} files of {len(candidates):,} skills")
+
+    def _change(self, candidate: Candidate, new: LockedSkill, lock: Lock) -> Change:
+        """Return what placing a staged skill changes."""
+        name = candidate.name
+        old = lock.skills.get(name)
+        place = self.directory / name
+        is_there = place.is_symlink() or place.exists()
+        if old is None:
+            return Change(name, "replaced" if is_there else "new", new, None, candidate)
+        drift = skill_drift(str(place), name, old)
+        if dict(new.files) == dict(old.files) and not drift and _same_place(old, new):
+            # A new commit that changes nothing here changes nothing in the lock either: no churn.
+            return Change(name, "unchanged", old, old, candidate)
+        same_source = (old.source, old.path) == (new.source, new.path)
+        edits = [found for found in drift if found.kind != "missing"]
+        return Change(name, "updated" if same_source else "replaced", new, old, candidate, edits)
+
+    def _restored(self, drifted: Mapping[str, Sequence[Drift]], lock: Lock, space: Workspace) -> list[Change]:
+        items: list[Change] = []
+        wrong: list[str] = []
+        groups: dict[tuple[str, str | None], list[str]] = {}
+        for name in drifted:
+            groups.setdefault((lock.skills[name].source, lock.skills[name].commit), []).append(name)
+        for number, ((source, commit), members) in enumerate(sorted(groups.items(), key=str)):
+            try:
+                origin = parse_origin(source, commit, self.lock_path.parent, self.lock_path.parent)
+                tree = self._tree(origin, space, number)
+                found = {candidate.path: candidate for candidate in find_candidates(tree, source)}
+            except SourceError as error:
+                wrong.append(f"{', '.join(members)}: {error}")
+                continue
+            for name in members:
+                locked = lock.skills[name]
+                candidate = found.get(locked.path)
+                if candidate is None or candidate.refusal is not None:
+                    wrong.append(f"{name}: {_why_not(candidate, name, source)}")
+                    continue
+                candidate = replace(candidate, name=name)
+                staged = stage(tree, [candidate], space.new)[name]
+                if staged != dict(locked.files):
+                    wrong.append(
+                        f"{name}: {source} now gives other files than the lock says{_differing(staged, locked)}."
+                    )
+                    continue
+                status: Status = "new" if drifted[name][0].kind == "missing" else "restored"
+                items.append(Change(name, status, locked, locked, candidate, drifted[name]))
+        if wrong:
+            raise IncompleteError(wrong)
+        return sorted(items, key=lambda item: item.name)
+
+    def _locked(self, lock: Lock, names: Sequence[str]) -> list[str]:
+        unknown = [name for name in names if name not in lock.skills]
+        if unknown:
+            known = ", ".join(sorted(lock.skills)[:50]) or "none"
+            missing = ", ".join(shown(name) for name in unknown)
+            raise SkillNotFoundError(f"The lock has no skill {missing}. It has: {known}.")
+        return sorted(dict.fromkeys(names)) if names else sorted(lock.skills)
+
+
+def _same_place(old: LockedSkill, new: LockedSkill) -> bool:
+    return (old.source, old.ref, old.path) == (new.source, new.ref, new.path)
+
+
+def _why_not(candidate: Candidate | None, name: str, source: str) -> str:
+    if candidate is None:
+        return f"{source} no longer has it. It stays as it is; remove it with `deepskills remove {name}`."
+    if candidate.refusal is not None:
+        return f"{candidate.refusal}."
+    return f"{source} now calls it {shown(candidate.name)}. Remove {name} and add that."
+
+
+def _listed(drift: Sequence[Drift]) -> str:
+    words = [f"{item.path or 'the skill'} ({item.kind})" for item in drift[:10]]
+    return ", ".join(words) + (f" and {len(drift) - 10} more" if len(drift) > 10 else "")  # noqa: PLR2004 - shown
+
+
+def _differing(staged: Mapping[str, Any], locked: LockedSkill) -> str:
+    names = sorted(path for path in staged.keys() | locked.files.keys() if staged.get(path) != locked.files.get(path))
+    return f" ({', '.join(names[:10])})"

@@ -1,0 +1,184 @@
+"""Whose word a message is in an agent that runs inside another graph's run.
+
+A node of an outer graph may hand the user's message on, or write one that a model made up. Names of nodes tell nothing.
+So the input of the outermost graph is remembered while it runs, and a message counts as the user's if that held it.
+
+LangChain calls a handler for every run with the id of the run above it. Ours does nothing but follow that tree, and
+keeps only digests of those texts of an input that start with a slash.
+"""
+
+import dataclasses
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
+from langchain_core.tracers.context import register_configure_hook
+from langgraph.config import get_config
+
+from deepskills._middleware.commands import first_text
+from deepskills._middleware.state import fingerprint
+
+MAX_RUNS = 20_000
+"""How many runs are followed at a time; of an older one nobody knows the input."""
+
+MAX_VALUES = 5_000
+"""How many values of an input are looked at."""
+
+MAX_LEVELS = 8
+"""How deep an input is looked into."""
+
+_STEP = "graph:step:"
+"""How LangGraph tags the run of a node, which is how the run above it is known to be a graph's."""
+
+_USERS = frozenset({"user", "human"})
+_OTHERS = frozenset({"assistant", "ai", "system", "developer", "tool", "function", "remove", "AIMessageChunk"})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where a run stands."""
+
+    graphs: int
+    """How many graphs it runs inside of."""
+
+    commands: frozenset[str] | None
+    """What the outermost graph's input held, by id and by digest; `None` if nobody knows."""
+
+
+class _Follower(BaseCallbackHandler):
+    """Knows of every run the input of the outermost graph that it belongs to."""
+
+    run_inline = True
+    ignore_llm = ignore_retry = ignore_agent = ignore_retriever = ignore_chat_model = ignore_custom_event = True
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[UUID, _Place] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def on_chain_start(
+        self,
+        serialized: Any,  # noqa: ANN401, ARG002
+        inputs: Any,  # noqa: ANN401
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        **_kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        above = self.place(parent_run_id)
+        is_node = any(tag.startswith(_STEP) for tag in tags or ())
+        if above is None and parent_run_id is not None:
+            place = _Place(2, None)  # The run above began before anybody looked.
+        elif above is not None and (is_node or above.graphs):
+            place = _Place(above.graphs + is_node, above.commands)
+        else:
+            place = _Place(0, _commands_in(inputs))
+        with self._lock:
+            self._places[run_id] = place
+            while len(self._places) > MAX_RUNS:
+                self._places.popitem(last=False)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **_kwargs: Any) -> None:  # noqa: ANN401, ARG002
+        self._forget(run_id)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_kwargs: Any) -> None:  # noqa: ANN401, ARG002
+        self._forget(run_id)
+
+    def _forget(self, run_id: UUID) -> None:
+        with self._lock:
+            self._places.pop(run_id, None)
+
+    def place(self, run_id: UUID | None) -> _Place | None:
+        """Return where a run stands; `None` if nobody knows."""
+        with self._lock:
+            return self._places.get(run_id) if run_id is not None else None
+
+
+_follower = _Follower()
+_following: ContextVar[_Follower | None] = ContextVar("deepskills_follower", default=_follower)
+
+
+@functools.cache
+def follow_runs() -> None:
+    """Have every run of this process followed from now on; once is enough."""
+    register_configure_hook(_following, inheritable=True)
+
+
+def is_handed_on(message: AnyMessage, *, in_tool_call: bool) -> bool:
+    """Whether a message is not the user's own word: this agent runs inside another graph, whose input held no such."""
+    place, is_inside = _here()
+    if not in_tool_call and not is_inside and (place is None or place.graphs <= 1):
+        return False
+    known = place.commands if place is not None and place.graphs > 1 else None
+    if known is None:
+        return True
+    return not known.intersection(_keys(message.id, first_text(message)))
+
+
+def _here() -> tuple[_Place | None, bool]:
+    """Return where the hook that asks stands, and whether LangGraph says that its graph is inside another."""
+    try:
+        config = get_config()
+    except RuntimeError:
+        return None, False
+    place = _follower.place(getattr(config.get("callbacks"), "parent_run_id", None))
+    namespace = (config.get("metadata") or {}).get("langgraph_checkpoint_ns")
+    return place, isinstance(namespace, str) and "|" in namespace
+
+
+def _keys(message_id: str | None, text: str) -> Iterator[str]:
+    if message_id:
+        yield f"id:{message_id}"
+    yield f"text:{fingerprint(text.strip())}"
+
+
+def _commands_in(inputs: object) -> frozenset[str]:
+    """Return the texts of an input that start with a slash, and the ids of their messages: users' words alone."""
+    found: set[str] = set()
+    waiting: list[tuple[object, int]] = [(inputs, 0)]
+    for _ in range(MAX_VALUES):
+        if not waiting:
+            break
+        value, level = waiting.pop()
+        message_id = None
+        if isinstance(value, HumanMessage):
+            message_id, value = value.id, first_text(value)
+        elif isinstance(value, Mapping) and _role(value) in _USERS and level < MAX_LEVELS:
+            message_id = value.get("id")
+            content = value.get("content")
+            if not isinstance(content, str):
+                waiting.append((content, level + 1))
+            value = content
+        if isinstance(value, str):
+            if value.lstrip().startswith("/"):
+                found.update(_keys(message_id if isinstance(message_id, str) else None, value))
+        elif level < MAX_LEVELS:
+            waiting.extend((part, level + 1) for part in _parts(value))
+    return frozenset(found)
+
+
+def _role(value: Mapping[Any, Any]) -> object:
+    role = value.get("role") or value.get("type")
+    return role if isinstance(role, str) else None
+
+
+def _parts(value: object) -> list[Any]:
+    """Return what a value of an input holds; nothing of a message that is not a user's."""
+    if isinstance(value, BaseMessage):
+        return []
+    if isinstance(value, Mapping):
+        return [] if _role(value) in _OTHERS | _USERS else list(value.values())[:MAX_VALUES]
+    if isinstance(value, list | tuple):
+        is_pair = len(value) == 2 and all(isinstance(part, str) for part in value)  # noqa: PLR2004
+        if is_pair and value[0] in _OTHERS:
+            return []
+        # From the end: the newest messages are looked at first, and they are what a run is about.
+        return list(value[-MAX_VALUES:])
+    fields = getattr(value, "__dict__", None)
+    return list(fields.values())[:MAX_VALUES] if isinstance(fields, dict) else []

@@ -1,0 +1,224 @@
+"""What guards of a skill's files share: the agent's own file tools and shell lead to these files as well.
+
+A guard knows the files of a skill that it stands for. The skills' own tools give it the very bytes they read
+(`before_file`). Tools of others do not: a call of `read_file`, `grep` or `execute` that touches a skill is judged by
+what lies there before it runs, and what it read is judged again after. A shell can reach files by ways that no command
+line shows, so a sandbox remains the limit of what a command can do.
+"""
+
+import posixpath
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from langchain.agents.middleware.types import ToolCallRequest
+from langchain_core.messages import ToolMessage
+from langgraph.types import Command
+
+from deepskills import Refuse, SkillEntry, SkillExtension, SkillFile, SkillManifest, SkillRun, SkillsError
+from deepskills._catalog.manifest import file_digest
+from deepskills._io.drivers import adrive, drive
+from deepskills._io.plan import Ask, Plan, unwrapped
+from deepskills.extensions._shared import as_edited
+
+MAX_NAMED = 5
+"""How many files a refusal names."""
+
+STRAY = "The file {path} lies among the skills of {source} and belongs to none that is known. Work without it."
+
+READ_TOOL = "read_file"
+SEARCH_TOOL = "grep"
+SHELL_TOOL = "execute"
+
+
+def manifest_of(entry: SkillEntry, run: SkillRun) -> Plan[SkillManifest]:
+    """Return every file of a skill as it is now."""
+    found: SkillManifest = yield from unwrapped(Ask(lambda: run.manifest(entry), lambda: run.amanifest(entry)))
+    return found
+
+
+class FileGuard(SkillExtension):
+    """Lets pass only files that it knows; a subclass says which those are."""
+
+    protective: ClassVar[bool] = True
+
+    @abstractmethod
+    def guards(self, entry: SkillEntry) -> bool:
+        """Whether a skill's files are judged at all."""
+
+    @abstractmethod
+    def guards_source(self, source: str) -> bool:
+        """Whether what lies in a source is judged; also where no skill is, because its `SKILL.md` is gone."""
+
+    @abstractmethod
+    def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:
+        """Return the SHA-256 of each file that may pass, or why none may."""
+
+    def complaint(self, entry: SkillEntry, differences: Sequence[str], run: SkillRun) -> Refuse | None:
+        """Return what to answer when files differ; `None` to let them pass all the same."""
+        raise NotImplementedError
+
+    def before_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
+        """Judge the bytes that one of the skills' tools is about to show or run."""
+        return drive(self._judge_file(file, run))
+
+    async def abefore_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
+        """Judge the bytes that one of the skills' tools is about to show or run."""
+        return await adrive(self._judge_file(file, run))
+
+    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
+        """Judge the files that a tool of others is about to read or run."""
+        return drive(self._judge_call(as_edited(request), "", run))
+
+    async def abefore_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
+        """Judge the files that a tool of others is about to read or run."""
+        return await adrive(self._judge_call(as_edited(request), "", run))
+
+    def after_tool(
+        self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun
+    ) -> ToolMessage | Command[Any]:
+        """Judge again what a tool of others has read: files may change while it reads."""
+        if not _shows_files(request):
+            return result
+        return _kept(request, result, drive(self._judge_call(as_edited(request), _text_of(result), run)))
+
+    async def aafter_tool(
+        self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun
+    ) -> ToolMessage | Command[Any]:
+        """Judge again what a tool of others has read: files may change while it reads."""
+        if not _shows_files(request):
+            return result
+        return _kept(request, result, await adrive(self._judge_call(as_edited(request), _text_of(result), run)))
+
+    def _judge_file(self, file: SkillFile, run: SkillRun) -> Plan[Refuse | None]:
+        if not self.guards(file.entry):
+            return None
+        expected = yield from self.expected(file.entry, run)
+        if isinstance(expected, Refuse):
+            return expected
+        if expected.get(file.path) != file_digest(file.content).sha256:
+            return self.complaint(file.entry, [_difference(file.path, expected)], run)
+        # A script that runs may read and import whatever lies beside it.
+        return (yield from self._judge_all(file.entry, run)) if file.purpose == "run" else None
+
+    def _judge_all(self, entry: SkillEntry, run: SkillRun, only: str | None = None) -> Plan[Refuse | None]:
+        """Judge all files of a skill as they are now, or one of them."""
+        expected = yield from self.expected(entry, run)
+        if isinstance(expected, Refuse):
+            return expected
+        try:
+            manifest = yield from manifest_of(entry, run)
+        except SkillsError as error:
+            return Refuse(str(error))
+        present = {path: file.sha256 for path, file in manifest.files.items()}
+        paths = sorted(present.keys() | expected.keys()) if only is None else [only]
+        differences = [_difference(path, expected) for path in paths if present.get(path) != expected.get(path)]
+        return self.complaint(entry, differences, run) if differences else None
+
+    def _judge_call(self, request: ToolCallRequest, shown: str, run: SkillRun) -> Plan[Refuse | None]:
+        name, arguments = request.tool_call["name"], request.tool_call["args"]
+        if name == READ_TOOL:
+            found = _owner(str(arguments.get("file_path", "")), run.found)
+            if found is None:
+                return self._judge_stray([str(arguments.get("file_path", ""))], run)
+            if self.guards(found[0]):
+                return (yield from self._judge_all(found[0], run, only=found[1]))
+        elif name == SEARCH_TOOL and shown:
+            return (yield from self._judge_shown(shown, run))
+        elif name == SHELL_TOOL:
+            return (yield from self._judge_command(str(arguments.get("command", "")), run))
+        return None
+
+    def _judge_shown(self, shown: str, run: SkillRun) -> Plan[Refuse | None]:
+        """Judge the skills whose files a search shows."""
+        paths = [
+            path for source in run.sources for path in re.findall(rf"{re.escape(source.rstrip('/'))}/[^\n:]+", shown)
+        ]
+        found = {path: _owner(path, run.found) for path in dict.fromkeys(paths)}
+        for entry in {owner[0].path: owner[0] for owner in found.values() if owner is not None}.values():
+            if self.guards(entry):
+                refused = yield from self._judge_all(entry, run)
+                if refused is not None:
+                    return refused
+        return self._judge_stray([path for path, owner in found.items() if owner is None], run)
+
+    def _judge_stray(self, paths: Sequence[str], run: SkillRun) -> Refuse | None:
+        """Judge files that lie in a source and in no skill: what is left of one whose `SKILL.md` is gone, say."""
+        for source in filter(self.guards_source, run.sources):
+            root = f"{source.rstrip('/')}/"
+            stray = next((tidy for tidy in map(_tidy, paths) if tidy.startswith(root)), None)
+            if stray is not None and "/" in stray[len(root) :]:
+                return Refuse(STRAY.format(path=stray, source=source))
+        return None
+
+    def _judge_command(self, command: str, run: SkillRun) -> Plan[Refuse | None]:
+        """Judge the skills whose directories a command names, as file tools or as the shell knows them."""
+        for entry in run.found:
+            directory = _directory(entry)
+            # By the last part of the path first: asking for the shell's own path of thousands would take its time.
+            if directory.rpartition("/")[2] not in command or not self.guards(entry):
+                continue
+            in_shell = yield from _shell_directory(entry, run)
+            if any(_names(command, place) for place in (directory, in_shell)):
+                refused = yield from self._judge_all(entry, run)
+                if refused is not None:
+                    return refused
+        return None
+
+
+def _shell_directory(entry: SkillEntry, run: SkillRun) -> Plan[str]:
+    found: str = yield from unwrapped(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
+    return found
+
+
+def _shows_files(request: ToolCallRequest) -> bool:
+    return request.tool_call["name"] in {READ_TOOL, SEARCH_TOOL}
+
+
+def _kept(
+    request: ToolCallRequest, result: ToolMessage | Command[Any], refused: Refuse | None
+) -> ToolMessage | Command[Any]:
+    if refused is None:
+        return result
+    call = request.tool_call
+    return ToolMessage(f"Error: {refused.reason}", name=call["name"], tool_call_id=call["id"] or "", status="error")
+
+
+def _text_of(result: ToolMessage | Command[Any]) -> str:
+    if isinstance(result, ToolMessage):
+        return str(result.text)
+    messages = result.update.get("messages", ()) if isinstance(result.update, Mapping) else ()
+    return "\n".join(str(message.text) for message in messages if isinstance(message, ToolMessage))
+
+
+def _directory(entry: SkillEntry) -> str:
+    return entry.path.rpartition("/")[0]
+
+
+def _owner(path: str, entries: Sequence[SkillEntry]) -> tuple[SkillEntry, str] | None:
+    """Return the innermost skill that a path lies in, and the path relative to it."""
+    tidy = _tidy(path)
+    inside = [entry for entry in entries if tidy.startswith(f"{_directory(entry).rstrip('/')}/")]
+    if not inside:
+        return None
+    entry = max(inside, key=lambda found: len(found.path))
+    return entry, tidy[len(_directory(entry).rstrip("/")) + 1 :]
+
+
+def _tidy(path: str) -> str:
+    return f"/{posixpath.normpath(f'/{path}').lstrip('/')}"
+
+
+def _names(command: str, directory: str) -> bool:
+    return re.search(rf"{re.escape(directory.rstrip('/'))}(?![\w.-])", command) is not None
+
+
+def _difference(path: str, expected: Mapping[str, str]) -> str:
+    return f"`{path}` (changed or gone)" if path in expected else f"`{path}` (added)"
+
+
+def named(differences: Sequence[str]) -> str:
+    """Return which files differ, for a sentence."""
+    more = f" and {len(differences) - MAX_NAMED} more" if len(differences) > MAX_NAMED else ""
+    return ", ".join(differences[:MAX_NAMED]) + more

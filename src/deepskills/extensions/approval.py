@@ -1,0 +1,485 @@
+"""`SkillApproval`: a human approves each skill's content, once, and nothing else of it reaches the model or runs.
+
+Theory of operation. An approval is of a digest over all files of a skill, not of a name. Whoever could change a file
+between two looks would have the second look's content approved by the first, so every look is bound to the digest:
+
+- *Asking* (`before_read`) takes the manifest of the files as they are and interrupts with its digest. The call is
+  executed again when the answer comes, and the files may have changed meanwhile. An answer counts only for the digest
+  that was shown: the interrupt that waits in the checkpoint says which that was. If it is another one now, a human is
+  asked again.
+- *Reading* (`change_text`): the text that enters the conversation was made from bytes whose SHA-256 is in the approved
+  set, or it does not enter. This holds for loads, pins, commands, forks and for texts that are put back.
+- *Acting* (`before_file`, and the agent's file tools): each file is compared with the approved set at every read, all
+  of them before a script runs. That does not end with the load: it holds as long as anybody can reach the files.
+
+What is approved is kept in the thread's private state, by digest alone; which files a digest stands for is remembered
+in the process, in the store, or computed again from what is there.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Any, TypeAlias
+
+from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp
+from langgraph.types import interrupt
+
+from deepskills import Refuse, SkillEntry, SkillLoad, SkillManifest, SkillRun, SkillsError
+from deepskills._catalog.manifest import digest_over
+from deepskills._io.drivers import adrive, drive
+from deepskills._io.plan import Ask, Plan, unwrapped
+from deepskills._loading.budget import count_tokens
+from deepskills._types import SKILL_FILE
+from deepskills.extensions._guard import FileGuard, manifest_of, named
+from deepskills.extensions._shared import tidy_source, tidy_sources
+
+logger = logging.getLogger("deepskills")
+
+GRANTS = ("tools", "hooks", "scripts", "model")
+"""What of a skill can be made to wait for an approval of its own."""
+
+INTERRUPT_TYPE = "skill_approval"
+"""What `type` of the interrupt's value says."""
+
+AppliesTo: TypeAlias = Callable[[SkillEntry], bool] | Iterable[str]
+"""Which skills need an approval: a function of the entry, or paths of sources."""
+
+MAX_ASKED = 20
+"""How often one load asks, if the files change again after each answer."""
+
+MAX_REMEMBERED = 256
+"""Of how many approved skills the files are remembered in the process."""
+
+_BYTES_PER_TOKEN = 4
+
+REJECTED = "The user did not approve this skill{message} Work without it."
+UNDERSTOOD = "The answer to the question for approval was not understood, so the skill is not used. Tell the user."
+NO_CHECKPOINTER = (
+    "This skill needs a human's approval, and the agent has no checkpointer to wait for one. Tell the user that the "
+    "application must be given a checkpointer."
+)
+NO_CHECKPOINTER_CODE = "approval-needs-checkpointer"
+STORE_CODE = "approval-store-failed"
+NOT_APPROVED = "The skill {name} was not approved. Call `load_skill` first: the user is asked then."
+CHANGED = (
+    "The skill {name} has changed since it was approved: {files}. This is refused. Call `load_skill` to have the user "
+    "asked about the skill as it is now."
+)
+UNREADABLE = "The question that an approval answers could not be read from the checkpoint, so it is asked again"
+RESTLESS = "The files of the skill {name} keep changing while the user is asked, so it is not used."
+
+
+class SkillApproval(FileGuard):
+    """Asks a human before a skill whose content nobody approved is used, and holds it to that content.
+
+    The first load interrupts with the skill's name, source, files, digest and token cost. Resume with `{"type":
+    "approve"}` or `{"type": "reject", "message": "..."}`. An approval is kept in the graph's store by origin and digest
+    so that it holds for other threads, users and processes that share it; without one, the thread remembers.
+    Any changed byte of any file asks again.
+
+    Needs a checkpointer: without one, a skill that nobody approved is refused.
+
+    Args:
+        namespace: Where approvals are kept in the store.
+        applies_to: Which skills need an approval: a function of the `SkillEntry`, or paths of sources; `None` for all.
+        grants: Any of `"tools"`, `"hooks"`, `"scripts"` and `"model"`: what has no effect unless it was approved with
+            the load, by `{"type": "approve", "grants": [...]}`.
+
+    Raises:
+        ValueError: If a grant is unknown, or a single text was given where several are expected.
+    """
+
+    def __init__(
+        self,
+        namespace: Sequence[str] = ("deepskills", "approvals"),
+        applies_to: AppliesTo | None = None,
+        *,
+        grants: Iterable[str] = (),
+    ) -> None:
+        if isinstance(namespace, str) or isinstance(grants, str):
+            raise ValueError("SkillApproval takes sequences for `namespace` and `grants`, not a single text.")  # noqa: TRY004
+        self._namespace = tuple(namespace)
+        self._grants = tuple(dict.fromkeys(grants))
+        unknown = [grant for grant in self._grants if grant not in GRANTS]
+        if unknown:
+            raise ValueError(f"SkillApproval has no grant {unknown[0]!r}; choose from {', '.join(GRANTS)}.")
+        is_rule = applies_to is None or callable(applies_to)
+        self._rule: Any = applies_to if is_rule else tidy_sources("applies_to", applies_to)  # type: ignore[arg-type]
+        self._files = _Remembered()
+        self._asked = _Remembered()
+
+    def before_read(self, entry: SkillEntry, run: SkillRun) -> Refuse | None:
+        """Ask a human about content that nobody approved."""
+        return drive(self._approve(entry, run))
+
+    async def abefore_read(self, entry: SkillEntry, run: SkillRun) -> Refuse | None:
+        """Ask a human about content that nobody approved."""
+        return await adrive(self._approve(entry, run))
+
+    def change_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:
+        """Keep out a text that was not made from the approved file."""
+        return drive(self._judge_text(load, run))
+
+    async def achange_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:
+        """Keep out a text that was not made from the approved file."""
+        return await adrive(self._judge_text(load, run))
+
+    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
+        """Refuse a load that came by a way on which nobody was asked."""
+        return drive(self._judge_load(load, run))
+
+    async def abefore_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
+        """Refuse a load that came by a way on which nobody was asked."""
+        return await adrive(self._judge_load(load, run))
+
+    def withholds(self, entry: SkillEntry, memory: Mapping[str, Any]) -> Collection[str]:
+        """Withhold what was not granted with the load."""
+        if not self._grants or not self.guards(entry):
+            return ()
+        approved = self._approved(entry, memory)
+        given = approved.get("grants", ()) if approved is not None else ()
+        return [grant for grant in self._grants if grant not in given]
+
+    def granted(self, entry: SkillEntry, run: SkillRun) -> frozenset[str] | None:
+        """Return what was granted to a skill on this thread; `None` if it was not approved here. No I/O."""
+        approved = self._approved(entry, run.memory)
+        return None if approved is None else frozenset(approved.get("grants", ()))
+
+    def guards(self, entry: SkillEntry) -> bool:
+        """Whether a skill needs an approval; a rule that fails says yes."""
+        if self._rule is None:
+            return True
+        if not callable(self._rule):
+            return tidy_source(entry.source) in self._rule
+        try:
+            return bool(self._rule(entry))
+        except Exception:
+            logger.exception(
+                "`applies_to` of SkillApproval failed for the skill %r, which needs an approval", entry.name
+            )
+            return True
+
+    def guards_source(self, source: str) -> bool:
+        """Whether what lies in a source needs an approval; a function of the entry cannot tell, and leaves it."""
+        return self._rule is None or (not callable(self._rule) and tidy_source(source) in self._rule)
+
+    def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:
+        """Return the approved files; of a skill that this thread has not loaded, those that the store knows."""
+        approved = self._approved(entry, run.memory)
+        if approved is None:
+            try:
+                manifest = yield from manifest_of(entry, run)
+            except SkillsError as error:
+                return Refuse(str(error))
+            approved = yield from self._recalled(entry, manifest, run)
+        if approved is None:
+            return Refuse(NOT_APPROVED.format(name=f'"{entry.name}"'))
+        files = yield from self._files_of(approved, entry, run)
+        return files if files is not None else self.complaint(entry, ["its files"], run)
+
+    def complaint(self, entry: SkillEntry, differences: Sequence[str], run: SkillRun) -> Refuse:  # noqa: ARG002
+        """Refuse files that differ from what was approved."""
+        return Refuse(CHANGED.format(name=f'"{entry.name}"', files=named(differences)))
+
+    def _approve(self, entry: SkillEntry, run: SkillRun) -> Plan[Refuse | None]:
+        if not self.guards(entry):
+            return None
+        try:
+            manifest = yield from manifest_of(entry, run)
+        except SkillsError as error:
+            return Refuse(str(error))
+        if (yield from self._recalled(entry, manifest, run)) is not None:
+            return None
+        decision = yield from self._ask(entry, manifest, run)
+        if isinstance(decision, Refuse):
+            return decision
+        yield from self._keep(entry, manifest, decision, run)
+        return None
+
+    def _judge_load(self, load: SkillLoad, run: SkillRun) -> Plan[Refuse | None]:
+        entry = load.entry
+        if not self.guards(entry):
+            return None
+        if self._approved(entry, run.memory) is None:
+            return Refuse(NOT_APPROVED.format(name=f'"{entry.name}"'))
+        # Another call of the turn may have read the file before this one asked about it, and it may have changed since.
+        expected = yield from self.expected(entry, run)
+        if isinstance(expected, Refuse):
+            return expected
+        return self._judge_digest(entry, expected, run)
+
+    def _judge_digest(self, entry: SkillEntry, expected: Mapping[str, str], run: SkillRun) -> Refuse | None:
+        is_same = not entry.sha256 or expected.get(SKILL_FILE) == entry.sha256
+        return None if is_same else self.complaint(entry, [f"`{SKILL_FILE}`"], run)
+
+    def _judge_text(self, load: SkillLoad, run: SkillRun) -> Plan[str | Refuse]:
+        entry = load.entry
+        if not self.guards(entry):
+            return load.text
+        if self._approved(entry, run.memory) is None and load.trigger == "model":
+            # A sibling call may prepare this load to know its cost; the load itself is judged by `before_load`.
+            return load.text
+        expected = yield from self.expected(entry, run)
+        if isinstance(expected, Refuse):
+            return expected
+        return self._judge_digest(entry, expected, run) or load.text
+
+    def _ask(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Plan[list[str] | Refuse]:
+        """Interrupt until the content that was shown is the content that is there; return the grants."""
+        place = _Place.current()
+        if place is None:
+            run.report(entry.path, NO_CHECKPOINTER_CODE, NO_CHECKPOINTER, "error")
+            logger.error("The skill %r needs an approval, and the agent has no checkpointer", entry.name)
+            return Refuse(NO_CHECKPOINTER)
+        history = (yield from unwrapped(Ask(place.history, place.ahistory))) or self._asked.get(place.task) or []
+        for _ in range(MAX_ASKED):
+            position = _position(run.memory, place.task)
+            shown = history[position] if position < len(history) else None
+            own = [entry.path, manifest.digest]
+            asked = [*history[:position], *([["", ""]] * (position - len(history))), own]
+            if shown is None:
+                # The answer, when it comes, is for this; the checkpoint knows it too, for other processes.
+                self._asked.put(place.task, asked)
+            answer = interrupt(_question(entry, manifest, self._grants, asked[:-1]))
+            run.remember("asked", {"task": place.task, "count": position + 1})
+            decision = _decided(answer, self._grants)
+            if isinstance(decision, Refuse):
+                return decision
+            grants, digest = decision
+            was_shown = shown[1] if shown is not None and shown[0] == entry.path else None
+            if manifest.digest == (digest or was_shown):
+                return grants
+        return Refuse(RESTLESS.format(name=f'"{entry.name}"'))
+
+    def _recalled(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Plan[Mapping[str, Any] | None]:
+        """Return the approval of content that the thread or the store remembers."""
+        approved = self._approved(entry, run.memory)
+        if approved is not None and (approved["digest"], approved["origin"]) == (manifest.digest, manifest.origin):
+            self._files.put(manifest.digest, _plain(manifest))
+            return approved
+        if not manifest.remembered:
+            return None
+        value = yield from self._stored(entry, manifest.origin, manifest.digest, run)
+        if value is None:
+            return None
+        return self._remember(entry, manifest, [g for g in value.get("grants", ()) if g in self._grants], run)
+
+    def _stored(self, entry: SkillEntry, origin: str, digest: str, run: SkillRun) -> Plan[Mapping[str, Any] | None]:
+        store = getattr(run.runtime, "store", None)
+        if store is None:
+            return None
+        key = _key(origin, digest)
+        try:
+            item = yield from unwrapped(
+                Ask(lambda: store.get(self._namespace, key), lambda: store.aget(self._namespace, key))
+            )
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a store may raise anything; nothing is approved by that
+            self._report_store(entry, error, run)
+            return None
+        value = getattr(item, "value", None)
+        is_ours = isinstance(value, Mapping) and (value.get("origin"), value.get("digest")) == (origin, digest)
+        return value if is_ours else None
+
+    def _keep(self, entry: SkillEntry, manifest: SkillManifest, grants: list[str], run: SkillRun) -> Plan[None]:
+        """Remember an approval in the thread and, if there is one, in the store."""
+        self._remember(entry, manifest, grants, run)
+        store = getattr(run.runtime, "store", None)
+        if store is None or not manifest.remembered:
+            return
+        key, value = (
+            _key(manifest.origin, manifest.digest),
+            {
+                "name": entry.name,
+                "origin": manifest.origin,
+                "digest": manifest.digest,
+                "files": _plain(manifest),
+                "grants": grants,
+            },
+        )
+        try:
+            yield from unwrapped(
+                Ask(lambda: store.put(self._namespace, key, value), lambda: store.aput(self._namespace, key, value))
+            )
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a store may raise anything; the thread remembers
+            self._report_store(entry, error, run)
+
+    def _report_store(self, entry: SkillEntry, error: Exception, run: SkillRun) -> None:
+        logger.warning("Approvals cannot be read from or kept in the store: %s: %s", type(error).__name__, error)
+        message = f"Approvals are remembered by this thread alone: the store failed ({type(error).__name__})."
+        run.report(entry.path, STORE_CODE, message)
+
+    def _remember(
+        self, entry: SkillEntry, manifest: SkillManifest, grants: list[str], run: SkillRun
+    ) -> Mapping[str, Any]:
+        approved = {"digest": manifest.digest, "origin": manifest.origin, "grants": grants}
+        self._files.put(manifest.digest, _plain(manifest))
+        run.remember(entry.path, approved)
+        return approved
+
+    def _approved(self, entry: SkillEntry, memory: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return what this thread approved of a skill."""
+        found = memory.get(entry.path)
+        is_ours = isinstance(found, Mapping) and isinstance(found.get("digest"), str) and "origin" in found
+        return found if is_ours else None
+
+    def _files_of(
+        self, approved: Mapping[str, Any], entry: SkillEntry, run: SkillRun
+    ) -> Plan[Mapping[str, str] | None]:
+        """Return the files that a digest stands for; `None` if nobody can tell, because they have changed since."""
+        digest = approved["digest"]
+        known: Mapping[str, str] | None = self._files.get(digest)
+        if known is not None:
+            return known
+        value = yield from self._stored(entry, approved["origin"], digest, run)
+        files = value.get("files") if value is not None else None
+        if isinstance(files, Mapping) and digest_over(files) == digest:
+            self._files.put(digest, dict(files))
+            return files
+        try:
+            manifest = yield from manifest_of(entry, run)
+        except SkillsError:
+            return None
+        if manifest.digest != digest:
+            return None
+        self._files.put(digest, _plain(manifest))
+        return _plain(manifest)
+
+
+def _plain(manifest: SkillManifest) -> dict[str, str]:
+    return {path: file.sha256 for path, file in manifest.files.items()}
+
+
+def _key(origin: str, digest: str) -> str:
+    return hashlib.sha256(f"{origin}\0{digest}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _question(
+    entry: SkillEntry, manifest: SkillManifest, grants: Sequence[str], history: list[list[str]]
+) -> dict[str, Any]:
+    """Return what a human is asked: all it takes to decide, as plain data for a user interface."""
+    size = manifest.files[SKILL_FILE].size if SKILL_FILE in manifest.files else 0
+    return {
+        "type": INTERRUPT_TYPE,
+        "name": entry.name,
+        "description": entry.description,
+        "source": manifest.origin,
+        "path": entry.path,
+        "digest": manifest.digest,
+        "tokens": count_tokens(manifest.text) if manifest.text else size // _BYTES_PER_TOKEN,
+        "files": {path: {"sha256": file.sha256, "size": file.size} for path, file in sorted(manifest.files.items())},
+        "grants": list(grants),
+        "history": history,
+    }
+
+
+def _decided(answer: object, grants: Sequence[str]) -> tuple[list[str], str | None] | Refuse:
+    """Return the grants of an approval and the digest it names, if any; or the refusal."""
+    if isinstance(answer, Mapping) and isinstance(answer.get("decisions"), list) and len(answer["decisions"]) == 1:
+        answer = answer["decisions"][0]
+    kind = answer.get("type") if isinstance(answer, Mapping) else None
+    if isinstance(answer, Mapping) and kind == "approve":
+        given, digest = answer.get("grants"), answer.get("digest")
+        wanted = given if isinstance(given, list | tuple | set) else ()
+        return [grant for grant in grants if grant in wanted], digest if isinstance(digest, str) else None
+    if isinstance(answer, Mapping) and kind == "reject":
+        message = answer.get("message")
+        said = f": {message}" if isinstance(message, str) and message.strip() else "."
+        return Refuse(REJECTED.format(message=said if said.endswith((".", "!", "?")) else f"{said}."))
+    logger.error(
+        "An approval was answered with %r; use {'type': 'approve'} or {'type': 'reject'}", type(answer).__name__
+    )
+    return Refuse(UNDERSTOOD)
+
+
+def _position(memory: Mapping[str, Any], task: str) -> int:
+    """Return how many questions of this execution were answered before: several skills may be pinned at once."""
+    asked = memory.get("asked")
+    is_now = isinstance(asked, Mapping) and asked.get("task") == task
+    return int(asked["count"]) if is_now else 0  # type: ignore[index]
+
+
+class _Place:
+    """The task that is being executed, and what it asked before it was interrupted."""
+
+    def __init__(self, saver: Any, config: Mapping[str, Any], task: str) -> None:  # noqa: ANN401 - a checkpointer
+        self.task = task
+        self._saver = saver
+        self._config = config
+
+    @classmethod
+    def current(cls) -> "_Place | None":
+        """Return the place of this execution; `None` where an interrupt would be lost."""
+        try:
+            given: Mapping[str, Any] = get_config().get("configurable") or {}
+        except RuntimeError:
+            return None
+        # LangGraph hands the checkpointer down under this key, to sub-graphs too; there is no public name for it.
+        saver = given.get("__pregel_checkpointer")
+        if not hasattr(saver, "get_tuple"):
+            return None
+        namespace = str(given.get("checkpoint_ns") or "")
+        above, _, own = namespace.rpartition("|")
+        config = {"thread_id": given.get("thread_id"), "checkpoint_ns": above}
+        checkpoint = (given.get("checkpoint_map") or {}).get(above)
+        if checkpoint:
+            config["checkpoint_id"] = checkpoint
+        return cls(saver, {"configurable": config}, own.rpartition(":")[2])
+
+    def history(self) -> list[list[str]]:
+        """Return what this task asked, each as the skill's path and the digest that was shown."""
+        try:
+            return self._asked(self._saver.get_tuple(self._config))
+        except Exception:
+            logger.exception(UNREADABLE)
+            return []
+
+    async def ahistory(self) -> list[list[str]]:
+        """Return what this task asked, without blocking."""
+        try:
+            return self._asked(await self._saver.aget_tuple(self._config))
+        except Exception:
+            logger.exception(UNREADABLE)
+            return []
+
+    def _asked(self, found: Any) -> list[list[str]]:  # noqa: ANN401 - a checkpoint with its pending writes
+        for task, channel, value in (found.pending_writes or ()) if found is not None else ():
+            if task == self.task and channel == "__interrupt__":
+                return _history(value)
+        return []
+
+
+def _history(value: object) -> list[list[str]]:
+    """Return what an interrupt that waits in a checkpoint asked, with what was asked before it."""
+    for item in value if isinstance(value, list | tuple) else (value,):
+        asked = getattr(item, "value", None)
+        if isinstance(asked, Mapping) and asked.get("type") == INTERRUPT_TYPE:
+            before = [list(map(str, pair)) for pair in asked.get("history", ())]
+            return [*before, [str(asked.get("path")), str(asked.get("digest"))]]
+    return []
+
+
+class _Remembered:
+    """A bounded mapping that threads share; the oldest goes first."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._lock = Lock()
+
+    def get(self, key: str) -> Any:  # noqa: ANN401 - whatever was put
+        """Return what is remembered."""
+        with self._lock:
+            return self._values.get(key)
+
+    def put(self, key: str, value: object) -> None:
+        """Remember a value."""
+        with self._lock:
+            self._values.pop(key, None)
+            self._values[key] = value
+            while len(self._values) > MAX_REMEMBERED:
+                del self._values[next(iter(self._values))]
