@@ -5,6 +5,7 @@
 # make test-oldest   the tests on the oldest supported releases
 # make test-server   a LangGraph server and PostgreSQL with the projects of the documentation, in a .venv of its own
 # make test-browser   the pages that deepskills makes, in a real browser, in a .venv of its own
+# make test-mcp   skills over MCP with both majors of the mcp package, each in a .venv of its own
 # make soak   all tests, in their long form where they have one
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
@@ -19,9 +20,11 @@ endif
 OLDEST := .venv-oldest
 SERVER := .venv-server
 BROWSER := .venv-browser
+MCP1 := .venv-mcp1
+MCP2 := .venv-mcp2
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo check test test-part test-oldest test-server test-browser soak bench pictures docs format clean
+.PHONY: demo check test test-part test-oldest test-server test-browser test-mcp soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
 $(VENV)/.package: pyproject.toml
@@ -50,6 +53,12 @@ $(BROWSER)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(BROWSER)
 	$(BROWSER)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
 	$(BROWSER)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api]' --group browser
+	touch $@
+
+$(MCP1)/.installed $(MCP2)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
+	$(@D)/bin/python $(PIP_INSTALL) --editable '.[cli,store,mcp]' --group $(if $(filter $(MCP1),$(@D)),mcp1,mcp2)
 	touch $@
 
 demo: $(VENV)/.package
@@ -86,6 +95,11 @@ test-browser: $(BROWSER)/.installed
 	  && { apt-get install -y -qq chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }; }; } \
 	  || { echo "Chromium is missing: install the package chromium, or name a browser in DEEPSKILLS_CHROMIUM." >&2; exit 1; }
 	$(BROWSER)/bin/pytest tests/browser
+
+# A host beside mcp 1.x talks to servers of 2.x, so the first environment starts those with the second.
+test-mcp: $(MCP1)/.installed $(MCP2)/.installed
+	DEEPSKILLS_MCP_SERVER=$(CURDIR)/$(MCP2)/bin/python $(MCP1)/bin/pytest -n auto --dist worksteal tests/mcp/host
+	$(MCP2)/bin/pytest -n auto --dist worksteal tests/mcp/host tests/mcp/server
 
 soak: $(VENV)/.installed
 	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto --dist worksteal

@@ -1,5 +1,6 @@
 """Values that cross the library's borders (state, problems, records, sources), and the limits they keep."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NotRequired, TypeAlias
 
@@ -133,6 +134,29 @@ Trigger: TypeAlias = Literal["model", "user", "pin", "system"]
 """Who started a load: the model by `load_skill`, the user by a slash command, a pin, or the middleware itself."""
 
 
+ORIGIN_KEY = "deepskills:origin"
+"""Under which an entry's frontmatter keeps its origin; a file cannot set it, for no reader keeps such a key."""
+
+POWERS_KEY = "deepskills:powers"
+"""Under which an entry's frontmatter keeps what a served skill asks for and nobody has granted."""
+
+
+class SkillOrigin(TypedDict):
+    """Where a skill that was served from elsewhere came from."""
+
+    label: str
+    """The host's own name for the server."""
+
+    uri: str
+    """Its address on that server."""
+
+    via: str
+    """How it came, for people: `MCP`."""
+
+    dynamic: bool
+    """Whether nobody can tell what is in it, so that no approval of it is remembered."""
+
+
 @dataclass(frozen=True)
 class SkillSummary:
     """A `SKILL.md` without its body, from a backend that keeps skills in parts, such as a database.
@@ -147,6 +171,41 @@ class SkillSummary:
 
     frontmatter: bytes
     """The file up to its closing fence."""
+
+    name: str | None = None
+    """The name by which the skill is known here, where that is not its author's to choose."""
+
+    origin: SkillOrigin | None = None
+    """Where a skill that was served from elsewhere came from; it grants itself nothing."""
+
+
+@dataclass(frozen=True)
+class SkillListing:
+    """The skills of a source as a backend knows them without a look into directories or files.
+
+    A backend that has `skill_listings(paths)` (and `askill_listings`) returns one for each path, or `None` for a path
+    that is to be searched as any directory.
+    """
+
+    summaries: Sequence[SkillSummary] = ()
+    problems: Sequence[SkillProblem] = ()
+    failure: str | None = None
+    """Why the source could not be listed; skills that it gave before stay."""
+
+
+@dataclass(frozen=True)
+class OpenedSkill:
+    """A `SKILL.md` as a load gets it from a backend that decides itself what a load may read.
+
+    A backend that has `open_skill(path)` (and `aopen_skill`) returns one.
+    """
+
+    content: bytes | None
+    digest: str = ""
+    """By which the load is known: it changes whenever anything of the skill does."""
+
+    error: str | None = None
+    """Why there is no content."""
 
 
 class LoadRecord(TypedDict):
@@ -172,6 +231,9 @@ class LoadRecord(TypedDict):
 
     source: NotRequired[str]
     """Path of the source that gave the skill."""
+
+    origin: NotRequired[SkillOrigin]
+    """Where a skill that was served from elsewhere came from."""
 
     listed: NotRequired[str]
     """Digest of the catalog's entry at the load: another one at a later run means that the file has changed."""
@@ -206,3 +268,6 @@ class CatalogRecord(TypedDict):
 
     restrictions: dict[str, dict[str, str]]
     """By skill, the frontmatter that restricts who may start it, which holds also while its file cannot be read."""
+
+    origins: NotRequired[dict[str, SkillOrigin]]
+    """By skill, where those came from that were served from elsewhere."""

@@ -23,8 +23,10 @@ from deepskills._io.plan import (
     Files,
     ListDirectory,
     Listing,
+    ListSkills,
     Plan,
     ReadFiles,
+    SkillsListed,
     Summarize,
     Summarized,
     Work,
@@ -51,6 +53,8 @@ class Tree:
             return self.replies.get(call.path) or self._listing(call.path)
         if isinstance(call, Summarize):
             return Summarized({})
+        if isinstance(call, ListSkills):
+            return SkillsListed({})
         if isinstance(call, Work):
             return call.do()
         assert isinstance(call, ReadFiles)
@@ -76,7 +80,7 @@ class Tree:
         """Drive a plan to its end."""
         result, rounds = by_hand(plan, self.answer)
         # No call of the backend: work of our own, or a question to backends that keep skills in parts.
-        self.rounds += [calls for calls in rounds if not isinstance(calls[0], Summarize | Work)]
+        self.rounds += [calls for calls in rounds if not isinstance(calls[0], Summarize | ListSkills | Work)]
         return result
 
     def discover(

@@ -25,6 +25,7 @@ ORDER = (
     "testing",
     "extensions",
     "evals",
+    "mcp",
     "store",
     "_cli",
     "__init__",
@@ -33,10 +34,10 @@ ORDER = (
 """Every folder and module of the package, each allowed to import those before it and itself."""
 
 KNOWS_FRAMEWORKS = frozenset(
-    {"_io", "_middleware", "evals", "extensions", "inline", "manager", "testing", "_cli", "store"}
+    {"_io", "_middleware", "evals", "extensions", "inline", "manager", "mcp", "testing", "_cli", "store"}
 )
 
-AGENT_IS_PRIVATE_TO = frozenset({"evals", "extensions", "_cli", "store"})
+AGENT_IS_PRIVATE_TO = frozenset({"evals", "extensions", "_cli", "mcp", "store"})
 """Folders that use the agent side through the public package only."""
 
 FRAMEWORKS = frozenset({"langchain", "langchain_core", "langgraph", "deepagents"})
@@ -96,7 +97,7 @@ def test_imports_go_one_way() -> None:
 def test_only_the_edges_import_the_public_package() -> None:
     """Only what is built on the public API may import it; inside the library it would be a circle."""
     users = {room(module) for module, tree in TREES.items() if "__init__" in rooms_imported(tree)}
-    assert users <= {"evals", "extensions", "store", "_cli", "__main__"}
+    assert users <= {"evals", "extensions", "mcp", "store", "_cli", "__main__"}
 
 
 def test_modules_of_one_folder_do_not_import_each_other_in_a_circle() -> None:

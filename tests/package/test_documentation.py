@@ -37,7 +37,9 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-WITH_CODE = [page for page in PAGES if blocks(page, "python")]
+OVER_MCP = {"skills-from-mcp.md", "serve-skills-over-mcp.md"}
+"""Pages whose code needs the `mcp` package; `make test-mcp` runs them."""
+WITH_CODE = [page for page in PAGES if blocks(page, "python") and page.name not in OVER_MCP]
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=named)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-HELPERS = {"pick_model"}
+HELPERS = {"pick_model", "skills_over_mcp"}
+"""No examples of their own, or run by `make test-mcp` with the package that they need."""
 
 SHOWN = {
     "demo": [

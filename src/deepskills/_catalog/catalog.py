@@ -35,13 +35,13 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from deepskills._catalog.entries import Readings, SkillEntry
+from deepskills._catalog.entries import INCLUDE_TOOLS, Readings, SkillEntry
 from deepskills._catalog.sources import Source, lies_under, parent
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.text import is_text
 from deepskills._skillmd.yaml import as_text
-from deepskills._types import SKILL_FILE, CatalogRecord, SkillMetadata, SkillProblem
+from deepskills._types import ORIGIN_KEY, SKILL_FILE, CatalogRecord, SkillMetadata, SkillOrigin, SkillProblem
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -54,9 +54,6 @@ MAX_FOUND_BYTES = 48_000_000
 
 _ENTRY_BYTES = 500
 """What an entry takes in the tables of a catalog, with its place in the tables by name."""
-
-INCLUDE_TOOLS = "include_tools"
-"""The metadata key by which a skill names its tools."""
 
 _RESTRICTING = ("disable-model-invocation", "user-invocable")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -102,7 +99,11 @@ class Catalog:
             if (kept := {key: as_text(entry.frontmatter[key]) for key in _RESTRICTING if key in entry.frontmatter})
         }
         copy = _digest_of_copy([entry.skill for entry in self.entries])
-        return CatalogRecord(sources=sources, fingerprint=self.fingerprint, copy=copy, restrictions=restrictions)
+        record = CatalogRecord(sources=sources, fingerprint=self.fingerprint, copy=copy, restrictions=restrictions)
+        origins = {entry.name: entry.origin for entry in self.entries if entry.origin is not None}
+        if origins:
+            record["origins"] = origins
+        return record
 
     def find(self, asked: str) -> SkillEntry | None:
         """Return the skill that is meant by a name: exactly, in another case or form, or with marks around it."""
@@ -225,16 +226,25 @@ class Catalogs:
         if _digest_of_copy(copy) != known["copy"]:
             return Catalog()
         sources = [Source(path, label) for path, label in known["sources"]]
-        restrictions = known["restrictions"]
-        return Catalog([_harmless(skill, sources, restrictions.get(skill["name"], {})) for skill in copy], sources)
+        restrictions, origins = known["restrictions"], known.get("origins", {})
+        return Catalog(
+            [
+                _harmless(skill, sources, restrictions.get(name := skill["name"], {}), origins.get(name))
+                for skill in copy
+            ],
+            sources,
+        )
 
 
-def _harmless(skill: SkillMetadata, sources: Sequence[Source], restrictions: Mapping[str, str]) -> SkillEntry:
+def _harmless(
+    skill: SkillMetadata, sources: Sequence[Source], restrictions: Mapping[str, str], origin: SkillOrigin | None
+) -> SkillEntry:
     """Return a skill of which only state speaks, with everything left out that would grant it power."""
     under = [source.path for source in sources if lies_under(skill["path"], source.path)]
     harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
     bare: SkillMetadata = {**skill, "allowed_tools": [], "metadata": harmless}
-    return SkillEntry(bare, under[-1] if under else "", "", dict(restrictions), is_read=False)
+    kept: dict[str, object] = {**restrictions, ORIGIN_KEY: origin} if origin is not None else {**restrictions}
+    return SkillEntry(bare, under[-1] if under else "", "", kept, is_read=False)
 
 
 def record_key(record: object) -> str:
@@ -260,7 +270,9 @@ def _as_record(record: object) -> CatalogRecord | None:
 def _record_type() -> "TypeAdapter[CatalogRecord]":
     from pydantic import ConfigDict, TypeAdapter, with_config  # noqa: PLC0415
 
-    return TypeAdapter(with_config(ConfigDict(strict=True, extra="forbid"))(CatalogRecord))
+    strict = with_config(ConfigDict(strict=True, extra="forbid"))
+    strict(SkillOrigin)
+    return TypeAdapter(strict(CatalogRecord))
 
 
 def _copy(skill: SkillMetadata) -> SkillMetadata:

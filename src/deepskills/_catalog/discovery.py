@@ -8,8 +8,9 @@ listed" and "not there" are different answers throughout: `Discovery.unsure` nam
 be concluded.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.entries import Reading, Readings, SkillEntry
@@ -20,7 +21,9 @@ from deepskills._io.plan import (
     Failed,
     File,
     Listing,
+    ListSkills,
     Plan,
+    SkillsListed,
     Summarize,
     Summarized,
     apart,
@@ -29,7 +32,15 @@ from deepskills._io.plan import (
 from deepskills._io.walk import Visit, Visitor, read_files, walk
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import as_readable, is_text
-from deepskills._types import MAX_DIRECTORIES, RESOURCE_DIRECTORIES, SKILL_FILE, SkillProblem, SkillSummary
+from deepskills._types import (
+    MAX_DIRECTORIES,
+    RESOURCE_DIRECTORIES,
+    SKILL_FILE,
+    SkillListing,
+    SkillMetadata,
+    SkillProblem,
+    SkillSummary,
+)
 
 MAX_INCOMPLETE = 100
 """How many directories of a source that could not be listed are named, each in a problem of its own."""
@@ -71,6 +82,10 @@ class _Search:
         self.missing = False
         self.misnamed: list[str] = []
         """Files named like `SKILL.md` in another case, where there is none."""
+        self.is_served = False
+        """Whether the backend lists the skills itself."""
+        self.found: list[SkillProblem] = []
+        """What the backend found wrong with the skills that it lists."""
 
     def take(self, path: str, reply: Listing | Failed, *, deepest: bool) -> list[str]:
         """Record what one directory holds and return the directories to list next."""
@@ -98,6 +113,13 @@ class _Search:
             self.files.update((f"{entry.path.rstrip('/')}/{SKILL_FILE}", False) for entry in kept)
             return []
         return [entry.path for entry in kept]
+
+    def take_served(self, listing: SkillListing) -> None:
+        """Record what the backend lists itself."""
+        self.is_served = True
+        self.found = list(listing.problems)
+        self.failed = listing.failure
+        self.files = dict.fromkeys((summary.path for summary in listing.summaries), True)
 
     def _note_failure(self, path: str, reason: str) -> None:
         if path != self.source.path:
@@ -135,11 +157,11 @@ class _Search:
         ]
         if self.missing:
             found += [] if self.source.is_optional else [problem(path, "source-missing")]
-        elif not found_any and not found and not self.source.is_optional:
+        elif not found_any and not found and not self.found and not self.source.is_optional:
             found.append(problem(path, "source-empty"))
         if self.cut:
             found.append(problem(path, "source-cut"))
-        return found + misnamed
+        return found + misnamed + self.found
 
 
 class _Visitor(Visitor[int]):
@@ -162,10 +184,11 @@ def discover(
     A source that fails keeps the entries that `known` has from it.
     """
     searches = [_Search(source) for source in distinct(sources)]
-    starts = [(place, search.source.path) for place, search in enumerate(searches)]
+    served = yield from _served(searches)
+    starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_served]
     yield from walk(starts, _Visitor(searches, max_depth), levels=max_depth)
     paths = [path for search in searches for path in search.files]
-    summaries = yield from _summaries(paths)
+    summaries = served | (yield from _summaries([path for path in paths if path not in served]))
     files = yield from read_files([path for path in paths if path not in summaries])
     before: dict[str, list[SkillEntry]] = {}
     for entry in known.entries if known is not None else ():
@@ -177,6 +200,22 @@ def discover(
         return _merge(sources, harvests, catalogs)
 
     return (yield from apart(merged, len(paths)))
+
+
+def _served(searches: Sequence[_Search]) -> Plan[dict[str, SkillSummary]]:
+    """Return the skills that backends serve themselves, and let those sources be searched no further."""
+    if not searches:
+        return {}
+    reply: SkillsListed | Failed = yield Attempt(ListSkills(tuple(search.source.path for search in searches)))
+    # A backend that lists skills says itself what fails; where the call fails, the sources are searched and say so.
+    listings = {} if isinstance(reply, Failed) else reply.listings
+    summaries: dict[str, SkillSummary] = {}
+    for search in searches:
+        listing = listings.get(search.source.path)
+        if listing is not None:
+            search.take_served(listing)
+            summaries |= {summary.path: summary for summary in listing.summaries}
+    return summaries
 
 
 def _summaries(paths: Sequence[str]) -> Plan[dict[str, SkillSummary]]:
@@ -200,6 +239,8 @@ class _Files:
         """Return what a file says, or `None` if it could not be read."""
         summary = self.summaries.get(path)
         if summary is not None:
+            if summary.origin is not None:
+                return self.readings.read_served(summary)
             return self.readings.read_as(path, summary.frontmatter, summary.digest)
         content = self.files[path].content
         return self.readings.read(path, content) if content is not None else None
@@ -294,6 +335,15 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalo
         problems += harvest.problems
         for name, entry in harvest.entries.items():
             loser = entries.get(name)
+            if loser is not None and loser.path != entry.path and (loser.origin or entry.origin):
+                # A served skill neither takes a name away nor loses its own: it gets another.
+                served, other = (entry, loser) if entry.origin else (loser, entry)
+                renamed = _renamed(served)
+                entries[name], entries[renamed.name] = other, renamed
+                problems.append(
+                    problem(served.path, "mcp-renamed", name=quoted(renamed.name), other=quoted(other.path))
+                )
+                continue
             if loser is not None and loser.path != entry.path:
                 problems.append(problem(loser.path, "skill-shadowed", name=quoted(name), winner=quoted(entry.path)))
             entries[name] = entry
@@ -304,6 +354,11 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalo
         unusable=frozenset(path for harvest in harvests for path in harvest.unusable),
         led=[pair for harvest in harvests for pair in harvest.led()],
     )
+
+
+def _renamed(entry: SkillEntry) -> SkillEntry:
+    mark = hashlib.sha256(f"{entry.source} {entry.path}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return replace(entry, skill=SkillMetadata(**{**entry.skill, "name": f"{entry.name}~{mark}"}))
 
 
 def source_errors(problems: Iterable[SkillProblem]) -> list[str]:

@@ -8,7 +8,7 @@ a claim in state is checked (see `catalog.py`).
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from deepskills._catalog.search import beginning_of
@@ -16,7 +16,7 @@ from deepskills._io.cache import BoundedCache, size_of
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import read_skill
 from deepskills._skillmd.yaml import as_flag
-from deepskills._types import SkillMetadata, SkillProblem
+from deepskills._types import ORIGIN_KEY, POWERS_KEY, SkillMetadata, SkillOrigin, SkillProblem, SkillSummary
 
 Visibility: TypeAlias = Literal["always", "on", "name-only", "user-only", "off"]
 """How visible a skill is in a run, from everything to nothing; by `"always"` an operator overrules its author."""
@@ -49,6 +49,12 @@ class SkillEntry:
 
     beginning: bytes = field(default=b"", compare=False, repr=False)
     """Headings and the beginning of the instructions, for search; empty where they were not read."""
+
+    @property
+    def origin(self) -> SkillOrigin | None:
+        """Where a skill that was served from elsewhere came from; such a skill grants itself nothing."""
+        origin: SkillOrigin | None = self.frontmatter.get(ORIGIN_KEY)
+        return origin
 
     @property
     def name(self) -> str:
@@ -99,6 +105,12 @@ KEPT_KEYS = frozenset(
 )
 """Frontmatter keys that the library acts on."""
 
+INCLUDE_TOOLS = "include_tools"
+"""The metadata key by which a skill names its tools."""
+
+POWER_KEYS = frozenset({"allowed-tools", "hooks", "model", "context", "agent"})
+"""Frontmatter keys by which a skill asks for powers; those of a served skill are set aside until they are granted."""
+
 _OVERHEAD = 600
 """What a reading, its entries and its place in a cache take beside texts and containers."""
 
@@ -142,6 +154,34 @@ class Readings:
         # Users of one store have their own paths to the same file; its text is parsed once for all of them.
         shared = (path.rpartition("/")[0].rpartition("/")[2], digest)
         return _moved(self._parsed.get_or_make(shared, lambda: self._made(path, content, digest)), path)
+
+    def read_once(self, path: str, content: bytes) -> Reading:
+        """Return what a file says, and remember nothing: nobody finds it again by a digest that state claims."""
+        return self._made(path, content, digest_of(content))
+
+    def read_served(self, summary: SkillSummary) -> Reading:
+        """Return what a served skill says, under the name it has here; the same text from elsewhere is another."""
+        key = (summary.path, summary.digest)
+        reading = self._remembered.get_or_make(key, lambda: self._named(summary))
+        if reading.metadata is not None and reading.metadata["name"] != summary.name:
+            # A skill's name here depends on the skills beside it.
+            reading = self._named(summary)
+            self._remembered.put(key, reading)
+        return reading
+
+    def _named(self, summary: SkillSummary) -> Reading:
+        reading = self._made(summary.path, summary.frontmatter, summary.digest)
+        metadata = reading.metadata
+        kept = {key: value for key, value in reading.frontmatter.items() if key not in POWER_KEYS}
+        powers = {key: value for key, value in reading.frontmatter.items() if key in POWER_KEYS}
+        if metadata is not None:
+            further = {key: text for key, text in metadata["metadata"].items() if key != INCLUDE_TOOLS}
+            powers |= {key: text for key, text in metadata["metadata"].items() if key == INCLUDE_TOOLS}
+            powers |= {"allowed-tools": metadata["allowed_tools"]} if metadata["allowed_tools"] else {}
+            name = summary.name or metadata["name"]
+            metadata = SkillMetadata(**{**metadata, "name": name, "allowed_tools": [], "metadata": further})
+        kept |= {ORIGIN_KEY: summary.origin, POWERS_KEY: powers}
+        return replace(reading, metadata=metadata, frontmatter=kept, entries={})
 
     def recall(self, path: str, digest: str) -> Reading | None:
         """Return what a file of this digest says, if this process has read it."""

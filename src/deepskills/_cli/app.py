@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from deepskills._cli.commands.install import COMMANDS
+from deepskills._cli.commands.mcp import group as mcp_commands
 from deepskills._cli.commands.store import store
 from deepskills._cli.files import DEFAULT_SOURCES, NEW_SKILLS, UsageError, absolute
 from deepskills._errors import SkillNotFoundError, SkillsError
@@ -111,6 +112,7 @@ def app() -> None:
 
 
 app.add_command(store)
+app.add_command(mcp_commands)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 sources = click.option(

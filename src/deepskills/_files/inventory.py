@@ -19,10 +19,12 @@ from deepskills._io.plan import (
     Files,
     ListDirectory,
     Listing,
+    OpenSkill,
     Plan,
     ReadFiles,
     RealPaths,
     ShellPaths,
+    SkillOpened,
 )
 from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._skillmd.problems import problem
@@ -183,6 +185,9 @@ class Contents:
     shell_directory: str | None = None
     """The skill's directory as a local shell knows it, if that is not as file tools do."""
 
+    digest: str | None = None
+    """By which the load is known, where a backend says; else it is the digest of the file."""
+
     def text(self) -> tuple[str, str | None]:
         """Return the file's text, or why there is none."""
         if self.file.unfit == "too-large":
@@ -209,7 +214,9 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
         return {}
     directories = [parent(entry.path) for entry in entries]
     # One call for each skill, not one batch: a file that fails or hangs must not cost the others.
-    reads = tuple(Attempt(ReadFiles((entry.path,))) for entry in entries)
+    reads = tuple(
+        Attempt(ReadFiles((entry.path,)) if entry.origin is None else OpenSkill(entry.path)) for entry in entries
+    )
     replies = yield (*reads, *(Attempt(ListDirectory(path)) for path in directories))
     shell: RealPaths | Failed = yield Attempt(ShellPaths(tuple(directories)))
     in_shell = {} if isinstance(shell, Failed) else shell.paths
@@ -218,11 +225,23 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
     names, roots = [entry.name for entry in entries], replies[len(entries) :]
     inventories = yield from take_inventories(names, roots, depth, texts)
     return {
-        entry.name: Contents(file, inventory, in_shell.get(directory))
-        for entry, directory, file, inventory in zip(entries, directories, files, inventories, strict=True)
+        entry.name: Contents(file, inventory, in_shell.get(directory), _digest(reply))
+        for entry, directory, file, inventory, reply in zip(
+            entries, directories, files, inventories, replies[: len(entries)], strict=True
+        )
     }
 
 
-def only_file(path: str, reply: Files | Failed) -> File:
-    """Return the file of a batch of one."""
-    return File(path, error=reply.reason) if isinstance(reply, Failed) else reply.files[0]
+def only_file(path: str, reply: Files | SkillOpened | Failed) -> File:
+    """Return the file of a batch of one, or that a backend opened itself."""
+    if isinstance(reply, Files):
+        return reply.files[0]
+    if isinstance(reply, Failed):
+        return File(path, error=reply.reason)
+    if reply.opened is None:
+        return File(path, error="the backend gave no file")
+    return File(path, reply.opened.content, reply.opened.error)
+
+
+def _digest(reply: Files | SkillOpened | Failed) -> str | None:
+    return reply.opened.digest if isinstance(reply, SkillOpened) and reply.opened is not None else None

@@ -74,6 +74,8 @@ from deepskills._io.plan import (
     Inspect,
     Inspected,
     ListDirectory,
+    ListSkills,
+    OpenSkill,
     Pause,
     Plan,
     ReadFiles,
@@ -89,6 +91,7 @@ from deepskills._io.plan import (
     Work,
     WriteFiles,
 )
+from deepskills._io.served import alist_skills, aopen_skill, list_skills, open_skill
 from deepskills._types import SkillSummary
 
 logger = logging.getLogger("deepskills")
@@ -433,6 +436,8 @@ async def answer(call: Call, backend: Backend, limit: float | None) -> Reply:
 
 def _is_awaited(call: Call, backend: Backend, limit: float | None) -> bool:
     """Whether the backend's async method is used: always if there is no other, and where it needs no thread."""
+    if isinstance(call, ListSkills | OpenSkill):
+        return True  # A backend that has the one has the other; for all others there is nothing to call.
     plain, native = _METHODS[type(call)]
     if isinstance(call, DescribeSkill):
         return callable(getattr(routed(backend, call.path)[0], native, None))
@@ -550,6 +555,8 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     Execute: _execute,
     ResolveLinks: lambda call, backend: RealPaths(real_paths(backend, call.paths)),
     Summarize: lambda call, backend: _summarized(call, _ask_summaries(call, backend)),
+    ListSkills: list_skills,
+    OpenSkill: open_skill,
     DescribeSkill: _describe_skill,
     ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
@@ -648,6 +655,8 @@ _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
     WriteFiles: _awrite,
     Execute: _aexecute,
     Summarize: _asummarize,
+    ListSkills: alist_skills,
+    OpenSkill: aopen_skill,
     DescribeSkill: _adescribe_skill,
     CallFunction: _acall,
     Ask: _aask,
@@ -661,6 +670,8 @@ _METHODS: dict[type, tuple[str, str]] = {
     WriteFiles: ("upload_files", "aupload_files"),
     Execute: ("execute", "aexecute"),
     Summarize: ("skill_summaries", "askill_summaries"),
+    ListSkills: ("skill_listings", "askill_listings"),
+    OpenSkill: ("open_skill", "aopen_skill"),
     DescribeSkill: ("skill_manifest", "askill_manifest"),
 }
 """The sync and the async method for each call that a backend answers itself."""

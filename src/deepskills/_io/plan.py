@@ -58,7 +58,7 @@ from enum import Enum
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from deepskills._errors import SkillsError
-from deepskills._types import MAX_SKILL_FILE_BYTES, SkillSummary
+from deepskills._types import MAX_SKILL_FILE_BYTES, OpenedSkill, SkillListing, SkillSummary
 
 # Requests to the backend.
 
@@ -117,6 +117,20 @@ class Summarize:
     """Ask a backend that keeps skills in parts for `SKILL.md` files without their bodies: `Summarized`."""
 
     paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ListSkills:
+    """Ask backends that serve skills of their own which ones sources hold, as `SkillsListed`; others have no answer."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OpenSkill:
+    """Read a `SKILL.md` for a load by a backend that decides itself what a load may read: `SkillOpened`."""
+
+    path: str
 
 
 @dataclass(frozen=True)
@@ -296,6 +310,20 @@ class Summarized:
 
 
 @dataclass(frozen=True)
+class SkillsListed:
+    """The skills of sources, by path; those that no backend serves skills of its own in are left out."""
+
+    listings: dict[str, SkillListing]
+
+
+@dataclass(frozen=True)
+class SkillOpened:
+    """A `SKILL.md` for a load; `None` if it is to be read as any file."""
+
+    opened: OpenedSkill | None
+
+
+@dataclass(frozen=True)
 class RealPaths:
     """Where each path really lies on this machine; empty if the backend is not a local file system."""
 
@@ -360,7 +388,17 @@ class CallFailed(SkillsError):  # noqa: N818 - it says what happened, as `Failed
 
 
 BackendCall: TypeAlias = (
-    ListDirectory | ReadFiles | WriteFiles | Execute | ResolveLinks | ShellPaths | Summarize | DescribeSkill | Inspect
+    ListDirectory
+    | ReadFiles
+    | WriteFiles
+    | Execute
+    | ResolveLinks
+    | ShellPaths
+    | Summarize
+    | ListSkills
+    | OpenSkill
+    | DescribeSkill
+    | Inspect
 )
 Call: TypeAlias = BackendCall | CallFunction | Work | Ask | WaitFor | Pause
 

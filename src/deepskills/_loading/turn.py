@@ -228,7 +228,7 @@ def is_other(arguments: str, record: LoadRecord | None) -> bool:
 
 def record_of(prepared: Prepared) -> LoadRecord:
     """Return what state keeps of a load, before its message is known."""
-    return LoadRecord(
+    record = LoadRecord(
         path=prepared.entry.path,
         source=prepared.entry.source,
         listed=prepared.entry.digest,
@@ -236,6 +236,9 @@ def record_of(prepared: Prepared) -> LoadRecord:
         tokens=prepared.tokens,
         arguments=prepared.arguments,
     )
+    if prepared.entry.origin is not None:
+        record["origin"] = prepared.entry.origin
+    return record
 
 
 def decide_unload(asked: str, standing: Standing) -> Unloaded | NotLoaded:

@@ -127,6 +127,9 @@ def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
         entry, record = catalog.by_name.get(name), standing.records[name]
         if entry is None or not entry.is_read or entry.path != record["path"]:
             continue
+        if entry.origin is not None or "origin" in record:
+            # What a server sends now was not asked for: it comes by a load that somebody wants.
+            continue
         if entry.digest not in (record.get("listed"), record["digest"]):
             found[name] = entry
     return found

@@ -30,6 +30,7 @@ from deepskills._io.backends import can_execute, is_backend
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.drivers import adrive, drive, needs_loop
 from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, ResultT
+from deepskills._io.served import executing_tools
 from deepskills._loading.budget import Budgets, count_tokens
 from deepskills._loading.turn import Prepared
 from deepskills._middleware.extension import SkillExtension
@@ -277,6 +278,10 @@ class Settings:
             except SkillsError:
                 return False
         return can_execute(backend)
+
+    def executing_tools(self, runtime: object) -> frozenset[str]:
+        """Return the tools that execute code, as the backends of a run that serve skills name them."""
+        return executing_tools(self._fixed_backend or self._backend_for(runtime))
 
     @property
     def _fixed_backend(self) -> BackendProtocol | None:

@@ -195,6 +195,10 @@ class SkillRun(Protocol):
         """The graph update that holds what `remember`, `report` and `note` asked for; a tool returns it itself."""
 
     @property
+    def executing_tools(self) -> frozenset[str]:
+        """Names of tools that execute code, besides `execute` and `run_skill_script`, as backends name them."""
+
+    @property
     def can_execute(self) -> bool:
         """Whether the backend of this run runs commands."""
 

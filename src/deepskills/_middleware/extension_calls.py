@@ -150,6 +150,20 @@ class ExtensionRun:
         """The graph update that holds what was asked for."""
         return merged(self._run.collected, tool_problems(self._run))
 
+    def granted(self, entry: SkillEntry) -> frozenset[str]:
+        """Return what a human granted to a served skill."""
+        return self._run.granted(entry)
+
+    @property
+    def seen(self) -> Sequence[SkillEntry]:
+        """The skills whose text the model has seen."""
+        return self._run.seen
+
+    @property
+    def executing_tools(self) -> frozenset[str]:
+        """Names of further tools that execute code, as the backends that serve skills name them."""
+        return self._run.settings.executing_tools(self.runtime)
+
     @property
     def can_execute(self) -> bool:
         """Whether the backend of this run runs commands."""

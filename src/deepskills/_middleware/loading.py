@@ -299,7 +299,10 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     shelf = yield from shelf_of(run)
     inventory = without_closed(contents.inventory, parent(entry.path), shelf.closed_below(entry, loaded=()))
     shell = contents.shell_directory
-    reading = run.settings.memory.readings.read(entry.path, contents.file.content or b"")
+    readings, content = run.settings.memory.readings, contents.file.content or b""
+    # What a served skill asks for was set aside when it was listed; its text says the same, and grants nothing.
+    is_served = entry.origin is not None
+    reading = readings.read_once(entry.path, content) if is_served else readings.read(entry.path, content)
     names, directory, session = (
         argument_names(reading.frontmatter.get("arguments")),
         shell or parent(entry.path),
@@ -310,14 +313,15 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     filled = yield from apart(
         lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), size
     )
-    present = replace(entry, frontmatter={**entry.frontmatter, **reading.frontmatter}, sha256=reading.sha256)
+    found = {} if is_served else reading.frontmatter
+    present = replace(entry, frontmatter={**entry.frontmatter, **found}, sha256=reading.sha256)
     load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)
     changed = yield from change_text(load, run)
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
     block = yield from apart(lambda: skill_block(entry, changed, inventory, shell), len(changed) // 64)
     tokens = yield from _tokens(block, run)
-    return Prepared(present, arguments, block, inventory, reading.digest, tokens, text=changed)
+    return Prepared(present, arguments, block, inventory, contents.digest or reading.digest, tokens, text=changed)
 
 
 def _tokens(text: str, run: Run) -> Plan[int]:

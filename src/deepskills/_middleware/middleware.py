@@ -71,6 +71,7 @@ from deepskills._middleware.run import (
     withheld_powers,
     without_powers,
 )
+from deepskills._middleware.served import with_guard
 from deepskills._middleware.skill_tools import ToolSource, answer_from_context
 from deepskills._middleware.startup import handing_over, start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, Thread, merged, with_own_keys
@@ -349,7 +350,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     ) -> None:
         if system_prompt is not None:
             check_template(system_prompt)
-        plugged = checked(extensions)
+        plugged = with_guard(checked(extensions), backend)
         turned_on = [name for extension in plugged for name in extension.extra_tools]
         extra = check_names([*check_names(extra_tools), *turned_on])
         fixed = None if callable(sources) else parse_sources(sources)

@@ -294,6 +294,10 @@ def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[
             continue
         text = ready.block
         if ready.digest != records[name]["digest"]:
+            if ready.entry.origin is not None:
+                # What was loaded was approved, if anything was; what the server sends now was not.
+                found[name] = "its server has changed it since it was loaded"
+                continue
             refusal = yield from _changed_refusal(wish, ready, records[name], shelf, run)
             if refusal is not None:
                 found[name] = refusal

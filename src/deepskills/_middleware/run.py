@@ -29,17 +29,17 @@ from typing import Any, Literal
 from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 
-from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog
+from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import Discovery
-from deepskills._catalog.entries import Readings, SkillEntry, Visibility
+from deepskills._catalog.entries import INCLUDE_TOOLS, Readings, SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source, parent, tidy
 from deepskills._io.plan import Plan, apart
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension
-from deepskills._middleware.state import Thread, merged, session_id
+from deepskills._middleware.state import LINGERING, Thread, merged, session_id
 from deepskills._prompt.section import visible
-from deepskills._types import SKILL_FILE, LoadRecord, SkillMetadata, SkillProblem
+from deepskills._types import ORIGIN_KEY, POWERS_KEY, SKILL_FILE, LoadRecord, SkillMetadata, SkillOrigin, SkillProblem
 
 logger = logging.getLogger("deepskills")
 
@@ -221,13 +221,37 @@ class Run:
         """The skills in use, in load order."""
         return self.use.skills
 
+    @property
+    def seen(self) -> list[SkillEntry]:
+        """The skills whose text the model has seen: in use before this call or by now, or unloaded and still shown."""
+        found = [skill.entry for skill in (*self.loaded, *self.use.skills)]
+        records, known = self.thread.standing.records, self.known_shelf.catalog.by_name
+        for name in self.use.leaving:
+            record = records[name]
+            found.append(unread_entry(name, record["path"], record["digest"], record.get("origin")))
+        texts = self.thread.section("texts").values()
+        lingering = [text["skill"] for text in texts if text.get("state") == LINGERING]
+        return found + [known[name] for name in lingering if name in known]
+
     def withheld(self, entry: SkillEntry) -> frozenset[str]:
         """Return which powers of a skill have no effect in this run."""
         return withheld_powers(entry, self.settings.extensions, self.state, self.collected)
 
     def limited(self, skill: LoadedSkill) -> LoadedSkill:
         """Return a skill in use as others may see it: without what an extension withholds."""
-        return without_powers(skill, self.withheld(skill.entry))
+        withheld = self.withheld(skill.entry)
+        if skill.entry.origin is not None:
+            skill = replace(skill, entry=with_powers(skill.entry, self.granted(skill.entry)))
+        return without_powers(skill, withheld)
+
+    def granted(self, entry: SkillEntry) -> frozenset[str]:
+        """Return what a human granted to a served skill, as the extensions that ask for approvals know."""
+        found: set[str] = set()
+        for extension in self.settings.extensions:
+            ask = getattr(extension, "granted", None)
+            if callable(ask):
+                found.update(ask(entry, _Asking(memory_of(extension, self.state, self.collected))) or ())
+        return POWERS & found
 
 
 @dataclass(frozen=True)
@@ -344,6 +368,29 @@ def without_powers(skill: LoadedSkill, powers: frozenset[str]) -> LoadedSkill:
     return replace(skill, entry=replace(entry, skill=metadata, frontmatter=kept), withheld=powers)
 
 
+@dataclass(frozen=True)
+class _Asking:
+    """What an extension is told of a run when it is asked what was granted."""
+
+    memory: Mapping[str, Any]
+
+
+def with_powers(entry: SkillEntry, granted: frozenset[str]) -> SkillEntry:
+    """Return a served skill with those of the powers that it asks for which were granted."""
+    asked = entry.frontmatter.get(POWERS_KEY) or {}
+    if not asked or not granted:
+        return entry
+    keys = {key for power in granted for key in _POWER_KEYS[power]}
+    skill = entry.skill
+    if "tools" in granted:
+        skill = skill.copy()
+        skill["allowed_tools"] = asked.get("allowed-tools") or []
+        tools = {key: text for key, text in asked.items() if key == INCLUDE_TOOLS}
+        skill["metadata"] = {**skill["metadata"], **tools}
+    given = {key: value for key, value in asked.items() if key in keys}
+    return replace(entry, skill=skill, frontmatter={**entry.frontmatter, **given})
+
+
 def is_gone(record: LoadRecord, found: Discovery) -> bool:
     """Whether a successful listing no longer has a loaded skill where it was.
 
@@ -366,7 +413,12 @@ def _as_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readin
     if reading is not None and reading.metadata is not None:
         source = record.get("source") or (current.source if current is not None else "")
         return readings.entry(reading, source, lambda _own: name)
-    return unread_entry(name, record["path"], record["digest"])
+    return unread_entry(name, record["path"], record["digest"], _origin_of(record, current))
+
+
+def _origin_of(record: LoadRecord, current: SkillEntry | None) -> SkillOrigin | None:
+    """Return where a load came from; what the catalog says of it counts before what state does."""
+    return (current.origin if current is not None else None) or record.get("origin")
 
 
 def directory_name(found: SkillProblem) -> str:
@@ -375,7 +427,7 @@ def directory_name(found: SkillProblem) -> str:
     return directory.rpartition("/")[2] if file == SKILL_FILE else ""
 
 
-def unread_entry(name: str, path: str, digest: str = "") -> SkillEntry:
+def unread_entry(name: str, path: str, digest: str = "", origin: SkillOrigin | None = None) -> SkillEntry:
     """Return what is known of a skill whose file is gone, broken or out of reach: nothing that could be used."""
     skill = SkillMetadata(
         path=path,
@@ -386,7 +438,7 @@ def unread_entry(name: str, path: str, digest: str = "") -> SkillEntry:
         metadata={},
         allowed_tools=[],
     )
-    return SkillEntry(skill, "", digest, is_read=False)
+    return SkillEntry(skill, "", digest, {ORIGIN_KEY: origin} if origin is not None else {}, is_read=False)
 
 
 def is_user_only(entry: SkillEntry) -> bool:

@@ -26,6 +26,7 @@ from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_error
 from deepskills._catalog.entries import SkillEntry
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
+from deepskills._io.served import loads_in_use
 from deepskills._loading.turn import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
@@ -75,11 +76,21 @@ def handing_over(tool_name: str, state: Mapping[str, Any], *, passes_on: bool = 
     """Let a sub-agent that starts inside know what this agent has loaded."""
     inside = _in_tool_call.set(True)
     parent = _parent.set(_Parent(Thread.of(state), passes_on=passes_on) if tool_name == TASK_TOOL else None)
+    loads = loads_in_use.set(_served_loads(state))
     try:
         yield
     finally:
+        loads_in_use.reset(loads)
         _parent.reset(parent)
         _in_tool_call.reset(inside)
+
+
+def _served_loads(state: Mapping[str, Any]) -> tuple[LoadRecord, ...]:
+    """Return the loads of skills that were served from elsewhere, for the backends that hold them."""
+    if not state.get("skills_loaded"):
+        return ()
+    standing = Thread.of(state).standing
+    return tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
 
 
 def is_users_word(message: AnyMessage, run: Run) -> bool:

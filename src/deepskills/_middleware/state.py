@@ -48,6 +48,7 @@ from deepskills._types import (
     LoadRecord,
     ResourceMetadata,
     SkillMetadata,
+    SkillOrigin,
     SkillProblem,
     Trigger,
 )
@@ -249,7 +250,7 @@ class Permit(TypedDict):
 _STRICT = ConfigDict(strict=True, extra="forbid")
 """As written, or not at all: a caller's nonsense must not be bent until it fits."""
 
-for _type in (TextEntry, Note, WaitingLoad, Permit, LoadRecord, ResourceMetadata, SkillProblem):
+for _type in (TextEntry, Note, WaitingLoad, Permit, SkillOrigin, LoadRecord, ResourceMetadata, SkillProblem):
     with_config(_STRICT)(_type)
 
 _RECORD: TypeAdapter[LoadRecord] = TypeAdapter(LoadRecord)

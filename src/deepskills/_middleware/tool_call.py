@@ -23,6 +23,7 @@ from deepskills._middleware.extension_calls import (
     with_changes,
 )
 from deepskills._middleware.run import Run, disclosed_skills
+from deepskills._middleware.served import is_idle
 from deepskills._middleware.skill_tools import (
     READ_TOOL,
     Resolution,
@@ -89,7 +90,8 @@ class ToolCall:
 def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSource) -> Plan[ToolCall | ToolResult]:
     """Return a call that may run, with the tool it means; or the answer to one that may not."""
     methods = ("before_tool", "after_tool")
-    judges = any(overrides(extension, method) for extension in settings.extensions for method in methods)
+    judging = [extension for extension in settings.extensions if not is_idle(extension, request, settings.own_tools)]
+    judges = any(overrides(extension, method) for extension in judging for method in methods)
     run = CallRun(Run(settings, request.state, request.runtime), request) if judges else None
     if run is not None:
         yield from shelf_of(run)

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 from deepskills._skillmd.names import shown_name
 from deepskills._skillmd.text import one_line
+from deepskills._types import SkillOrigin
 
-__all__ = ["field_text", "quoted_names", "shown_name", "shown_path"]
+__all__ = ["field_text", "origin_text", "quoted_names", "shown_name", "shown_path"]
 
 MAX_PATH_LENGTH = 400
 """Longest path that is shown."""
@@ -25,6 +26,11 @@ def field_text(text: str, limit: int) -> str:
 def shown_path(path: str) -> str:
     """Return a path as the model sees it."""
     return field_text(path, MAX_PATH_LENGTH).replace("`", "'")
+
+
+def origin_text(origin: SkillOrigin) -> str:
+    """Return where a served skill came from, as the model sees it."""
+    return f"{origin['via']} server '{shown_name(origin['label'])}'"
 
 
 def quoted_names(names: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from deepskills._catalog.lookup import MAX_DESCRIPTION, full_description
 from deepskills._catalog.sources import Source
 from deepskills._files.inventory import summarize
 from deepskills._io.cache import BoundedCache, size_of
-from deepskills._prompt.escaping import field_text, shown_name, shown_path
+from deepskills._prompt.escaping import field_text, origin_text, shown_name, shown_path
 from deepskills._skillmd.repair import as_text
 from deepskills._types import ResourceMetadata
 
@@ -195,7 +195,7 @@ class CatalogList:
         without = frozenset(name_only)
         self._entries = entries
         self._places = {entry.name: place for place, entry in enumerate(entries)}
-        self._heads = [f"- **{shown_name(entry.name)}**" for entry in entries]
+        self._heads = [_head(entry) for entry in entries]
         self._descriptions = ["" if entry.name in without else shown_description(entry) for entry in entries]
         self._tails = ["" if entry.name in without else _notes(entry) for entry in entries]
         self._hintless = [
@@ -279,6 +279,13 @@ class CatalogList:
             return self._heads[place] + LOADED_STATUS
         line = _line(self._heads[place], LOADED_STATUS, _cut(self._descriptions[place], cap))
         return f"{line}\n{resources}" if resources else line
+
+
+def _head(entry: SkillEntry) -> str:
+    """Return what is never cut: the name, and for a skill that was served from elsewhere its origin."""
+    origin = entry.origin
+    served = f" [{origin_text(origin)}, untrusted]" if origin is not None else ""
+    return f"- **{shown_name(entry.name)}**{served}"
 
 
 def _line(head: str, status: str, description: str) -> str:

@@ -160,6 +160,40 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         f"Only the first {MAX_DIRECTORIES} directories were searched. Name a directory nearer to the skills.",
     ),
+    # A server of skills, or what it listed.
+    "mcp-not-declared": (
+        "error",
+        "The MCP server {label} does not declare the skills extension. Ask its operator to serve "
+        "`io.modelcontextprotocol/skills` (drafts before it are not read). A client of `mcp` 1.x may not be told: if "
+        "the server does declare it, install `mcp` 2.x here.",
+    ),
+    "mcp-entry-invalid": (
+        "error",
+        "An entry of the MCP server {label} is not used: {reason}. Its operator has to correct it.",
+    ),
+    "mcp-dynamic": (
+        "error",
+        'The MCP server {label} does not say what is in this skill ("dynamic"), so nobody can tell what would be read. '
+        "Pass `dynamic=True` to McpSkills to use such skills all the same.",
+    ),
+    "mcp-too-large": (
+        "error",
+        "A skill of the MCP server {label} is too large: {reason}. Its operator has to divide it.",
+    ),
+    "mcp-listing-cut": (
+        "warning",
+        "The list of skills of the MCP server {label} was cut: {reason}. Bring a skill that is missing by its URI.",
+    ),
+    "mcp-mismatch": (
+        "error",
+        "What the MCP server sent for {file} is not what it listed: {reason}. Nothing of it was used; the entry was "
+        "fetched again, so load the skill again to use what there is now.",
+    ),
+    "mcp-renamed": (
+        "warning",
+        "Another skill has the name of this served one ({other}), so it is called {name} here. Rename the label or the "
+        "other skill.",
+    ),
     "skill-file-misnamed": (
         "warning",
         "The file is named {found}; agents read only `SKILL.md`, so the skill does not exist for them. Rename it.",

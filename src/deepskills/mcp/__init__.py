@@ -1,0 +1,23 @@
+"""Skills over MCP: `McpSkills` brings the skills of MCP servers into an agent, `SkillsExtension` serves your own.
+
+What may live here: the extension `io.modelcontextprotocol/skills` of the Model Context Protocol, on either side. The
+host works with both majors of the `mcp` package, the server with 2.x; nothing else in deepskills imports it.
+"""
+
+from typing import TYPE_CHECKING
+
+from deepskills.mcp.host import McpSkills
+
+if TYPE_CHECKING:
+    from deepskills.mcp.server import SkillsExtension
+
+__all__ = ["McpSkills", "SkillsExtension"]
+
+
+def __getattr__(name: str) -> object:
+    # The server needs `mcp` 2.x; a host beside `mcp` 1.x must not fail for it.
+    if name == "SkillsExtension":
+        from deepskills.mcp.server import SkillsExtension  # noqa: PLC0415 - only if it is asked for
+
+        return SkillsExtension
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,331 @@
+"""Skills as servers describe them: entries of `skills/list` and `skills/get`, judged field by field. Pure.
+
+An entry is a stranger's claim. It is checked whole before anything of it is used: its URIs become paths below the
+server's label, so whatever could make one file look like another, or lead out of the skill, refuses the entry. What
+passes is held as a `ServedSkill`; later reads are compared with that, never with what the server says by then.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from deepskills._skillmd.names import shown_name
+from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.read import read_skill
+from deepskills._types import (
+    MAX_FRONTMATTER_BYTES,
+    MAX_SHOWN_NAME_LENGTH,
+    MAX_SKILL_FILE_BYTES,
+    SKILL_FILE,
+    SkillProblem,
+)
+
+MAX_FILES = 512
+"""How many files a skill may have."""
+
+MAX_BYTES = 16 * 1024 * 1024
+"""How large the files of a skill may be together."""
+
+MAX_URI_LENGTH = 2_048
+"""Longest URI of a skill or a file."""
+
+MAX_SEGMENTS = 32
+"""How many directories deep a file may lie."""
+
+MAX_SEGMENT_LENGTH = 255
+"""Longest name of a directory or a file."""
+
+DYNAMIC = "dynamic"
+"""What stands in place of a list of files that may change with every read."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,63}:")
+_DIGEST = re.compile(r"sha256:[0-9A-Fa-f]{64}")
+_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})|%(?:2[EeFf]|5[Cc]|00)")
+"""An escape that is none, or one of a dot, a separator or NUL."""
+_FOLDED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_HASH_LENGTH = 8
+
+
+class EntryError(Exception):
+    """An entry cannot be used; carries the code of the problem, and its values."""
+
+    def __init__(self, code: str, uri: str = "", **values: object) -> None:
+        super().__init__(code)
+        self.code = code
+        self.uri = uri
+        self.values = values
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFile:
+    """A file as its skill's entry describes it."""
+
+    uri: str
+    path: str
+    """Where it lies inside the skill."""
+
+    digest: str
+    """SHA-256 of its content, in lower-case hexadecimal digits."""
+
+    size: int
+
+    def holds(self, content: bytes) -> bool:
+        """Whether a content is the one that was described."""
+        return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.digest
+
+
+@dataclass(frozen=True)
+class ServedSkill:
+    """A skill as a server described it; never changes."""
+
+    label: str
+    """The host's own name for the server."""
+
+    uri: str
+    path: str
+    """The path of its directory below the label."""
+
+    frontmatter: Mapping[str, Any] = field(repr=False)
+    files: Mapping[str, ServedFile] | None = field(repr=False)
+    """Its files by path inside the skill; `None` if they are dynamic."""
+
+    front: bytes = field(repr=False)
+    """Its frontmatter as a `SKILL.md` would write it."""
+
+    digest: str
+    """Changes with the origin, the frontmatter and the content of any file."""
+
+    @property
+    def name(self) -> str:
+        """The name that its author gave it."""
+        return str(self.frontmatter["name"])
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the server does not say which content its files have."""
+        return self.files is None
+
+    def file_uri(self, path: str) -> str | None:
+        """Return the URI of a file inside the skill; for a dynamic one only `SKILL.md` is known."""
+        if self.files is None:
+            return self.uri if path == SKILL_FILE else None
+        found = self.files.get(path)
+        return found.uri if found is not None else None
+
+    def mismatch(self, path: str, content: bytes) -> str | None:
+        """Return how a content differs from what the entry says of a file, or `None` if it is the same."""
+        if self.files is not None:
+            described = self.files.get(path)
+            if described is None:
+                return "the file is not in the skill's entry"
+            if len(content) != described.size:
+                return f"it has {len(content)} bytes, and the entry says {described.size}"
+            if not described.holds(content):
+                return "its SHA-256 is not the one in the entry"
+        elif len(content) > MAX_BYTES:
+            return f"it has more than {MAX_BYTES} bytes"
+        if path == SKILL_FILE:
+            differing = _differing(self.front, content, self.path)
+            if differing:
+                shown = ", ".join(quoted(key) for key in differing[:5])
+                return f"its frontmatter differs from the entry in {shown}"
+        return None
+
+
+def parse_entry(label: str, given: object) -> ServedSkill:
+    """Return the skill that an entry describes.
+
+    Raises:
+        EntryError: If the entry breaks a rule, or the skill is too large.
+    """
+    if not isinstance(given, Mapping):
+        raise EntryError("mcp-entry-invalid", reason="it is not an object")
+    uri = given.get("uri")
+    if not isinstance(uri, str):
+        raise EntryError("mcp-entry-invalid", reason="it has no uri")
+    root, segments = _split_uri(uri, uri)
+    if len(segments) < 2 or segments[-1] != SKILL_FILE:  # noqa: PLR2004 - a directory and the file
+        raise EntryError("mcp-entry-invalid", uri, reason=f"its uri does not end with a directory and {SKILL_FILE}")
+    frontmatter, front = _frontmatter(given.get("frontmatter"), uri)
+    if segments[-2] != frontmatter["name"]:
+        raise EntryError("mcp-entry-invalid", uri, reason="the last directory of its uri is not its name")
+    if "resources" not in given:
+        raise EntryError("mcp-entry-invalid", uri, reason="it does not say which files the skill has")
+    files = _files(given["resources"], uri, root, len(segments) - 1)
+    path = "/".join(segments[:-1])
+    described = sorted((file.uri, file.digest, file.size) for file in files.values()) if files is not None else DYNAMIC
+    known = json.dumps([label, uri, frontmatter, described], sort_keys=True).encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(known, digest_size=16).hexdigest()
+    return ServedSkill(label, uri, path, frontmatter, files, front, digest)
+
+
+def _split_uri(uri: str, owner: str) -> tuple[str, list[str]]:
+    """Return a URI up to its last slash, and its decoded segments; the scheme does not count as one."""
+    if len(uri) > MAX_URI_LENGTH:
+        raise EntryError("mcp-entry-invalid", owner[:80], reason=f"a uri is longer than {MAX_URI_LENGTH} characters")
+    scheme = _SCHEME.match(uri)
+    if scheme is None:
+        raise EntryError("mcp-entry-invalid", owner, reason="a uri has no scheme")
+    rest = uri[scheme.end() :]
+    if not rest.isprintable() or any(mark in rest for mark in ' \\?#"<>^`{|}'):
+        raise EntryError("mcp-entry-invalid", owner, reason="a uri holds characters that are not allowed in a path")
+    authority = rest[2:].partition("/")[0] if rest.startswith("//") else ""
+    if "@" in authority:
+        raise EntryError("mcp-entry-invalid", owner.partition(":")[0], reason="a uri holds a user's name or password")
+    if _ESCAPE.search(rest):
+        raise EntryError(
+            "mcp-entry-invalid", owner, reason="a uri holds an encoded dot or separator, or a broken escape"
+        )
+    # `skill:///name/SKILL.md` has an empty authority; nothing else may be empty.
+    raw = rest.removeprefix("//").removeprefix("/").split("/")
+    segments = [_segment(part, owner) for part in raw]
+    if len(segments) > MAX_SEGMENTS:
+        raise EntryError("mcp-entry-invalid", owner, reason=f"a uri has more than {MAX_SEGMENTS} directories")
+    return uri.rpartition("/")[0] + "/", segments
+
+
+def _segment(raw: str, owner: str) -> str:
+    try:
+        text = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise EntryError("mcp-entry-invalid", owner, reason="a uri holds escapes that are not UTF-8") from None
+    is_good = text not in {"", ".", ".."} and text.isprintable() and "/" not in text and "\\" not in text
+    if not is_good or len(text) > MAX_SEGMENT_LENGTH:
+        raise EntryError("mcp-entry-invalid", owner, reason="a part of a uri cannot be the name of a file")
+    return text
+
+
+def _frontmatter(given: object, uri: str) -> tuple[Mapping[str, Any], bytes]:
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise EntryError("mcp-entry-invalid", uri, reason="it has no frontmatter")
+    for key in ("name", "description"):
+        if not isinstance(given.get(key), str) or not given[key].strip():
+            raise EntryError("mcp-entry-invalid", uri, reason=f"its frontmatter has no {key}")
+    try:
+        lines = [f"{_json(key)}: {_json(value)}\n" for key, value in given.items() if value is not None]
+        front = "---\n{}---\n".format("".join(lines)).encode()
+    except (ValueError, RecursionError, TypeError):
+        raise EntryError("mcp-entry-invalid", uri, reason="its frontmatter is not text, or nested too deep") from None
+    if len(front) > MAX_FRONTMATTER_BYTES:
+        raise EntryError("mcp-too-large", uri, reason=f"its frontmatter is larger than {MAX_FRONTMATTER_BYTES} bytes")
+    return given, front
+
+
+def _json(value: object) -> str:
+    """Return a value as JSON that YAML reads as the same value: line ends beyond ASCII are folded unless escaped."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _FOLDED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _files(given: object, uri: str, root: str, depth: int) -> dict[str, ServedFile] | None:
+    if given == DYNAMIC:
+        return None
+    if not isinstance(given, list):
+        raise EntryError("mcp-entry-invalid", uri, reason='its resources are neither a list nor "dynamic"')
+    if len(given) > MAX_FILES:
+        raise EntryError("mcp-too-large", uri, reason=f"it has more than {MAX_FILES} files")
+    files: dict[str, ServedFile] = {}
+    for item in given:
+        file = _file(item, uri, root, depth)
+        if file.path in files:
+            raise EntryError("mcp-entry-invalid", uri, reason="it names a file twice")
+        files[file.path] = file
+    if SKILL_FILE not in files or files[SKILL_FILE].uri != uri:
+        raise EntryError("mcp-entry-invalid", uri, reason=f"its resources do not name its {SKILL_FILE}")
+    if any(parent in files for path in files for parent in _parents(path)):
+        raise EntryError("mcp-entry-invalid", uri, reason="it names a file that is also a directory")
+    if sum(file.size for file in files.values()) > MAX_BYTES:
+        raise EntryError("mcp-too-large", uri, reason=f"its files are larger than {MAX_BYTES} bytes together")
+    if files[SKILL_FILE].size > MAX_SKILL_FILE_BYTES:
+        raise EntryError("mcp-too-large", uri, reason=f"its {SKILL_FILE} is larger than {MAX_SKILL_FILE_BYTES} bytes")
+    return files
+
+
+def _file(item: object, uri: str, root: str, depth: int) -> ServedFile:
+    if not isinstance(item, Mapping):
+        raise EntryError("mcp-entry-invalid", uri, reason="one of its resources is not an object")
+    own, digest, size = item.get("uri"), item.get("digest"), item.get("size")
+    if not isinstance(own, str) or not own.startswith(root) or own == root:
+        raise EntryError("mcp-entry-invalid", uri, reason="one of its resources lies outside the skill")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise EntryError("mcp-entry-invalid", uri, reason="the digest of one of its resources is not a SHA-256")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise EntryError("mcp-entry-invalid", uri, reason="the size of one of its resources is not a number of bytes")
+    path = "/".join(_split_uri(own, uri)[1][depth:])
+    return ServedFile(own, path, digest.removeprefix("sha256:").lower(), size)
+
+
+def _parents(path: str) -> Iterable[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def entry_problem(label: str, error: EntryError, source: str) -> SkillProblem:
+    """Return the problem that says why an entry is not used."""
+    where = f"{source}: {error.uri}" if error.uri else source
+    return problem(where[:MAX_URI_LENGTH], error.code, label=quoted(label), **error.values)
+
+
+# Frontmatter, compared as values.
+
+
+def _differing(front: bytes, content: bytes, path: str) -> list[str]:
+    """Return the keys in which a file's frontmatter differs from the one that its entry claims."""
+    where = f"{path}/{SKILL_FILE}"
+    claimed, found = read_skill(front, path=where).frontmatter, read_skill(content, path=where).frontmatter
+    return sorted(key for key in claimed.keys() | found.keys() if not _is_same(claimed.get(key), found.get(key)))
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Whether two values are the same in JSON; the reader keeps each scalar as its text, and `1.10` means 1.1."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, Sequence) and isinstance(other, Sequence) and not isinstance(one, str):
+        return not isinstance(other, str) and len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other or _scalar(one) == _scalar(other)
+    return one == other or (one in (None, "") and other in (None, ""))
+
+
+def _scalar(text: str) -> object:
+    """Return what a plain scalar means, as far as YAML and JSON write the same value in several ways."""
+    lowered = text.lower()
+    if lowered in {"true", "yes", "on"}:
+        return True
+    if lowered in {"false", "no", "off"}:
+        return False
+    try:
+        return float(text) if len(text) < MAX_SHOWN_NAME_LENGTH else text
+    except ValueError:
+        return text
+
+
+# Names.
+
+
+def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
+    """Return the skills of one server by the names they get here: `label:name`, or `label:path` for one of several."""
+    ordered = sorted(skills, key=lambda skill: skill.path)
+    by_name: dict[str, list[ServedSkill]] = {}
+    for skill in ordered:
+        by_name.setdefault(_folded(f"{skill.label}:{skill.name}"), []).append(skill)
+    names: dict[str, ServedSkill] = {}
+    taken: set[str] = set()
+    for skill in ordered:
+        is_only = len(by_name[_folded(f"{skill.label}:{skill.name}")]) == 1
+        name = f"{skill.label}:{skill.name if is_only else skill.path}"
+        shown = shown_name(name)
+        if len(name) > MAX_SHOWN_NAME_LENGTH or _folded(shown) in taken:
+            mark = hashlib.sha256(skill.uri.encode()).hexdigest()[:_HASH_LENGTH]
+            shown = f"{shown_name(name)[: MAX_SHOWN_NAME_LENGTH - _HASH_LENGTH - 1]}~{mark}"
+        taken.add(_folded(shown))
+        names[shown] = skill
+    return names
+
+
+def _folded(name: str) -> str:
+    return shown_name(name).casefold()

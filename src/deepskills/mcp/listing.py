@@ -1,0 +1,377 @@
+"""What one MCP server serves: its skills as they were listed, brought by URI, and held since their loads.
+
+Everything here runs on the home loop of the server's connection, so nothing is locked but the listing itself. Three
+memories have three meanings. *Listed* is what `skills/list` showed last; within its time to live nobody asks again.
+*Added* is what somebody brought by URI; it survives a listing that does not have it. *Held* is what a load was given:
+while that skill is in use, only the held entry says which files exist and what they contain, whatever the server lists
+by then.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from deepskills._errors import SkillNotFoundError, SkillsError
+from deepskills._io.cache import BoundedCache
+from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.text import one_line
+from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, SkillProblem
+from deepskills.mcp.connections import Connection
+from deepskills.mcp.entries import EntryError, ServedSkill, entry_problem, parse_entry, served_names
+from deepskills.mcp.wire import INVALID_PARAMS, ConnectionLostError, ServerError, content_of, cursors
+
+logger = logging.getLogger("deepskills")
+
+MAX_ENTRIES = MAX_DIRECTORIES
+"""How many entries of a listing are taken."""
+
+MAX_PAGES = 2_000
+"""How many pages of a listing are asked for."""
+
+MAX_CHARACTERS = 256 * 1024 * 1024
+"""How much of the frontmatter and the files of a listing is kept, counted roughly."""
+
+LISTING_TIMEOUTS = 4
+"""How many times the time limit of one request a whole listing may take."""
+
+MAX_ADDED = 1_000
+"""How many skills may be brought by URI from one server."""
+
+MAX_TTL_SECONDS = 24 * 3600.0
+"""Longest time for which a listing is believed, whatever the server says."""
+
+MAX_PROBLEMS = 100
+"""How many entries of one listing are named, each in a problem of its own."""
+
+MAX_HELD_FILES = 500_000
+"""How many files of loads are remembered; what is forgotten is asked for again."""
+
+
+class MismatchError(SkillsError):
+    """A server sent something other than it had listed."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a listing showed."""
+
+    skills: Mapping[str, ServedSkill] = field(default_factory=dict)
+    """The skills by path below the label."""
+
+    problems: tuple[SkillProblem, ...] = ()
+    failure: str | None = None
+    """Why the server could not be asked."""
+
+    expires: float = 0.0
+    """Until when it is believed, on the monotonic clock."""
+
+    names: Mapping[str, ServedSkill] = field(default_factory=dict)
+    """The skills by the names they get here."""
+
+
+class Server:
+    """One server and what is known of its skills."""
+
+    def __init__(self, label: str, connection: Connection, *, dynamic: bool, timeout: float) -> None:
+        self.label = label
+        self.connection = connection
+        self._dynamic = dynamic
+        self._timeout = timeout
+        self._lock: asyncio.Lock | None = None
+        self._process = 0
+        self._listed: Listed | None = None
+        self._added: dict[str, ServedSkill] = {}
+        self._held: BoundedCache[str, ServedSkill] = BoundedCache(MAX_HELD_FILES, lambda skill: len(skill.files or "1"))
+
+    @property
+    def known(self) -> Mapping[str, ServedSkill]:
+        """The skills that are known without asking, by path below the label."""
+        return self._listed.skills if self._listed is not None else {}
+
+    async def listing(self) -> Listed:
+        """Return the skills of the server, from memory as long as the server allows."""
+        if self._lock is None or self._process != os.getpid():
+            self._lock, self._process = asyncio.Lock(), os.getpid()
+        async with self._lock:
+            if self._listed is None or time.monotonic() >= self._listed.expires:
+                try:
+                    self._listed = await self._asked()
+                except SkillsError as error:
+                    failure = f"{self.label}: {error}"
+                    return Listed(self.known, failure=failure)
+            return self._listed
+
+    async def _asked(self) -> Listed:
+        peer = await self.connection.peer()
+        if not peer.serves_skills:
+            return self._merged(_Gathered(self), [problem(self._source, "mcp-not-declared", label=quoted(self.label))])
+        gathered = _Gathered(self)
+        try:
+            async with asyncio.timeout(self._timeout * LISTING_TIMEOUTS):
+                await self._gather(gathered)
+        except TimeoutError:
+            gathered.cut(f"the server had not sent the last page after {self._timeout * LISTING_TIMEOUTS:g} seconds")
+        return self._merged(gathered, await self._refreshed(gathered))
+
+    async def _gather(self, gathered: "_Gathered") -> None:
+        cursor, seen = None, set[str]()
+        for _page in range(MAX_PAGES):
+            answer = await self.connection.request("skills/list", {"cursor": cursor} if cursor is not None else {})
+            gathered.take(answer)
+            if gathered.is_cut:
+                return None
+            try:
+                cursor = cursors(answer, seen)
+            except ServerError as error:
+                return gathered.cut(str(error))
+            if cursor is None:
+                return None
+            seen.add(cursor)
+            # Thousands of entries are judged on this loop; others get their turn between the pages.
+            await asyncio.sleep(0)
+        return gathered.cut(f"it has more than {MAX_PAGES} pages")
+
+    async def _refreshed(self, gathered: "_Gathered") -> list[SkillProblem]:
+        """Ask again for the skills that were brought by URI and are not listed; return what is wrong with them."""
+        problems = []
+        listed = {skill.uri for skill in gathered.skills.values()}
+        for uri in [uri for uri in self._added if uri not in listed]:
+            try:
+                self._added[uri], ttl = await self._fetched(uri)
+                gathered.keep_for(ttl)
+            except EntryError as error:
+                del self._added[uri]
+                problems.append(entry_problem(self.label, error, self._source))
+            except ServerError as error:
+                if error.code == INVALID_PARAMS:
+                    del self._added[uri]
+                logger.warning("Cannot refresh a skill of the MCP server %r: %s", self.label, one_line(str(error)))
+        return problems
+
+    def _merged(self, gathered: "_Gathered", problems: Iterable[SkillProblem]) -> Listed:
+        skills = dict(gathered.skills)
+        listed = {skill.uri for skill in skills.values()}
+        for uri, skill in self._added.items():
+            if uri not in listed:
+                skills.setdefault(skill.path, skill)
+        found = (*gathered.problems(), *problems)
+        return Listed(skills, found, expires=gathered.expires, names=served_names(skills.values()))
+
+    async def add(self, uri: str) -> ServedSkill:
+        """Bring a skill by its URI, whether it is listed or not.
+
+        Raises:
+            SkillNotFoundError: If the server does not know it.
+            SkillsError: If the server cannot be asked, or the skill cannot be used.
+        """
+        await self.listing()
+        if uri not in self._added and len(self._added) >= MAX_ADDED:
+            raise SkillsError(f"At most {MAX_ADDED} skills of one server can be added.")
+        peer = await self.connection.peer()
+        if not peer.serves_skills:
+            raise SkillsError(problem(self._source, "mcp-not-declared", label=quoted(self.label))["message"])
+        try:
+            skill, _ttl = await self._fetched(uri)
+        except EntryError as error:
+            raise SkillsError(entry_problem(self.label, error, self._source)["message"]) from None
+        except ServerError as error:
+            if error.code == INVALID_PARAMS:
+                raise SkillNotFoundError(f"The MCP server {self.label!r} has no skill {quoted(uri)}.") from None
+            raise
+        taken = self.known.get(skill.path)
+        if taken is not None and taken.uri != uri:
+            raise SkillsError(f"{quoted(uri)} would lie where {quoted(taken.uri)} lies; only one of them can be used.")
+        self._added[uri] = skill
+        self._replace(skill)
+        return skill
+
+    def _replace(self, skill: ServedSkill) -> None:
+        before = self._listed or Listed()
+        skills = {**before.skills, skill.path: skill}
+        self._listed = Listed(skills, before.problems, expires=before.expires, names=served_names(skills.values()))
+
+    async def _fetched(self, uri: str) -> tuple[ServedSkill, float]:
+        answer = await self.connection.request("skills/get", {"uri": uri})
+        skill = parse_entry(self.label, answer.get("skill"))
+        if skill.uri != uri:
+            raise EntryError("mcp-entry-invalid", uri, reason="the server answered with another skill")
+        self.check(skill)
+        return skill, ttl_of(answer)
+
+    def check(self, skill: ServedSkill) -> None:
+        """Refuse a dynamic skill unless such are wanted.
+
+        Raises:
+            EntryError: If it is refused.
+        """
+        if skill.is_dynamic and not self._dynamic:
+            raise EntryError("mcp-dynamic", skill.uri)
+
+    # Loads and reads.
+
+    async def current(self, path: str) -> ServedSkill | None:
+        """Return the skill at a path below the label, as it is known now; asks only if nothing is known."""
+        if self._listed is None:
+            await self.listing()
+        return self.known.get(path)
+
+    def hold(self, skill: ServedSkill) -> None:
+        """Remember a skill as a load was given it."""
+        self._held.put(skill.digest, skill)
+
+    async def held(self, digest: str, uri: str | None) -> ServedSkill | None:
+        """Return the skill that a load was given; in another process, if the server still has exactly that."""
+        found = self._held.get(digest)
+        if found is not None:
+            return found
+        known = next((skill for skill in self.known.values() if skill.digest == digest), None)
+        if known is None and uri is not None:
+            try:
+                known, _ttl = await self._fetched(uri)
+            except EntryError:
+                return None
+            except ServerError as error:
+                if error.code != INVALID_PARAMS:
+                    raise
+                return None
+        if known is None or known.digest != digest:
+            return None
+        self.hold(known)
+        return known
+
+    async def read(self, skill: ServedSkill, path: str) -> bytes:
+        """Return the content of a file, compared with the skill's entry.
+
+        Raises:
+            MismatchError: If it is not what the entry says; the entry is fetched again for the next load.
+            SkillsError: If the server cannot be asked.
+        """
+        uri = skill.file_uri(path)
+        if uri is None and skill.is_dynamic:
+            uri = f"{skill.uri.rpartition('/')[0]}/{quote(path)}"
+        if uri is None:
+            raise MismatchError(self._mismatch(skill, path, "the file is not in the skill's entry"))
+        try:
+            content = content_of(await self.connection.request("resources/read", {"uri": uri}), uri)
+            reason = skill.mismatch(path, content)
+        except ServerError as error:
+            if error.code not in (None, INVALID_PARAMS):
+                raise
+            content, reason = b"", str(error)
+        if reason is None:
+            return content
+        await self._recover(skill)
+        raise MismatchError(self._mismatch(skill, path, reason))
+
+    async def _recover(self, skill: ServedSkill) -> None:
+        """Fetch an entry again after it turned out to be wrong, so that a later load can use what there is now."""
+        try:
+            fresh, _ttl = await self._fetched(skill.uri)
+        except (EntryError, ServerError, ConnectionLostError) as error:
+            reason = error.code if isinstance(error, EntryError) else one_line(str(error))
+            logger.warning("Cannot fetch %s again from the MCP server %r: %s", skill.uri, self.label, reason)
+            # What is known is known to be wrong: the next listing asks, however long the last one was to be believed.
+            if self._listed is not None:
+                before = self._listed
+                self._listed = Listed(before.skills, before.problems, names=before.names)
+            return
+        if skill.uri in self._added:
+            self._added[skill.uri] = fresh
+        self._replace(fresh)
+
+    def _mismatch(self, skill: ServedSkill, path: str, reason: str) -> str:
+        found = problem(f"{self._source}/{skill.path}/{path}", "mcp-mismatch", file=quoted(path), reason=reason)
+        return f"mcp-mismatch: {found['message']}"
+
+    @property
+    def _source(self) -> str:
+        return f"/{self.label}"
+
+
+class _Gathered:
+    """The entries of a listing, as its pages arrive."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.skills: dict[str, ServedSkill] = {}
+        self.is_cut = False
+        self._problems: list[SkillProblem] = []
+        self._more = 0
+        self._cut: str | None = None
+        self._ttl = MAX_TTL_SECONDS
+        self._asked = time.monotonic()
+        self._seen = 0
+        self._weight = 0
+
+    @property
+    def expires(self) -> float:
+        """Until when the listing is believed: as long as its shortest-lived page, from when the first was asked for."""
+        return self._asked + self._ttl
+
+    def keep_for(self, seconds: float) -> None:
+        """Believe the listing no longer than this."""
+        self._ttl = min(self._ttl, seconds)
+
+    def take(self, answer: Mapping[str, Any]) -> None:
+        """Take the entries of a page."""
+        self.keep_for(ttl_of(answer))
+        entries = answer.get("skills")
+        if not isinstance(entries, list):
+            self.cut("a page has no list of skills")
+            return
+        for entry in entries:
+            self._seen += 1
+            if self._seen > MAX_ENTRIES or self._weight > MAX_CHARACTERS:
+                self.cut(f"only the first {self._seen - 1} of its entries were taken")
+                return
+            try:
+                self._add(parse_entry(self._server.label, entry))
+            except EntryError as error:
+                self._note(error)
+
+    def _add(self, skill: ServedSkill) -> None:
+        self._server.check(skill)
+        self._weight += len(skill.front) + 400 * len(skill.files or ())
+        taken = self.skills.setdefault(skill.path, skill)
+        if taken is skill or taken.digest == skill.digest:
+            return
+        how = "twice, in different words" if taken.uri == skill.uri else f"where {quoted(taken.uri)} already lies"
+        raise EntryError("mcp-entry-invalid", skill.uri, reason=f"it is listed {how}")
+
+    def _note(self, error: EntryError) -> None:
+        if len(self._problems) < MAX_PROBLEMS:
+            self._problems.append(entry_problem(self._server.label, error, f"/{self._server.label}"))
+        else:
+            self._more += 1
+
+    def cut(self, reason: str) -> None:
+        """Take no more pages."""
+        self.is_cut, self._cut = True, reason
+
+    def problems(self) -> list[SkillProblem]:
+        """Return what is wrong with the listing and its entries."""
+        found = list(self._problems)
+        source, label = f"/{self._server.label}", quoted(self._server.label)
+        if self._more:
+            found.append(problem(source, "mcp-entry-invalid", label=label, reason=f"{self._more} more are wrong too"))
+        if self._cut is not None:
+            found.append(problem(source, "mcp-listing-cut", label=label, reason=self._cut))
+        return found
+
+
+def ttl_of(answer: Mapping[str, Any]) -> float:
+    """Return for how many seconds an answer may be believed; none if it does not say."""
+    ttl = answer.get("ttlMs")
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
+        return 0.0
+    return min(float(ttl) / 1000, MAX_TTL_SECONDS)
+
+
+def skill_file(path: str) -> str:
+    """Return the path of the `SKILL.md` in a skill's directory."""
+    return f"{path}/{SKILL_FILE}"

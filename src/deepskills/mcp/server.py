@@ -1,0 +1,437 @@
+"""`SkillsExtension`: serves the skills of a backend or a directory over MCP; needs `mcp` 2.x.
+
+A skill is served at `skill://skills/<name>/SKILL.md`, its other files below that directory. Entries are made when they
+are asked for, from the files as they are then, one page at a time: nothing of a skill is kept between requests, so ten
+thousand take no more memory than their names. The one thing remembered is which skills there are, for as long as
+clients are told that an answer holds.
+
+The SDK leaves two gaps. An extension cannot bind `resources/read`, which is the server's own; and the answer to
+`initialize` does not name extensions. Both are filled by a middleware.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import inspect
+import json
+import logging
+import mimetypes
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote, unquote
+
+from deepagents.backends import BackendProtocol, FilesystemBackend
+
+from deepskills import SkillsMiddleware
+from deepskills._catalog.catalog import Catalogs
+from deepskills._catalog.discovery import discover
+from deepskills._catalog.entries import Readings, SkillEntry
+from deepskills._catalog.sources import parse_sources
+from deepskills._errors import SkillFileNotFoundError, SkillPathError, SkillsError
+from deepskills._files.assets import list_assets, read_asset_bytes
+from deepskills._files.inventory import read_contents
+from deepskills._io.backends import is_backend
+from deepskills._io.cache import BoundedCache
+from deepskills._io.drivers import adrive
+from deepskills._io.plan import Plan, ResultT
+from deepskills._skillmd.read import read_skill
+from deepskills._skillmd.text import one_line
+from deepskills._types import SKILL_FILE, SkillSource
+from deepskills.mcp.entries import MAX_BYTES, MAX_FILES
+from deepskills.mcp.frontmatter import json_frontmatter
+from deepskills.mcp.wire import EXTENSION, INVALID_PARAMS, IS_FIRST_MAJOR
+
+if IS_FIRST_MAJOR:
+    raise ImportError("SkillsExtension needs mcp 2.x: pip install 'mcp>=2'")
+
+from mcp.server.extension import Extension, MethodBinding
+from mcp_types import RequestParams
+from pydantic import ConfigDict, Field
+
+from mcp import MCPError
+
+logger = logging.getLogger("deepskills")
+
+SCHEME = "skill://"
+ROOT = f"{SCHEME}skills"
+"""Under which all skills are served."""
+
+PAGE_SIZE = 50
+"""How many entries a page of `skills/list` has."""
+
+CHILDREN_PAGE_SIZE = 500
+"""How many children a page of `resources/directory/read` has."""
+
+TTL_MS = 5_000
+"""For how long clients may believe an answer, in milliseconds."""
+
+PATIENCE = 10
+"""How many times as long as the look at the skills took its result is used, if that is longer."""
+
+MAX_TOLD = 10_000
+"""How many problems are known to have been logged."""
+
+INTERNAL_ERROR = -32603
+DIRECTORY_TYPE = "inode/directory"
+
+BackendOfRequest = Callable[[Any], BackendProtocol | Awaitable[BackendProtocol]]
+"""Gives the backend of a request from its context, for skills per user."""
+
+SourcesOfRequest = Callable[[Any], Sequence[SkillSource] | Awaitable[Sequence[SkillSource]]]
+"""Gives the sources of a request from its context."""
+
+
+class _ListParams(RequestParams):  # type: ignore[misc]
+    cursor: str | None = None
+
+
+class _UriParams(RequestParams):  # type: ignore[misc]
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+    uri: str = Field(max_length=4096)
+    cursor: str | None = None
+
+
+class SkillsExtension(Extension):  # type: ignore[misc]
+    """Serves skills over MCP, to hosts that speak the extension `io.modelcontextprotocol/skills`.
+
+    `SkillsExtension(...).server()` is a ready `MCPServer`. With one of your own, pass both parts:
+    `MCPServer("mine", extensions=[it], middleware=[it.middleware])`. Hidden files, and links that lead out of a skill,
+    are not served.
+
+    Args:
+        backend: Where the skills are: a backend, a local directory, or a function of the request's context that gives a
+            backend, for skills per user. Or a `SkillsMiddleware` such as the store's `DatabaseSkillAdapter`, whose
+            backend and sources are used, with the request's context in place of a runtime.
+        sources: Backend paths that hold skill directories, or a function of the request's context that gives them.
+        max_depth: How many levels below a source skills may lie.
+
+    Raises:
+        TypeError: If `backend` is none of these, or a source is not a path.
+        ValueError: If a directory does not exist.
+    """
+
+    identifier: ClassVar[str] = EXTENSION
+
+    def __init__(
+        self,
+        backend: BackendProtocol | BackendOfRequest | SkillsMiddleware[Any, Any] | str | Path,
+        sources: Sequence[SkillSource] | SourcesOfRequest = ("/",),
+        *,
+        max_depth: int = 1,
+    ) -> None:
+        if isinstance(backend, SkillsMiddleware):
+            backend, sources = _of_middleware(backend)
+        if isinstance(backend, str | Path):
+            directory = Path(backend).expanduser().absolute()
+            if not directory.is_dir():
+                raise ValueError(f"There is no directory {str(directory)!r} to serve skills from.")
+            backend = FilesystemBackend(root_dir=directory, virtual_mode=True)
+        if not is_backend(backend) and not callable(backend):
+            raise TypeError(f"backend must be a backend, a directory or a function of the context, got {backend!r}")
+        if not callable(sources):
+            parse_sources(sources)
+        self._backend: Any = backend
+        self._sources = sources
+        self._max_depth = max_depth
+        self._readings = Readings()
+        self._is_fixed = is_backend(backend) and not callable(sources)
+        self._known: _Shelf | None = None
+        self._looking: asyncio.Lock | None = None
+        self._told: BoundedCache[tuple[str, str], bool] = BoundedCache(MAX_TOLD)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what is declared of the extension."""
+        return {"directoryRead": True}
+
+    def methods(self) -> Sequence[MethodBinding]:
+        """Return the requests that the extension answers."""
+        return (
+            MethodBinding("skills/list", _ListParams, self._guarded(self._list)),
+            MethodBinding("skills/get", _UriParams, self._guarded(self._get)),
+            MethodBinding("resources/directory/read", _UriParams, self._guarded(self._read_directory)),
+        )
+
+    async def middleware(self, ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:  # noqa: ANN401 - the SDK's
+        """Answer `resources/read` for files of skills, and declare the extension to clients that `initialize`."""
+        if ctx.method == "resources/read" and ctx.request_id is not None:
+            uri = (ctx.params or {}).get("uri")
+            if isinstance(uri, str) and (uri == ROOT or uri.startswith(f"{ROOT}/")):
+                return await self._guarded(self._read)(ctx, _UriParams(uri=uri[:4096]))
+        result = await call_next(ctx)
+        if ctx.method == "initialize" and isinstance(result, dict):
+            capabilities = dict(result.get("capabilities") or {})
+            capabilities["extensions"] = {**(capabilities.get("extensions") or {}), EXTENSION: self.settings()}
+            result = {**result, "capabilities": capabilities}
+        return result
+
+    def server(self, name: str = "deepskills", **options: Any) -> Any:  # noqa: ANN401 - an MCPServer and its options
+        """Return an `MCPServer` that serves the skills and nothing else; `options` are the SDK's."""
+        from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - heavy, and only for who wants it
+
+        return MCPServer(name, extensions=[self], middleware=[self.middleware], **options)
+
+    def _guarded(self, answer: Callable[[Any, Any], Awaitable[dict[str, Any]]]) -> Any:  # noqa: ANN401 - a handler
+        """Answer every failure with an error that the protocol knows; details stay in the log."""
+
+        async def handler(ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
+            try:
+                found = await answer(ctx, params)
+            except MCPError:
+                raise
+            except Exception:
+                logger.exception("The request %s failed", ctx.method)
+                raise MCPError(INTERNAL_ERROR, "The skills could not be read.") from None
+            scope = "public" if self._is_fixed else "private"
+            return {"resultType": "complete", **found, "ttlMs": TTL_MS, "cacheScope": scope}
+
+        return handler
+
+    # Requests.
+
+    async def _list(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
+        shelf = await self._shelf(ctx)
+        after = _after(params.cursor)
+        names = shelf.after(after)
+        page = names[:PAGE_SIZE]
+        entries = [await shelf.entry(name) for name in page]
+        found: dict[str, Any] = {"skills": [entry for entry in entries if entry is not None]}
+        if len(names) > len(page):
+            found["nextCursor"] = _cursor(page[-1])
+        return found
+
+    async def _get(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
+        shelf = await self._shelf(ctx)
+        name, path = _located(params.uri)
+        entry = await shelf.entry(name) if path == SKILL_FILE and name in shelf.entries else None
+        if entry is None:
+            raise _unknown(params.uri)
+        return {"skill": entry}
+
+    async def _read(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
+        shelf = await self._shelf(ctx)
+        name, path = _located(params.uri)
+        content = await shelf.content(name, path) if name in shelf.entries and path else None
+        if content is None:
+            raise _unknown(params.uri)
+        kind = mimetypes.guess_type(path)[0] or ("text/markdown" if path.endswith(".md") else None)
+        try:
+            text = {"text": content.decode(), "mimeType": kind or "text/plain"}
+        except UnicodeDecodeError:
+            text = {"blob": base64.b64encode(content).decode(), "mimeType": kind or "application/octet-stream"}
+        return {"contents": [{"uri": params.uri, **text}]}
+
+    async def _read_directory(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
+        shelf = await self._shelf(ctx)
+        uri = params.uri.rstrip("/")
+        if uri == ROOT:
+            children = dict.fromkeys(shelf.names, True)
+        else:
+            name, path = _located(uri)
+            files = await shelf.files(name) if name in shelf.entries else None
+            children = _children(files or {}, path)
+        if not children:
+            raise MCPError(INVALID_PARAMS, "This is not a directory.", {"uri": params.uri})
+        after = _after(params.cursor)
+        names = [name for name in sorted(children) if after is None or name > after]
+        page = names[:CHILDREN_PAGE_SIZE]
+        found: dict[str, Any] = {"resources": [_child(uri, name, is_directory=children[name]) for name in page]}
+        if len(names) > len(page):
+            found["nextCursor"] = _cursor(page[-1])
+        return found
+
+    # Skills.
+
+    async def _shelf(self, ctx: Any) -> "_Shelf":  # noqa: ANN401 - the SDK's
+        """Return the skills of a request; those that are the same for everybody are remembered for a moment."""
+        if not self._is_fixed:
+            return await self._looked(ctx)
+        self._looking = self._looking or asyncio.Lock()
+        async with self._looking:
+            if self._known is None or time.monotonic() >= self._known.expires:
+                self._known = await self._looked(ctx)
+            return self._known
+
+    async def _looked(self, ctx: Any) -> "_Shelf":  # noqa: ANN401 - the SDK's
+        backend = await _given(self._backend, ctx) if not is_backend(self._backend) else self._backend
+        if not is_backend(backend):
+            raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
+        sources = parse_sources(await _given(self._sources, ctx) if callable(self._sources) else self._sources)
+        plan = discover(sources, max_depth=self._max_depth, readings=self._readings, catalogs=Catalogs(self._readings))
+        started = time.monotonic()
+        found = await adrive(plan, lambda: backend, None, backend)
+        now = time.monotonic()
+        for problem in found.problems:
+            # Every look finds them again; each is told once.
+            if self._told.get(key := (problem["path"], problem["message"])) is None:
+                self._told.put(key, value=True)
+                logger.warning("%s: %s: %s", one_line(problem["path"]), problem["code"], one_line(problem["message"]))
+        entries = {entry.name: entry for entry in found.catalog.entries if _is_servable(entry)}
+        # A library that takes long to look through is not looked through again for every few of its pages.
+        return _Shelf(backend, entries, now + max(TTL_MS / 1000, PATIENCE * (now - started)))
+
+
+def _of_middleware(middleware: SkillsMiddleware[Any, Any]) -> tuple[Any, Any]:
+    settings = middleware._settings  # noqa: SLF001 - of this package
+    sources: Any = settings.sources
+    return settings.backend, sources if callable(sources) else [(source.path, source.label) for source in sources]
+
+
+async def _given(function: Any, ctx: Any) -> Any:  # noqa: ANN401 - whatever a user's function gives
+    """Call a user's function: an async one here, any other in a thread, for it may block."""
+    if inspect.iscoroutinefunction(function):
+        return await function(ctx)
+    found = await asyncio.to_thread(function, ctx)
+    return await found if inspect.isawaitable(found) else found
+
+
+def _is_servable(entry: SkillEntry) -> bool:
+    """Whether a skill's name can be a part of a URI; a served skill is passed on by nobody."""
+    name = entry.name
+    return entry.origin is None and name not in {".", ".."} and not any(mark in name for mark in "/\\%")
+
+
+@dataclass(frozen=True)
+class _Shelf:
+    """The skills of a request."""
+
+    backend: Any
+    entries: Mapping[str, SkillEntry]
+    expires: float
+    names: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", sorted(self.entries))
+
+    def after(self, name: str | None) -> list[str]:
+        """Return the names behind one, in order."""
+        return self.names if name is None else [own for own in self.names if own > name]
+
+    async def entry(self, name: str) -> dict[str, Any] | None:
+        """Return the entry of a skill, made of its files as they are now; `None` if it cannot be served."""
+        files = await self.files(name)
+        if files is None:
+            return None
+        content = files[SKILL_FILE]
+        reading = read_skill(content, path=f"/{name}/{SKILL_FILE}")
+        frontmatter = json_frontmatter(content, reading)
+        if frontmatter.get("name") != name or not isinstance(frontmatter.get("description"), str):
+            logger.warning("The skill %r is not served: its file does not name it so, or has no description", name)
+            return None
+        resources = [
+            {
+                "uri": _uri(name, path),
+                "digest": f"sha256:{hashlib.sha256(files[path]).hexdigest()}",
+                "size": len(files[path]),
+            }
+            for path in sorted(files)
+        ]
+        return {"uri": _uri(name, SKILL_FILE), "frontmatter": frontmatter, "resources": resources}
+
+    async def files(self, name: str) -> dict[str, bytes] | None:
+        """Return the files of a skill with their content; `None` if they are too many, too large or unreadable."""
+        entry = self.entries[name]
+        own = await self.content(name, SKILL_FILE)
+        if own is None:
+            return None
+        try:
+            assets = await self._driven(list_assets(entry.skill, "all"))
+            paths = [path for path in assets.paths if _is_shown(path)]
+            if assets.notes or len(paths) >= MAX_FILES:
+                reason = assets.notes[0] if assets.notes else f"it has more than {MAX_FILES} files"
+                logger.warning("The skill %r is not served: %s", name, one_line(reason))
+                return None
+            files, size = {SKILL_FILE: own}, len(own)
+            for path in paths:
+                files[path] = await self._driven(read_asset_bytes(entry.skill, path, "all"))
+                size += len(files[path])
+                if size > MAX_BYTES:
+                    logger.warning("The skill %r is not served: its files are larger than %d bytes", name, MAX_BYTES)
+                    return None
+        except SkillsError as error:
+            logger.warning("The skill %r is not served: %s", name, one_line(str(error)))
+            return None
+        return files
+
+    async def content(self, name: str, path: str) -> bytes | None:
+        """Return the content of a file of a skill; `None` if there is none that is served."""
+        entry = self.entries[name]
+        if path == SKILL_FILE:
+            return (await self._driven(read_contents([entry], 1)))[name].file.content
+        if not _is_shown(path):
+            return None
+        try:
+            return await self._driven(read_asset_bytes(entry.skill, path, "all"))
+        except (SkillPathError, SkillFileNotFoundError):
+            return None
+
+    async def _driven(self, plan: Plan[ResultT]) -> ResultT:
+        return await adrive(plan, lambda: self.backend, None, self.backend)
+
+
+def _is_shown(path: str) -> bool:
+    return not any(part.startswith(".") for part in path.split("/"))
+
+
+# URIs and cursors.
+
+
+def _uri(name: str, path: str) -> str:
+    return f"{ROOT}/{quote(name, safe='')}/{quote(path)}"
+
+
+def _located(uri: str) -> tuple[str, str]:
+    """Return the name of the skill that a URI lies in, and the path inside it; a URI that is not ours gives neither."""
+    if not uri.startswith(f"{ROOT}/"):
+        return "", ""
+    name, _, path = uri.removeprefix(f"{ROOT}/").partition("/")
+    decoded = unquote(name), unquote(path)
+    # One file has one URI: what decodes to the same by another spelling is another, unknown one.
+    return decoded if uri.rstrip("/") == _uri(*decoded).rstrip("/") else ("", "")
+
+
+def _unknown(uri: str) -> MCPError:
+    return MCPError(INVALID_PARAMS, "Resource not found", {"uri": uri})
+
+
+def _cursor(name: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps(name).encode()).decode()
+
+
+def _after(cursor: str | None) -> str | None:
+    """Return the name that a page starts behind.
+
+    Raises:
+        MCPError: If nobody here has made that cursor.
+    """
+    if cursor is None:
+        return None
+    try:
+        name = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+    except (binascii.Error, ValueError):
+        name = None
+    if not isinstance(name, str):
+        raise MCPError(INVALID_PARAMS, "Invalid cursor")
+    return name
+
+
+def _children(files: Mapping[str, object], path: str) -> dict[str, bool]:
+    """Return what lies directly in a directory of a skill, and whether each is a directory."""
+    root = f"{path}/" if path else ""
+    found: dict[str, bool] = {}
+    for file in files:
+        if file.startswith(root):
+            name, slash, _rest = file[len(root) :].partition("/")
+            found[name] = bool(slash)
+    return found
+
+
+def _child(parent: str, name: str, *, is_directory: bool) -> dict[str, Any]:
+    uri = f"{parent}/{quote(name, safe='' if parent == ROOT else '/')}"
+    if is_directory:
+        return {"uri": uri, "name": name, "mimeType": DIRECTORY_TYPE}
+    kind = mimetypes.guess_type(name)[0] or ("text/markdown" if name.endswith(".md") else None)
+    return {"uri": uri, "name": name, **({"mimeType": kind} if kind else {})}

@@ -1,0 +1,110 @@
+"""Servers in processes of their own, and what tests ask of them."""
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deepskills._types import SkillListing
+from deepskills.mcp import McpSkills
+
+CROOKED = str(Path(__file__).with_name("crooked_server.py"))
+SERVER_PYTHON = os.environ.get("DEEPSKILLS_MCP_SERVER", sys.executable)
+"""The Python that has `mcp` 2.x, for our own server."""
+
+REPORT = "skill://team/report/SKILL.md"
+REPORT_MD = "---\nname: report\ndescription: Writes reports.\n---\nFollow the template.\n"
+
+
+def b64(content: str | bytes) -> str:
+    return base64.b64encode(content.encode() if isinstance(content, str) else content).decode()
+
+
+def skill(name: str = "report", body: str = "Follow the template.\n", **more: Any) -> dict[str, Any]:
+    """Return a skill for a book: its files as they are sent, and its frontmatter as it is claimed."""
+    description = more.pop("description", "Writes reports.")
+    fields = more.pop("fields", {})
+    head = {"name": name, "description": description, **fields}
+    text = "---\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in head.items()) + f"---\n{body}"
+    files = {"SKILL.md": b64(text), **{path: b64(content) for path, content in more.pop("files", {}).items()}}
+    return {"frontmatter": head, "files": files, **more}
+
+
+class Book:
+    """What a crooked server says; a change counts from the next request on."""
+
+    def __init__(self, path: Path, **said: Any) -> None:
+        self.path = path
+        self.said: dict[str, Any] = {"ttl": 3_600_000, **said}
+        self.write()
+
+    def write(self, **changes: Any) -> None:
+        self.said |= changes
+        # In one step: the server may read it at any moment.
+        fresh = self.path.with_suffix(".fresh")
+        fresh.write_text(json.dumps(self.said))
+        fresh.replace(self.path)
+
+    def skill(self, uri: str = REPORT, **changes: Any) -> None:
+        self.said["skills"][uri] |= changes
+        self.write()
+
+    @property
+    def stdio(self) -> dict[str, Any]:
+        return {"transport": "stdio", "command": sys.executable, "args": [CROOKED, str(self.path)]}
+
+    def requests(self) -> list[str]:
+        """Return the requests since the last look, without those that open a connection."""
+        found = [line["method"] for line in self.log() if line["method"] not in {"server/discover", "initialize"}]
+        Path(f"{self.path}.log").write_text("")
+        return found
+
+    def log(self) -> list[dict[str, Any]]:
+        path = Path(f"{self.path}.log")
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @contextlib.contextmanager
+    def http(self, port: int = 0) -> Iterator[int]:
+        """Serve over streamable HTTP."""
+        port_file = self.path.with_suffix(".port")
+        port_file.unlink(missing_ok=True)
+        command = [sys.executable, CROOKED, str(self.path), str(port_file), str(port)]
+        with subprocess.Popen(command) as process:
+            try:
+                while not port_file.exists() or not port_file.read_text():
+                    assert process.poll() is None
+                    time.sleep(0.02)
+                yield int(port_file.read_text())
+            finally:
+                process.kill()
+
+
+def book(tmp_path: Path, name: str = "docs", **said: Any) -> Book:
+    return Book(tmp_path / f"{name}.json", **{"skills": {REPORT: skill()}, **said})
+
+
+@contextlib.contextmanager
+def host(books: Mapping[str, Book | Mapping[str, Any]], **options: Any) -> Iterator[McpSkills]:
+    connections = {label: given.stdio if isinstance(given, Book) else given for label, given in books.items()}
+    with McpSkills(connections, **{"timeout": 60, **options}) as skills:
+        yield skills
+
+
+def listed(skills: McpSkills, label: str = "docs") -> SkillListing:
+    [found] = skills.skill_listings([f"/{label}"])
+    assert found is not None
+    return found
+
+
+def names(skills: McpSkills, label: str = "docs") -> list[str | None]:
+    return [summary.name for summary in listed(skills, label).summaries]
+
+
+def codes(skills: McpSkills, label: str = "docs") -> list[str]:
+    return [problem["code"] for problem in listed(skills, label).problems]
