@@ -120,7 +120,8 @@ def test_a_verdict_is_about_the_call_that_was_judged(tmp_path: Path) -> None:
     assert not policy.needs_approval(request)
     changed = {**request.tool_call, "args": {"command": "git add .; id"}}
     assert policy.needs_approval(request.override(tool_call=changed))
-    for forged in ({"granted": []}, {"granted": {request.tool_call["id"]: True}}, "granted", {"granted": None}):
+    written: list[Any] = [{"granted": []}, {"granted": {request.tool_call["id"]: True}}, "granted", {"granted": None}]
+    for forged in written:
         state = {**request.state, "skills_extensions": {"ToolPolicy": forged}}
         assert policy.needs_approval(request.override(state=state)), forged
 

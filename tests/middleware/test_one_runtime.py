@@ -42,7 +42,7 @@ def test_functions_are_given_a_tools_runtime_everywhere(mode: Mode, tmp_path: Pa
     store = InMemoryStore()
     model = ScriptedChatModel(replies=[call_tools(load("alpha"))])
     skills = SkillsMiddleware(backend=backend, sources=sources, visibility=visibility)
-    agent = create_deep_agent(
+    agent: Any = create_deep_agent(
         model, middleware=[skills], checkpointer=InMemorySaver(), store=store, context_schema=dict[str, str]
     )
     result = run(mode, agent, "go", CONFIG, context={"user": "ann"})

@@ -145,7 +145,7 @@ def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any
     """Return a hook's runtime as the kind that tools are given; a tool's own stays as it is."""
     if isinstance(runtime, ToolRuntime):
         return runtime
-    config = getattr(runtime, "config", None)
+    config: Any = getattr(runtime, "config", None)
     if config is None:
         try:
             config = get_config()
