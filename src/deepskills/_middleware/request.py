@@ -626,6 +626,7 @@ class ModelCall(Generic[ContextT]):
         self._run.skill_tools = frozenset(
             name for item in request.tools if (name := name_of(item)) is not None and name not in before
         )
+        self._run.tool_origins = {name: self._record.get(name, "") for name in self._run.skill_tools}
         changed = yield from change_request(request, self._run)
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
