@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deepagents.backends.protocol import ExecuteResponse
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
@@ -13,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from deepskills import SkillsMiddleware
-from deepskills.extensions import ToolPolicy
+from deepskills.extensions import SkillScripts, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import FakeBackend, Mode, OnlyAsync, both_modes, load, run, skill_md, write_files
 
@@ -155,3 +156,84 @@ def test_what_cannot_be_judged_grants_nothing_and_lifts_no_limit(mode: Mode, tmp
     visibility.fails = False
     agent.decide("approve")
     assert agent.ran == ["git add ."] * 2
+
+
+# A grant is its owner's.
+
+SCRIPTED = {
+    "/skills/mine/SKILL.md": skill_md("mine", allowed_tools="run_skill_script"),
+    "/skills/mine/scripts/a.py": "print('mine')",
+    "/skills/narrow/SKILL.md": skill_md("narrow", allowed_tools="run_skill_script(report.py:*) run_skill_script(b.py)"),
+    "/skills/narrow/scripts/report.py": "print('report')",
+    "/skills/narrow/scripts/b.py": "print('b')",
+    "/other/theirs/SKILL.md": skill_md("theirs", metadata={"include_tools": "ping"}),
+    "/other/theirs/scripts/evil.py": "print('evil')",
+    "/skills/pinger/SKILL.md": skill_md("pinger", allowed_tools="ping"),
+    "/skills/owner/SKILL.md": skill_md("owner", allowed_tools="ping", metadata={"include_tools": "ping"}),
+}
+SCRIPT_CALLS: list[tuple[str, str, list[str], bool]] = [
+    ("mine", "a.py", ["x"], True),
+    ("MINE", "scripts/a.py", [], True),
+    ("theirs", "evil.py", [], False),
+    ("narrow", "report.py", ["--all"], True),
+    ("narrow", "scripts/report.py", [], True),
+    ("narrow", "b.py", [], True),
+    ("narrow", "b.py", ["x"], False),
+    ("narrow", "report.py.py", [], False),
+]
+
+
+def runner(skill: str, path: str, args: list[str], env: dict[str, str], timeout: int) -> ExecuteResponse:
+    return ExecuteResponse(f"ran {skill} {path.rpartition('/')[2]} {args} {env} {timeout}", 0)
+
+
+def script(skill: str, name: str, args: list[str]) -> tuple[str, dict[str, Any]]:
+    return "run_skill_script", {"skill_name": skill, "script_name": name, "args": args}
+
+
+@tool
+def ping() -> str:
+    """Answer."""
+    return "pong"
+
+
+@both_modes
+def test_scripts_are_granted_by_their_own_skill_alone(mode: Mode, tmp_path: Path) -> None:
+    """A trusted skill that allows `run_skill_script` spares nobody a question about a stranger's, in either mode."""
+    write_files(tmp_path, SCRIPTED)
+    loads = call_tools(load("mine"), load("theirs"), load("narrow"))
+    calls = [script(skill, name, args) for skill, name, args, _ in SCRIPT_CALLS]
+    expected = [granted for *_, granted in SCRIPT_CALLS]
+    options: Any = {"sources": ["/skills", "/other"]}
+    replies = (loads, call_tools(*calls))
+    scripts = [SkillScripts(runner=runner)]
+    agent = Agent(mode, FakeBackend(tmp_path), InMemorySaver(), *replies, extensions=scripts, **options).go()
+    assert agent.asked == [args for (_, args), granted in zip(calls, expected, strict=True) if not granted]
+    policy = ToolPolicy("enforce")
+    talk = Agent(mode, FakeBackend(tmp_path), InMemorySaver(), *replies, policy=policy, extensions=scripts, **options)
+    talk.go().decide(*["approve"] * len(calls))
+    answers = [item for item in talk.result["messages"] if getattr(item, "name", "") == "run_skill_script"]
+    assert [item.status == "success" for item in answers] == expected
+
+
+@both_modes
+def test_a_skills_own_tool_is_granted_by_that_skill_alone(mode: Mode, tmp_path: Path) -> None:
+    """What one skill brings, another skill's `allowed-tools` does not cover."""
+    write_files(tmp_path, SCRIPTED)
+    options: Any = {"sources": ["/other", "/skills"], "tools": [ping]}
+    for names, asked in ((("theirs", "pinger"), [{}]), (("owner",), [])):
+        replies = (call_tools(*(load(name) for name in names)), call_tools(("ping", {})))
+        agent = Agent(mode, FakeBackend(tmp_path), InMemorySaver(), *replies, **options).go()
+        assert agent.asked == asked, names
+
+
+@both_modes
+def test_a_skill_that_two_sources_hold_has_the_lesser_trust(mode: Mode, tmp_path: Path) -> None:
+    """Where sources overlap, a file is trusted only if all sources are that hold it, in whichever order they stand."""
+    write_files(tmp_path, {"/skills/team/git/SKILL.md": skill_md("git", allowed_tools="Bash(git add:*)")})
+    replies = (call_tools(load("git")), call_tools(ADD))
+    for sources in (["/skills", "/skills/team"], ["/skills/team", "/skills"]):
+        for trusted, asked in ((["/skills/team"], [ADD[1]]), (["/skills"], [ADD[1]]), (sources, [])):
+            options: Any = {"sources": sources, "trusted_sources": trusted}
+            agent = Agent(mode, FakeBackend(tmp_path), InMemorySaver(), *replies, **options).go()
+            assert agent.asked == asked, (sources, trusted)

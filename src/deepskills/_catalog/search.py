@@ -32,10 +32,18 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
-from deepskills._catalog.words import STOP_WORDS, is_unspaced, new_stem, plain_text, split_words, stem, worth
+from deepskills._catalog.words import (
+    GRAMMAR_WORDS,
+    STOP_WORDS,
+    is_unspaced,
+    new_stem,
+    plain_text,
+    split_words,
+    stem,
+    worth,
+)
 
 MAX_RESULTS = 10_000
 """How many matches are given at most."""
@@ -421,11 +429,6 @@ class SearchIndex:
         """The numbers of the first segment's skills."""
         return {document: number for number, document in enumerate(self.base)}
 
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """The names of the skills, in lower case."""
-        return frozenset(document.name.casefold() for document in self.documents)
-
     def search(self, query: str, limit: int = 5) -> list[str]:
         """Return the names of the best matches, best first; none if nothing fits."""
         return [self.documents[place].name for place in self.places(query, limit)]
@@ -541,9 +544,9 @@ class _Asked:
         self._index = index
         self.words = _query_words(query)
         counts = Counter(self.words)
-        # Words that every text has say nothing, unless a skill is named so.
         telling = {word: count for word, count in counts.items() if word not in STOP_WORDS}
-        telling = telling or {word: count for word, count in counts.items() if word in index.names}
+        # Where there are no others, words that say little are searched for as they stand.
+        telling = telling or {word: count for word, count in counts.items() if word not in GRAMMAR_WORDS}
         self.terms: list[_Term] = []
         corrected = 0
         for word, count in telling.items():

@@ -167,6 +167,12 @@ class SkillRun(Protocol):
     def own_tools(self) -> frozenset[str]:
         """Names of the skills' own tools: load, unload, extra tools, and those that skills in use bring by `tools=`."""
 
+    def owners(self, tool: str) -> frozenset[str] | None:
+        """Return the names of the skills in use whose own tool this is; `None` for a tool that is no skill's."""
+
+    def holders(self, entry: SkillEntry) -> frozenset[str]:
+        """Return the paths of all of the run's sources that hold a skill's file, where sources overlap."""
+
     @property
     def user_message(self) -> AnyMessage | None:
         """The user's newest message: not a summary, not a message of the middleware."""
@@ -279,6 +285,9 @@ class SkillsHost(Protocol):
 
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
         """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
+
+    def known_run(self, extension: "SkillExtension", state: Mapping[str, Any]) -> SkillRun | None:
+        """Return the run of a state as this process knows it, without I/O; `None` if it has not looked at sources."""
 
 
 class SkillExtension:

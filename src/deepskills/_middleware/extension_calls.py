@@ -17,7 +17,7 @@ from langgraph.types import Command
 
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.manifest import SkillManifest
-from deepskills._catalog.sources import parent
+from deepskills._catalog.sources import lies_under, parent
 from deepskills._errors import SkillsError
 from deepskills._files.assets import read_asset_bytes, script_path
 from deepskills._files.manifest import read_manifest
@@ -47,6 +47,7 @@ from deepskills._middleware.extension import (
 )
 from deepskills._middleware.reporting import tell
 from deepskills._middleware.run import Run, Shelf, memory_of, name_of
+from deepskills._middleware.skill_tools import include_names
 from deepskills._middleware.state import merged, note_update
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.text import one_line
@@ -114,6 +115,18 @@ class ExtensionRun:
     def own_tools(self) -> frozenset[str]:
         """Names of the skills' own tools."""
         return self._run.settings.own_tools | self._run.skill_tools
+
+    def owners(self, tool: str) -> frozenset[str] | None:
+        """Return the skills in use whose own tool this is; `None` for a tool that is no skill's."""
+        name = self._run.tool_origins.get(tool)
+        if name is None:
+            return None
+        return frozenset(entry.name for entry in self._run.use.granting if name in include_names(entry))
+
+    def holders(self, entry: SkillEntry) -> frozenset[str]:
+        """Return the paths of all sources that hold a skill's file."""
+        sources = (source.path for source in self._known_shelf.catalog.sources)
+        return frozenset({entry.source, *(path for path in sources if lies_under(entry.path, path))})
 
     @property
     def user_message(self) -> AnyMessage | None:

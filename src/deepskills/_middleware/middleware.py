@@ -72,9 +72,9 @@ from deepskills._middleware.run import (
     without_powers,
 )
 from deepskills._middleware.served import with_guard
-from deepskills._middleware.skill_tools import ToolSource, answer_from_context
+from deepskills._middleware.skill_tools import ToolSource, answer_from_context, disclosed
 from deepskills._middleware.startup import handing_over, start
-from deepskills._middleware.state import SkillsState, SkillsStateUpdate, Thread, merged, with_own_keys
+from deepskills._middleware.state import SkillsState, SkillsStateUpdate, merged, with_own_keys
 from deepskills._middleware.tool_call import ToolCall, open_tool_call
 from deepskills._middleware.tools import LOAD_TOOL, UNLOAD_TOOL, SkillTools
 from deepskills._middleware.visibility import shelf_of
@@ -107,15 +107,24 @@ def extension_run(run: Run, extension: SkillExtension) -> SkillRun:
     return cast("SkillRun", ExtensionRun(run, extension))
 
 
+def known_run(settings: Settings, state: Mapping[str, Any]) -> Run | None:
+    """Return the run of a state, if this process has looked at the sources of the thread; no I/O."""
+    run = Run(settings, state, None)
+    catalog = settings.memory.catalogs.believed(run.thread.catalog)
+    if catalog is None:
+        return None
+    # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
+    run.shelf = Shelf(catalog, settings.memory.rules.get(catalog.serial) or {})
+    run.tool_origins = disclosed(state)
+    return run
+
+
 def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]:
     """Return the skills in use, if this process has looked at the sources of the thread; no I/O."""
-    thread = Thread.of(state)
-    catalog = settings.memory.catalogs.believed(thread.catalog)
-    if catalog is None:
+    run = known_run(settings, state)
+    if run is None:
         return []
-    # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
-    hidden = settings.memory.rules.get(catalog.serial) or {}
-    use = use_of(thread, Shelf(catalog, hidden), settings.memory.readings, None)
+    use = use_of(run.thread, run.known_shelf, settings.memory.readings, None)
     withheld = [withheld_powers(skill.entry, settings.extensions, state) for skill in use.skills]
     return [without_powers(skill, powers) for skill, powers in zip(use.skills, withheld, strict=True)]
 
@@ -206,6 +215,11 @@ class Services:
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
         """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
         return loaded_in(self._settings, state)
+
+    def known_run(self, extension: SkillExtension, state: Mapping[str, Any]) -> SkillRun | None:
+        """Return the run of a state as this process knows it, without I/O; `None` if it has not looked at sources."""
+        run = known_run(self._settings, state)
+        return None if run is None else extension_run(run, extension)
 
 
 def _for_own_graph(prepared: PreparedCall, run: Run) -> tuple[list[AnyMessage], dict[str, Any]]:

@@ -632,6 +632,7 @@ class ModelCall(Generic[ContextT]):
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
         included = {name for entry in self._run.use.granting for name in include_names(entry)}
         self._run.skill_tools = frozenset(tool for tool, name in self._record.items() if name in included)
+        self._run.tool_origins = {name: self._record.get(name, "") for name in self._run.skill_tools}
         changed = yield from change_request(request, self._run)
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)

@@ -186,6 +186,8 @@ class Run:
         """What extensions asked to change in state."""
         self.skill_tools: frozenset[str] = frozenset()
         """Names of the tools that skills in use bring, as far as they are known."""
+        self.tool_origins: Mapping[str, str] = {}
+        """Tools that are some skill's own, with the name by which it includes them; empty if nobody knows."""
         self.shelf: Shelf | None = None
         """The skills of this run, once they were looked up."""
         self.agent_tools: frozenset[str] | None = None

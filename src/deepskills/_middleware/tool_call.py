@@ -97,7 +97,8 @@ def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSou
         yield from shelf_of(run)
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
         included = {name for entry in run.use.granting for name in include_names(entry)}
-        run.skill_tools = frozenset(tool for tool, name in disclosed(run.state).items() if name in included)
+        run.tool_origins = disclosed(run.state)
+        run.skill_tools = frozenset(tool for tool, name in run.tool_origins.items() if name in included)
         decision = yield from before_tool(request, run)
         if isinstance(decision, Refuse):
             return _refusal(request, decision, run)

@@ -1,8 +1,10 @@
 """Small parts that several extensions use: calls that a human edited, and paths of trusted sources."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from langchain.agents.middleware.types import ToolCallRequest
+
+from deepskills import SkillEntry, SkillRun
 
 _EDITED_CALLS = "hitl_edited_tool_calls"
 """Where LangChain's human review, in batched mode, keeps the changed calls until they run."""
@@ -35,3 +37,8 @@ def tidy_sources(parameter: str, paths: Iterable[str]) -> frozenset[str]:
     if isinstance(paths, str):
         raise ValueError(f"`{parameter}` takes a list of source paths, not the text {paths!r}.")  # noqa: TRY004
     return frozenset(tidy_source(path) for path in paths)
+
+
+def is_trusted(entry: SkillEntry, run: SkillRun, trusted: Collection[str]) -> bool:
+    """Whether every source of the run that holds a skill's file is trusted: who can write to one can change it."""
+    return all(tidy_source(path) in trusted for path in run.holders(entry))

@@ -28,7 +28,7 @@ from deepskills._io.plan import Ask, Execute, Plan, unwrapped
 from deepskills._prompt.messages import FROM_HOOK, HOOK_FAILED, HOOK_REFUSED
 from deepskills._skillmd.text import clean, one_line
 from deepskills._skillmd.yaml import as_flag
-from deepskills.extensions._shared import as_edited, tidy_source, tidy_sources
+from deepskills.extensions._shared import as_edited, is_trusted, tidy_sources
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES
 
 logger = logging.getLogger("deepskills")
@@ -289,7 +289,7 @@ COMMAND_REFUSED = (
     "A command hook does not run: commands are off. The application can allow them by SkillHooks(commands=True)."
 )
 SOURCE_REFUSED = (
-    "A command hook does not run: its skill comes from {source}, which is not among the `sources` of SkillHooks."
+    "A command hook does not run: its skill comes from {source}, not all of which are `sources` of SkillHooks."
 )
 HANDLER_UNKNOWN = "A hook names the handler {handler!r}, which SkillHooks does not know; it does not run."
 
@@ -334,7 +334,9 @@ class SkillHooks(SkillExtension):
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
         """Report the hooks that will not run; the load itself passes."""
         hooks, problems = self._hooks_of(load.entry)
-        for problem in dict.fromkeys([*problems, *filter(None, (self._obstacle(load.entry, hook) for hook in hooks))]):
+        for problem in dict.fromkeys(
+            [*problems, *filter(None, (self._obstacle(load.entry, hook, run) for hook in hooks))]
+        ):
             run.report(load.entry.path, problem.code, problem.message)
         return None
 
@@ -445,7 +447,7 @@ class SkillHooks(SkillExtension):
             for hook in self._hooks_of(skill.entry)[0]
             if hook.event == event
             and hook.matches(names)
-            and self._obstacle(skill.entry, hook) is None
+            and self._obstacle(skill.entry, hook, run) is None
             and not (hook.once and (_once_key(skill.entry, hook) in run.memory or _has_earlier(hook, request)))
         ]
 
@@ -456,14 +458,15 @@ class SkillHooks(SkillExtension):
         text = json.dumps(tree, default=str)
         return self._known.get_or_make(text, lambda: read_hooks(json.loads(text)))
 
-    def _obstacle(self, entry: SkillEntry, hook: Hook) -> HookProblem | None:
+    def _obstacle(self, entry: SkillEntry, hook: Hook, run: SkillRun) -> HookProblem | None:
         """Return why a hook does not run in this application."""
         if hook.type == "python" and hook.value not in self._handlers:
             return HookProblem("hook-handler-unknown", HANDLER_UNKNOWN.format(handler=one_line(hook.value)[:50]))
         if hook.type == "command" and not self._commands:
             return HookProblem("hook-command-refused", COMMAND_REFUSED)
-        if hook.type == "command" and tidy_source(entry.source) not in self._sources:
-            return HookProblem("hook-command-refused", SOURCE_REFUSED.format(source=one_line(entry.source)))
+        if hook.type == "command" and not is_trusted(entry, run, self._sources):
+            sources = ", ".join(sorted(one_line(path) for path in run.holders(entry)))
+            return HookProblem("hook-command-refused", SOURCE_REFUSED.format(source=sources))
         return None
 
 

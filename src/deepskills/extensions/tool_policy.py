@@ -35,12 +35,13 @@ from deepskills import (
     SkillRun,
     SkillsHost,
 )
+from deepskills._files.paths import script_to_relative
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._prompt import messages
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.read import split_tools
 from deepskills._skillmd.text import one_line
-from deepskills.extensions._shared import as_edited, tidy_source, tidy_sources
+from deepskills.extensions._shared import as_edited, is_trusted, tidy_sources
 from deepskills.extensions.forks import is_fork, runs_forks
 
 logger = logging.getLogger("deepskills")
@@ -148,6 +149,9 @@ def _base_name(word: str) -> str:
 MAX_RULE_CHARACTERS = 80
 """How much of a rule or a name is shown."""
 
+SCRIPT_TOOL = "run_skill_script"
+"""The tool that runs a skill's script: a skill allows it for its own scripts alone."""
+
 _SHELL_ARGUMENTS = frozenset({"command", "timeout"})
 _RULE = re.compile(r"([^()\s]+)\((.*)\)", re.DOTALL)
 
@@ -164,9 +168,11 @@ class Rule:
     shell: str
 
     def covers(self, tool: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether the rule allows a call; what it says of other tools than the shell cannot be judged."""
+        """Whether the rule allows a call; what it says of other tools than shell and scripts cannot be judged."""
         if tool not in self.tools or self.pattern is None:
             return tool in self.tools
+        if tool == SCRIPT_TOOL:
+            return _covers_script(self.pattern, arguments)
         # An argument that is not known here may change what the command does, such as a working directory.
         is_judged = tool == self.shell and arguments.keys() <= _SHELL_ARGUMENTS
         return is_judged and self.pattern.covers(arguments.get("command"))
@@ -179,7 +185,8 @@ class Rule:
 
     def offers(self, tool: str) -> bool:
         """Whether some call of a tool is allowed."""
-        return tool in self.tools and (self.pattern is None or (tool == self.shell and self.pattern.is_known))
+        is_judged = tool in {self.shell, SCRIPT_TOOL}
+        return tool in self.tools and (self.pattern is None or (is_judged and self.pattern.is_known))
 
     def withholds(self, tool: str) -> bool:
         """Whether, as a rule that forbids, it forbids every call of a tool."""
@@ -189,6 +196,18 @@ class Rule:
         """The rule in the agent's words."""
         name = next(iter(self.tools - {self.text}), self.text) if self.pattern is None else self.text
         return one_line(name)[:MAX_RULE_CHARACTERS]
+
+
+def _covers_script(pattern: CommandPattern, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call runs the script that a pattern names, with the arguments that it starts with."""
+    script, *first = pattern.start.split(" ") if pattern.start else ("",)
+    given, named = arguments.get("args") or [], arguments.get("script_name")
+    if not pattern.is_known or not isinstance(named, str) or not isinstance(given, list):
+        return False
+    if not script:
+        return pattern.is_open
+    is_named = script_to_relative(named) == script_to_relative(script)
+    return is_named and given[: len(first)] == first and (pattern.is_open or len(given) == len(first))
 
 
 def parse_rules(texts: tuple[str, ...], aliases: Mapping[str, str], shell: str) -> tuple[Rule, ...]:
@@ -252,6 +271,14 @@ class _Call:
 
     tool: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    owners: frozenset[str] | None = None
+    """The skills in use whose own tool it is; `None` if it is no skill's."""
+
+    def belongs_to(self, entry: SkillEntry) -> bool:
+        """Whether a skill may allow the call: another skill's tools and scripts are not its to grant."""
+        if self.tool == SCRIPT_TOOL:
+            return meant_name([entry.name], str(self.arguments.get("skill_name", ""))) is not None
+        return self.owners is None or entry.name in self.owners
 
 
 class ToolPolicy(SkillExtension):
@@ -302,7 +329,8 @@ class ToolPolicy(SkillExtension):
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Take away the tools that no call could be made of."""
-        is_offered = self._offer(run.loaded, run.own_tools)
+        own = frozenset(name for name in run.own_tools if run.owners(name) != frozenset())
+        is_offered = self._offer(run.loaded, own)
         tools = [item for item in request.tools if is_offered(item)]
         if len(tools) == len(request.tools):
             return request
@@ -327,7 +355,7 @@ class ToolPolicy(SkillExtension):
         # call. A turn that unloads a skill cannot use the freedom at once, and one that loads a skill is bound by it
         # at once.
         before = [host.loaded_in(run.state) for host in self._hosts]
-        for call in self._calls(request, run.skills):
+        for call in self._calls(request, run):
             for skills in (run.loaded, *before):
                 refusal = self._judged(call, skills, own)
                 if refusal is not None:
@@ -345,11 +373,11 @@ class ToolPolicy(SkillExtension):
         calls = [call for item in report.response.result if isinstance(item, AIMessage) for call in item.tool_calls]
         if not calls:
             return
-        granting = self._granting(run.loaded, _unloaded_by(calls))
+        granting = self._granting(run, _unloaded_by(calls))
         granted = {
             str(call["id"]): _fingerprint(call["name"], call["args"])
             for call in calls
-            if self._is_granted(call["name"], call["args"], granting)
+            if self._is_granted(_Call(call["name"], call["args"], run.owners(call["name"])), granting)
         }
         if run.memory.get(_VERDICTS) != granted:
             run.remember(_VERDICTS, granted)
@@ -373,27 +401,32 @@ class ToolPolicy(SkillExtension):
         if self._mode != "approve":
             return False
         call = request.tool_call
+        asked = _newest_calls(request.state)
+        if all(other["id"] != call["id"] for other in asked):
+            # Not what human review asks: a question of the application's, answered by what this process knows.
+            runs = [run for host in self._hosts if (run := host.known_run(self, request.state)) is not None]
+            return any(
+                self._is_granted(
+                    _Call(call["name"], call["args"], run.owners(call["name"])), self._granting(run, set())
+                )
+                for run in runs
+            )
         kept = (request.state.get("skills_extensions") or {}).get(self.name or type(self).__name__) or {}
-        if _VERDICTS in kept:
-            return bool(kept[_VERDICTS].get(str(call["id"])) == _fingerprint(call["name"], call["args"]))
-        # A graph of one's own, where no model call of an agent came before: by what this process knows, without I/O.
-        loaded = [skill for host in self._hosts for skill in host.loaded_in(request.state)]
-        granting = self._granting(loaded, _unloaded_beside(request))
-        return self._is_granted(call["name"], call["args"], granting)
+        granted = kept.get(_VERDICTS) or {}
+        return bool(granted.get(str(call["id"])) == _fingerprint(call["name"], call["args"]))
 
-    def _granting(self, loaded: Sequence[LoadedSkill], ended: set[str]) -> list[SkillEntry]:
+    def _granting(self, run: SkillRun, ended: set[str]) -> list[SkillEntry]:
         """Return the skills that may spare a human's approval, without those that are about to be unloaded."""
         return [
             skill.entry
-            for skill in loaded
+            for skill in run.loaded
             if skill.is_recent
             and skill.grants
-            and tidy_source(skill.entry.source) in self._trusted
+            and is_trusted(skill.entry, run, self._trusted)
             and not any(meant_name([skill.entry.name], name) for name in ended)
         ]
 
-    def _is_granted(self, tool: str, arguments: Mapping[str, Any], granting: Sequence[SkillEntry]) -> bool:
-        call = _Call(tool, arguments)
+    def _is_granted(self, call: _Call, granting: Sequence[SkillEntry]) -> bool:
         # A load may start a sub-agent, which is as much as a call of `task`. Which skill it names does not matter
         # here: the file could become a fork between the approval and the load.
         calls = [call, _Call("task")] if call.tool == "load_skill" and self._runs_forks() else [call]
@@ -430,13 +463,14 @@ class ToolPolicy(SkillExtension):
 
         return is_offered
 
-    def _calls(self, request: ToolCallRequest, skills: Sequence[SkillEntry]) -> list[_Call]:
+    def _calls(self, request: ToolCallRequest, run: SkillRun) -> list[_Call]:
         """Return what a call amounts to: as a person edited it, and the sub-agent that a skill in it would start."""
         given = as_edited(request).tool_call
-        call = _Call(given["name"], given["args"])
+        # A tool that the agent has itself is nobody's own, whatever the state says.
+        call = _Call(given["name"], given["args"], run.owners(given["name"]) if request.tool is None else None)
         if call.tool != "load_skill" or not self._runs_forks():
             return [call]
-        forks = [entry.name for entry in skills if is_fork(entry)]
+        forks = [entry.name for entry in run.skills if is_fork(entry)]
         starts_agent = meant_name(forks, str(call.arguments.get("skill_name", ""))) is not None
         return [call, _Call("task")] if starts_agent else [call]
 
@@ -449,7 +483,7 @@ class ToolPolicy(SkillExtension):
         return [skill.entry for skill in skills if _declares(skill.entry)]
 
     def _covers(self, entry: SkillEntry, call: _Call) -> bool:
-        return any(rule.covers(call.tool, call.arguments) for rule in self._allowed(entry))
+        return call.belongs_to(entry) and any(rule.covers(call.tool, call.arguments) for rule in self._allowed(entry))
 
     def _forbids(self, entry: SkillEntry, call: _Call) -> bool:
         if call.tool in NEVER_FORBIDDEN:
@@ -484,14 +518,13 @@ def _declares(entry: SkillEntry) -> bool:
     return bool(entry.skill["allowed_tools"]) or not (given is None or (isinstance(given, str) and not given.strip()))
 
 
-def _unloaded_beside(request: ToolCallRequest) -> set[str]:
-    """Return the skills that calls of the same turn unload, as the model spells them."""
-    messages = request.state["messages"]
-    newest = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
-    return _unloaded_by(newest.tool_calls if newest is not None else [])
+def _newest_calls(state: Mapping[str, Any]) -> Sequence[ToolCall]:
+    newest = next((item for item in reversed(state["messages"]) if isinstance(item, AIMessage)), None)
+    return newest.tool_calls if newest is not None else []
 
 
 def _unloaded_by(calls: Sequence[ToolCall]) -> set[str]:
+    """Return the skills that calls of one turn unload, as the model spells them."""
     return {str(call["args"].get("skill_name")) for call in calls if call["name"] == "unload_skill"}
 
 
