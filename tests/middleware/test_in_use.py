@@ -218,8 +218,9 @@ def test_a_judgement_that_fails_once_withholds_and_lifts_nothing(mode: Mode, tmp
         return "launched"
 
     for kind in ("rule", "extension"):
-        for policy_mode in ("enforce", "approve"):
-            moody, policy = Moody(), ToolPolicy(policy_mode, trusted_sources=["/skills"])  # type: ignore[arg-type]
+        modes: tuple[Any, ...] = ("enforce", "approve")
+        for policy_mode in modes:
+            moody, policy = Moody(), ToolPolicy(policy_mode, trusted_sources=["/skills"])
             options: dict[str, Any] = {"extensions": [policy, moody]}
             if kind == "rule":
                 options = {"extensions": [policy], "visibility": moody.rule}
