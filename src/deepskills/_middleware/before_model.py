@@ -104,6 +104,9 @@ def _caught_up(run: Run) -> Plan[dict[str, Any]]:
     wishes, refused = _reloads(edited, shelf, run)
     unknown = []
     for name in thread.unbacked:
+        if name in shelf.unjudged:
+            # Nobody could tell whether it may be seen: the next step tries again.
+            continue
         known = shelf.find_visible(name)
         if known is not None and known.name == name:
             wishes.append(Wish(known, "", "system"))
