@@ -218,12 +218,8 @@ def test_a_judgement_that_fails_once_withholds_and_lifts_nothing(mode: Mode, tmp
         return "launched"
 
     for kind in ("rule", "extension"):
-<<<<<<< HEAD
-        for policy_mode in ("enforce", "approve"):
-=======
         modes: tuple[Any, ...] = ("enforce", "approve")
         for policy_mode in modes:
->>>>>>> h24tests
             moody, policy = Moody(), ToolPolicy(policy_mode, trusted_sources=["/skills"])
             options: dict[str, Any] = {"extensions": [policy, moody]}
             if kind == "rule":

@@ -181,11 +181,7 @@ class Limits(RuleBasedStateMachine):
 
     def run_as(self, user: str, given: Any, turn: list[tuple[str, str]], *, asks: bool = False) -> None:
         calls = [(load if kind == "load" else unload)(name) for kind, name in turn]
-<<<<<<< HEAD
-        attempts: list[Any] = [("launch", {}), ("ping", {})]
-=======
         attempts: list[tuple[str, dict[str, Any]]] = [("launch", {}), ("ping", {})]
->>>>>>> h24tests
         replies = [call_tools(*calls)] if calls else []
         replies.append(call_tools(("ask", {})) if asks else call_tools(*attempts))
         first, answered = len(self.model.requests), self.answered

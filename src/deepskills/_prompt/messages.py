@@ -255,7 +255,8 @@ _HIDDEN = (
     r"\U000e0000-\U000e0fff]*+"
 )
 """Any run of characters that nobody sees; they do not make another tag of a tag."""
-_BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?{_HIDDEN.join('skill_content')})", re.IGNORECASE)
+_TAGS = "|".join(_HIDDEN.join(name) for name in ("skill_content", "skill_hook"))
+_BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)
 
 
 def block_opening(entry: SkillEntry) -> str:
@@ -292,7 +293,7 @@ def _origin(origin: SkillOrigin) -> str:
 
 
 def harmless_body(text: str) -> str:
-    """Return instructions in which nothing can pass for the end of the block."""
+    """Return a stranger's text in which nothing can pass for a block or a mark of ours, or for the end of one."""
     return _BLOCK_TAG.sub("&lt;", text)
 
 

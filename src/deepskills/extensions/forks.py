@@ -224,7 +224,7 @@ class _GraphFork(_Fork):
         return (
             dataclasses.replace(self._failed(messages.FORK_NO_ANSWER), update=update)
             if not text
-            else Answer(text, update=update)
+            else Answer(messages.harmless_body(text), update=update)
         )
 
 
@@ -246,7 +246,7 @@ class _TaskFork(_Fork):
         return (
             dataclasses.replace(self._failed(messages.FORK_NO_ANSWER), update=update)
             if not text
-            else Answer(text, update=update)
+            else Answer(messages.harmless_body(text), update=update)
         )
 
 

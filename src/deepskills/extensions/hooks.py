@@ -8,6 +8,7 @@ directory by `Ask`. A hook that must look at a call before it runs fails closed:
 refuses the call.
 """
 
+import html
 import inspect
 import json
 import logging
@@ -25,7 +26,8 @@ from langgraph.types import Command
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.plan import Ask, Execute, Plan, unwrapped
-from deepskills._prompt.messages import FROM_HOOK, HOOK_FAILED, HOOK_REFUSED
+from deepskills._prompt.escaping import field_text
+from deepskills._prompt.messages import FROM_HOOK, HOOK_FAILED, HOOK_REFUSED, harmless_body
 from deepskills._skillmd.text import clean, one_line
 from deepskills._skillmd.yaml import as_flag
 from deepskills.extensions._shared import as_edited, is_trusted, tidy_sources
@@ -434,7 +436,8 @@ class SkillHooks(SkillExtension):
         if _cannot_tell(response.exit_code):
             raise SkillsError(f"its command did not start or did not end within {hook.timeout} seconds: {output[:200]}")
         if response.exit_code != 0:
-            logger.warning("A hook of skill %r ended with exit code %s: %s", entry.name, response.exit_code, output)
+            told = one_line(output)
+            logger.warning("A hook of skill %r ended with exit code %s: %s", entry.name, response.exit_code, told)
         return None
 
     def _matching(self, event: HookEvent, request: ToolCallRequest, run: SkillRun) -> list[tuple[SkillEntry, Hook]]:
@@ -504,8 +507,9 @@ def _once_key(entry: SkillEntry, hook: Hook) -> str:
 
 def _say(run: SkillRun, request: ToolCallRequest, entry: SkillEntry, hook: Hook, text: str) -> None:
     """Keep a text for the next request; each call has keys of its own, as calls of one turn run side by side."""
-    body = clean(text).replace("</skill_hook", "< /skill_hook")
-    said = FROM_HOOK.format(skill=entry.name, tool=one_line(request.tool_call["name"]), text=body)
+    body = harmless_body(clean(text))
+    skill, tool = (html.escape(field_text(name, 128)) for name in (entry.name, request.tool_call["name"]))
+    said = FROM_HOOK.format(skill=skill, tool=tool, text=body)
     call = str(request.tool_call["id"])
     before = sum(len(value) for key, value in run.memory.items() if _call_of(key) == call)
     if before + len(said) > MAX_SAID_CHARACTERS:
