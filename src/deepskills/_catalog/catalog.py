@@ -270,9 +270,9 @@ def _as_record(record: object) -> CatalogRecord | None:
 def _record_type() -> "TypeAdapter[CatalogRecord]":
     from pydantic import ConfigDict, TypeAdapter, with_config  # noqa: PLC0415
 
-    strict = with_config(ConfigDict(strict=True, extra="forbid"))
-    strict(SkillOrigin)
-    return TypeAdapter(strict(CatalogRecord))
+    strict = ConfigDict(strict=True, extra="forbid")
+    with_config(strict)(SkillOrigin)
+    return TypeAdapter(with_config(strict)(CatalogRecord))
 
 
 def _copy(skill: SkillMetadata) -> SkillMetadata:
