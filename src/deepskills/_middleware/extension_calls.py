@@ -200,12 +200,11 @@ class ExtensionRun:
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file."""
-<<<<<<< HEAD
-        return self.drive(judged_asset(self._run, _read(entry), relative_path))
+        return self.drive(judged_asset(self._run, _read(entry), relative_path, "all", self._closed(entry)))
 
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, without blocking."""
-        return await self.adrive(judged_asset(self._run, _read(entry), relative_path))
+        return await self.adrive(judged_asset(self._run, _read(entry), relative_path, "all", self._closed(entry)))
 
     def manifest(self, entry: SkillEntry) -> SkillManifest:
         """Return every file of a skill as it is now."""
@@ -214,12 +213,6 @@ class ExtensionRun:
     async def amanifest(self, entry: SkillEntry) -> SkillManifest:
         """Return every file of a skill as it is now, without blocking."""
         return await self.adrive(read_manifest(_read(entry)))
-=======
-        return self.drive(read_asset_bytes(_read(entry), relative_path, "all", self._closed(entry)))
-
-    async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
-        """Return the content of a skill's file, without blocking."""
-        return await self.adrive(read_asset_bytes(_read(entry), relative_path, "all", self._closed(entry)))
 
     def _closed(self, entry: SkillEntry) -> Sequence[str]:
         """Return the directories inside a skill's own that belong to skills which the model may not read."""
@@ -227,7 +220,6 @@ class ExtensionRun:
         # While loads are judged, nobody asks which skills are in use: what is hidden is closed then.
         loaded = {skill.entry.name for skill in self._run.loaded} if self._run.shelf is not None else set()
         return shelf.closed_below(entry, loaded)
->>>>>>> h24ext
 
     def directory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it."""
@@ -239,19 +231,11 @@ class ExtensionRun:
 
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill."""
-<<<<<<< HEAD
-        return self.drive(judged_script(self._run, _read(entry), script_name))
+        return self.drive(judged_script(self._run, _read(entry), script_name, self._closed(entry)))
 
     async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, without blocking."""
-        return await self.adrive(judged_script(self._run, _read(entry), script_name))
-=======
-        return self.drive(script_path(_read(entry), script_name, closed=self._closed(entry)))
-
-    async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
-        """Return the path by which a shell runs a script of a skill, without blocking."""
-        return await self.adrive(script_path(_read(entry), script_name, closed=self._closed(entry)))
->>>>>>> h24ext
+        return await self.adrive(judged_script(self._run, _read(entry), script_name, self._closed(entry)))
 
     def drive(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""
