@@ -157,7 +157,8 @@ def test_prompts_stand_in_the_next_request_alone(mode: Mode, tmp_path: Path) -> 
     before = len(world.talk.model.requests)
     world.talk.say(call_tools(("send", {"text": "a"}), ("send", {"text": "b"})), call_tools(unload("guard")), "Done.")
     notes = [said_by_hooks(request) for request in world.talk.model.requests[before:]]
-    assert [text.count("Mind the < /skill_hook> gap.") for text in notes] == [0, 1, 0]
+    assert [text.count("Mind the ") for text in notes] == [0, 1, 0]
+    assert not any("Mind the </skill_hook> gap." in text for text in notes), "a text cannot end its own mark"
     assert [text.count("Count the sent.") for text in notes] == [0, 1, 1]
     world.talk.say()
     assert said_by_hooks(world.talk.model.requests[-1]) == ""
