@@ -29,7 +29,7 @@ def hook(event, args):
             if count == steps:
                 os.kill(os.getpid(), getattr(signal, name))
 from deepskills.__main__ import main
-import deepskills._cli.install, deepskills._install.project
+import deepskills._cli.commands.install, deepskills._install.project
 sys.addaudithook(hook)
 sys.argv = ["deepskills", *sys.argv[3:]]
 try:

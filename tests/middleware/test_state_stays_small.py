@@ -31,7 +31,7 @@ def test_unknown_pins_are_cut(mode: Mode, tmp_path: Path) -> None:
 
 @both_modes
 def test_records_of_messages_that_are_gone_are_dropped(mode: Mode, tmp_path: Path) -> None:
-    """Texts, notes and commands of removed messages go; those of messages that are there, and of loads, stay."""
+    """Texts and notes of removed messages go; those of messages that are there, and of loads, stay."""
     talk = Conversation(mode, skills(tmp_path, slash_commands=True))
     talk.say(given={"messages": [HumanMessage("/alpha", id="first")]})
     own = talk.state["skills_load_records"]["alpha"]["message"]
@@ -39,13 +39,11 @@ def test_records_of_messages_that_are_gone_are_dropped(mode: Mode, tmp_path: Pat
     sections = {
         "texts": {name: {"skill": "alpha"} for name in gone},
         "notes": {name: {"before": ["Once."]} for name in [*gone, "first"]},
-        "commands": dict.fromkeys(gone, True),
     }
     talk.agent.update_state(talk.config, {"skills_context": sections, "messages": [RemoveMessage(own)]})
     talk.say()
     context = talk.state["skills_context"]
     assert list(context["texts"]) == [own]
     assert list(context["notes"]) == ["first"]
-    assert list(context["commands"]) == ["first"]
     assert talk.loaded == ["alpha"]
     assert talk.model.requests[-1].text.count("Text of alpha.") == 1

@@ -597,7 +597,7 @@ def forgotten(thread: Thread) -> dict[str, Any]:
     """Return the update that drops records of messages which are gone, once there are many in a section."""
     known: set[str] | None = None
     update: dict[str, Any] = {}
-    for section in ("texts", "notes", "commands"):
+    for section in ("texts", "notes"):
         entries = thread.section(section)
         if len(entries) <= MAX_GONE:
             continue
