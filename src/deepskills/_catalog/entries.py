@@ -57,6 +57,11 @@ class SkillEntry:
         return origin
 
     @property
+    def is_dynamic(self) -> bool:
+        """Whether nobody can tell what is in its files."""
+        return self.origin is not None and self.origin["dynamic"]
+
+    @property
     def name(self) -> str:
         """The skill's name."""
         return self.skill["name"]

@@ -97,7 +97,8 @@ class FileGuard(SkillExtension):
         expected = yield from self.expected(file.entry, run)
         if isinstance(expected, Refuse):
             return expected
-        if expected.get(file.path) != file_digest(file.content).sha256:
+        # Nobody can tell what is in a dynamic skill; whoever approved it has approved that.
+        if not file.entry.is_dynamic and expected.get(file.path) != file_digest(file.content).sha256:
             return self.complaint(file.entry, [_difference(file.path, expected)], run)
         # A script that runs may read and import whatever lies beside it.
         return (yield from self._judge_all(file.entry, run)) if file.purpose == "run" else None

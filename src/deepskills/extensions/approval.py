@@ -211,7 +211,7 @@ class SkillApproval(FileGuard):
         return self._judge_digest(entry, expected, run)
 
     def _judge_digest(self, entry: SkillEntry, expected: Mapping[str, str], run: SkillRun) -> Refuse | None:
-        is_same = not entry.sha256 or expected.get(SKILL_FILE) == entry.sha256
+        is_same = not entry.sha256 or entry.is_dynamic or expected.get(SKILL_FILE) == entry.sha256
         return None if is_same else self.complaint(entry, [f"`{SKILL_FILE}`"], run)
 
     def _judge_text(self, load: SkillLoad, run: SkillRun) -> Plan[str | Refuse]:
@@ -255,12 +255,12 @@ class SkillApproval(FileGuard):
 
     def _recalled(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Plan[Mapping[str, Any] | None]:
         """Return the approval of content that the thread or the store remembers."""
+        if not manifest.remembered:
+            return None
         approved = self._approved(entry, run.memory)
         if approved is not None and (approved["digest"], approved["origin"]) == (manifest.digest, manifest.origin):
             self._files.put(manifest.digest, _plain(manifest))
             return approved
-        if not manifest.remembered:
-            return None
         value = yield from self._stored(entry, manifest.origin, manifest.digest, run)
         if value is None:
             return None
