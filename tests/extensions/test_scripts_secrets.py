@@ -146,7 +146,7 @@ def test_no_script_gives_its_secret_away(mode: Mode, root: Path, caplog: pytest.
     assert used - {"hangs.py"} == {"prints.py", "exits.py", "much.py"}
     assert "RuntimeError: cannot use [secret]" in answers["raises.py"]
     assert "KEY=[secret]" in answers["traces.sh"]
-    assert "not done after 1 s" in answers["hangs.py"]
+    assert "timed out after 1 s" in answers["hangs.py"]
     assert list(root.glob(".deepskills*")) == []
     assert list((root / "temporary").iterdir()) == []
 

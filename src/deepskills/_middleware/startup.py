@@ -160,6 +160,7 @@ def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}, "skills_load_records": {}}
     if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
         return merged(empty, (yield from _loaded_again(parent, shelf, run)))
+    # Marks on messages are claims, which any caller can write: they only tell which files are worth comparing with.
     claims = _claims(run.thread.messages)
     if not claims:
         return empty

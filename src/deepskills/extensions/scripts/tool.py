@@ -243,7 +243,7 @@ def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]", seco
     else:
         code, is_error = outcome.exit_code, outcome.timed_out
         how = (
-            f"The script was not done after {seconds} s: it was ended, with everything that it had started."
+            f"The script timed out after {seconds} s and was ended, with what it had started."
             if outcome.timed_out
             else f"The script ended with {told_exit_code(code)}."
         )

@@ -2,7 +2,7 @@
 
 A load names files by path. In `create_deep_agent` the model opens such a path with `read_file`, `ls`, `grep` or `glob`,
 which go to the agent's own backend, where no skill of the store lies. `mounted` puts a read-only backend there, for the
-paths of skills alone. Whose skills it shows is decided anew for every call, from the run that makes it: a path of
+paths of skills alone. Whose skills it shows is decided again for every call, from the run that makes it: a path of
 another user is not found, whoever wrote it into the conversation.
 """
 
