@@ -10,12 +10,13 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from deepskills._io.plan import Plan
 from deepskills.evals.budget import Budget, Journal, grade_key, task_key, trigger_key
 from deepskills.evals.files import EvalTask, SkillEvals, TriggerQuery
 from deepskills.evals.grading import Verdict, question, verdicts
 from deepskills.evals.library import SHOWN, EvalLibrary
 from deepskills.evals.report import EvalReport, TaskResult, TriggerResult
-from deepskills.evals.runs import AgentRun, Outcome, Plan, Question, Request
+from deepskills.evals.runs import AgentRun, Outcome, Question, Request, performed
 
 TRIGGER_STEPS = 4
 """How many model calls a query may take to load its skill; whoever has not loaded it by then will not."""
@@ -190,7 +191,7 @@ class Evaluation:
             return known
         if self.budget.is_spent:
             raise _StoppedError(self._spent())
-        outcome = yield request
+        outcome = yield from performed(request)
         self._done += 1
         self.budget.take(outcome.tokens)
         if outcome.status in _KEPT:
