@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepskills._skillmd.read import read_skill
+from deepskills._skillmd.read import start_of_instructions
 
 MAX_FILLED_CHARACTERS = 10 * 1024 * 1024
 """Longest text that filling in may give; a small file could otherwise repeat a large value without end."""
@@ -64,7 +64,7 @@ def fill_in(text: str, arguments: str, *, names: Sequence[str], skill_dir: str, 
         skill_dir: The skill's directory, as the agent's tools know it.
         session_id: The thread's id.
     """
-    start = _start_of_instructions(text)
+    start = start_of_instructions(text)
     variables = {"CLAUDE_SKILL_DIR": skill_dir, "SKILL_DIR": skill_dir, "CLAUDE_SESSION_ID": session_id}
     filling = _Filling(text, arguments if arguments.strip() else "", names, variables)
     try:
@@ -208,13 +208,6 @@ class _Filling:
         if self._text[position] != "$" or position <= start or self._text[position - 1] != "\\":
             return False
         return position - 1 == start or self._text[position - 2] != "\\"
-
-
-def _start_of_instructions(text: str) -> int:
-    reading = read_skill(text, path="SKILL.md")
-    has_fences = bool(reading.body) or reading.metadata is not None or bool(reading.frontmatter)
-    # From behind: a file inside a Markdown fence goes on after its body.
-    return max(0, text.rfind(reading.body)) if has_fences else 0
 
 
 def _is_usable(name: str) -> bool:

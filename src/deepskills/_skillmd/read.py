@@ -216,6 +216,16 @@ def decode_skill(content: bytes, *, path: str) -> tuple[str, SkillProblem | None
         return "", problem(path, refusal.code, **refusal.values)
 
 
+def start_of_instructions(text: str) -> int:
+    """Return where the instructions of a `SKILL.md` begin, which is after its frontmatter; 0 if it has none."""
+    try:
+        _, body = _Reader("SKILL.md").split(text)
+    except _Refusal:
+        return 0
+    # From behind: a file inside a Markdown fence goes on after its body.
+    return text.rfind(body)
+
+
 class _Refusal(Exception):  # noqa: N818 - a turn in the flow, never seen outside
     """The file cannot be used; carries the one problem that says why."""
 
@@ -251,7 +261,7 @@ class _Reader:
         body = ""
         try:
             text = self.decode(content)
-            yaml_text, body = self._split(text)
+            yaml_text, body = self.split(text)
             frontmatter = self._frontmatter(yaml_text)
             metadata = self._metadata(frontmatter)
         except _Refusal as refusal:
@@ -300,7 +310,7 @@ class _Reader:
             self._report("encoding-utf16")
         return text
 
-    def _split(self, text: str) -> tuple[str, str]:
+    def split(self, text: str) -> tuple[str, str]:
         """Return what is between the fences, its line ends made LF, and what comes after them."""
         plain = split_plain(text)
         if plain is not None:
