@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import PASSED_OVER, parent
-from deepskills._files.paths import is_closed, is_hidden
-from deepskills._files.references import named_paths
+from deepskills._files.paths import is_closed, is_hidden, named_paths
 from deepskills._io.plan import (
     Attempt,
     Entry,

@@ -8,8 +8,9 @@ other half of the problem and are resolved in `assets.py`.
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
+from urllib.parse import unquote
 
 from deepskills._errors import SkillPathError
 from deepskills._skillmd.problems import quoted
@@ -156,3 +157,43 @@ def script_to_relative(script_name: str) -> str:
     """Return a script's path below its skill; a leading `scripts/` is fine, and an absolute path stays one."""
     tidy = normalised(script_name)
     return tidy if tidy.startswith(("scripts/", "/")) else f"scripts/{tidy}"
+
+
+# Paths that a skill's instructions name. Authors put files wherever they like: `templates/letter.md`,
+# `reference/forms/tax.md`. What the instructions name is what the model will ask for, so a load lists it with its full
+# path. The search is linear in the text.
+
+
+MAX_SCANNED = 1_000_000
+"""How many characters of instructions are searched for paths; the largest seen in public skills is under half of it."""
+
+MAX_NAMED = 2_000
+"""How many distinct paths of one text are looked at."""
+
+_OWN_DIRECTORY = re.compile(r"(?:\$\{(?:CLAUDE_)?SKILL_DIR\}|\{baseDir\})/+")
+_LINK = re.compile(r"\]\(\s{0,3}<?([^()<>\s]{1,1024})")
+_PATH = re.compile(r"(?<![\w./\\~@:$%{}-])(?:\./)?+[\w-][\w.-]*+(?:/[\w.-]+)++")
+
+
+def named_paths(text: str) -> list[str]:
+    """Return the relative paths that a text may name, normalised, each once and in order.
+
+    They are candidates: only a listing can tell which are files of the skill.
+    """
+    scanned = _OWN_DIRECTORY.sub("", text[:MAX_SCANNED])
+    found: dict[str, None] = {}
+    for candidate in _candidates(scanned):
+        path = normalised(candidate)
+        if "/" in path and path not in found and is_allowed(path, "all"):
+            found[path] = None
+            if len(found) == MAX_NAMED:
+                break
+    return list(found)
+
+
+def _candidates(text: str) -> Iterable[str]:
+    for link in _LINK.finditer(text):
+        yield unquote(link[1].partition("#")[0].partition("?")[0])
+    for path in _PATH.finditer(text):
+        # A full stop or dash that ends the sentence is not part of the name.
+        yield path[0].rstrip(".-")

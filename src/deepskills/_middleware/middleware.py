@@ -50,7 +50,7 @@ from deepskills._middleware.config import (
 from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun
 from deepskills._middleware.extension_calls import ExtensionRun, at, overrides
 from deepskills._middleware.extra_tools import ExtraTools, check_names
-from deepskills._middleware.nesting import follow_runs
+from deepskills._middleware.nesting import follow_runs, handing_over
 from deepskills._middleware.request import (
     PreparedCall,
     open_call,
@@ -73,7 +73,7 @@ from deepskills._middleware.run import (
 )
 from deepskills._middleware.served import with_guard
 from deepskills._middleware.skill_tools import ToolSource, answer_from_context, disclosed
-from deepskills._middleware.startup import handing_over, start
+from deepskills._middleware.startup import start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, merged, with_own_keys
 from deepskills._middleware.tool_call import ToolCall, open_tool_call
 from deepskills._middleware.tools import LOAD_TOOL, UNLOAD_TOOL, SkillTools

@@ -1,10 +1,13 @@
-"""Whose word a message is in an agent that runs inside another graph's run.
+"""An agent inside another graph's run: whose word a message is, and what a parent's tool call passes on.
 
 A node of an outer graph may hand the user's message on, or write one that a model made up. Names of nodes tell nothing.
 So the input of the outermost graph is remembered while it runs, and a message counts as the user's if that held it.
-
 LangChain calls a handler for every run with the id of the run above it. Ours does nothing but follow that tree, and
 keeps only digests of those texts of an input that start with a slash.
+
+What a tool call gives to an agent as its first message was written by a model: it is not a user's word. A fork starts
+with its parent's messages, or a summary of them, and without its parent's private state. What the parent has loaded
+passes to it in this process, never by input or marks, which anybody could write.
 """
 
 import dataclasses
@@ -12,6 +15,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
@@ -21,8 +25,11 @@ from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.config import get_config
 
+from deepskills._io.served import loads_in_use
 from deepskills._middleware.commands import first_text
-from deepskills._middleware.state import fingerprint
+from deepskills._middleware.run import Run
+from deepskills._middleware.state import Thread, fingerprint
+from deepskills._types import LoadRecord
 
 MAX_RUNS = 20_000
 """How many runs are followed at a time; of an older one nobody knows the input."""
@@ -182,3 +189,70 @@ def _parts(value: object) -> list[Any]:
         return list(value[-MAX_VALUES:])
     fields = getattr(value, "__dict__", None)
     return list(fields.values())[:MAX_VALUES] if isinstance(fields, dict) else []
+
+
+# What passes from a parent to the agent that one of its tool calls starts.
+
+
+TASK_TOOL = "task"
+"""deepagents' tool that starts a sub-agent."""
+
+_SUB_AGENT = "subagent"
+"""What deepagents calls an agent that its `task` tool has started, in the configuration of its run."""
+
+
+class _Parent:
+    """What a parent has loaded; the first sub-agent that starts may take it."""
+
+    def __init__(self, thread: Thread, *, passes_on: bool) -> None:
+        self.thread: Thread | None = thread
+        self.passes_on = passes_on
+        """Whether a sub-agent that does not continue the conversation takes it as well."""
+
+
+_parent: ContextVar[_Parent | None] = ContextVar("deepskills_parent", default=None)
+_in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=False)
+
+
+@contextmanager
+def handing_over(tool_name: str, state: Mapping[str, Any], *, passes_on: bool = False) -> Iterator[None]:
+    """Let a sub-agent that starts inside know what this agent has loaded."""
+    inside = _in_tool_call.set(True)
+    parent = _parent.set(_Parent(Thread.of(state), passes_on=passes_on) if tool_name == TASK_TOOL else None)
+    loads = loads_in_use.set(_served_loads(state))
+    try:
+        yield
+    finally:
+        loads_in_use.reset(loads)
+        _parent.reset(parent)
+        _in_tool_call.reset(inside)
+
+
+def _served_loads(state: Mapping[str, Any]) -> tuple[LoadRecord, ...]:
+    """Return the loads of skills that were served from elsewhere, for the backends that hold them."""
+    if not state.get("skills_loaded"):
+        return ()
+    standing = Thread.of(state).standing
+    return tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
+
+
+def is_users_word(message: AnyMessage, run: Run) -> bool:
+    """Whether a message is the user's own, and not what a model or a node of an outer graph gave this agent to do."""
+    if run.settings.slash_commands == "always":
+        return True
+    kind = (run.runtime.config.get("configurable") or {}).get("ls_agent_type")
+    return not is_handed_on(message, in_tool_call=_in_tool_call.get() or kind == _SUB_AGENT)
+
+
+def taken_over() -> tuple[Thread | None, bool]:
+    """Return the thread of the parent that started this one by `task`, and whether its skills are passed on to all."""
+    parent = _parent.get()
+    if parent is None:
+        return None, False
+    found, parent.thread = parent.thread, None
+    return found, parent.passes_on
+
+
+def is_continued(thread: Thread) -> bool:
+    """Whether a sub-agent's thread continues its parent's conversation: a task alone is one message."""
+    return len(thread.messages) > 1

@@ -1,21 +1,13 @@
-"""What passes from an agent to one that a tool call of it starts, in this process, never by input or marks.
+"""The start of a run: when skills are discovered, what that changes in state, and who is told.
 
-A fork starts with its parent's messages, or a summary of them, and without its parent's private state. What a tool call
-gives to an agent as its first message was written by a model: it is not a user's word.
-
-What a thread starts with: loads that its messages show, a parent's loads, and loads of an older version.
-
-Marks on messages are claims, for callers can write them. A claim counts only if the message's text is the very block
-that the skill's file gives with the arguments claimed; sizes and files come from that reading.
-
-The start of a run: when skills are discovered, what that changes in state, and who is told.
+A thread may start with loads: those that its messages show, a parent's, and those of an older version. Marks on
+messages are claims, for callers can write them. A claim counts only if the message's text is the very block that the
+skill's file gives with the arguments claimed; sizes and files come from that reading.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,12 +18,11 @@ from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_error
 from deepskills._catalog.entries import SkillEntry
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
-from deepskills._io.served import loads_in_use
 from deepskills._loading.turn import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, load, prepare, take_away
-from deepskills._middleware.nesting import is_handed_on
+from deepskills._middleware.nesting import is_continued, is_users_word, taken_over
 from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import Run, Shelf, is_user_only
 from deepskills._middleware.state import (
@@ -49,76 +40,6 @@ from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._types import LoadRecord, SkillProblem
 
 logger = logging.getLogger("deepskills")
-
-
-TASK_TOOL = "task"
-"""deepagents' tool that starts a sub-agent."""
-
-_SUB_AGENT = "subagent"
-"""What deepagents calls an agent that its `task` tool has started, in the configuration of its run."""
-
-
-class _Parent:
-    """What a parent has loaded; the first sub-agent that starts may take it."""
-
-    def __init__(self, thread: Thread, *, passes_on: bool) -> None:
-        self.thread: Thread | None = thread
-        self.passes_on = passes_on
-        """Whether a sub-agent that does not continue the conversation takes it as well."""
-
-
-_parent: ContextVar[_Parent | None] = ContextVar("deepskills_parent", default=None)
-_in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=False)
-
-
-@contextmanager
-def handing_over(tool_name: str, state: Mapping[str, Any], *, passes_on: bool = False) -> Iterator[None]:
-    """Let a sub-agent that starts inside know what this agent has loaded."""
-    inside = _in_tool_call.set(True)
-    parent = _parent.set(_Parent(Thread.of(state), passes_on=passes_on) if tool_name == TASK_TOOL else None)
-    loads = loads_in_use.set(_served_loads(state))
-    try:
-        yield
-    finally:
-        loads_in_use.reset(loads)
-        _parent.reset(parent)
-        _in_tool_call.reset(inside)
-
-
-def _served_loads(state: Mapping[str, Any]) -> tuple[LoadRecord, ...]:
-    """Return the loads of skills that were served from elsewhere, for the backends that hold them."""
-    if not state.get("skills_loaded"):
-        return ()
-    standing = Thread.of(state).standing
-    return tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
-
-
-def is_users_word(message: AnyMessage, run: Run) -> bool:
-    """Whether a message is the user's own, and not what a model or a node of an outer graph gave this agent to do."""
-    if run.settings.slash_commands == "always":
-        return True
-    kind = (run.runtime.config.get("configurable") or {}).get("ls_agent_type")
-    return not is_handed_on(message, in_tool_call=_in_tool_call.get() or kind == _SUB_AGENT)
-
-
-def taken_over() -> tuple[Thread | None, bool]:
-    """Return the thread of the parent that started this one by `task`, and whether its skills are passed on to all."""
-    parent = _parent.get()
-    if parent is None:
-        return None, False
-    found, parent.thread = parent.thread, None
-    return found, parent.passes_on
-
-
-def is_continued(thread: Thread) -> bool:
-    """Whether a sub-agent's thread continues its parent's conversation: a task alone is one message."""
-    return len(thread.messages) > 1
-
-
-# What a thread starts with: loads that its messages show, a parent's loads, and loads of an older version.
-#
-# Marks on messages are claims, for callers can write them. A claim counts only if the message's text is the very block
-# that the skill's file gives with the arguments claimed; sizes and files come from that reading.
 
 
 MAX_CLAIMS = 200
