@@ -1,7 +1,9 @@
-"""What happens before each model call: evicted texts return, loads without room are undone, wishes are granted.
+"""Acts before each model call: evicted texts return, loads without room are undone, what was asked for is loaded.
 
 Evicted texts are restored in state first, because every `before_model` hook behind this one (guards, summarizers) must
-see them. Then what users and extensions asked for is loaded, and what changed on the backend is loaded again.
+see them. Then come loads that relied on a refused unload, what users and extensions asked for, and what changed on the
+backend. All of them decide on the state before this step; their updates are merged in this order, so that a skill which
+is undone and asked for again ends up loaded.
 """
 
 import logging
@@ -50,7 +52,7 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
 def _restored(run: Run) -> Plan[dict[str, Any]]:
     """Return texts that were evicted in the turn of their load to their messages, so that every guard sees them.
 
-    Hooks that stand before this one have seen the stub alone: then the step starts over.
+    Hooks that run before this one have seen only the stub. If there are any, the step starts over.
     """
     thread = run.thread
     own = {record["message"]: name for name, record in thread.standing.records.items() if record.get("message")}
