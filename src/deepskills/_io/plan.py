@@ -195,6 +195,7 @@ def call_method(
     """
     twin = getattr(target, f"a{method}", None)
     module = str(getattr(getattr(twin, "__func__", twin), "__module__", None) or "")
+    # Told by the module of the function: LangChain's base classes define a twin for every method.
     is_own = twin is not None and not module.startswith("langchain_core.")
 
     def call(*given: object, **named: object) -> object:
@@ -422,6 +423,7 @@ def unwrapped(call: Call) -> Plan[Any]:
     """Make a call of our own code; what it raises is raised here as it is, not as `CallFailed`."""
     try:
         return (yield call)
+    # A failure without an exception, such as a late call, has nothing else to raise.
     except CallFailed as failure:
         if failure.failed.error is None:
             raise
@@ -475,6 +477,7 @@ def is_missing_error(error: str | None) -> bool:
     """Whether a backend's error text means that nothing lies at the path."""
     if not error:
         return False
+    # Some errors quote a whole page of HTML.
     text = error[:_MAX_READ].lower()
     words = _PATHS.sub("", text)
     if any(cause in words for cause in _OTHER_CAUSES):

@@ -36,6 +36,8 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     """Return what changes in state before the model is called, or `None` if nothing does."""
     update = merged(forgotten(run.thread), (yield from _restored(run)), _undone(run))
     update = merged(update, (yield from user_loads(run)), (yield from _caught_up(run)))
+    # Tool calls of one turn cannot write the list of problems itself, for two writes of a key without a reducer raise.
+    # They leave theirs in the context, and this hook, which runs alone, moves them.
     waiting = run.thread.section("problems")
     fresh = run.new_problems()
     log_problems(fresh, run.settings.backend)
@@ -60,8 +62,10 @@ def _restored(run: Run) -> Plan[dict[str, Any]]:
         own[message.id]: message
         for message in (thread.messages if own else ())
         if message.id in own
+        # Only tool results are replaced in state: of a user's message deepagents evicts the copy in the request.
         and isinstance(message, ToolMessage)
         and is_evicted(message)
+        # Once, or a hook that evicts it again would make the step start over forever.
         and not thread.section("texts").get(message.id, {}).get("restored")
     }
     if not evicted:
@@ -75,6 +79,8 @@ def _restored(run: Run) -> Plan[dict[str, Any]]:
         "skills_context": {"texts": texts},
         "skills_load_records": records,
     }
+    # Steps are numbered: a tool runs in one, and this hook in the next if it comes first. If the number is higher,
+    # other hooks have run in between and seen only the stub. A record without a step (0) says nothing.
     starts_over = any(current_step() > record.get("step", 0) + 1 > 1 for record in records.values())
     return {} if not restored else {**update, "jump_to": "model"} if starts_over else update
 
@@ -84,6 +90,7 @@ def _texts_of(names: Sequence[str], run: Run) -> Plan[dict[str, tuple[str, LoadR
     standing = run.thread.standing
     known = {name: run.settings.memory.text(standing.records[name].get("text", "")) for name in names}
     found = {name: (text, standing.records[name]) for name, text in known.items() if text is not None}
+    # The file would bring back what somebody has changed in the text.
     unread = [name for name, text in known.items() if text is None and not standing.records[name].get("edited")]
     read = yield from read_again(unread, standing, run)
     return found | {name: text for name, text in read.items() if not isinstance(text, str)}
@@ -109,7 +116,10 @@ def _caught_up(run: Run) -> Plan[dict[str, Any]]:
         if name in shelf.unjudged:
             # Nobody could tell whether it may be seen: the next step tries again.
             continue
+        # As the model would have to ask for it: a name that an application wrote grants nothing that the model does not
+        # have.
         known = shelf.find_visible(name)
+        # Under its own spelling only: the name in state must be the one of the record that the load will write.
         if known is not None and known.name == name:
             wishes.append(Wish(known, "", "system"))
         else:
@@ -130,11 +140,14 @@ def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
     found: dict[str, SkillEntry] = {}
     for name in standing.loaded:
         entry, record = catalog.by_name.get(name), standing.records[name]
+        # Not an edit: a skill that is gone, out of reach or another one of that name is dealt with at the start of a
+        # run.
         if entry is None or not entry.is_read or entry.path != record["path"]:
             continue
         if entry.origin is not None or "origin" in record:
             # What a server sends now was not asked for: it comes by a load that somebody wants.
             continue
+        # `listed` is the catalog's digest at the load: a backend that keeps skills in parts has digests of its own.
         if entry.digest not in (record.get("listed"), record["digest"]):
             found[name] = entry
     return found
@@ -191,7 +204,7 @@ def _not_ours(run: Run, name: str, reason: str) -> dict[str, Any]:
 
 
 def _undone(run: Run) -> dict[str, Any]:
-    """Take back loads that relied on an unload which another middleware refused; all others no longer rely on any."""
+    """Undo loads that relied on an unload which another middleware refused; the others no longer rely on any."""
     standing = run.thread.standing
     names = loads_to_undo(standing, run.settings.budgets)
     settled: dict[str, Any] = {

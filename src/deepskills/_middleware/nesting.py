@@ -61,7 +61,9 @@ class _Place:
 class _Follower(BaseCallbackHandler):
     """Knows of every run the input of the outermost graph that it belongs to."""
 
+    # Called on the spot: in async runs LangChain would take a thread of its pool for each event.
     run_inline = True
+    # Only chains matter, and a handler that does not ignore the rest is called for every token.
     ignore_llm = ignore_retry = ignore_agent = ignore_retriever = ignore_chat_model = ignore_custom_event = True
 
     def __init__(self) -> None:
@@ -84,10 +86,12 @@ class _Follower(BaseCallbackHandler):
             place = _Place(2, None)  # The run above began before anybody looked.
         elif above is not None and (is_node or above.graphs):
             place = _Place(above.graphs + is_node, above.commands)
+        # The outermost run: its input is what users wrote.
         else:
             place = _Place(0, _commands_in(inputs))
         with self._lock:
             self._places[run_id] = place
+            # Runs that are abandoned never end, so their entries leave by age.
             while len(self._places) > MAX_RUNS:
                 self._places.popitem(last=False)
 
@@ -111,6 +115,7 @@ _follower = _Follower()
 _following: ContextVar[_Follower | None] = ContextVar("deepskills_follower", default=_follower)
 
 
+# A second registration would call the handler twice.
 @functools.cache
 def follow_runs() -> None:
     """Have every run of this process followed from now on; once is enough."""
@@ -120,9 +125,11 @@ def follow_runs() -> None:
 def is_handed_on(message: AnyMessage, *, in_tool_call: bool) -> bool:
     """Whether a message is not the user's own word: this agent runs inside another graph, whose input held no such."""
     place, is_inside = _here()
+    # An agent that runs by itself: whatever its input holds is the user's.
     if not in_tool_call and not is_inside and (place is None or place.graphs <= 1):
         return False
     known = place.commands if place is not None and place.graphs > 1 else None
+    # Inside another graph, and nobody knows its input: a message that cannot be proved is not the user's.
     if known is None:
         return True
     return not known.intersection(_keys(message.id, first_text(message)))
@@ -136,12 +143,14 @@ def _here() -> tuple[_Place | None, bool]:
         return None, False
     place = _follower.place(getattr(config.get("callbacks"), "parent_run_id", None))
     namespace = (config.get("metadata") or {}).get("langgraph_checkpoint_ns")
+    # LangGraph joins the levels of nested graphs by "|". It is a second sign, for hosts that replace callbacks.
     return place, isinstance(namespace, str) and "|" in namespace
 
 
 def _keys(message_id: str | None, text: str) -> Iterator[str]:
     if message_id:
         yield f"id:{message_id}"
+    # A command may have white space before it, and a node may have stripped it on the way.
     yield f"text:{fingerprint(text.strip())}"
 
 
@@ -149,6 +158,7 @@ def _commands_in(inputs: object) -> frozenset[str]:
     """Return the texts of an input that start with a slash, and the ids of their messages: users' words alone."""
     found: set[str] = set()
     waiting: list[tuple[object, int]] = [(inputs, 0)]
+    # Bounded in number and depth: an input may be a whole database, and this runs before every graph.
     for _ in range(MAX_VALUES):
         if not waiting:
             break
@@ -180,6 +190,7 @@ def _parts(value: object) -> list[Any]:
     if isinstance(value, BaseMessage):
         return []
     if isinstance(value, Mapping):
+        # A user's message was looked into by the caller, and nothing in another's counts.
         return [] if _role(value) in _OTHERS | _USERS else list(value.values())[:MAX_VALUES]
     if isinstance(value, list | tuple):
         is_pair = len(value) == 2 and all(isinstance(part, str) for part in value)  # noqa: PLR2004
@@ -218,7 +229,9 @@ _in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=
 def handing_over(tool_name: str, state: Mapping[str, Any], *, passes_on: bool = False) -> Iterator[None]:
     """Let a sub-agent that starts inside know what this agent has loaded."""
     inside = _in_tool_call.set(True)
+    # `None` for every other tool: an agent that such a tool starts must not find what an outer `task` call left here.
     parent = _parent.set(_Parent(Thread.of(state), passes_on=passes_on) if tool_name == TASK_TOOL else None)
+    # Backends that serve skills read a file only while its skill is loaded; this is how they know.
     loads = loads_in_use.set(_served_loads(state))
     try:
         yield
@@ -249,6 +262,7 @@ def taken_over() -> tuple[Thread | None, bool]:
     parent = _parent.get()
     if parent is None:
         return None, False
+    # Taken once: the sub-agent's own tool calls run in this context too, and must not find it again.
     found, parent.thread = parent.thread, None
     return found, parent.passes_on
 

@@ -206,8 +206,8 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     # Skills that are gone for this run leave in the same update, so that no later hook finds their records.
     update = merged(update, take_away(run, list(leaving)))
     if newly or lost or prefix_changes or standing.is_crowded(run.settings.budgets):
-        # 5. The prefix changes in any case, or the room is needed: texts of unloaded skills that lingered for the sake of
-        # prompt caches have no reason to stay.
+        # 5. The prefix changes in any case, or the room is needed: texts of unloaded skills that lingered for the sake
+        # of prompt caches have no reason to stay.
         gone = without_lingering(thread)
         if gone:
             update = merged(update, {"skills_context": {"texts": gone}})

@@ -1,4 +1,4 @@
-"""The start of a run: when skills are discovered, what that changes in state, and who is told.
+"""The start of a run: when skills are discovered, what that changes in state, and what is reported.
 
 A thread may start with loads: those that its messages show, a parent's, and those of an older version. Marks on
 messages are claims, for callers can write them. A claim counts only if the message's text is the very block that the
@@ -76,8 +76,10 @@ class _Claim:
 def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     """Return what is loaded on a thread that starts: what its parent hands over, or what its messages prove."""
     parent, passes_on = taken_over()
+    # A fork's messages hold the texts already, and only the records are missing. Any other sub-agent has to load them.
     if parent is not None and is_continued(run.thread):
         return _inherited(parent, shelf)
+    # Written even if empty: on a new thread users find these keys.
     empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}, "skills_load_records": {}}
     if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
         return merged(empty, (yield from _loaded_again(parent, shelf, run)))
@@ -91,17 +93,21 @@ def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     resources: dict[str, Any] = {}
     texts: dict[str, Any] = {}
     for claim in claims:
+        # An unload needs no proof: to believe it grants nothing.
         if not claim.is_load:
             records.pop(claim.skill, None)
             continue
         ready = prepared.get((claim.skill, claim.arguments))
         text = str(claim.message.text)
+        # Word for word: otherwise any text could be passed off as a skill by a mark.
         if ready is None or ready.failure is not None or _bare(text) != ready.block:
             continue
         run.settings.memory.keep_text(text)
         texts[claim.message.id or ""] = {"skill": claim.skill}
         resources[claim.skill] = ready.inventory.resources
+        # To the end: the newest load decides the order.
         records.pop(claim.skill, None)
+        # Not "user", and of no turn: a claim must not earn what a user's own start earns (`use_of`).
         records[claim.skill] = {
             **record_of(ready),
             "text": fingerprint(text),
@@ -166,6 +172,7 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
         "skills_loaded": names,
         "skill_resources": {name: parent.resources.get(name, []) for name in names},
         "skills_load_records": {name: records[name] for name in names},
+        # These keep the requests of a fork the same as its parent's. What waits or was permitted stays the parent's.
         "skills_context": {key: parent.section(key) for key in ("texts", "notes", "disclosed")},
     }
 
@@ -177,6 +184,7 @@ def _loaded_again(parent: Thread, shelf: Shelf, run: Run) -> Plan[dict[str, Any]
         Wish(entry, records[name].get("arguments", ""), "system")
         for name in parent.standing.loaded
         if (entry := shelf.catalog.by_name.get(name)) is not None
+        # A skill that only users may start is passed on if a user has started it.
         and (shelf.is_shown(entry) or (shelf.find(name) and records[name].get("trigger") in {"user", "pin"}))
     ]
     settled = yield from load(wishes, run)
@@ -222,6 +230,7 @@ def upgraded(thread: Thread) -> dict[str, Any]:
         if record.get("message"):
             continue
         message = by_text.get(record.get("text", "")) or by_text.get(f"{name}:{record['digest']}")
+        # A record without a message was written by a version that kept neither arguments nor triggers.
         records[name] = {**record, "message": message or "", "arguments": "", "trigger": "model"}
     return {"skills_load_records": records, "skills_context": {"texts": texts}} if records or texts else {}
 
@@ -238,9 +247,11 @@ _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 def current_catalog(run: Run) -> Catalog | None:
     """Return the thread's catalog if it can be used as it is, else `None`."""
     settings = run.settings
+    # Whoever resumes the thread may be another user.
     if settings.varies_by_run:
         return None
     catalog = settings.memory.catalogs.believed(run.thread.catalog)
+    # A copy that differs is a caller's wish to look again, and so is `None`.
     if catalog is None or not catalog.is_copied_in(run.state.get("skills_metadata")):
         return None
     if not catalog.is_of(settings.fixed_sources or ()):
@@ -251,6 +262,7 @@ def current_catalog(run: Run) -> Catalog | None:
 def needs_start(run: Run, catalog: Catalog | None) -> bool:
     """Whether the start of a run has anything to do."""
     settings = run.settings
+    # The usual start of a run has nothing to do, and must not cost a look at sources or rules.
     return bool(
         catalog is None
         or settings.extensions
@@ -268,27 +280,32 @@ def start(run: Run) -> Plan[SkillsStateUpdate | None]:
     """
     thread = run.thread
     copy = run.state.get("skills_metadata")
+    # Compared entry by entry with the copy in state; with thousands of skills that takes its time.
     catalog = yield from apart(lambda: current_catalog(run), len(copy) if isinstance(copy, list) else 0)
     if not needs_start(run, catalog):
         return None
     found = None
     if catalog is None:
+        # The entries known so far go in: a source that fails now keeps those that it gave before.
         found = yield from run.look.discover((yield from run.look.claimed(thread.catalog, copy)))
         run.look.started(thread.catalog, found)
     shelf = yield from shelf_of(run, found)
     update: dict[str, Any] = {}
     if found is not None:
         update = yield from _discovered(run, found, shelf)
+    # Only after the shelf: what leaves depends on what was found and on how visible it is now.
     gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
     update = merged(update, take_away(run, list(run.use.leaving)))
     if run.settings.slash_commands:
         update = merged(update, _noticed_message(run))
+    # Last, so that extensions see what is in use after discovery and unloads.
     yield from at("at_start", run)
     update = merged(update, run.collected)
     problems = _problems(run, found, gone)
     if problems is not None:
         update["skills_problems"] = problems
         update["skills_load_errors"] = source_errors(problems)
+    # After everything was logged: the exception names the errors, and the log has the warnings as well.
     if run.settings.strict and found is not None:
         _raise_errors(found.problems)
     return _changes(run.state, update)
@@ -301,6 +318,7 @@ def _discovered(run: Run, found: Discovery, shelf: Shelf) -> Plan[dict[str, Any]
     update: dict[str, Any] = {"skills_catalog": catalog.record}
     if not catalog.is_copied_in(run.state.get("skills_metadata")):
         update["skills_metadata"] = catalog.copy_skills()
+    # A thread that has loads and no catalog was written by an older version.
     if thread.is_new:
         update |= yield from adopted(run, shelf)
     elif thread.catalog is None:
@@ -319,6 +337,7 @@ def _noticed_message(run: Run) -> dict[str, Any]:
     """
     thread = run.thread
     message = thread.user_message
+    # Without a key nobody could tell later that the message was looked at; every user's message has one (`with_keys`).
     if message is None or not message.id or not is_users_word(message, run):
         return {}
     seen, commands = thread.section("run"), thread.section("commands")
@@ -326,6 +345,7 @@ def _noticed_message(run: Run) -> dict[str, Any]:
         return {}
     update: dict[str, dict[str, Any]] = {"run": {"message": message.id, "seen": message.id}}
     if command_word(first_line(message)):
+        # The oldest leave, so that a thread that lives for years stays small.
         oldest = list(commands)[: max(0, len(commands) + 1 - MAX_KNOWN_COMMANDS)]
         update["commands"] = {**dict.fromkeys(oldest), message.id: True}
     return {"skills_context": update}
@@ -363,6 +383,7 @@ def _out_of_reach(run: Run) -> list[SkillProblem]:
 
 def _changes(state: Mapping[str, Any], update: dict[str, Any]) -> SkillsStateUpdate | None:
     """Return `update` unless state holds all of it already."""
+    # Nothing is written where nothing changed: a write costs a checkpoint.
     if all(key in state and state[key] == value for key, value in update.items()):
         return None
     return cast("SkillsStateUpdate", update)
