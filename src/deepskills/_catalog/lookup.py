@@ -76,9 +76,12 @@ def closest_names(names: Sequence[str], asked: str) -> list[str]:
     """Return the names nearest to one that no skill has; of many, those that share most letters are compared."""
     by_folded = {name_key(name): name for name in names}
     wanted = name_key(asked[:MAX_SHOWN_NAME_LENGTH])
+    # A part of a name is a likelier guess than a misspelt whole.
     within = [name for name in by_folded if wanted and wanted in name]
+    # Comparing letter by letter is slow, and names of very different length cannot be close.
     comparable = [name for name in by_folded if abs(len(name) - len(wanted)) <= len(wanted)]
     if len(comparable) > MAX_COMPARED_NAMES:
+        # Pairs of letters are counted by substring search, in C.
         pairs = {wanted[start : start + 2] for start in range(max(1, len(wanted) - 1))}
         comparable.sort(key=lambda name: -sum(map(name.__contains__, pairs)))
         comparable = comparable[:MAX_COMPARED_NAMES]
@@ -112,6 +115,7 @@ def not_found_error(missing: Broken | Unknown, problems: Sequence[SkillProblem],
             f"The skill {quoted(missing.asked)} cannot be used. {found['path']}: {found['message']}"
         )
     hint = f" Did you mean {listed(missing.closest)}?" if missing.closest else ""
+    # Not "there is none": it may be in the source that could not be read, and the caller should try again.
     if missing.incomplete:
         return SkillsError(
             f"The skill {quoted(missing.asked)} was not found, and {_failures(problems)}; {again}.{hint}"
@@ -164,6 +168,8 @@ class SearchCache:
         Of those in `name_only` nothing but the name is searched: what fits would tell what their descriptions say.
         """
         without = hidden or {}
+        # More than were asked for, since the hidden ones among them are left out afterwards: one index serves all
+        # users.
         found = INDEXES.of(self.library(catalog, name_only)).search(query, n + len(without))
         return [catalog.by_name[name] for name in found if name not in without][:n]
 

@@ -13,7 +13,9 @@ that today's user must not see. So before any text of a skill is read:
 * A listing may lead elsewhere: a link, or a backend that spells a relative path out. Such a file counts only if a
   listing of this process led to it; `Library.led` remembers those pairs of source and file.
 * If an entry fails, the sources are listed again, once, since this process may simply not have looked yet. Then the
-  answer is final for the plan.
+  answer is final for the plan (`Look.refusals`).
+* Where the backend or the sources come from a function, state proves nothing at all about this user. Then only what
+  this very invocation has seen counts (`Looks`), and the first hook of a resumed run looks for itself.
 
 An attacker who writes state can therefore make a run look at its own sources, and nothing more.
 """
@@ -77,6 +79,7 @@ class Looks:
 
     def put(self, record: object, found: Discovery) -> None:
         """Remember what was found, for now and for when it has been written to state."""
+        # Under both: hooks before the update is applied see the old record, hooks after it the new one.
         self._found[record_key(record)] = found
         self._found[record_key(found.catalog.record)] = found
 
@@ -93,6 +96,7 @@ class Look:
 
     def sources(self) -> Plan[tuple[list[Source], str | None]]:
         """Return the sources of the run, or why they could not be resolved."""
+        # Once per plan: a function of the application may answer differently each time.
         if self._sources is None:
             self._sources, self._failure = yield from self._library.sources()
         return self._sources, self._failure
@@ -110,6 +114,7 @@ class Look:
                     catalogs=library.catalogs,
                     known=known,
                 )
+                # Only what a listing of ours showed is remembered here, never what state claims.
                 for pair in self.found.led:
                     library.led.put(pair, value=True)
             else:
@@ -136,8 +141,11 @@ class Look:
         sources, failure = yield from self.sources()
 
         def is_usable(catalog: Catalog | None) -> bool:
+            # While the sources cannot be resolved, the believed catalog stands: its files are still refused by
+            # `refusals`.
             return catalog is not None and (failure is not None or catalog.is_of(sources))
 
+        # What a look has shown on this thread is newer than what its state names.
         for believed in (catalogs.found_for(thread_id, record), catalogs.believed(record)):
             if believed is not None and is_usable(believed):
                 return believed
@@ -174,6 +182,8 @@ class Look:
         return dict.fromkeys((entry.name for entry in refused), reason)
 
     def _holds(self, entry: SkillEntry, sources: Sequence[Source]) -> bool:
+        # Only a `SKILL.md`, and only of a source of this run: whatever else an entry names, nobody reads it by this
+        # way.
         if not entry.path.endswith(f"/{SKILL_FILE}") or not any(source.path == entry.source for source in sources):
             return False
         return lies_under(entry.path, entry.source) or self._library.led.get((entry.source, entry.path)) is not None

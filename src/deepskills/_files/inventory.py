@@ -69,6 +69,7 @@ class _Resources(Visitor[_Key]):
     def take_root(self, skill: int, reply: Listing | Failed) -> Iterator[tuple[_Key, str]]:
         """Collect the files of a skill's own directory; yield the standard directories to list next."""
         for entry in self._entries(skill, reply):
+            # As the listing spells it, which may differ from the catalog's path.
             self._roots[skill] = parent(entry.path)
             if not entry.is_directory:
                 if entry.name != SKILL_FILE:
@@ -107,8 +108,10 @@ class _Resources(Visitor[_Key]):
         wanted: dict[str, list[str]] = {}
         for relative in named:
             path = f"{root}/{relative}"
+            # Only below a directory that is there: instructions name paths of the user's project as well.
             if relative.partition("/")[0] in self._directories[skill] and path not in known:
                 directory = parent(path)
+                # Bounded: a text may name thousands.
                 if directory in wanted or len(wanted) < MAX_NAMED_DIRECTORIES:
                     wanted.setdefault(directory, []).append(path)
         return wanted
@@ -131,6 +134,7 @@ class _Resources(Visitor[_Key]):
             relative = visit.path.removeprefix(f"{self._roots[skill].rstrip('/')}/")
             self.inventories[skill].other_directories.append(relative)
         for inventory, found in zip(self.inventories, self._found, strict=True):
+            # Scripts first, so that the bound cuts what matters least.
             found.sort(key=lambda resource: (_ORDER[resource["type"]], resource["path"]))
             inventory.resources = found[:MAX_RESOURCES]
             inventory.more = len(found) - len(inventory.resources)
@@ -216,6 +220,7 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
     reads = tuple(
         Attempt(ReadFiles((entry.path,)) if entry.origin is None else OpenSkill(entry.path)) for entry in entries
     )
+    # Texts and listings in one round: a load must not wait twice for a slow backend.
     replies = yield (*reads, *(Attempt(ListDirectory(path)) for path in directories))
     shell: RealPaths | Failed = yield Attempt(ShellPaths(tuple(directories)))
     in_shell = {} if isinstance(shell, Failed) else shell.paths

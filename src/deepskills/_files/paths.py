@@ -67,6 +67,7 @@ def check_relative(path: str, directories: AssetDirectories = STANDARD_DIRECTORI
 
 def normalised(path: str) -> str:
     """Return `path` without steps that lead nowhere: `./` and doubled slashes; absolute paths and addresses stay."""
+    # Those are refused later, with the reason; tidied up they might pass.
     if path.startswith("/") or "://" in path or ("./" not in path and "//" not in path):
         return path
     tidy = _EMPTY_STEPS.sub("/", path)
@@ -107,8 +108,10 @@ def malformed(path: str) -> str | None:
         (any(_DRIVE.match(part) for part in parts), "it names a drive"),
         (_ENCODED.search(path), "it holds percent-encoded characters"),
         (_holds_lookalikes(path), "it holds characters that look like dots or slashes"),
+        # Also inside a name: no honest file needs it, and some layers read it as a step.
         (".." in path, "it holds `..`"),
         ("" in parts or "." in parts, "it holds an empty step"),
+        # Windows drops dots and spaces at the end, so that two spellings would name one file.
         (any(part != part.strip() or part.endswith(".") for part in parts), "a name in it ends with a space or a dot"),
     )
     return next((reason for refused, reason in checks if refused), None)
@@ -143,6 +146,7 @@ def _holds_lookalikes(path: str) -> bool:
     if any(character in _LOOKALIKES for character in path):
         return True
     return any(
+        # The table above is not complete: any character that a later layer would normalize to a mark is refused.
         not character.isascii() and any(mark in unicodedata.normalize("NFKC", character) for mark in "./\\%")
         for character in path
     )
@@ -180,6 +184,7 @@ def named_paths(text: str) -> list[str]:
 
     They are candidates: only a listing can tell which are files of the skill.
     """
+    # `{baseDir}/x` names the same file as `x`.
     scanned = _OWN_DIRECTORY.sub("", text[:MAX_SCANNED])
     found: dict[str, None] = {}
     for candidate in _candidates(scanned):

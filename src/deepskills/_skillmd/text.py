@@ -30,6 +30,7 @@ def clean(text: str) -> str:
     # Whatever Python calls printable is safe, and telling so is much cheaper than the search.
     if text.replace("\n", "").isprintable() or not _UNSAFE.search(text):
         return text
+    # Whole sequences first: without its escape character the rest of one would stay as text.
     return _UNSAFE.sub("", _TERMINAL.sub("", text))
 
 
