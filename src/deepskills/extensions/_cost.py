@@ -107,6 +107,7 @@ class Ledger:
             for message in messages
             if isinstance(message, ToolMessage) and message.tool_call_id in calls
         }
+        # Read from the conversation at the next model call: tools run in parallel, perhaps in another process.
         failed = sum(message.status == "error" for message in answers.values())
         origins = pending.get("origins")
         for origin in origins if isinstance(origins, list) else ():
@@ -142,6 +143,7 @@ def shares(whole: int, parts: int) -> list[int]:
 def tokens_of(sent: Iterable[str], answered: Iterable[object]) -> Tokens:
     """Return what a call took: as the provider says, else about what the texts come to."""
     messages = [message for message in answered if isinstance(message, AIMessage)]
+    # All or none: a sum of counted and estimated tokens would be neither.
     if messages and all(message.usage_metadata for message in messages):
         used: list[Mapping[str, Any]] = [message.usage_metadata or {} for message in messages]
         details = [_mapping(usage.get("input_token_details")) for usage in used]

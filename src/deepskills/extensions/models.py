@@ -80,6 +80,7 @@ class SkillModels(SkillExtension):
         except Exception:
             logger.exception("The function of SkillModels failed for the model %r", one_line(name)[:100])
             return None
+        # Told by what an agent needs of a model: a function may give anything.
         return model if hasattr(model, "bind_tools") else None
 
     def _picked(self, run: SkillRun) -> BaseChatModel | None:
@@ -109,6 +110,8 @@ class _FirstTries:
         """Whether this is a later try of a model call, and somebody around us has chosen another model for it."""
         call = _call_of(request)
         with self._lock:
+            # The first try has the conversation's model. Another one in a later try of the same call was chosen by a
+            # fallback.
             first = self._models.setdefault(call, request.model)
             while len(self._models) > MAX_CALLS:
                 del self._models[next(iter(self._models))]
@@ -120,4 +123,5 @@ def _call_of(request: ModelRequest[Any]) -> object:
     info = getattr(request.runtime, "execution_info", None)
     task = (info.checkpoint_ns, info.task_id, info.checkpoint_id) if info is not None else None
     messages = request.state["messages"]
+    # Without execution info, as in a graph of one's own, the conversation's length and end have to do.
     return task, len(messages), messages[-1].id if messages else None

@@ -1,4 +1,4 @@
-"""Which skills are used and what they cost: every event as a typed value, recorded beside the run, never in its way.
+"""Records which skills are used and what they cost: every event as a typed value, beside the run, never in its way.
 
 Events are put into a queue, which takes no longer than an append; one thread of our own hands them to the recorder in
 the order in which they came. What skills cost is counted in graph state, so that it survives a resume in another
@@ -143,6 +143,7 @@ class SkillUsage(SkillExtension):
         captured = None
         if self._capture is not None:
             try:
+                # In the run itself: what is current there, such as a tracing span, is gone in the recorder's thread.
                 captured = self._capture(runtime)
             except Exception:
                 logger.exception("The recorder of skill events failed to look at the run")
@@ -217,6 +218,7 @@ class SkillUsage(SkillExtension):
         place = _place(run)
         if not origins:
             return
+        # Nothing tells this conversation from another in memory.
         if place is None:
             ledger = self._ledger(run)
             ledger.failed_model_call(origins)
@@ -298,6 +300,7 @@ class _Queue:
             self._begin()
         with self._changed:
             if len(self._waiting) >= self._max_waiting:
+                # Dropped rather than waited for: a slow recorder must never slow a run.
                 self.dropped += 1
                 is_first = self.dropped % LOGGED_EVERY == 1
             else:
@@ -340,6 +343,7 @@ class _Queue:
                 self._own_loop().run_until_complete(_awaited(result))
         except Exception:
             self._failures += 1
+            # A recorder that is down fails for every event; one line in a thousand says enough.
             if self._failures % LOGGED_EVERY == 1:
                 logger.exception("The recorder of skill events failed (%d times so far)", self._failures)
 

@@ -78,6 +78,7 @@ class CallersLoop:
         Raises:
             SkillsError: If the caller runs on that loop, or the loop does not answer.
         """
+        # It would wait for itself.
         if threading.get_ident() == self._thread and self._is_running():
             raise SkillsError(_OWN_LOOP)
         self._check_that_it_turns()
@@ -139,6 +140,7 @@ class OwnLoop:
     def stop(self) -> None:
         """End the thread; a later use starts another."""
         with self._lock:
+            # Forgotten first: a use that comes now starts a new one.
             loop, self._loop = self._loop, None
             if loop is not None and self._process == os.getpid():
                 loop.call_soon_threadsafe(loop.stop)
@@ -291,6 +293,7 @@ class _Held:
         held = cls(spec, tasks)
         try:
             async with asyncio.timeout(timeout):
+                # Shielded: a timeout here must not cancel the future that the task will set.
                 held.peer = await asyncio.shield(held._ready)
         except TimeoutError:
             held._task.cancel()
@@ -346,6 +349,7 @@ async def _answered(
     except Exception as error:  # noqa: BLE001 - a transport may raise anything
         code = code_of(error)
         reason = shown(reason_of(error))
+        # The server has answered, so the connection is fine and a second try would get the same answer.
         if code is not None and code not in LOST_CODES and _ENDED not in reason:
             raise ServerError(f"{method} was refused ({code}): {reason}", code) from None
         if type(error).__name__ == "ValidationError":

@@ -259,6 +259,7 @@ class McpSkills(BackendProtocol):
             if skill is None:
                 return OpenedSkill(None, error="file_not_found: the server does not list this skill any more")
             content = await server.read(skill, SKILL_FILE)
+            # Only after the text was read and compared: from now on the held entry says which files exist.
             server.hold(skill)
             return OpenedSkill(content, skill.digest)
 
@@ -379,6 +380,7 @@ class McpSkills(BackendProtocol):
                 held = await server.held(*_known_by(load)) if load["origin"]["label"] == server.label else None
                 if held is not None and inside.startswith(f"{held.path}/"):
                     below = inside[len(held.path) + 1 :]
+                    # Nothing that is not in the entry held since the load, whatever the server lists by now.
                     if held.is_dynamic or held.file_uri(below) is not None:
                         return await server.read(held, below)
                     return _NOT_LISTED.format(path=path)
@@ -512,6 +514,7 @@ async def _awaiting(home: Home, work: Callable[[], Coroutine[Any, Any, ResultT]]
 def _driven(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Return the result of a coroutine that never suspends."""
     try:
+        # The sync hop blocks inside the coroutine, so it runs to its end in one step and needs no event loop.
         work.send(None)
     except StopIteration as stop:
         result: ResultT = stop.value
@@ -529,6 +532,7 @@ async def _holder(server: Server, inside: str) -> ServedSkill | None:
     if not server.known:
         await server.listing()
     parts = inside.split("/")
+    # The longest path first: a skill may lie inside another's directory.
     for length in range(len(parts) - 1, 0, -1):
         skill = server.known.get("/".join(parts[:length]))
         if skill is not None and (skill.is_dynamic or skill.file_uri("/".join(parts[length:])) is not None):

@@ -185,6 +185,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             except Exception:
                 logger.exception("The request %s failed", ctx.method)
                 raise MCPError(INTERNAL_ERROR, "The skills could not be read.") from None
+            # What one user may see must not be cached for another.
             scope = "public" if self._is_fixed else "private"
             return {"resultType": "complete", **found, "ttlMs": TTL_MS, "cacheScope": scope}
 
@@ -197,6 +198,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         after = _after(params.cursor)
         names = shelf.after(after)
         page = names[:PAGE_SIZE]
+        # One after the other: each entry reads all files of its skill.
         entries = [await shelf.entry(name) for name in page]
         found: dict[str, Any] = {"skills": [entry for entry in entries if entry is not None]}
         if len(names) > len(page):
@@ -318,6 +320,7 @@ class _Shelf:
         content = files[SKILL_FILE]
         reading = read_skill(content, path=f"/{name}/{SKILL_FILE}")
         frontmatter = json_frontmatter(content, reading)
+        # Hosts refuse an entry whose name is not the last directory of its URI.
         if frontmatter.get("name") != name or not isinstance(frontmatter.get("description"), str):
             logger.warning("The skill %r is not served: its file does not name it so, or has no description", name)
             return None
@@ -340,6 +343,7 @@ class _Shelf:
         try:
             assets = await self._driven(list_assets(entry.skill, "all"))
             paths = [path for path in assets.paths if _is_shown(path)]
+            # `SKILL.md` is one of them. With a note the list is incomplete, and an entry must name every file.
             if assets.notes or len(paths) >= MAX_FILES:
                 reason = assets.notes[0] if assets.notes else f"it has more than {MAX_FILES} files"
                 logger.warning("The skill %r is not served: %s", name, one_line(reason))
