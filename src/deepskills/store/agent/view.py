@@ -114,6 +114,7 @@ class View:
                 who = await viewer(reader)
                 known = self.memory.get(who)
                 overview = await reader.overview(who, self.chosen, self.pins, known[0] if known else None)
+            # The very same heads: nothing to lay out again.
             if known is not None and known[0].heads is overview.heads:
                 self.memory.put(who, overview, known[1])
                 return known[1]

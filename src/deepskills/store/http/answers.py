@@ -1,4 +1,4 @@
-"""What the store answers over HTTP: the envelope, skills in pieces, and every failure, small whatever was sent.
+"""Answers of the store over HTTP: the envelope, skills in pieces, and every failure, small whatever was sent.
 
 Large skills are written in pieces beside the event loop, so that one client's large answer costs no other client.
 `route_class` makes sure that nothing leaves the router outside the envelope, whoever raised it.
@@ -218,6 +218,7 @@ def invalid(errors: Iterable[Any]) -> JSONResponse:
     """Return the answer to a request of which these parts are invalid; the first few are named."""
     details: list[ErrorDetail] = []
     for problem in errors:
+        # A body of a million wrong values must not become an answer of a million lines.
         if len(details) == MAX_DETAILS:
             break
         where = ".".join(str(part)[:MAX_DETAIL_LENGTH] for part in problem["loc"])
@@ -340,6 +341,7 @@ async def _pieces(shown: str, skill: Skill, read: ReadPiece | None) -> AsyncIter
 
 async def _content(file: SkillFile, read: ReadPiece) -> AsyncIterator[bytes]:
     """Yield a file's content as it stands in JSON, between the quotes."""
+    # Pieces are cut by bytes, and a character may lie across the cut.
     decoder = codecs.getincrementaldecoder("utf-8")()
     for offset in range(0, file.size, PIECE_BYTES):
         if file.has_content:
