@@ -64,6 +64,7 @@ def with_hyphens(frontmatter: Mapping[str, object]) -> dict[str, object]:
     fields: dict[str, object] = {}
     for key, value in frontmatter.items():
         written = key if key in UNDERSCORED_KEYS else key.replace("_", "-")
+        # `allowed_tools` and `allowed-tools`, the latter by way of a dict.
         if written in fields:
             raise SkillFormatError(f"The frontmatter key {quoted(written)} is given twice.")
         fields[written] = value
@@ -177,6 +178,7 @@ class InlineSkill:
         self._head = generate_skill_md(self.name, description, "", fields)
         self._body = body
         if isinstance(body, str):
+            # Only to check it: the file is put together at each read.
             generate_skill_md(self.name, description, body, fields)
         else:
             check_function(body, "The body", "text")
@@ -221,6 +223,7 @@ class InlineSkill:
             return function()
         except GraphBubbleUp:
             raise
+        # Scripts that were turned into functions call `exit()`.
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is reported as a problem
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             text = f"The function for {path} failed: {reason}"
@@ -381,6 +384,7 @@ def _key(path: str) -> str | None:
     if not isinstance(path, str) or "\x00" in path:
         return None
     parts = [part for part in unicodedata.normalize("NFC", path).split("/") if part not in {"", "."}]
+    # Refused and not resolved: nothing here lies above the root.
     return None if ".." in parts else "".join(f"/{part}" for part in parts)
 
 

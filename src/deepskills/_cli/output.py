@@ -40,6 +40,7 @@ def prose(text: str) -> str:
 def to_json(value: object, encoding: str = "utf-8") -> str:
     """Return readable JSON in which every character that `encoding` lacks or a terminal would obey is escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
+    # Escapes of JSON mean the same to whoever parses it, and nothing to a terminal.
     safe = "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
     try:
         safe.encode(encoding)
@@ -55,6 +56,7 @@ def _open(stream: TextIO | None) -> TextIO:
 
 def _console(stream: TextIO) -> Console:
     """Return a console that draws in a terminal alone, whatever the environment forces upon others."""
+    # Rich obeys FORCE_COLOR and the like, which would put colours into a pipe.
     is_terminal = stream.isatty()
     return Console(
         file=stream,

@@ -1,4 +1,4 @@
-"""What lies in the directory of installed skills, compared with a lock: every kind of drift, by name."""
+"""Compares the directory of installed skills with a lock: every kind of drift, by name."""
 
 import hashlib
 import os
@@ -71,6 +71,7 @@ def _unlisted(directory: str | Path, lock: Lock) -> list[str]:
 def skill_drift(directory: str, name: str, locked: LockedSkill) -> list[Drift]:  # noqa: C901 - one loop, run often
     """Return every difference between a skill's directory and what a lock says of it."""
     try:
+        # Followed on purpose: people link skill directories. Links inside are never followed.
         is_directory = stat.S_ISDIR(os.stat(directory).st_mode)  # noqa: PTH116 - a skill's directory may be a link
     except FileNotFoundError:
         return [Drift(name, "missing")]
@@ -107,6 +108,7 @@ def skill_drift(directory: str, name: str, locked: LockedSkill) -> list[Drift]: 
             kind = _file_drift(entry.path, file)
             if kind is not None:
                 found.append(Drift(name, kind, relative))
+    # Counted while walking, so that the usual case needs no second look at each file.
     if present != len(expected):
         found += [Drift(name, "removed", path) for path in expected if not os.path.lexists(f"{directory}/{path}")]
     return sorted(found, key=lambda drift: drift.path)
@@ -120,6 +122,7 @@ def _file_drift(path: str, file: LockedFile) -> DriftKind | None:
         return "changed" if os.path.islink(path) else "unreadable"  # noqa: PTH114 - as above
     try:
         status = os.fstat(descriptor)
+        # Before anything is hashed: another size is another file.
         if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
             return "changed"
         content = os.read(descriptor, _CHUNK)
@@ -133,5 +136,6 @@ def _file_drift(path: str, file: LockedFile) -> DriftKind | None:
         os.close(descriptor)
     if digest.hexdigest() != file.sha256:
         return "changed"
+    # Other systems have no such bit to compare.
     has_bits = os.name == "posix"
     return "executable" if has_bits and bool(status.st_mode & 0o100) != file.executable else None

@@ -66,6 +66,7 @@ def name_fault(path: str) -> str | None:
 
 def size_fault(path: str) -> str | None:
     """Return why a path is too long."""
+    # A character takes four bytes at most, so this short a path always fits.
     if len(path) < MAX_NAME_BYTES // 4:
         return None
     is_long = len(path.encode("utf-8", "replace")) > MAX_PATH_BYTES

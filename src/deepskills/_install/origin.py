@@ -61,9 +61,11 @@ def parse_origin(given: str, ref: str | None, start: Path, lock_directory: Path)
             f"The source {shown(given)} is not a path or a URL. Name a directory, an archive or a repository."
         )
     check_ref(ref)
+    # What exists on this machine comes first: `owner/name` may be a directory here.
     local = _local(given, start)
     if local is not None:
         return _on_disk(local, given, ref, lock_directory)
+    # `ext::sh -c ...` would run a command.
     if "::" in given.partition("//")[0]:
         raise SourceError(f"The source {shown(given)} names a git helper that runs commands. Use an https or ssh URL.")
     if "://" in given:
@@ -86,6 +88,7 @@ def check_ref(ref: str | None) -> None:
     """
     if ref is None:
         return
+    # git's own rules for names, so that none is read as an option, a range or an expression.
     is_name = _REF.fullmatch(ref) and not ref.startswith(("-", "/", "+")) and not ref.endswith(("/", ".", ".lock"))
     if not is_name or ".." in ref or "@{" in ref or "//" in ref or ref == "@":
         raise SourceError(f"{shown(ref)} is not the name of a branch, a tag or a commit.")

@@ -124,6 +124,7 @@ def read_regular(path: Path, name: str, size: int) -> bytes:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise SourceError(f"{shown(name)} cannot be read: {error.strerror or error}.") from None
+    # Its digest would be of something that nobody was shown.
     if len(content) != size:
         raise SourceError(f"{shown(name)} changed while it was read. Try again.")
     return content

@@ -177,6 +177,7 @@ class _Prepared:
             chat = resolved_model(model)
             grader = grader or chat
             agent = self._agent(chat, self._library.skills)
+            # A copy of its own without the skill: hiding it would leave its files in reach.
             without = self._agent(chat, self._library.without(self._evals.name)) if self._evals.tasks else None
             name = model if isinstance(model, str) else _name(chat)
         else:

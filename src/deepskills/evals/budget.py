@@ -51,6 +51,7 @@ def estimate(evals: SkillEvals, library: Sequence[str], runs: int, *, compares: 
 
     A run for a query that should load the skill ends with the load, after a call; others take a second call.
     """
+    # 25 tokens are about what the catalog writes around a description.
     request = AGENT_TOKENS + sum(count_text_tokens(text) + 25 for text in library) + ANSWER_TOKENS
     counts = {"runs": 0, "gradings": 0, "calls": 0, "tokens": 0}
 

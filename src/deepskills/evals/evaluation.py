@@ -98,7 +98,9 @@ class Evaluation:
                 yield from self._tasks(self.conditions, tasks)
             except _StoppedError as stop:
                 stopped = str(stop)
+            # Where a model was asked, ranking alone would count queries that were never run.
             triggers = measured
+            # Kept as long as anything is left to do again.
             if stopped is None and not self._had_failure:
                 self.journal.remove()
         return EvalReport(
@@ -168,6 +170,7 @@ class Evaluation:
         )
         label = f"task {task.id} {side} the skill"
         outcome = yield from self._made(task_key(task.id, side), request, label)
+        # Nothing to grade; the step that grading would have been counts as done.
         if outcome.status not in _KEPT:
             self._done += 1
             return outcome, (Verdict(None, f"the run ended early: {outcome.error}"),) * len(task.expectations)

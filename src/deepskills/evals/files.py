@@ -202,6 +202,7 @@ class _Reader:
                 continue
             file = self._directory / item
             try:
+                # A link may lead to anything on the author's machine, or on yours.
                 if not file.resolve().is_relative_to(self._directory.resolve()):
                     raise OSError(0, "it leads out of the skill")  # noqa: TRY301 - told like the rest
                 if file.stat().st_size > MAX_FILE_BYTES:

@@ -32,6 +32,7 @@ class EvalLibrary:
         if missing:
             raise EvalError(f"There is no directory {' and '.join(missing)}. Name directories that hold skills.")
         if skill is not None:
+            # Last, so that it wins over a skill of its name in the library.
             paths = [*(paths or [skill.parent]), skill]
         self._manager = SkillsManager(
             backend=FilesystemBackend(root_dir="/", virtual_mode=True),
@@ -192,6 +193,7 @@ def _similar(words: dict[str, frozenset[str]]) -> set[tuple[str, str]]:
     for name, known in words.items():
         for word in known:
             by_word.setdefault(word, []).append(name)
+    # A word that many skills share pairs all of them with each other, which is quadratic and says nothing.
     limit = max(20, len(words) // 20)
     candidates = {
         _sorted(a, b)

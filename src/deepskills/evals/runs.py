@@ -118,6 +118,7 @@ def performed(request: Request) -> Plan[Outcome]:
     """Perform a run or ask a question; whatever goes wrong is part of the outcome."""
     watch = _Watch(request)
     try:
+        # A model that hangs must not hold up the rest, and a failure is a result.
         reply = yield Attempt(CallFunction(watch.run, seconds=request.timeout, twin=watch.arun))
     finally:
         # In a sync evaluation a run that is late, or was interrupted, still goes on in its thread.
@@ -159,6 +160,7 @@ class _Counter(BaseCallbackHandler):
         with self._lock:
             sent = self._sent.pop(run_id, 0)
             used = [message.usage_metadata for message in found if isinstance(message, AIMessage)]
+            # All or none: a sum of counted and estimated tokens would be neither.
             if used and all(used):
                 self.tokens_in += sum(int(usage["input_tokens"]) for usage in used if usage)
                 self.tokens_out += sum(int(usage["output_tokens"]) for usage in used if usage)
@@ -230,6 +232,7 @@ class _Watch:
         config: RunnableConfig = {"callbacks": [self._counter]}
         if isinstance(self._request, AgentRun):
             config["configurable"] = {"thread_id": f"eval-{uuid4()}"}
+            # Steps are counted by model calls here; LangGraph's own limit only has to be out of the way.
             config["recursion_limit"] = (self._request.max_steps + 1) * GRAPH_STEPS_PER_CALL
         return config
 
@@ -247,6 +250,7 @@ class _Watch:
         request, counter = self._request, self._counter
         if mode == "custom" and isinstance(value, Mapping) and value.get("type") == "skill.loaded":
             self._loaded.append(str(value.get("skill")))
+        # The state of the agent itself, not that of a sub-agent.
         elif mode == "values" and not place and isinstance(value, Mapping):
             self._state = value
         if not isinstance(request, AgentRun):

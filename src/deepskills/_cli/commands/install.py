@@ -152,6 +152,7 @@ def _carry_out(changing: "AbstractContextManager[Changes]", verb: str, *, yes: b
     if not as_json:
         show_done(output, changes, is_done=goes_on)
     if changes.to_do and not goes_on:
+        # A person who said no has not misused the command; a script without --yes has.
         raise click.exceptions.Exit(FAILED if _is_person() else MISUSED)
     if changes.refused:
         raise click.exceptions.Exit(FAILED)

@@ -328,6 +328,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         """
         most = parts.settings.max_values
         content = await computed(len(raw), lambda: file_content(path, content_type(request), raw, most))
+        # Without validation: the content may be bytes of any kind, and the service checks path and size.
         data = SkillFileCreate.model_construct(path=path, content=content)
         return shown_file(
             await matching(if_match, lambda known: service.save_file(skill_id, data, user, expected_revision=known))
