@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MAX_REMEMBERED_BYTES = 48_000_000
-"""About how much memory the catalogs of a backend take, besides the entries that they share."""
+"""About how much memory the catalogs of a backend may take, besides the entries that they share."""
 
 MAX_FOUND_BYTES = 48_000_000
-"""How much memory catalogs take that were found on threads whose state holds another."""
+"""How much memory may be taken by catalogs that were found on threads whose state names another."""
 
 _ENTRY_BYTES = 500
 """What an entry takes in the tables of a catalog, with its place in the tables by name."""
@@ -75,7 +75,7 @@ class Catalog:
         self.sources = tuple(sources)
         self.fingerprint = fingerprint or fingerprint_of(self.entries, self.sources)
         self.serial = next(_serials)
-        """A number of its own, never used again: what is worked out from a catalog is remembered by it."""
+        """A number that is never used again: whatever is worked out from a catalog is cached under it."""
 
     @cached_property
     def by_name(self) -> Mapping[str, SkillEntry]:
@@ -138,7 +138,7 @@ class Catalog:
 
 
 def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source], keys: Iterable[str] = ()) -> str:
-    """Return what a catalog is known by: what lies where, and which frontmatter was kept of it.
+    """Return what identifies a catalog: what lies where, and which frontmatter was kept of it.
 
     A file's digest stands for everything that was read from it, so no description has to be hashed.
     """
@@ -250,7 +250,7 @@ class Catalogs:
 def _harmless(
     skill: SkillMetadata, sources: Sequence[Source], restrictions: Mapping[str, str], origin: SkillOrigin | None
 ) -> SkillEntry:
-    """Return a skill of which only state speaks, with everything left out that would grant it power."""
+    """Return a skill that only state vouches for, without anything that would grant it power."""
     # Worked out from the path, not taken from state: the source decides what is trusted.
     under = [source.path for source in sources if lies_under(skill["path"], source.path)]
     harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
@@ -261,7 +261,7 @@ def _harmless(
 
 
 def record_key(record: object) -> str:
-    """Return what a record in state is known by; empty if it is not one."""
+    """Return what identifies a record in state; empty if it is not one."""
     known = _as_record(record)
     return known["fingerprint"] if known is not None else ""
 

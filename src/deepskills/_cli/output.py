@@ -89,12 +89,12 @@ class Output:
         self._err.print(Text(prose(text), style), soft_wrap=True)
 
     def problems(self, problems: Iterable[SkillProblem]) -> None:
-        """Print problems as data, `path: code: message` a line."""
+        """Print problems as data, one `path: code: message` per line."""
         for found in problems:
             self._out.print(_problem_line(found), soft_wrap=True)
 
     def problem_remarks(self, problems: Iterable[SkillProblem]) -> None:
-        """Print problems beside the data, `path: code: message` a line."""
+        """Print problems beside the data, one `path: code: message` per line."""
         for found in problems:
             self._err.print(_problem_line(found), soft_wrap=True)
 

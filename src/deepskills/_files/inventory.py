@@ -176,7 +176,7 @@ def _count(kind: str, number: int) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-# What a load needs of skills.
+# Reading for a load.
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Contents:
     """The skill's directory as a local shell knows it, if that is not as file tools do."""
 
     digest: str | None = None
-    """By which the load is known, where a backend says; else it is the digest of the file."""
+    """Identifies the load, where the backend gives one; otherwise the digest of the file does."""
 
     def text(self) -> tuple[str, str | None]:
         """Return the file's text, or why there is none."""

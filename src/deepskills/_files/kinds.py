@@ -1,4 +1,4 @@
-"""What kind of content a file holds, told by its first bytes: a name can say anything. Pure."""
+"""Tells what kind of content a file holds by its first bytes, since a name can say anything. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

@@ -82,7 +82,7 @@ def folded_path(path: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or directory of this name is nobody's resource: secrets and tools' own marks start with a dot."""
+    """Whether a file or directory of this name is never a resource: secrets and tools' own files begin with a dot."""
     return name.startswith(".")
 
 

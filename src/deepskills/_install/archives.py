@@ -1,8 +1,8 @@
 """`.zip` and `.tar.gz` files as trees, read so that no archive can make more work than it is worth.
 
 Nothing is unpacked by the archive's own rules: entries are looked at, and the files of chosen skills are read one by
-one into memory. An entry whose path leaves the archive, is there twice, lies below something that is no directory, or
-stands for a device spoils the whole archive: no tool packs that by accident. Links, which repositories do hold, only
+one into memory. An entry whose path leaves the archive, is there twice, lies below something that is not a directory,
+or stands for a device spoils the whole archive: no tool packs that by accident. Links, which repositories do hold, only
 spoil the skill that they lie in (`candidates`).
 """
 
@@ -169,7 +169,7 @@ def _read(file: _Readable, path: str, size: int) -> bytes:
 
 
 class _Bounded:
-    """An unpacked stream that ends in a refusal where an honest one has long ended by itself."""
+    """An unpacked stream that is refused at a length that no honest one has."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Where skills come from: what a user names as a source, told apart and checked before anything is asked for it.
+"""Decides what a user means by a source, and checks it before anything is fetched.
 
 A source is data, also when it stands in a lock that somebody else wrote. So it is never given to a shell, never read
 as an option, and only transports that fetch data are allowed: git's `ext::` and its relatives run commands.
@@ -100,7 +100,7 @@ def is_commit(ref: str | None) -> bool:
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL without user and password; the user of a remote shell, which is no secret, stays."""
+    """Return a URL without user and password; the user of a remote shell, which is not a secret, stays."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     user = parts.netloc.rpartition("@")[0].partition(":")[0]

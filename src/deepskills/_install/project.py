@@ -22,7 +22,7 @@ from deepskills._install.place import Workspace, workspace
 from deepskills._install.trees import DirectoryTree, Tree
 
 Status: TypeAlias = Literal["new", "updated", "replaced", "restored", "removed", "unchanged"]
-"""What happens to a skill. `replaced`: something of another source, or of nobody's lock, gives way."""
+"""What happens to a skill. `replaced`: it displaces something of another source, or files that no lock lists."""
 
 Progress: TypeAlias = Callable[[str], None]
 """Is told what is being done, in one short sentence."""

@@ -28,7 +28,7 @@ ENTRY_BYTES = 200
 
 
 def size_of(value: object) -> int:
-    """Return how many bytes texts, numbers and the containers of them take; any other object counts by itself alone.
+    """Return how many bytes texts, numbers and their containers take; other objects count without their contents.
 
     An object that is referred to several times is counted each time: better to forget too soon than too late.
     """
@@ -59,7 +59,7 @@ class BoundedCache(Generic[KeyT, ValueT]):
     Args:
         max_weight: Total weight of what is remembered, in bytes.
         weigh: Weight of a value, taken when it is stored; by default what `size_of` says of value and key.
-        weigh_key: Weight of a key, for keys that are large; with a `weigh` of one's own, keys count nothing by default.
+        weigh_key: Weight of a key, for keys that are large; with a custom `weigh`, keys count nothing by default.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class Execute:
 
     command: str
     timeout: int | None = None
-    """Seconds; replaces the time limit of other backend calls, and the backend is told."""
+    """Seconds; replaces the time limit of other backend calls, and is passed to the backend."""
 
     settles: bool = False
     """Whether a cancelled run waits briefly for it; for commands that end soon by themselves."""
@@ -195,7 +195,7 @@ def call_method(
     """
     twin = getattr(target, f"a{method}", None)
     module = str(getattr(getattr(twin, "__func__", twin), "__module__", None) or "")
-    # Told by the module of the function: LangChain's base classes define a twin for every method.
+    # Judged by the function's module: LangChain's base classes define a twin for every method.
     is_own = twin is not None and not module.startswith("langchain_core.")
 
     def call(*given: object, **named: object) -> object:
@@ -305,7 +305,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Summarized:
-    """What a backend told of files without their bodies, by path; empty if it does not keep skills in parts."""
+    """What a backend says of files without their bodies, by path; empty if it does not keep skills in parts."""
 
     summaries: dict[str, SkillSummary]
 
@@ -444,7 +444,7 @@ def apart(work: Callable[[], ValueT], size: int) -> Plan[ValueT]:
     return result
 
 
-# What backends say of a path: that nothing is there, or that nobody could look.
+# Errors about a path: nothing is there, or nobody could look.
 #
 # The two must be told apart. A file that is gone makes its skill disappear; a file behind a connection that fails is
 # kept as it was known. Backends answer with free text, so the text is read: a sign that something is missing counts

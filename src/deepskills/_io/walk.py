@@ -71,7 +71,7 @@ class Walked(Generic[KeyT]):
     """Directories below the last level."""
 
     cut: list[KeyT] = field(default_factory=list)
-    """Keys of which some directories were not listed, because there are too many."""
+    """Keys with too many directories, some of which were not listed."""
 
 
 def walk(

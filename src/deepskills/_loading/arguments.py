@@ -67,7 +67,7 @@ def fill_in(text: str, arguments: str, *, names: Sequence[str], skill_dir: str, 
     """
     start = start_of_instructions(text)
     variables = {"CLAUDE_SKILL_DIR": skill_dir, "SKILL_DIR": skill_dir, "CLAUDE_SESSION_ID": session_id}
-    # White space alone is no argument.
+    # White space alone is not an argument.
     filling = _Filling(text, arguments if arguments.strip() else "", names, variables)
     try:
         filled, is_used = filling.fill(start)

@@ -116,7 +116,7 @@ class Unloaded:
     name: str
     standing: Standing
     record: LoadRecord | None = field(default=None, compare=False)
-    """What was kept of its load."""
+    """The record of its load, if it is a real one."""
 
 
 @dataclass(frozen=True)

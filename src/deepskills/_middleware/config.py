@@ -40,10 +40,10 @@ from deepskills._middleware.state import fingerprint
 from deepskills._types import SkillMetadata, SkillSource
 
 MAX_TURN_BYTES = 64_000_000
-"""How much memory texts take that the calls of recent turns share."""
+"""How much memory the texts that calls of recent turns share may take."""
 
 FRESH_SECONDS = 5.0
-"""How long what was read serves the other calls of its turn."""
+"""How many seconds a reading serves the other calls of its turn."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ def _weigh_claim(claim: _Claim) -> int:
 
 
 MAX_TEXT_BYTES = 64_000_000
-"""How much memory texts of loaded skills take that a middleware remembers."""
+"""How much memory the remembered texts of loaded skills may take."""
 
 MAX_RULE_BYTES = 16_000_000
-"""How much memory the fixed rules of visibility take, worked out for each catalog."""
+"""How much memory the fixed rules of visibility may take, worked out for each catalog."""
 
 
 class Memory:

@@ -1,4 +1,4 @@
-"""The seam: what a capability outside the core can do, and what it is told.
+"""The seam: what a capability outside the core can do, and what it gets to know.
 
 An extension overrides the methods it is about; the others do nothing. Each method `x` that the core calls has an async
 twin `ax`, which calls `x` unless it is overridden; an extension with I/O overrides both.
@@ -106,7 +106,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ModelCallReport:
-    """A model call that has ended, and what of skills stood in it."""
+    """A model call that has ended, and which skills' texts were in it."""
 
     request: ModelRequest[Any]
     """The request as it went out."""
@@ -168,7 +168,7 @@ class SkillRun(Protocol):
         """Names of the skills' own tools: load, unload, extra tools, and those that skills in use bring by `tools=`."""
 
     def owners(self, tool: str) -> frozenset[str] | None:
-        """Return the names of the skills in use whose own tool this is; `None` for a tool that is no skill's."""
+        """Return the names of the skills in use whose own tool this is; `None` for a tool that belongs to no skill."""
 
     def holders(self, entry: SkillEntry) -> frozenset[str]:
         """Return the paths of all of the run's sources that hold a skill's file, where sources overlap."""
@@ -298,7 +298,7 @@ class SkillExtension:
     """
 
     name: ClassVar[str] = ""
-    """Under which private state is kept; the class's name by default."""
+    """The key of its private state; the class's name by default."""
 
     protective: ClassVar[bool] = False
     """Whether every method of this extension fails closed."""
@@ -382,7 +382,7 @@ class SkillExtension:
         return {}
 
     def after_model(self, report: ModelCallReport, run: SkillRun) -> None:
-        """Look at a model call that has ended; what `run.remember` is told is lost if the call failed."""
+        """Look at a model call that has ended; whatever goes to `run.remember` is lost if the call failed."""
 
     async def aafter_model(self, report: ModelCallReport, run: SkillRun) -> None:
         """Look at a model call that has ended."""

@@ -121,7 +121,7 @@ class ExtensionRun:
         return self._run.settings.own_tools | self._run.skill_tools
 
     def owners(self, tool: str) -> frozenset[str] | None:
-        """Return the skills in use whose own tool this is; `None` for a tool that is no skill's."""
+        """Return the skills in use whose own tool this is; `None` for a tool that belongs to no skill."""
         name = self._run.tool_origins.get(tool)
         if name is None:
             return None
@@ -327,7 +327,7 @@ _GIVES: Mapping[str, tuple[type, ...]] = {
 def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) -> Plan[Any]:  # noqa: ANN401
     """Call one method of an extension, sync or async as the run is, and return what it gives.
 
-    A result that means nothing is a failure as an exception is: logged, noted as a problem and returned as `Failed`.
+    A result that means nothing is a failure like an exception: logged, recorded as a problem, returned as `Failed`.
     """
     reply = yield Attempt(
         Ask(
@@ -483,7 +483,7 @@ def traced(run: Run) -> Iterator[None]:
 
 
 def after_model(report: ModelCallReport, run: Run) -> Plan[None]:
-    """Show the extensions a model call that has ended; a failure is logged and noted."""
+    """Show the extensions a model call that has ended; a failure is logged and recorded."""
     for extension in run.settings.extensions:
         if overrides(extension, "after_model"):
             yield from ask(extension, "after_model", ExtensionRun(run, extension), report)

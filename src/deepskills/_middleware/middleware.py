@@ -150,7 +150,7 @@ def current_runtime() -> Any:  # noqa: ANN401 - LangGraph's runtime
         return None
 
 
-# What the middleware offers beside its hooks: for graphs of one's own, menus, and extensions.
+# Methods beside the hooks: for custom graphs, menus, and extensions.
 
 
 class Services:
@@ -244,7 +244,7 @@ def appended(message: SystemMessage | None, section: str) -> SystemMessage:
     return SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}])
 
 
-# The end of a run: a hook that only agents whose extensions act there have, for a hook costs a step of the graph.
+# The end of a run. Only agents with extensions that act there have this hook, because a hook costs a step of the graph.
 
 
 def with_end_of_run(middleware: Any, extensions: Sequence[SkillExtension]) -> None:  # noqa: ANN401 - our own class

@@ -32,7 +32,7 @@ from deepskills._middleware.state import Thread, fingerprint
 from deepskills._types import LoadRecord
 
 MAX_RUNS = 20_000
-"""How many runs are followed at a time; of an older one nobody knows the input."""
+"""How many runs are followed at a time; the input of older ones is forgotten."""
 
 MAX_VALUES = 5_000
 """How many values of an input are looked at."""
@@ -59,7 +59,7 @@ class _Place:
 
 
 class _Follower(BaseCallbackHandler):
-    """Knows of every run the input of the outermost graph that it belongs to."""
+    """Knows, for every run, the input of the outermost graph that it belongs to."""
 
     # Called on the spot: in async runs LangChain would take a thread of its pool for each event.
     run_inline = True
@@ -123,7 +123,7 @@ def follow_runs() -> None:
 
 
 def is_handed_on(message: AnyMessage, *, in_tool_call: bool) -> bool:
-    """Whether a message is not the user's own word: this agent runs inside another graph, whose input held no such."""
+    """Whether a message is not the user's own: this agent runs inside another graph, whose input did not hold it."""
     place, is_inside = _here()
     # An agent that runs by itself: whatever its input holds is the user's.
     if not in_tool_call and not is_inside and (place is None or place.graphs <= 1):
@@ -202,7 +202,7 @@ def _parts(value: object) -> list[Any]:
     return list(fields.values())[:MAX_VALUES] if isinstance(fields, dict) else []
 
 
-# What passes from a parent to the agent that one of its tool calls starts.
+# Handing over from a parent to the agent that one of its tool calls starts.
 
 
 TASK_TOOL = "task"

@@ -29,7 +29,7 @@ MAX_LOGGED_LINES = 20
 """How many problems that are found together are logged one by one; more are one line with counts."""
 
 MAX_REMEMBERED_PROBLEMS = 100_000
-"""How many problems a process knows to have logged."""
+"""How many logged problems a process remembers."""
 
 
 def skill_event(

@@ -121,7 +121,7 @@ def _is_cleared(message: AnyMessage) -> bool:
 
 
 def shielded(message: AnyMessage) -> AnyMessage:
-    """Return a message that context editing further in passes over: it takes it for one that it has cleared."""
+    """Return a message that context editing further in will skip, because it looks cleared already."""
     # Context editing touches tool results alone.
     if not isinstance(message, ToolMessage):
         return message
@@ -362,7 +362,7 @@ def _changed_refusal(wish: Wish, ready: Prepared, record: LoadRecord, shelf: She
 
 
 def _changed(name: str, text: str, record: LoadRecord, run: Run) -> Plan[tuple[str, LoadRecord] | str]:
-    """Return a text that is put back, after extensions have seen it again."""
+    """Return a text to put back, after extensions have seen it again."""
     if run.settings.extensions:
         catalog = (yield from shelf_of(run)).catalog
         entry = catalog.by_name.get(name)
@@ -378,7 +378,7 @@ def _changed(name: str, text: str, record: LoadRecord, run: Run) -> Plan[tuple[s
 
 
 def _from_history(record: LoadRecord, message: AnyMessage | None) -> str | None:
-    """Return the text that a message in state holds; where others changed it for requests alone, state's is not it."""
+    """Return the text of a message in state; `None` if it was lost, or if others changed it for requests only."""
     if message is None or is_lost(message):
         return None
     text = str(message.text)

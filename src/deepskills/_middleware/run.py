@@ -166,7 +166,7 @@ def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any
         execution_info=getattr(runtime, "execution_info", None),
         server_info=getattr(runtime, "server_info", None),
     )
-    # Graphs of one's own pass runtimes with more fields; the user's functions find those as well.
+    # Custom graphs pass runtimes with more fields; the user's functions find those as well.
     fields = [found.name for found in dataclasses.fields(runtime)] if dataclasses.is_dataclass(runtime) else ()
     for name in (*fields, *getattr(runtime, "__dict__", {})):
         if not hasattr(own, name):

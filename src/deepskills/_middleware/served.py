@@ -37,7 +37,7 @@ def with_guard(extensions: tuple[SkillExtension, ...], backend: object) -> tuple
 
 
 def is_idle(extension: SkillExtension, request: ToolCallRequest, own_tools: frozenset[str]) -> bool:
-    """Whether the guard has nothing to ask about a call, told without a look at sources: no skill can be in use."""
+    """Whether the guard has nothing to ask about a call: no skill can be in use. Decided without a look at sources."""
     if not isinstance(extension, ServedSkills):
         return False
     call, state = request.tool_call, request.state

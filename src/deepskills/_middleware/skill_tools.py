@@ -41,7 +41,7 @@ def answer_from_context(name: str, runtime: object) -> Sequence[BaseTool]:  # no
 
 @dataclass(frozen=True)
 class Resolution:
-    """What a name stands for, or why nobody can say."""
+    """What a name stands for, or why it could not be resolved."""
 
     tools: Sequence[BaseTool] = ()
     failure: str | None = None

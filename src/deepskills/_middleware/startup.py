@@ -235,11 +235,11 @@ def upgraded(thread: Thread) -> dict[str, Any]:
     return {"skills_load_records": records, "skills_context": {"texts": texts}} if records or texts else {}
 
 
-# The start of a run: when skills are discovered, what that changes in state, and who is told.
+# The start itself.
 
 
 MAX_KNOWN_COMMANDS = 100
-"""How many messages with slash commands a thread knows again."""
+"""How many messages with slash commands a thread remembers."""
 
 _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 
@@ -369,7 +369,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
 
 
 def _out_of_reach(run: Run) -> list[SkillProblem]:
-    """Return the one problem that tells of skills which only a user may start, while no user can."""
+    """Return the one problem about skills that only a user may start, while no user can."""
     if run.settings.slash_commands:
         return []
     shelf = run.known_shelf

@@ -20,8 +20,8 @@ remains is used. Nothing outside this module looks at a private key itself.
 - `prefix`: what the latest request began with, to tell when it changes.
 
 Messages are known by their id. Not all have one: the message channel of `create_deep_agent` gives none to input that
-came as a text or a tuple. Such a message is given a key that follows from its content and from how many messages of the
-same content stand before it, so that it is the same in every hook, after a resume and in another process (`with_keys`).
+came as a text or a tuple. Such a message is given a key derived from its content and from how many messages of the same
+content stand before it, so that it is the same in every hook, after a resume and in another process (`with_keys`).
 """
 
 import hashlib
@@ -378,7 +378,7 @@ class Thread:
 
     @property
     def turn(self) -> str:
-        """What the user's turn is known by: the id of the newest message; empty if there is none."""
+        """The id of the user's newest message, which identifies the turn; empty if there is none."""
         user = self.user_message
         return (user.id or "") if user is not None else ""
 
@@ -440,7 +440,7 @@ def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
 
 
 def with_keys(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
-    """Return messages of which every user's has an id: where the host gave none, one that follows from its content.
+    """Return messages in which every user message has an id: the host's, or else one derived from its content.
 
     Only requests and hooks see it. It is not written to the conversation: a channel takes a message with an id that it
     does not know for a new one.
@@ -503,7 +503,7 @@ def mark_of(message: object) -> Mark | None:
 
 
 def fingerprint(text: str) -> str:
-    """Return the digest by which a message's text is known again."""
+    """Return the digest by which a message's text is recognized."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -594,7 +594,7 @@ def unload_update(names: Iterable[str], standing: Standing | None = None, state:
 
 
 def without_lingering(thread: Thread) -> dict[str, Any]:
-    """Return the `texts` of unloaded skills as of now gone from requests."""
+    """Return the `texts` entries that mark lingering texts as gone from requests."""
     texts = thread.section("texts")
     return {key: {"skill": text["skill"]} for key, text in texts.items() if text.get("state") == LINGERING}
 

@@ -54,7 +54,7 @@ _KINDS: dict[str, Any] = {LOAD_TOOL: "load", UNLOAD_TOOL: "unload"}
 
 @dataclass(frozen=True)
 class Turn:
-    """A call's turn: what calls of it are known by, and the loads and unloads before this call."""
+    """A call's turn: a key that its calls share, and the loads and unloads before this call."""
 
     key: Hashable = None
     earlier: Sequence[SkillCall] = ()
@@ -246,7 +246,7 @@ class SkillTools:
 
 
 def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
-    """Return the turn of a call, known by its step in its run: ids of messages may be the same for several users."""
+    """Return the turn of a call, identified by its step in its run: message ids may repeat between users."""
     turn = turn_of(run.state, run.runtime.tool_call_id, tool, args)
     # Without a checkpoint there is nothing that tells two runs with the same message ids apart, so readings are not
     # shared.

@@ -1,4 +1,9 @@
-"""Which skills exist in a run and which the model may see: the strictest of frontmatter, rule and extensions counts."""
+"""Decides which skills exist in a run and which the model may see.
+
+Three parties have a say: the author by frontmatter, the operator by a rule, and the extensions. The strictest counts,
+except that the operator may overrule an author by `"always"`. Whoever fails to answer hides the skill, because a guard
+that crashed has not agreed; but that is not a decision, so nothing is unloaded for it (`Shelf.unjudged`).
+"""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +52,7 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
         broken,
         lambda name: _shows_absent(run, name),
     )
-    # Whoever asked before this look was told by an older one.
+    # Anything worked out before this look rests on an older one.
     vars(run).pop("use", None)
     return run.shelf
 
@@ -84,7 +89,7 @@ def _judged(
     """Return every skill that is not simply visible, and those of them that are off because a judgement failed.
 
     Skills whose files are broken go by their directories' names. A failure hides, because nobody knows whether the
-    skill may be seen; it is no reason to unload it for good.
+    skill may be seen; that is not a reason to unload it for good.
     """
     rule = run.settings.visibility
     rules = run.settings.memory.rules

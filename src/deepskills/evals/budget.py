@@ -1,4 +1,4 @@
-"""What an evaluation will take and has taken, and what of it is done: estimates, a limit, a journal to go on from."""
+"""Keeps the books of an evaluation: an estimate beforehand, a limit on tokens, and a journal to resume from."""
 
 import hashlib
 import json

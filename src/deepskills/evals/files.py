@@ -213,7 +213,7 @@ class _Reader:
         return found
 
     def _json(self, name: str) -> Any:  # noqa: ANN401 - whatever an author wrote
-        """Return the content of a file; `None` if it is missing or broken, which is told."""
+        """Return the content of a file; `None` if it is missing or broken, which is reported."""
         file = self._directory / name
         try:
             if file.stat().st_size > MAX_FILE_BYTES:

@@ -1,9 +1,9 @@
-"""What skills caused on a thread: a ledger as plain data, so that it survives in graph state. Pure.
+"""Counts what skills caused on a thread, in a ledger of plain data that survives in graph state. Pure.
 
 A call is credited to the skills that were in use when the model was asked: a model call to those of its request, a tool
-call to those of the request that asked for it. Each of them is credited with the whole call, for without it the call
-would not have been the same; the `shared_` tokens divide a call evenly instead, so that they add up over skills to what
-the provider counted.
+call to those of the request that asked for it. Each of them is credited with the whole call, because without it the
+call would not have been the same; the `shared_` tokens divide a call evenly instead, so that they add up over skills
+to what the provider counted.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ class Origin:
 
     @property
     def key(self) -> str:
-        """Under which a ledger has it: another content is another row."""
+        """The ledger's key: another content is another row."""
         return f"{self.skill}\n{self.digest or ''}"
 
 

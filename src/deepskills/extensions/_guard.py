@@ -151,7 +151,7 @@ class FileGuard(SkillExtension):
         for source in filter(self.guards_source, run.sources):
             root = f"{source.rstrip('/')}/"
             stray = next((tidy for tidy in map(_tidy, paths) if tidy.startswith(root)), None)
-            # A file directly in a source, such as a README, is nobody's.
+            # A file directly in a source, such as a README, belongs to no skill.
             if stray is not None and "/" in stray[len(root) :]:
                 return Refuse(STRAY.format(path=stray, source=source))
         return None

@@ -43,10 +43,10 @@ from deepskills.extensions._shared import tidy_source, tidy_sources
 logger = logging.getLogger("deepskills")
 
 GRANTS = ("tools", "hooks", "scripts", "model")
-"""What of a skill can be made to wait for an approval of its own."""
+"""The powers of a skill that can be made to need an approval of their own."""
 
 INTERRUPT_TYPE = "skill_approval"
-"""What `type` of the interrupt's value says."""
+"""The `type` in the interrupt's value."""
 
 AppliesTo: TypeAlias = Callable[[SkillEntry], bool] | Iterable[str]
 """Which skills need an approval: a function of the entry, or paths of sources."""
@@ -55,7 +55,7 @@ MAX_ASKED = 20
 """How often one load asks, if the files change again after each answer."""
 
 MAX_REMEMBERED = 256
-"""Of how many approved skills the files are remembered in the process."""
+"""How many approved skills' files the process remembers."""
 
 _BYTES_PER_TOKEN = 4
 

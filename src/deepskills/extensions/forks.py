@@ -37,7 +37,7 @@ MAX_DEPTH = 3
 MAX_REASON_CHARACTERS = 500
 
 _CHAIN_KEY = "__deepskills_forks"
-"""Under which the running forks go along with the run's configuration, to graphs that run elsewhere too."""
+"""The key under which a run's configuration carries the running forks, also to graphs that run elsewhere."""
 
 _NOT_SHARED = frozenset({*SkillsState.__annotations__, "todos", "rubric", "hitl_edited_tool_calls"})
 """State that belongs to one conversation: its messages, its skills, its to-dos, and what a human said of its calls."""

@@ -26,7 +26,7 @@ _SENTENCES = {
 }
 
 MAX_REMEMBERED = 100_000
-"""Of how many files the SHA-256 is remembered."""
+"""How many SHA-256 digests are remembered."""
 
 
 class SkillLock(FileGuard):

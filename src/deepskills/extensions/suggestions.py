@@ -162,7 +162,7 @@ class SkillSuggestions(SkillExtension):
         is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]
         run.remember(_AHEAD, {"message": message.id, "skill": names[0]} if is_ahead else None)
         _report(ranking, run)
-        # Notes of messages that are gone would stay in the thread's state for ever.
+        # Notes of messages that are gone would stay in the thread's state forever.
         present = {known.id for known in run.state.get("messages", ())}
         for message_id, _ in _notes(run.memory):
             if message_id not in present:

@@ -286,10 +286,10 @@ NEVER_FORBIDDEN = frozenset({"load_skill", "unload_skill"})
 """Tools that no skill can take away: one that could would stay for good."""
 
 MAX_RULE_BYTES = 8_000_000
-"""How much memory rules take that were read from frontmatter."""
+"""How much memory the rules read from frontmatter may take."""
 
 _VERDICTS = "granted"
-"""Under which the calls of the model's newest turn are kept that need no human: a fingerprint by the call's id."""
+"""The key of the verdicts on the model's newest turn: the fingerprint of each call that needs no human, by its id."""
 
 MAX_LISTED = 40
 """Most allowed tools that an answer names."""
@@ -302,7 +302,7 @@ class _Call:
     tool: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     owners: frozenset[str] | None = None
-    """The skills in use whose own tool it is; `None` if it is no skill's."""
+    """The skills in use whose own tool it is; `None` if it belongs to no skill."""
 
     def belongs_to(self, entry: SkillEntry) -> bool:
         """Whether a skill may allow the call: another skill's tools and scripts are not its to grant."""

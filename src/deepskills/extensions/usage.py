@@ -39,7 +39,7 @@ EXIT_SECONDS = 2.0
 """How long the end of the process waits for events that are not recorded yet."""
 
 MAX_FAILED_THREADS = 1_000
-"""For how many threads failed model calls are remembered until the next call that is answered."""
+"""How many threads' failed model calls are remembered until a call succeeds."""
 
 LOGGED_EVERY = 1_000
 """How many failures of a recorder pass between two log lines about them."""
@@ -326,7 +326,7 @@ class _Queue:
         while True:
             with self._changed:
                 if not self._changed.wait_for(lambda: bool(self._waiting), IDLE_SECONDS):
-                    # Who makes a recorder for every request must not collect threads.
+                    # Whoever makes a recorder for every request must not accumulate threads.
                     self._thread = None
                     return
                 size = min(len(self._waiting), MAX_BATCH if self._batch is not None else 1)

@@ -4,7 +4,7 @@ A session of the SDK belongs to one event loop, and its streams to the one task 
 has a *home*: the loop on which all of its work runs. A connection that we open lives on a loop of our own, in a thread
 that nobody waits for at the end of the process; a session that a caller opened lives on the caller's loop. Callers on
 the home loop await the work directly; all others hand it over and wait: async ones without blocking their own loop,
-sync ones by blocking their thread. A sync caller *on* the home loop would wait for itself for ever, which is an error.
+sync ones by blocking their thread. A sync caller *on* the home loop would wait for itself forever, which is an error.
 
 A connection that we open is held by one task from its start to its end, since the SDK's cancel scopes must be left in
 the task that entered them. When a request shows that the connection is gone, the task is told to end, and the next

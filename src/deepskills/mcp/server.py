@@ -58,7 +58,7 @@ logger = logging.getLogger("deepskills")
 
 SCHEME = "skill://"
 ROOT = f"{SCHEME}skills"
-"""Under which all skills are served."""
+"""The URI below which all skills are served."""
 
 PAGE_SIZE = 50
 """How many entries a page of `skills/list` has."""
@@ -70,10 +70,10 @@ TTL_MS = 5_000
 """For how long clients may believe an answer, in milliseconds."""
 
 PATIENCE = 10
-"""How many times as long as the look at the skills took its result is used, if that is longer."""
+"""A look at the skills is used for this many times as long as it took, if that is longer than `TTL_MS`."""
 
 MAX_TOLD = 10_000
-"""How many problems are known to have been logged."""
+"""How many logged problems are remembered."""
 
 INTERNAL_ERROR = -32603
 DIRECTORY_TYPE = "inode/directory"
@@ -267,7 +267,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         found = await adrive(plan, lambda: backend, None, backend)
         now = time.monotonic()
         for problem in found.problems:
-            # Every look finds them again; each is told once.
+            # Every look finds them again; each is logged once.
             if self._told.get(key := (problem["path"], problem["message"])) is None:
                 self._told.put(key, value=True)
                 logger.warning("%s: %s: %s", one_line(problem["path"]), problem["code"], one_line(problem["message"]))

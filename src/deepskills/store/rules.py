@@ -8,8 +8,8 @@ Pure, so that every rule can be read and tested without a database. Three parts:
 - `Policy`, the one object that carries what the application decides (groups, operators, approval, retention, limits)
   to every place that serves its users.
 
-Whoever breaks a rule gets an exception that says what to do. What one may not see is reported exactly as what does not
-exist, so that an error never tells more than a listing would.
+Whoever breaks a rule gets an exception that says what to do. A skill that one may not see is reported exactly like one
+that does not exist, so that an error never tells more than a listing would.
 """
 
 import inspect
@@ -414,7 +414,7 @@ class Guarded(Protocol):
 
 
 def owns(skill: Guarded, writer: Viewer) -> bool:
-    """Return whether a skill is the writer's own: a system skill is the operator's code's, and never nobody's."""
+    """Return whether a skill is the writer's own; system skills belong to the operator's code, never to nobody."""
     if writer.is_system:
         return skill.owner_id is None
     return writer.user is not None and skill.owner_id == writer.user

@@ -109,7 +109,7 @@ MAX_CHANGES = 1_000
 """How many changes one call returns at most."""
 
 WATCH_SECONDS = 1.0
-"""How often a watcher looks where the database does not tell of changes."""
+"""How often a watcher polls where the database sends no notifications."""
 
 MAX_EVENTS = 10_000
 """How many usage events one call takes at most."""

@@ -46,7 +46,7 @@ class Layout:
 
 
 MISSING = "is not in the store, or this user may not see it"
-"""What is said of a skill that an agent was to have and does not."""
+"""What is said of a skill that an agent should have and does not."""
 
 
 def layout_of(heads: Iterable[Head], *, is_cut: bool = False, missing: Collection[UUID] = ()) -> Layout:

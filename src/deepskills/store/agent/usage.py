@@ -1,4 +1,4 @@
-"""Counts what agents use, in the background: no run waits for it, and no failure of it ends one."""
+"""Counts what agents use, in the background: no run waits for that, and none fails because of it."""
 
 import asyncio
 import logging

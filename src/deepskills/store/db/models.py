@@ -242,7 +242,7 @@ class Skill(Base):
             sqlite_where=text(LIVE),
             postgresql_where=text(LIVE),
         ),
-        # Databases hold any number of rows without an owner to be distinct.
+        # A unique index treats rows without an owner as distinct, so system skills need one of their own.
         Index(
             "uq_deepskills_skills_system_name_key",
             "name_key",
@@ -261,7 +261,7 @@ class Skill(Base):
         Index(None, "name_key"),
         Index(None, "number"),
         Index(None, "owner_id", "deleted_at"),
-        # Of deleted skills alone: a database that knows little of its rows takes it for a short way to all the others.
+        # Deleted skills only: over all rows, a planner without statistics would take this index for every query.
         Index(None, "deleted_at", sqlite_where=text(_DELETED), postgresql_where=text(_DELETED)),
         # As an expression, for then a comparison by Alembic leaves it out where the database has no such index.
         Index("ix_deepskills_skills_words", text("words"), postgresql_using="gin").ddl_if(dialect="postgresql"),
@@ -327,7 +327,7 @@ class Skill(Base):
     """Its tags and groups where they were read without their rows."""
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - SQLAlchemy's constructor
-        # A skill without files, tags and groups has none, also before it was written.
+        # Set explicitly: once the row is written, whatever was never set counts as not loaded.
         super().__init__(**{"files": [], "tags": [], "share_rows": [], "frontmatter": None, **values})
 
     @hybrid_property

@@ -695,7 +695,7 @@ class HistoryRepository:
         return found
 
     async def text_at(self, skill_id: UUID, revision: int) -> FormerText | None:
-        """Return the text that a skill had at a revision and has no more."""
+        """Return the text that a skill had at a revision, if it has been replaced since."""
         query = select(FormerText).where(
             FormerText.skill_id == skill_id, FormerText.since <= revision, FormerText.until > revision
         )

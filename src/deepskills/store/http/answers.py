@@ -215,7 +215,7 @@ def documented_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
 
 
 def invalid(errors: Iterable[Any]) -> JSONResponse:
-    """Return the answer to a request of which these parts are invalid; the first few are named."""
+    """Return the answer to a request with invalid parts; the first few are named."""
     details: list[ErrorDetail] = []
     for problem in errors:
         # A body of a million wrong values must not become an answer of a million lines.

@@ -294,7 +294,7 @@ class Parts:
 
 
 def checked_user(given: object) -> str | None:
-    """Return who asks; an empty id is nobody's.
+    """Return who asks; an empty id means nobody.
 
     Raises:
         CurrentUserError: If it is not text: the text of any other object may be another user's later.

@@ -126,7 +126,7 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
 
     @router.api_route("/skills/{skill_id}/{rest:path}", methods=[NO_METHOD], include_in_schema=False)
     async def nothing() -> None:
-        """Stand for every address below a skill that no operation has, for the one method too that it is said to take.
+        """Answer every address below a skill that no operation has, whatever the method.
 
         Raises:
             SkillNotFoundError: Always.
