@@ -81,6 +81,7 @@ def checked_files(files: Mapping[str, InlineContent]) -> dict[str, InlineContent
     for given, content in files.items():
         if not isinstance(given, str):
             raise SkillFormatError(f"The path of a file must be text, got {type(given).__name__}.")
+        # File systems write accents in two ways; tools may ask by either.
         path = unicodedata.normalize("NFC", given)
         reason = "it is given twice" if path in checked else _path_refusal(given, path)
         if reason is not None:

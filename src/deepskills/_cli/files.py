@@ -125,6 +125,7 @@ class LocalFiles(PathsOfThisMachine):
             with os.scandir(path) as entries:
                 for entry in entries:
                     try:
+                        # One entry that cannot be looked at must not cost the others.
                         if (found := _listed(entry)) is not None:
                             listing.append(found)
                     except OSError as error:

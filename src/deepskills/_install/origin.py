@@ -122,10 +122,12 @@ def _local(given: str, base: Path) -> Path | None:
 
 
 def _on_disk(path: Path, given: str, ref: str | None, base: Path) -> Origin:
+    # Relative to the lock, so that the lock is the same on every machine that has the project.
     recorded = Path(os.path.relpath(path, base)).as_posix()
     recorded = recorded if recorded.startswith(".") else f"./{recorded}"
     if path.is_dir():
         if ref is not None:
+            # The latter is a bare repository.
             if not (path / ".git").exists() and not (path / "HEAD").is_file():
                 raise SourceError(
                     f"The directory {shown(given)} is not a git repository, so it has no ref {shown(ref)}."

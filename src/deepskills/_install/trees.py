@@ -96,6 +96,7 @@ def walk_directory(root: Path, skipped: frozenset[str] = frozenset()) -> Iterato
                     f"{shown(str(root))} has more than {MAX_ENTRIES:,} entries. Name a smaller directory."
                 )
             path = f"{prefix}{entry.name}"
+            # A link to a directory is an entry like any other link, and never entered.
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in skipped:
                     pending.append((f"{path}/", entry.path))

@@ -546,6 +546,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         plan = open_call(request, run, self._section, self._tool_source)
         model_call = await self._settings.aperform(plan, run.runtime)
 
+        # The same steps as above, and for the same reasons.
         async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
             outgoing = await self._settings.aperform(model_call.outgoing(changed), run.runtime)
             try:

@@ -138,6 +138,7 @@ def _worth_reading(claims: Sequence[_Claim], shelf: Shelf, run: Run) -> list[Wis
         if not _may_be_true(claim, entry, shelf, run):
             continue
         characters += len(claim.arguments)
+        # Arguments are filled into texts, so they count before anything is prepared.
         if characters > MAX_CLAIMED_ARGUMENTS:
             break
         wishes[claim.skill, claim.arguments] = Wish(entry, claim.arguments, "system")

@@ -302,6 +302,7 @@ class SkillApproval(FileGuard):
 
     def _keep(self, entry: SkillEntry, manifest: SkillManifest, grants: list[str], run: SkillRun) -> Plan[None]:
         """Remember an approval in the thread and, if there is one, in the store."""
+        # The thread first: a store that fails must not cost the approval.
         self._remember(entry, manifest, grants, run)
         store = getattr(run.runtime, "store", None)
         if store is None or not manifest.remembered:

@@ -122,6 +122,7 @@ class ServedSkill:
             described = self.files.get(path)
             if described is None:
                 return "the file is not in the skill's entry"
+            # The cheaper comparison first, and the one that says more.
             if len(content) != described.size:
                 return f"it has {len(content)} bytes, and the entry says {described.size}"
             if not described.holds(content):

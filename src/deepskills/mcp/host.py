@@ -231,6 +231,7 @@ class McpSkills(BackendProtocol):
         for label in labels:
             found = listed[label]
             problems += found.problems
+            # Without the skills it had: discovery itself keeps those of a source that failed.
             if found.failure is not None:
                 failures.append(found.failure)
             else:
@@ -306,6 +307,7 @@ class McpSkills(BackendProtocol):
         if server is None:
             return LsResult(error=f"Path '{path}': path_not_found")
         failure = None
+        # A server's own directory is listed afresh; below it, what is known serves.
         if len(parts) == 1 or not server.known:
             failure = (await self._listed([server], server.connection.home, at_home))[parts[0]].failure
         if failure is not None:
@@ -436,6 +438,7 @@ class McpSkills(BackendProtocol):
         root = _rooted(path)
         files: dict[str, FileData] = {}
         for load in loads_of_run() or ():
+            # Only skills that are loaded: a search must not fetch a server's whole library.
             server = self._servers.get(load["origin"]["label"])
             if server is None or server not in self._below(root):
                 continue

@@ -133,6 +133,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         if not is_backend(backend) and not callable(backend):
             raise TypeError(f"backend must be a backend, a directory or a function of the context, got {backend!r}")
         if not callable(sources):
+            # Only to fail now: a function is asked at each request.
             parse_sources(sources)
         self._backend: Any = backend
         self._sources = sources

@@ -214,6 +214,7 @@ class Spec:
         Raises:
             ValueError: If it cannot be a connection; the message names no value that may be secret.
         """
+        # Messages name the connection and the key, never a value: any of them may be a secret.
         where = f"the connection {label!r}"
         transport = given.get("transport")
         if transport == "stdio":

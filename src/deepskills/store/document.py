@@ -100,6 +100,7 @@ class Document:
         rendered = document.render()
         check_skill_size(len(rendered))
         if document.frontmatter is not None:
+            # Columns and frontmatter say the same or nothing is saved: agents read the one, searches the other.
             _check_agreement(document, read_skill(rendered, path=SKILL_FILE))
         return document
 
@@ -156,6 +157,7 @@ def _tags_of(frontmatter: Mapping[str, Tree]) -> list[str]:
         items = tree
     else:
         text = as_text(tree)
+        # With a comma anywhere, spaces are part of the tags.
         items = text.split(",") if "," in text else text.split()
     found = []
     for item in items:

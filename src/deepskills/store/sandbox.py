@@ -213,6 +213,7 @@ class SkillDirectory:
 
     async def _look(self, wanted: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
         """Return the wanted files that are there, and what no wanted file needs."""
+        # Only directories that wanted files need are entered. Any other goes as a whole, so nobody has to look into it.
         needed = {str(parent) for path in wanted for parent in PurePosixPath(path).parents}
         await check_links(self._backend, self._root, wanted)
         present: list[str] = []

@@ -565,6 +565,7 @@ class SkillService:
         """
         writer = await self._policy.writer(user_id, system=system)
         given = files if files is not None else data.files if isinstance(data, SkillCreate) and data.files else None
+        # Read once: it may be an iterator, and a write is prepared again if others were first.
         listed = given if given is None or isinstance(given, Mapping) else list(given)
         size = _size_of(data, listed)
 

@@ -114,6 +114,7 @@ def verify(fix: bool, source: str, lock: str, as_json: bool) -> None:  # noqa: F
 
     output = _output()
     if fix:
+        # Put back first, then compared like without --fix: the exit code says how things are afterwards.
         with _project(source, lock).restoring(replace_drifted=True) as changes:
             changes.apply()
             fixed = [change.name for change in changes.to_do]

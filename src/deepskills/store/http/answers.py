@@ -320,6 +320,7 @@ async def shown_skill(skill: Skill, *, read: ReadPiece | None = None, code: int 
 
 async def _pieces(shown: str, skill: Skill, read: ReadPiece | None) -> AsyncIterator[bytes]:
     """Yield the answer with a skill, so that one piece of one file is held at a time."""
+    # Put together by hand: a JSON library would want the whole skill in memory, and once more as text.
     yield f'{{"success":true,"data":{shown.removesuffix("}")},"content":"'.encode()
     for start in range(0, len(skill.content), PIECE_BYTES):
         part = skill.content[start : start + PIECE_BYTES]
@@ -421,6 +422,7 @@ _OWN = (SkillsError, RequestValidationError, HTTPException, CurrentUserError, Cl
 
 def route_class(www_authenticate: str) -> type[APIRoute]:
     """Return the class of routes that answer every failure in the envelope."""
+    # By path: each method of an address is a route of its own, and a refusal has to name the methods of all of them.
     methods: dict[str, set[str]] = {}
 
     class EnvelopeRoute(APIRoute):
@@ -431,6 +433,7 @@ def route_class(www_authenticate: str) -> type[APIRoute]:
             methods.setdefault(path, set()).update(self.methods or ())
 
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            # Starlette would answer 405 by itself, outside the envelope.
             if scope["method"] in (self.methods or ()):
                 await super().handle(scope, receive, send)
                 return

@@ -244,6 +244,8 @@ class Parts:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
+        # Functions of this router: FastAPI finds out what depends on what from signatures. Because a body depends on
+        # its writer, an anonymous one is never read.
         async def user(given: Annotated[object, Depends(settings.current_user)]) -> str | None:
             return checked_user(given)
 
