@@ -267,7 +267,7 @@ class CatalogRecord(TypedDict):
     """Digest of the copy in `skills_metadata`, so that a process whose source is down can tell it from a forged one."""
 
     restrictions: dict[str, dict[str, str]]
-    """By skill, the frontmatter that restricts who may start it, which holds also while its file cannot be read."""
+    """By skill, the frontmatter that restricts who may start it; it holds even while its file cannot be read."""
 
     origins: NotRequired[dict[str, SkillOrigin]]
     """By skill, where those came from that were served from elsewhere."""

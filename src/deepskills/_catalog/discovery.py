@@ -226,7 +226,7 @@ def _served(searches: Sequence[_Search]) -> Plan[dict[str, SkillSummary]]:
 
 
 def _summaries(paths: Sequence[str]) -> Plan[dict[str, SkillSummary]]:
-    """Return what a backend that keeps skills in parts tells of files without their bodies."""
+    """Return what a backend that keeps skills in parts says of files without their bodies."""
     if not paths:
         return {}
     reply: Summarized | Failed = yield Attempt(Summarize(tuple(paths)))

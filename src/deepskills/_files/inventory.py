@@ -202,7 +202,7 @@ class Contents:
 
 
 def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) -> Inventory:
-    """Return what lies beside a skill in `directory`, but for what lies in directories that are closed."""
+    """Return what lies beside a skill in `directory`, without the contents of closed directories."""
     if not closed:
         return inventory
     root = f"{directory.rstrip('/')}/"

@@ -106,7 +106,7 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
 
 
 def _files_of(directories: Sequence[str], tree: Tree) -> dict[str, dict[str, Node]]:
-    """Return the files below each directory; one pass, for sources have thousands of both."""
+    """Return the files below each directory, in one pass, because sources have thousands of both."""
     found: dict[str, dict[str, Node]] = {directory: {} for directory in directories}
     for path, node in tree.nodes.items():
         above = path

@@ -131,7 +131,7 @@ class BoundedCache(Generic[KeyT, ValueT]):
         return found
 
     def _weight_of(self, key: KeyT, value: ValueT) -> int:
-        """Return what an entry weighs; outside the lock, for weighing much takes its time."""
+        """Return what an entry weighs; outside the lock, because weighing much takes time."""
         if self._weigh is None:
             return ENTRY_BYTES + size_of(key) + size_of(value)
         return self._weigh(value) + (self._weigh_key(key) if self._weigh_key is not None else 0)

@@ -108,7 +108,7 @@ def _commanded(message_id: str, shelf: Shelf, run: Run) -> list[Wish]:
     while len(entries) < MAX_STACKED and (found := _command(rest, shelf)) is not None:
         entry, rest = found
         entries.append(entry)
-    # What follows the commands may be one whose skill is broken; the user should hear of that.
+    # The next word may be a command whose skill is broken, and the user should know.
     if len(entries) < MAX_STACKED and (name := command_word(rest)):
         _report_if_broken(name, shelf, run)
     return [Wish(entry, rest, "user", is_limited=False) for entry in entries]

@@ -143,7 +143,7 @@ class SkillRun(Protocol):
 
     @property
     def found(self) -> Sequence[SkillEntry]:
-        """Every skill that the sources hold, also those that are off."""
+        """Every skill that the sources hold, including those that are off."""
 
     @property
     def sources(self) -> Sequence[str]:

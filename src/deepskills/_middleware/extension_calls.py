@@ -68,7 +68,7 @@ class ExtensionRun:
         self._shelf = shelf
         self.name = name_of(extension)
         self.runtime = run.runtime
-        # Messages have the keys here that extensions find at them in requests, also where the host gave no id.
+        # Messages have the same keys here as in requests, even where the host gave no id.
         keyed = run.thread.messages is not run.thread.given
         self.state = {**run.state, "messages": list(run.thread.messages)} if keyed else run.state
 

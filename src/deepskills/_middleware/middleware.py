@@ -322,7 +322,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         unload_when: `"now"` to take an unloaded skill's text out of requests at once; `"cheap"` to leave it until the
             prefix changes anyway, so that prompt caches hold.
         subagent_inherit: `"isolated"` for sub-agents that begin with nothing loaded (a fork knows what it continues);
-            `"inherit"` for such as begin with what this agent has loaded, within their own budgets.
+            `"inherit"` for sub-agents that begin with what this agent has loaded, within their own budgets.
         asset_directories: Which files of a skill the extra tools list and read: `"all"`, or names of directories.
         token_counter: Counts the tokens of a text.
         extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.

@@ -71,7 +71,7 @@ def report(
             event = skill_event("unloaded", name, trigger, record)
         case outcomes.ToolsWithdrawn(name):
             event = skill_event("unloaded", name, trigger, known)
-        # Nothing changed. An extension that answered tells of that itself.
+        # Nothing changed. An extension that answered reports that itself.
         case outcomes.AlreadyLoaded() | outcomes.Answered():
             return reply
         case _:

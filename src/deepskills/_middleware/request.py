@@ -285,7 +285,7 @@ def _with_edits(messages: Sequence[AnyMessage], carriers: Sequence[Carrier], sta
 def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
     """Return the text of each skill as it was left: from the history in state, from memory, else from its file.
 
-    State comes first, for a guard may have changed the text there in this very step. Where the text cannot be
+    State comes first, because a guard may have changed the text there in this very step. Where the text cannot be
     recovered, the reason stands in its place.
     """
     found: dict[str, tuple[str, LoadRecord] | str] = {}

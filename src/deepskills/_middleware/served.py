@@ -28,9 +28,9 @@ REJECTED = "A human did not let {tool} run while the skill {skill} from an {via}
 _SCRIPTS = "scripts"
 
 
-# A function of the runtime may give a backend that serves skills, so it counts as one.
 def with_guard(extensions: tuple[SkillExtension, ...], backend: object) -> tuple[SkillExtension, ...]:
     """Return the extensions with the guard first, if the backend may serve skills of its own."""
+    # A function of the runtime may give a backend that serves skills, so it counts as one that does.
     if is_backend(backend) and not serves_skills(backend):
         return extensions
     return (ServedSkills(), *extensions)

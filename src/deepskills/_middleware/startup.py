@@ -1,8 +1,8 @@
 """The start of a run: when skills are discovered, what that changes in state, and what is reported.
 
 A thread may start with loads: those that its messages show, a parent's, and those of an older version. Marks on
-messages are claims, for callers can write them. A claim counts only if the message's text is the very block that the
-skill's file gives with the arguments claimed; sizes and files come from that reading.
+messages are claims, because callers can write them. A claim counts only if the message's text is the very block that
+the skill's file gives with the arguments claimed; sizes and files come from that reading.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """The plan of an evaluation: which runs and gradings to make, in which order, and where to stop.
 
-Pure but for its journal: it yields runs and questions, and is sent what became of them. Ranking comes first, for it
+Pure except for its journal: it yields runs and questions, and is sent their outcomes. Ranking comes first, because it
 costs nothing; then queries, then tasks with the skill and without it, each graded right after its run.
 """
 

@@ -131,7 +131,7 @@ def performed(request: Request) -> Plan[Outcome]:
 
 
 class _Counter(BaseCallbackHandler):
-    """Counts model calls and their tokens, also those of sub-agents."""
+    """Counts model calls and their tokens, including those of sub-agents."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -49,7 +49,7 @@ class FileGuard(SkillExtension):
 
     @abstractmethod
     def guards_source(self, source: str) -> bool:
-        """Whether what lies in a source is judged; also where no skill is, because its `SKILL.md` is gone."""
+        """Whether files of a source are judged, even in a directory whose `SKILL.md` is gone."""
 
     @abstractmethod
     def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:

@@ -296,7 +296,7 @@ class SkillApproval(FileGuard):
             self._report_store(entry, error, run)
             return None
         value = getattr(item, "value", None)
-        # The key is a hash of both; the value has to say so as well, for a store may be shared.
+        # The key is a hash of both; the value has to say so as well, because a store may be shared.
         is_ours = isinstance(value, Mapping) and (value.get("origin"), value.get("digest")) == (origin, digest)
         return value if is_ours else None
 

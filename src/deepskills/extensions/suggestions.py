@@ -36,7 +36,7 @@ class SkillSuggestions(SkillExtension):
     """Puts the skills that fit the newest user message best into a note at its end, in requests only.
 
     The note is recorded once and stays the same in all later requests of the thread, so that prompt caches hold.
-    Nothing fits: no note. What this run may not see is left out, also of notes that were made for another user.
+    If nothing fits, there is no note. Skills that this run may not see are left out, even of older notes.
 
     Args:
         k: How many skills are suggested at most.

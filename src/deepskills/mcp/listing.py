@@ -281,7 +281,7 @@ class Server:
         except (EntryError, ServerError, ConnectionLostError) as error:
             reason = error.code if isinstance(error, EntryError) else one_line(str(error))
             logger.warning("Cannot fetch %s again from the MCP server %r: %s", skill.uri, self.label, reason)
-            # What is known is known to be wrong: the next listing asks, however long the last one was to be believed.
+            # What is known is known to be wrong: the next listing asks again, whatever time to live the last one had.
             if self._listed is not None:
                 before = self._listed
                 self._listed = Listed(before.skills, before.problems, names=before.names)

@@ -284,7 +284,7 @@ def _of_middleware(middleware: SkillsMiddleware[Any, Any]) -> tuple[Any, Any]:
 
 
 async def _given(function: Any, ctx: Any) -> Any:  # noqa: ANN401 - whatever a user's function gives
-    """Call a user's function: an async one here, any other in a thread, for it may block."""
+    """Call a user's function: an async one here, any other in a thread, because it may block."""
     if inspect.iscoroutinefunction(function):
         return await function(ctx)
     found = await asyncio.to_thread(function, ctx)

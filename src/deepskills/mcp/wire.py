@@ -315,7 +315,7 @@ def _http_client(headers: Mapping[str, str] | None, query: str, auth: tuple[str,
         """Adds the query below the place where the client logs a URL."""
 
         async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401 - of either major
-            # Another request, for the client logs its own once more when the answer is there.
+            # A new request, because the client logs its own once more when the answer is there.
             url = request.url.copy_with(query=query.encode())
             further = {"headers": request.headers, "stream": request.stream, "extensions": request.extensions}
             return await super().handle_async_request(httpx.Request(request.method, url, **further))

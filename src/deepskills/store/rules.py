@@ -489,7 +489,7 @@ def check_groups(groups: Collection[str], writer: Viewer, limits: StoreLimits) -
 
 
 def as_id(given: object) -> UUID | None:
-    """Return an id, also where it comes as text; `None` for what is not an id."""
+    """Return an id, given as such or as text; `None` for what is not an id."""
     if isinstance(given, UUID):
         return given
     try:

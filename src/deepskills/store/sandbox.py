@@ -313,7 +313,7 @@ async def _delete(path: str, backend: BackendProtocol) -> None:
 
 
 def _is_gone(path: str, error: str) -> bool:
-    """Whether what was to be deleted is not there any more, as others may have deleted it."""
+    """Whether a file that should be deleted is gone already: others may have deleted it."""
     # Without the path, which may hold any word.
     told = error.removeprefix("Error:").replace(f"'{path}'", "").strip(" .:")
     return told.lower() == "not found" or is_missing_error(error)
@@ -365,7 +365,7 @@ class SkillSandboxLoader:
         """Do the same for several skills; one that fails stops no other.
 
         Skills that are there already cost one call to the backend together. Of two skills of one name the first is
-        loaded, for both would take the same directory. Skills that these require come along.
+        loaded, because both would take the same directory. Skills that these require come along.
 
         Returns:
             For each skill whether its directory is right now.
@@ -470,7 +470,7 @@ class SkillSandboxLoader:
         backend: BackendProtocol,
         user_id: UserId | None,
     ) -> None:
-        """Bring one directory up to date, also while others do the same: who writes last looks again."""
+        """Bring one directory up to date, even while others do the same: whoever writes last looks again."""
         # Rows may have been written outside the service.
         check_name(skill.name)
         await check_links(backend, self._root, [directory.path])

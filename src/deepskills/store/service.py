@@ -1009,7 +1009,7 @@ class SkillService:
         watches; give it a session of its own.
 
         Args:
-            user_id: Who watches; `None` for nobody, who hears of public and system skills.
+            user_id: Who watches; `None` for nobody, who gets changes of public and system skills.
             since: Begin after this revision; `None` begins now.
             interval: How often to look, in seconds, where the database does not tell.
             system: The operator's code watches.
@@ -1034,7 +1034,7 @@ class SkillService:
 
     @reads
     async def _changes_since(self, last: int, viewer: Viewer) -> list[tuple[SkillChange, bool]]:
-        """Return the next changes, each with whether the viewer hears of it."""
+        """Return the next changes, each with whether the viewer may know of it."""
         changes = await self._history.changes(since=last, limit=MAX_CHANGES)
         if viewer.is_operator:
             return [(change, True) for change in changes]

@@ -26,7 +26,7 @@ MAX_HEADS = MAX_DIRECTORIES
 
 @dataclass(frozen=True)
 class Overview:
-    """The visible skills as of one moment, in order: of one name the first is the one that counts."""
+    """The visible skills as of one moment, in order: the first of a name counts."""
 
     stamp: int
     mark: str

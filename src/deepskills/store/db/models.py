@@ -74,7 +74,7 @@ def now() -> datetime:
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A time in UTC, also where the database keeps no time zone."""
+    """A time in UTC, even where the database keeps no time zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -263,7 +263,7 @@ class Skill(Base):
         Index(None, "owner_id", "deleted_at"),
         # Deleted skills only: over all rows, a planner without statistics would take this index for every query.
         Index(None, "deleted_at", sqlite_where=text(_DELETED), postgresql_where=text(_DELETED)),
-        # As an expression, for then a comparison by Alembic leaves it out where the database has no such index.
+        # As an expression, which Alembic leaves out when it compares tables on a database without such an index.
         Index("ix_deepskills_skills_words", text("words"), postgresql_using="gin").ddl_if(dialect="postgresql"),
     )
 
@@ -290,7 +290,7 @@ class Skill(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revision: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
-    """Raised by every change of the skill or its files; of two changes in the store the later has the higher one."""
+    """Raised by every change of the skill or its files; the later of two changes in the store has the higher one."""
 
     stamp: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
     """A random number of each change: skills with the same stamps are the same skills, in any copy of a database."""

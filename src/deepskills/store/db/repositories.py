@@ -190,7 +190,7 @@ class SkillRepository:
         return (await self._session.scalars(query)).all()
 
     async def purge(self, skills: Sequence[Skill]) -> None:
-        """Delete skills with all that belongs to them, also where the database does not cascade."""
+        """Delete skills with all that belongs to them, even where the database does not cascade."""
         if self._dialect == "sqlite":
             await self._unindex([skill.number for skill in skills])
         ids = [skill.id for skill in skills]
@@ -380,7 +380,7 @@ class ListingRepository:
     async def page(
         self, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
     ) -> tuple[list[Skill], Position | None]:
-        """Return skills in order of name, light, and where to go on; of one name the first is the one that counts."""
+        """Return skills in order of name, light, and where to go on; the first of a name counts."""
         reasons = [None] if chosen.is_everything else sorted(chosen.reasons)
         branches = [self._branch(reason, viewer, chosen, limit, after) for reason in reasons]
         found = union_all(*(select(branch.subquery()) for branch in branches)).subquery() if branches else None
@@ -552,7 +552,7 @@ class ListingRepository:
         return int(row[0] or 0), row[1]
 
     async def heads(self, viewer: Viewer, chosen: Filter, limit: int) -> list[Head]:
-        """Return what an agent's run needs of each visible skill: of one name the first is the one that counts."""
+        """Return what an agent's run needs of each visible skill; the first of a name counts."""
         found: list[Head] = []
         for reason in sorted(chosen.reasons):
             # In the database: a frontmatter that is too long is not sent at all.

@@ -35,7 +35,7 @@ revision it had), writes, and commits. If it does not fit, the call prepares aga
 
 A transaction that the database gives up because of others (a serialization failure, a deadlock) is run again, which is
 safe for the same reason: nothing outside the database happened in it. A session that is in a transaction already is
-refused, for its snapshot may be an old one and its commit is not ours to make.
+refused, because its snapshot may be old and its commit is not ours to make.
 """
 
 import asyncio
