@@ -36,7 +36,7 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     """Return what changes in state before the model is called, or `None` if nothing does."""
     update = merged(forgotten(run.thread), (yield from _restored(run)), _undone(run))
     update = merged(update, (yield from user_loads(run)), (yield from _caught_up(run)))
-    # Tool calls of one turn cannot write the list of problems itself, for two writes of a key without a reducer raise.
+    # Tool calls of one turn cannot write the list of problems itself: two writes of a key without a reducer raise.
     # They leave theirs in the context, and this hook, which runs alone, moves them.
     waiting = run.thread.section("problems")
     fresh = run.new_problems()
@@ -140,8 +140,7 @@ def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
     found: dict[str, SkillEntry] = {}
     for name in standing.loaded:
         entry, record = catalog.by_name.get(name), standing.records[name]
-        # Not an edit: a skill that is gone, out of reach or another one of that name is dealt with at the start of a
-        # run.
+        # Not an edit: `Run.use` deals with a skill that is gone, out of reach, or another one of that name.
         if entry is None or not entry.is_read or entry.path != record["path"]:
             continue
         if entry.origin is not None or "origin" in record:

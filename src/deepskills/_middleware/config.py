@@ -304,7 +304,7 @@ class Settings:
         except GraphBubbleUp:
             raise
         except Exception as error:
-            # It asked for the running event loop, which a worker thread has not: the driver calls it again on the loop.
+            # It asked for the running event loop, which a worker thread lacks: the driver calls it again on the loop.
             if needs_loop(error):
                 raise
             raise SkillsError(f"the backend could not be made: {_explain(error)}") from error

@@ -276,7 +276,7 @@ def prepare_in_turn(
         result = yield from prepare([distinct[key] for key in mine], run)
         for key, future in mine.items():
             future.set_result(result[key])
-    # Also when this call is cancelled or interrupted: the others must not wait for a reading that nobody delivers.
+    # Even when this call is cancelled or interrupted: the others must not wait for a reading that nobody delivers.
     finally:
         _abandon(mine.values())
     others = {key: future for key, (future, is_mine) in claims.items() if not is_mine}
@@ -330,7 +330,7 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
         lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), size
     )
     found = {} if is_served else reading.frontmatter
-    # The entry as the file says it now, for an extension has to judge what will be loaded, not what was listed.
+    # The entry as the file says it now: an extension has to judge what will be loaded, not what was listed.
     present = replace(entry, frontmatter={**entry.frontmatter, **found}, sha256=reading.sha256)
     load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)
     changed = yield from change_text(load, run)

@@ -174,8 +174,7 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     if not carriers and not thread.standing.loaded:
         return Composition(_noted(list(messages), thread))
     budget = run.settings.budgets.tokens
-    # What this run may not use leaves here too: a resumed run has no start that would have taken it away.
-    # 2. What counts in this run.
+    # 2. What this run may not use leaves here too: a resumed run has no start that would have taken it away.
     leaving, withheld = run.use.leaving, run.use.withheld
     standing = _with_edits(messages, carriers, thread.standing.without([*leaving, *withheld]), run)
     texts: dict[str, str] = {}
@@ -513,8 +512,8 @@ def _update(
 # One model call with skills: the request that goes out, a second try, and what comes back into state.
 
 
-# Providers have no common error for this. Each sign is looked for only beside a status that such errors have, for a
-# skill's text in some other error could hold any of these words.
+# Providers have no common error for this. Each sign is looked for only beside a status that such errors have, because
+# a skill's text in some other error could hold any of these words.
 _OVERFLOW_SIGNS = (
     *(f"context{gap}{noun}" for gap in (" ", "_", "") for noun in ("length", "window", "size", "limit")),
     "prompt is too long",
@@ -575,7 +574,7 @@ def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> st
     shelf, settings = run.known_shelf, run.settings
     resources: Mapping[str, list[ResourceMetadata]] = run.thread.resources
     errors = run.state.get("skills_load_errors")
-    # Fixed sources are shown as configured, also before or without a discovery that worked.
+    # Fixed sources are shown as configured, even before or without a discovery that worked.
     sources = settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources
     return section.render(
         SectionInput(

@@ -64,7 +64,7 @@ class ServedSkills(SkillExtension):
         if not asking:
             return None
         answer = interrupt(_question(request, asking))
-        # Anything but a clear "approve" is a refusal, also an answer of a shape that nobody foresaw.
+        # Anything but a clear "approve" is a refusal, even an answer of a shape that nobody foresaw.
         kind = answer.get("type") if isinstance(answer, Mapping) else None
         if kind == "approve":
             grants = answer.get("grants", ())

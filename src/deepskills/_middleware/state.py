@@ -565,7 +565,7 @@ def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: T
         "skills_load_records": {name: record},
         "skills_context": {
             "texts": {message.id or "": {"skill": name}},
-            # A new text is a new story: what was reported, waiting or permitted for the old one no longer counts.
+            # A new text starts over: what was reported, waiting or permitted for the old one no longer counts.
             "told": {name: None},
             "loads": {name: None},
             "permits": {name: None},
