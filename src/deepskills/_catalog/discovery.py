@@ -104,7 +104,7 @@ class _Search:
             if path != self.source.path:
                 return []
         else:
-            # A `skill.md` in another case is not found on every system; it is named, so that its author sees why.
+            # Only the exact name makes a skill. `skill.md` is reported, so that its author sees why it is missing.
             self.misnamed += [entry.path for entry in files if entry.name.lower() == SKILL_FILE.lower()]
         # A skill's own files are not searched for skills: one may hold a `SKILL.md` as an example.
         passed_over = PASSED_OVER if own is None else PASSED_OVER | RESOURCE_DIRECTORIES.keys()

@@ -169,7 +169,7 @@ class _Search(Visitor[str]):
 
     def settle(self) -> Plan[None]:
         """Keep the files of a level that do not lead out of the skill, each by the path it really has."""
-        # All files of a level in one call: resolving links may be a trip to another machine.
+        # All files of a level in one call: in async runs each call takes a thread.
         files = yield from _inside(self._place, self._named)
         self._named = []
         for path in files:

@@ -50,7 +50,7 @@ def read_manifest(entry: SkillEntry) -> Plan[SkillManifest]:
         raise _unknown(entry, failure.reason) from failure
     if isinstance(told, SkillManifest):
         return told
-    # Nothing to fall back on: a backend that tries to answer and fails must not be read by the files instead.
+    # No fallback: where a backend tries to describe a skill and fails, its files are not read instead.
     if told is not None:
         raise _unknown(entry, f"the backend gave {type(told).__name__}, not a SkillManifest")
     found = _Found(entry)

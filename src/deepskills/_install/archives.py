@@ -60,7 +60,7 @@ class _Entries:
         self.count += 1
         if self.count > MAX_ENTRIES:
             raise SourceError(f"The archive has more than {MAX_ENTRIES:,} entries. It was not unpacked.")
-        # `tar` writes `./` before every name.
+        # `tar -c .` writes `./` before every name.
         path = name.removeprefix("./").rstrip("/") if kind is None else name.removeprefix("./")
         if kind is None and path in {"", "."}:
             return

@@ -206,7 +206,7 @@ class _Filling:
         return None
 
     def _indexed(self, digits: str) -> str | None:
-        # Python refuses to convert thousands of digits, and needs long for less.
+        # Python refuses to convert thousands of digits, and is slow on fewer.
         return self._value(int(digits)) if len(digits) <= _MAX_INDEX_DIGITS else None
 
     def _value(self, position: int) -> str | None:

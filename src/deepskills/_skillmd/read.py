@@ -378,7 +378,7 @@ class _Reader:
         return tree
 
     def _report_notes(self, notes: Notes) -> None:
-        # Almost always, and for thousands of files, so it is told apart at once.
+        # The usual file has nothing to report, and thousands are read, so that is decided first.
         if not self._has_odd_fence and (notes is NOTHING_UNUSUAL or not any(vars(notes).values())):
             return
         for code, names in (

@@ -188,7 +188,7 @@ class Evaluation:
         Raises:
             _StoppedError: If it must not be made, or was the last that could be.
         """
-        # First: what is known costs nothing, also when the budget is spent.
+        # First: what is known costs nothing, even when the budget is spent.
         known = self.journal.get(key)
         if known is not None:
             self._done += 1

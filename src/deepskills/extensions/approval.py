@@ -260,7 +260,7 @@ class SkillApproval(FileGuard):
             if isinstance(decision, Refuse):
                 return decision
             grants, digest = decision
-            # The path must match too: pins may come in another order in the second execution.
+            # The path must match too: the second execution may ask about other skills.
             was_shown = shown[1] if shown is not None and shown[0] == entry.path else None
             # A digest in the answer is stronger: then whoever approves says what they saw.
             if manifest.digest == (digest or was_shown):

@@ -80,7 +80,7 @@ class SkillModels(SkillExtension):
         except Exception:
             logger.exception("The function of SkillModels failed for the model %r", one_line(name)[:100])
             return None
-        # Told by what an agent needs of a model: a function may give anything.
+        # Judged by what an agent needs of a model: a function may give anything.
         return model if hasattr(model, "bind_tools") else None
 
     def _picked(self, run: SkillRun) -> BaseChatModel | None:

@@ -142,7 +142,7 @@ class Changes:
         # From the row: the text itself was not rendered for this change.
         text_size = max(0, skill.size - files_before) if values.text is None else values.text.size
         size = text_size + files_after
-        # Shrinking is always allowed, also for an owner who is over a limit that was lowered since.
+        # Shrinking is always allowed, even for an owner who is over a limit that was lowered since.
         if size > skill.size:
             await self.check_quota(skill.owner_id, size, other_than=skill.id, tells=owns(skill, writer))
         revision = await self.advance(skill, writer, action, name=document.name)

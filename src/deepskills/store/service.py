@@ -797,7 +797,7 @@ class SkillService:
         """Return a skill as the database has it after changes."""
         await self._session.flush()
         self._session.expunge_all()
-        # As an operator: an owner may have handed the skill over, or hidden it, in this very call.
+        # As an operator: this very call may have handed the skill over, out of the writer's sight.
         return await self._readable(skill.id, Viewer(is_operator=True))
 
     # -- Versions, changes, usage --------------------------------------------------------------------------------------

@@ -194,8 +194,7 @@ def _postgres_arguments(connect: float, statement: float | None, options: dict[s
     settings = {"application_name": "deepskills"}
     arguments: dict[str, Any] = {"timeout": connect}
     if statement is not None:
-        # The server's own limit comes first, because its message says which statement; the client's is for a dead
-        # server.
+        # The server's own limit comes first, because its message is better; the client's is for a server that is dead.
         arguments["command_timeout"] = statement + _GRACE_SECONDS
         settings["statement_timeout"] = str(round(statement * 1000))
         settings["idle_in_transaction_session_timeout"] = str(round(IDLE_SECONDS * 1000))

@@ -158,7 +158,8 @@ class Transactions:
         """
         try:
             return await self._run(work, writes=True)
-        # Writers take turns, so a name cannot be taken between check and write, except by somebody without turns.
+        # Writers take turns, so a name cannot be taken between check and write, except by somebody who does without the
+        # service.
         except IntegrityError:
             raise SkillConflictError("Somebody has just taken the name or the path. Choose another.") from None
 

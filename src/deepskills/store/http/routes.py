@@ -358,7 +358,7 @@ def _shown(skills: Iterable[Skill]) -> list[SkillSchema]:
 
 def _json_body(model: type[BaseModel], *other_types: str) -> dict[str, Any]:
     """Return the documentation of a body, which the framework does not see: it is read once the writer is known."""
-    # Inlined, for OpenAPI keeps definitions in another place than pydantic's references say.
+    # Inlined: OpenAPI keeps definitions elsewhere than pydantic's references say.
     schema = model.model_json_schema()
     content: dict[str, Any] = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
     content |= {name: {"schema": {"type": "string", "format": "binary"}} for name in other_types}
