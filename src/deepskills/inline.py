@@ -138,7 +138,6 @@ def check_function(value: object, what: str, kinds: str) -> None:
 
 # The skill, and its backend.
 
-_READ_ONLY = "Skills written in Python are read-only: '{path}' cannot be changed. Write to another directory."
 _BINARY_TYPES = frozenset({"image", "audio", "video"})
 _BINARY_SUFFIXES = (".pdf", ".ppt", ".pptx", ".mkv")
 _TEXT_SUFFIXES = (".ts", ".svg")
@@ -235,7 +234,39 @@ class InlineSkill:
             raise SkillsError(text) from None
 
 
-class InlineBackend(BackendProtocol):
+class ReadOnlyBackend(BackendProtocol):
+    """A backend that refuses every write, and says why in one sentence."""
+
+    holds = "Files here"
+    """Whose files they are, as the beginning of that sentence."""
+
+    def _refusal(self, path: str) -> str:
+        return f"{self.holds} are read-only: '{path}' cannot be changed. Write to another directory."
+
+    def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - the protocol's signature
+        """Refuse."""
+        return WriteResult(error=self._refusal(file_path))
+
+    def edit(
+        self,
+        file_path: str,
+        old_string: str,  # noqa: ARG002 - the protocol's signature
+        new_string: str,  # noqa: ARG002 - the protocol's signature
+        replace_all: bool = False,  # noqa: ARG002, FBT001, FBT002 - the protocol's signature
+    ) -> EditResult:
+        """Refuse."""
+        return EditResult(error=self._refusal(file_path))
+
+    def delete(self, file_path: str) -> DeleteResult:
+        """Refuse."""
+        return DeleteResult(error=self._refusal(file_path))
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Refuse."""
+        return [FileUploadResponse(path=path, error="permission_denied") for path, _content in files]
+
+
+class InlineBackend(ReadOnlyBackend):
     """A read-only backend that holds each skill at `/<name>/`.
 
     Pass it alone (`backend=InlineBackend([...]), sources=["/"]`) or mount it beside others with `CompositeBackend`.
@@ -243,6 +274,8 @@ class InlineBackend(BackendProtocol):
     Raises:
         SkillFormatError: If two skills have the same name.
     """
+
+    holds = "Skills written in Python"
 
     def __init__(self, skills: Iterable[InlineSkill]) -> None:
         self._files: dict[str, tuple[InlineSkill, str]] = {}
@@ -356,28 +389,6 @@ class InlineBackend(BackendProtocol):
                     yield from ((found, found[len(key) + 1 :]) for found, _relative in self._below(name))
                 else:
                     yield name, name[len(key) + 1 :]
-
-    def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - the protocol's signature
-        """Refuse: the skills are code."""
-        return WriteResult(error=_READ_ONLY.format(path=file_path))
-
-    def edit(
-        self,
-        file_path: str,
-        old_string: str,  # noqa: ARG002 - the protocol's signature
-        new_string: str,  # noqa: ARG002 - the protocol's signature
-        replace_all: bool = False,  # noqa: ARG002, FBT001, FBT002 - the protocol's signature
-    ) -> EditResult:
-        """Refuse: the skills are code."""
-        return EditResult(error=_READ_ONLY.format(path=file_path))
-
-    def delete(self, file_path: str) -> DeleteResult:
-        """Refuse: the skills are code."""
-        return DeleteResult(error=_READ_ONLY.format(path=file_path))
-
-    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Refuse: the skills are code."""
-        return [FileUploadResponse(path=path, error="permission_denied") for path, _content in files]
 
 
 def _key(path: str) -> str | None:

@@ -180,7 +180,8 @@ def test_text_of_strangers_is_harmless_to_a_terminal(workplace: Path, models: di
 
 
 COMMAND = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from langchain import chat_models
 from evals_support import YES, loader
 from deepskills.__main__ import main

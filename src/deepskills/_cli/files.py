@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from deepskills._catalog.sources import PASSED_OVER, Source
 from deepskills._errors import SkillsError
+from deepskills._install.trees import READ_ONLY
 from deepskills._io.backends import PathsOfThisMachine
 from deepskills._io.drivers import drive
 from deepskills._io.plan import Entry, Failed, Listing, Plan
@@ -88,9 +89,6 @@ ResultT = TypeVar("ResultT")
 _NOT_A_FILE = "it is a pipe, a device or a link that leads nowhere"
 _A_DIRECTORY = "it is a directory"
 _A_LINK = "it is a link; put the file itself there, or link the skill's directory"
-
-_READ_ONLY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""How files are opened: links are not followed, and what turned into a pipe meanwhile is not waited for."""
 
 
 @dataclass
@@ -166,7 +164,7 @@ def _read(path: str) -> FileContent:
         # may have been replaced in between.
         if (refusal := _refusal(os.lstat(path).st_mode)) is not None:
             return FileContent(path, error=refusal)
-        descriptor = os.open(path, _READ_ONLY)
+        descriptor = os.open(path, READ_ONLY)
         with os.fdopen(descriptor, "rb") as file:
             if (refusal := _refusal(os.fstat(descriptor).st_mode)) is not None:
                 return FileContent(path, error=refusal)

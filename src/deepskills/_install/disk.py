@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from deepskills._install.limits import MAX_ENTRIES, SourceError, shown
 from deepskills._install.lock import Lock, LockedFile, LockedSkill
-from deepskills._install.trees import STAGING
+from deepskills._install.trees import READ_ONLY, STAGING
 from deepskills._types import SKILL_FILE
 
 DriftKind: TypeAlias = Literal["changed", "added", "removed", "executable", "missing", "unlisted", "unreadable"]
@@ -29,7 +29,6 @@ SENTENCES: Mapping[DriftKind, str] = {
 """What each kind of drift means, as a sentence's end."""
 
 _CHUNK = 1 << 20
-_READ_ONLY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def skill_drift(directory: str, name: str, locked: LockedSkill) -> list[Drift]: 
 def _file_drift(path: str, file: LockedFile) -> DriftKind | None:
     """Return how a file differs; one that is now a link or a pipe is another file."""
     try:
-        descriptor = os.open(path, _READ_ONLY)
+        descriptor = os.open(path, READ_ONLY)
     except OSError:
         return "changed" if os.path.islink(path) else "unreadable"  # noqa: PTH114 - as above
     try:

@@ -20,7 +20,8 @@ GIT_DIRECTORY = ".git"
 STAGING = ".deepskills"
 """Where skills wait to be placed: no part of any skill either."""
 
-_READ_ONLY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+READ_ONLY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""How a stranger's file is opened: not through a link, not waiting for a pipe, its bytes as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def open_regular(path: Path) -> Iterator[int]:
     Raises:
         OSError: If it cannot be opened, or is something else.
     """
-    descriptor = os.open(path, _READ_ONLY)
+    descriptor = os.open(path, READ_ONLY)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(0, "it is not a regular file")

@@ -15,18 +15,13 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from deepagents.backends.protocol import (
-    BackendProtocol,
-    DeleteResult,
-    EditResult,
     FileData,
     FileDownloadResponse,
     FileInfo,
-    FileUploadResponse,
     GlobResult,
     GrepResult,
     LsResult,
     ReadResult,
-    WriteResult,
 )
 from deepagents.backends.utils import (
     InvalidGlobPatternError,
@@ -48,6 +43,7 @@ from deepskills._types import (
     SkillProblem,
     SkillSummary,
 )
+from deepskills.inline import ReadOnlyBackend
 from deepskills.mcp.connections import Home, OwnLoop, check_label, connection_of
 from deepskills.mcp.entries import ServedSkill
 from deepskills.mcp.listing import Listed, Server
@@ -55,7 +51,6 @@ from deepskills.mcp.listing import Listed, Server
 VIA = "MCP"
 """How the skills came, as people and models read it."""
 
-_READ_ONLY = "Skills of MCP servers are read-only: '{path}' cannot be changed. Write to another directory."
 _NOT_LOADED = "Files of the skill '{name}' can be read only while it is loaded. Load it with load_skill first."
 _NOT_LISTED = "'{path}' is not a file of the skill as it was loaded."
 
@@ -77,7 +72,7 @@ def loads_of_run() -> Sequence[LoadRecord] | None:
     return ()
 
 
-class McpSkills(BackendProtocol):
+class McpSkills(ReadOnlyBackend):
     """The skills of MCP servers, to pass as a backend or to mount in `CompositeBackend`.
 
     Name a server's label as a source: `SkillsMiddleware(backend=McpSkills({"docs": ...}), sources=["/docs"])`. Each
@@ -95,6 +90,8 @@ class McpSkills(BackendProtocol):
     Raises:
         ValueError: If a label or a connection cannot be used.
     """
+
+    holds = "Skills of MCP servers"
 
     def __init__(
         self,
@@ -460,28 +457,6 @@ class McpSkills(BackendProtocol):
         """Return the servers whose files may lie below a directory."""
         label = root.strip("/").partition("/")[0]
         return [server for own, server in self._servers.items() if label in {"", own}]
-
-    def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - the protocol's signature
-        """Refuse: the skills are their servers'."""
-        return WriteResult(error=_READ_ONLY.format(path=file_path))
-
-    def edit(
-        self,
-        file_path: str,
-        old_string: str,  # noqa: ARG002 - the protocol's signature
-        new_string: str,  # noqa: ARG002 - the protocol's signature
-        replace_all: bool = False,  # noqa: ARG002, FBT001, FBT002 - the protocol's signature
-    ) -> EditResult:
-        """Refuse: the skills are their servers'."""
-        return EditResult(error=_READ_ONLY.format(path=file_path))
-
-    def delete(self, file_path: str) -> DeleteResult:
-        """Refuse: the skills are their servers'."""
-        return DeleteResult(error=_READ_ONLY.format(path=file_path))
-
-    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Refuse: the skills are their servers'."""
-        return [FileUploadResponse(path=path, error="permission_denied") for path, _content in files]
 
     # One logic for sync and async callers: only the hop to a server's home differs.
 
