@@ -261,7 +261,7 @@ class CatalogRecord(TypedDict):
     """Path and label of each source that was searched."""
 
     fingerprint: str
-    """Digest over every entry's path, source and file digest: a process that has made this catalog knows it again."""
+    """Digest over every entry's path, source and file digest: a process that has made this catalog recognizes it."""
 
     copy: str
     """Digest of the copy in `skills_metadata`, so that a process whose source is down can tell it from a forged one."""
@@ -270,4 +270,4 @@ class CatalogRecord(TypedDict):
     """By skill, the frontmatter that restricts who may start it; it holds even while its file cannot be read."""
 
     origins: NotRequired[dict[str, SkillOrigin]]
-    """By skill, where those came from that were served from elsewhere."""
+    """By skill, the origin of those that were served from elsewhere."""

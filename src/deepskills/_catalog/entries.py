@@ -165,7 +165,7 @@ class Readings:
         return self._made(path, content, digest_of(content))
 
     def read_served(self, summary: SkillSummary) -> Reading:
-        """Return what a served skill says, under the name it has here; the same text from elsewhere is another."""
+        """Return what a served skill says, under its name here; the same text from elsewhere is another skill."""
         key = (summary.path, summary.digest)
         reading = self._remembered.get_or_make(key, lambda: self._named(summary))
         if reading.metadata is not None and reading.metadata["name"] != summary.name:

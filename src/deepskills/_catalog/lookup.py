@@ -125,7 +125,7 @@ def not_found_error(missing: Broken | Unknown, problems: Sequence[SkillProblem],
 
 
 def check_known(found: Sequence[object], problems: Iterable[SkillProblem], again: str = "try again") -> None:
-    """Check that where nothing was found there is nothing: that no source failed.
+    """Check that nothing was found because there is nothing, and not because a source failed.
 
     Raises:
         SkillsError: If one did, so that nobody can tell which skills exist.
@@ -165,7 +165,7 @@ class SearchCache:
     ) -> list[SkillEntry]:
         """Return the skills that fit `query` best, best first, without those that are hidden.
 
-        Of those in `name_only` nothing but the name is searched: what fits would tell what their descriptions say.
+        Only the names of those in `name_only` are searched: matches would otherwise reveal their descriptions.
         """
         without = hidden or {}
         # More than were asked for, since the hidden ones among them are left out afterwards: one index serves all
@@ -190,6 +190,6 @@ def document_of(entry: SkillEntry) -> Document:
 
 
 def full_description(entry: SkillEntry) -> str:
-    """Return what a skill is for and when to use it, as catalog and search have it."""
+    """Return what a skill is for and when to use it, as the catalog and the search use it."""
     when = as_text(entry.frontmatter.get("when_to_use")).strip()
     return f"{entry.description} {when}"[:MAX_DESCRIPTION].rstrip() if when else entry.description

@@ -33,7 +33,7 @@ from deepskills._skillmd.problems import problem
 from deepskills._types import SKILL_FILE
 
 MAX_LED_BYTES = 32_000_000
-"""How much memory it takes to remember files outside their sources that listings led to: tens of thousands."""
+"""How much memory may be used to remember files outside their sources that listings led to: tens of thousands."""
 
 Led = BoundedCache[tuple[str, str], bool]
 """Files that listings of this process led to outside their sources: source and file."""
@@ -60,11 +60,11 @@ class Library:
     """The thread of the run; empty if it has none."""
 
     looks: "Looks | None" = None
-    """What looks of this very invocation showed, where another user may see other skills by the same state."""
+    """What this very invocation has seen, where another user may see other skills with the same state."""
 
 
 class Looks:
-    """What the looks of one invocation showed, by what state held then; made for each invocation, safe to share.
+    """What one invocation has seen, by what its state held at the time; made for each invocation, safe to share.
 
     Where the backend or the sources come from a function, state proves nothing of what this user may see: whoever
     resumes an interrupted run is given the state of the one who started it, and no hook of its start runs again.
@@ -130,7 +130,7 @@ class Look:
             self._library.looks.put(record, found)
 
     def catalog(self, record: object, copy: object) -> Plan[Catalog]:
-        """Return the catalog that state names if it can be believed and is of this run's sources, else what there is.
+        """Return the catalog that state names, if it can be believed and is of this run's sources; else look.
 
         `copy` is `skills_metadata`, of use only while a source cannot be read.
         """
@@ -169,7 +169,7 @@ class Look:
         return (yield from apart(lambda: self._library.catalogs.claimed(record, copy), size))
 
     def refusals(self, entries: Sequence[SkillEntry]) -> Plan[dict[str, str]]:
-        """Return which of these skills must not be read, and why; the sources are listed if that may tell more."""
+        """Return which of these skills must not be read, and why; the sources are listed if that may help."""
         sources, failure = yield from self.sources()
         refused = [entry for entry in entries if not self._holds(entry, sources)]
         if refused and failure is None:

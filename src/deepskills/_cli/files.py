@@ -111,8 +111,8 @@ class FileContent:
 class LocalFiles(PathsOfThisMachine):
     """The file system of this machine, read only.
 
-    Pipes and devices are never opened, no `SKILL.md` is passed over, and of a huge file only as much is read as shows
-    that it is too large.
+    Pipes and devices are never opened, no `SKILL.md` is passed over, and a huge file is read only as far as it takes
+    to see that it is too large.
     """
 
     def ls(self, path: str) -> DirectoryListing:

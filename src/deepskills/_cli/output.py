@@ -50,12 +50,12 @@ def to_json(value: object, encoding: str = "utf-8") -> str:
 
 
 def _open(stream: TextIO | None) -> TextIO:
-    """Return the stream; for one that the caller closed, and that is missing, one that nobody reads."""
+    """Return the stream, or a dummy where the caller closed it and it is missing."""
     return io.StringIO() if stream is None else stream
 
 
 def _console(stream: TextIO) -> Console:
-    """Return a console that draws in a terminal alone, whatever the environment forces upon others."""
+    """Return a console that uses styles only in a terminal, whatever the environment says."""
     # Rich obeys FORCE_COLOR and the like, which would put colours into a pipe.
     is_terminal = stream.isatty()
     return Console(

@@ -186,7 +186,7 @@ class Contents:
     file: File
     inventory: Inventory
     shell_directory: str | None = None
-    """The skill's directory as a local shell knows it, if that is not as file tools do."""
+    """The skill's directory as a local shell knows it, if file tools know it by another path."""
 
     digest: str | None = None
     """Identifies the load, where the backend gives one; otherwise the digest of the file does."""
@@ -237,7 +237,7 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
 
 
 def only_file(path: str, reply: Files | SkillOpened | Failed) -> File:
-    """Return the file of a batch of one, or that a backend opened itself."""
+    """Return the file of a batch of one, or the one that a backend opened itself."""
     if isinstance(reply, Files):
         return reply.files[0]
     if isinstance(reply, Failed):

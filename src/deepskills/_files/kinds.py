@@ -63,7 +63,7 @@ def kind_of(content: bytes) -> FileKind:
 
 
 def text_of(content: bytes) -> str | None:
-    """Return a file's text without its byte order mark; `None` if it is not text, as a PDF file, even one in ASCII."""
+    """Return a file's text without its byte order mark; `None` if it is not text, as a PDF never is."""
     if content.startswith(_PDF):
         return None
     try:

@@ -1,4 +1,4 @@
-"""How much of a stranger's source is taken, and which names of files are. Pure."""
+"""Limits on what is taken from a stranger's source: sizes, counts, and names of files. Pure."""
 
 import unicodedata
 

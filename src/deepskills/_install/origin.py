@@ -1,6 +1,6 @@
 """Decides what a user means by a source, and checks it before anything is fetched.
 
-A source is data, also when it stands in a lock that somebody else wrote. So it is never given to a shell, never read
+A source is data, even when it comes from a lock that somebody else wrote. So it is never given to a shell, never read
 as an option, and only transports that fetch data are allowed: git's `ext::` and its relatives run commands.
 """
 

@@ -79,7 +79,7 @@ class Workspace:
 
 @contextlib.contextmanager
 def workspace(directory: Path, lock_path: Path) -> Iterator[Workspace]:
-    """Give a place to prepare a change in; what was not committed is as if it had never been.
+    """Give a place to prepare a change in; whatever is not committed leaves no trace.
 
     Raises:
         BusyError: If another command is changing the directory.
@@ -124,7 +124,7 @@ def recover(directory: Path, lock_path: Path) -> bool:
 
 @contextlib.contextmanager
 def recovered(directory: Path, lock_path: Path) -> Iterator[None]:
-    """Finish what an earlier command left, before reading; a command that is at work now is waited for by nobody."""
+    """Finish what an earlier command left, before reading; a command that is running now is not waited for."""
     if (directory / STAGING).exists():
         with _exclusive(directory):
             recover(directory, lock_path)

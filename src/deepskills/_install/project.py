@@ -128,7 +128,7 @@ class Project:
 
     @contextmanager
     def adding(self, source: str, names: Sequence[str], ref: str | None) -> Iterator[Changes]:
-        """Give what adding the skills of a source would change.
+        """Yield what adding the skills of a source would change.
 
         Raises:
             SourceError: If the source cannot be used, or a skill that was named cannot be placed.
@@ -161,7 +161,7 @@ class Project:
 
     @contextmanager
     def updating(self, names: Sequence[str]) -> Iterator[Changes]:
-        """Give what bringing skills to the newest state of their sources would change.
+        """Yield what bringing skills to the newest state of their sources would change.
 
         Raises:
             SkillNotFoundError: If the lock has no skill of a name.
@@ -197,7 +197,7 @@ class Project:
 
     @contextmanager
     def restoring(self, *, replace_drifted: bool) -> Iterator[Changes]:
-        """Give what it takes to have exactly what the lock says.
+        """Yield what it takes to have exactly what the lock says.
 
         Args:
             replace_drifted: Put back skills whose files were changed; without it they are a reason to change nothing.
@@ -222,7 +222,7 @@ class Project:
 
     @contextmanager
     def removing(self, names: Sequence[str]) -> Iterator[Changes]:
-        """Give what removing skills would change.
+        """Yield what removing skills would change.
 
         Raises:
             SkillNotFoundError: If the lock has no skill of a name.

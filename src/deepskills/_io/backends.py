@@ -202,7 +202,7 @@ def _path_below(backend: "FilesystemBackend", path: str) -> str:
 
 
 def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
-    """Return each path as a local shell knows it, where that is not as file tools do; others are left out."""
+    """Return each path as a local shell knows it, where file tools know it by another; the rest is left out."""
     shell = shell_of(backend)
     if not _is_filesystem(shell):
         return {}
@@ -286,7 +286,7 @@ def _is_sequence(answer: object) -> bool:
 
 
 def only_async(backend: object, paths: Iterable[str], method: str) -> str | None:
-    """Return why a sync method cannot be called: the backend, or a part of it, has the async one alone."""
+    """Return why a sync method cannot be called: the backend, or a part of it, has only the async one."""
     for part in routed_parts(backend, paths):
         if not has_own(part, method) and has_own(part, f"a{method}"):
             return (

@@ -106,7 +106,7 @@ SETTLE_SECONDS = 15.0
 """How long a cancelled run waits for a call that `settles`, and after that for the plan's clean-up."""
 
 LARGE_ANSWER = 1_000
-"""From how many items on a backend's answer is not converted on the event loop."""
+"""The number of items from which a backend's answer is converted off the event loop."""
 
 WORKERS = 2
 """How many threads compute at a time; more would only make the event loop wait longer for its turn."""
@@ -540,7 +540,7 @@ def _call(call: CallFunction, _backend: Backend) -> Reply:
 
 
 def _called(call: CallFunction) -> Any:  # noqa: ANN401 - whatever it returns
-    """Return what a function returns; one that wants to end the process, as scripts do, has only failed."""
+    """Return what a function returns; one that calls `exit`, as scripts do, has merely failed."""
     try:
         return call.function(*call.arguments, **call.options)
     except SystemExit as error:
@@ -699,7 +699,7 @@ _METHODS: dict[type, tuple[str, str]] = {
 
 
 def _outcome(call: WaitFor) -> Reply:
-    """Return the result of a future that was waited for; that another call was cancelled does not cancel this one."""
+    """Return the result of a future that was waited for; the cancellation of another call does not cancel this one."""
     if not call.future.done():
         return late_reply(call.timeout)
     if call.future.cancelled():

@@ -312,14 +312,14 @@ class Summarized:
 
 @dataclass(frozen=True)
 class SkillsListed:
-    """The skills of sources, by path; those that no backend serves skills of its own in are left out."""
+    """The skills of sources, by path; sources whose skills no backend serves itself are left out."""
 
     listings: dict[str, SkillListing]
 
 
 @dataclass(frozen=True)
 class SkillOpened:
-    """A `SKILL.md` for a load; `None` if it is to be read as any file."""
+    """A `SKILL.md` for a load; `None` if it is to be read like any file."""
 
     opened: OpenedSkill | None
 
@@ -431,7 +431,7 @@ def unwrapped(call: Call) -> Plan[Any]:
 
 
 LARGE = 250
-"""From how many items on work is done in a thread; fewer take less than starting one is worth."""
+"""The number of items from which work is done in a thread; for fewer, starting one costs more than the work."""
 
 ValueT = TypeVar("ValueT")
 

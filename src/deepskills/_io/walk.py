@@ -84,7 +84,7 @@ def walk(
 ) -> Plan[Walked[KeyT]]:
     """List directories level by level; each level is one round, in which the keys take turns.
 
-    Taking turns, a source whose calls hang does not keep those of another from being made.
+    Because they take turns, a source whose calls hang does not hold up the calls of another.
 
     Args:
         starts: Where to start, each path with its key.

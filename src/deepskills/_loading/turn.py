@@ -228,7 +228,7 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
 
 
 def is_other(arguments: str, record: LoadRecord | None) -> bool:
-    """Whether a load asks for other arguments than those of the load before; none means the same again."""
+    """Whether a load asks for other arguments than the previous one; none means the same again."""
     return bool(arguments.strip()) and record is not None and record.get("arguments", "") != arguments
 
 

@@ -97,10 +97,10 @@ def _texts_of(names: Sequence[str], run: Run) -> Plan[dict[str, tuple[str, LoadR
 
 
 def _caught_up(run: Run) -> Plan[dict[str, Any]]:
-    """Load again what changed on the backend while it was loaded, and what state calls loaded without a load of ours.
+    """Load what changed on the backend while it was loaded, and what state calls loaded without a load of ours.
 
-    Both take the way of a call of the model: visibility, extensions and budgets count. What is refused is unloaded, for
-    its old text would stand beside a description that is no longer its own, or no text would be there at all.
+    Both pass the same checks as a call by the model: visibility, extensions and budgets. What is refused is unloaded,
+    because its old text would stand beside a description that is no longer its own, or there would be no text at all.
     """
     thread = run.thread
     if not thread.standing.loaded and not thread.unbacked:
@@ -136,7 +136,7 @@ def _caught_up(run: Run) -> Plan[dict[str, Any]]:
 
 
 def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
-    """Return the loaded skills whose file is another one now than the catalog had at the load."""
+    """Return the loaded skills whose file differs from the one that the catalog had at the load."""
     found: dict[str, SkillEntry] = {}
     for name in standing.loaded:
         entry, record = catalog.by_name.get(name), standing.records[name]
@@ -153,7 +153,7 @@ def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
 
 
 def _reloads(edited: Mapping[str, SkillEntry], shelf: Shelf, run: Run) -> tuple[list[Wish], list[str]]:
-    """Return the wishes for files that changed, with the arguments of their loads, and the names that may not come."""
+    """Return the wishes for changed files, with the arguments of their loads, and the names that may not be loaded."""
     wishes, refused = [], []
     for name, entry in edited.items():
         record = run.thread.standing.records[name]
@@ -189,14 +189,14 @@ def _reloaded(entry: SkillEntry, done: Settled, run: Run) -> dict[str, Any] | No
 
 
 def _claimed(name: str, done: Settled, run: Run) -> dict[str, Any]:
-    """Return what loading a name changes that state called loaded without a load of ours."""
+    """Return the update for a name that state called loaded without a load of ours, given what its load came to."""
     if isinstance(done.outcome, outcomes.Loaded):
         return done.update
     return _not_ours(run, name, "its load was refused")
 
 
 def _not_ours(run: Run, name: str, reason: str) -> dict[str, Any]:
-    """Return the update that takes a name away which state called loaded, and report it."""
+    """Return the update that removes a name which state called loaded, and report it."""
     run.problems.append(problem("skills_loaded", "load-unknown", name=quoted(name), reason=reason))
     report_unload(name, "gone", run)
     return unload_update([name])

@@ -140,7 +140,7 @@ def _report_if_broken(name: str, shelf: Shelf, run: Run) -> None:
 
 
 def command_word(line: str) -> str:
-    """Return the word that a line has as a slash command; empty if it has none."""
+    """Return the name in the slash command that a line starts with; empty if it starts with none."""
     word = _WORD.match(line)
     return line[1 : word.end()] if word is not None and word.end() <= MAX_COMMAND_LENGTH else ""
 

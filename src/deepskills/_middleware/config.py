@@ -121,8 +121,8 @@ class Memory:
     def looks_of(self, runtime: object) -> Looks | None:
         """Return what this invocation of a graph has seen; `None` outside of one.
 
-        LangGraph makes a stream writer for each invocation and hands it to every hook and tool of it, so the writer is
-        what an invocation is known by: an interrupted run that is resumed has another one.
+        LangGraph makes a stream writer for each invocation and hands it to every hook and tool of it, so the writer
+        identifies an invocation: an interrupted run that is resumed has another one.
         """
         writer = getattr(runtime, "stream_writer", None)
         if writer is None:
@@ -249,7 +249,7 @@ class Settings:
     def look(self, runtime: object, thread_id: str = "") -> Look:
         """Return a look at the sources of a run on a thread.
 
-        Each user's backend may lead elsewhere by one path, so with a backend function a look trusts only itself.
+        The same path may lead elsewhere on another user's backend, so with a function a look trusts only itself.
         """
         memory = self.memory
         # A function may give each user another backend, so what one run learned of paths says nothing to the next.

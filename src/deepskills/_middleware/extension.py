@@ -191,7 +191,7 @@ class SkillRun(Protocol):
         """Write an event to the custom stream, and tell the other extensions."""
 
     def load(self, name: str, arguments: str = "", *, trigger: Trigger = "system") -> None:
-        """Ask at the start of a run that a skill be loaded, unless it is."""
+        """Ask at the start of a run that a skill be loaded, unless it already is."""
 
     def note(self, message_id: str, text: str) -> None:
         """Put a note at the end of a message, in every request while the message is there; the history stays."""
@@ -307,7 +307,7 @@ class SkillExtension:
     """Frontmatter keys to keep with each entry, for `SkillEntry.frontmatter`."""
 
     ranks_skills: bool = False
-    """Whether this extension ranks skills against texts: what is searched of their files is kept then."""
+    """Whether this extension ranks skills against texts: the searchable parts of their files are then kept."""
 
     extra_tools: Sequence[str] = ()
     """Extra tools of the middleware that this extension turns on, such as `search_skills`."""

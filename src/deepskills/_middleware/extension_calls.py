@@ -157,7 +157,7 @@ class ExtensionRun:
         tell(event, self.runtime, self._run.settings.extensions)
 
     def load(self, name: str, arguments: str = "", *, trigger: Trigger = "system") -> None:
-        """Ask that a skill be loaded before the next model call, unless it is."""
+        """Ask that a skill be loaded before the next model call, unless it already is."""
         self._run.collect({"skills_context": {"loads": {name: {"arguments": arguments, "trigger": trigger}}}})
 
     def note(self, message_id: str, text: str) -> None:
@@ -321,7 +321,7 @@ _GIVES: Mapping[str, tuple[type, ...]] = {
     "after_tool": (ToolMessage, Command, NoneType),
     "search": (Sequence, NoneType),
 }
-"""What a method may return; where nothing is expected, all but a coroutine that nobody awaits."""
+"""What a method may return; where nothing is expected, anything except a coroutine that nobody awaits."""
 
 
 def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) -> Plan[Any]:  # noqa: ANN401

@@ -156,7 +156,7 @@ class ExtraTools:
         return (yield from judged_script(run, entry, script_name, closed))
 
     def _entry(self, run: Run, skill_name: str) -> Plan[tuple[SkillEntry, list[str]]]:
-        """Return a skill that the model may read, seen or loaded, and what below it belongs to one it may not."""
+        """Return a visible or loaded skill, and the directories in it of skills the model may not read."""
         shelf = yield from shelf_of(run)
         entry, loaded = shelf.find(skill_name), run.thread.standing.loaded
         # Loaded counts as well: a user may have started a skill that the model cannot see.

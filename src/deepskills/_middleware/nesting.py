@@ -1,4 +1,4 @@
-"""An agent inside another graph's run: whose word a message is, and what a parent's tool call passes on.
+"""An agent inside another graph's run: whether a message is the user's, and what a parent's tool call passes on.
 
 A node of an outer graph may hand the user's message on, or write one that a model made up. Names of nodes tell nothing.
 So the input of the outermost graph is remembered while it runs, and a message counts as the user's if that held it.
@@ -136,7 +136,7 @@ def is_handed_on(message: AnyMessage, *, in_tool_call: bool) -> bool:
 
 
 def _here() -> tuple[_Place | None, bool]:
-    """Return where the hook that asks stands, and whether LangGraph says that its graph is inside another."""
+    """Return the place of the calling hook, and whether LangGraph says that its graph is inside another."""
     try:
         config = get_config()
     except RuntimeError:
@@ -155,7 +155,7 @@ def _keys(message_id: str | None, text: str) -> Iterator[str]:
 
 
 def _commands_in(inputs: object) -> frozenset[str]:
-    """Return the texts of an input that start with a slash, and the ids of their messages: users' words alone."""
+    """Return the texts of an input that start with a slash, and their messages' ids, from user messages only."""
     found: set[str] = set()
     waiting: list[tuple[object, int]] = [(inputs, 0)]
     # Bounded in number and depth: an input may be a whole database, and this runs before every graph.

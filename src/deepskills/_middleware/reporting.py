@@ -116,7 +116,7 @@ _numbers = itertools.count()
 
 
 def log_problems(problems: Iterable[SkillProblem], backend: object) -> None:
-    """Log problems: one of the same file once per process, many at a time as one line with counts by code.
+    """Log problems: each once per process, many at a time as a single line with counts by code.
 
     A source that fails is logged each time it does: that is about this run, not about a file.
     """
@@ -147,7 +147,7 @@ def _is_first(found: SkillProblem, place: str) -> bool:
 
 
 def _place(backend: object) -> str:
-    """Return what tells the files of a backend from those of another: where it lies on this machine, or the object."""
+    """Return what distinguishes a backend's files from another's: its directory on this machine, or the object."""
     # Backends for the same directory are one place, however many objects a process makes.
     root = getattr(backend, "cwd", None)
     if root is not None:

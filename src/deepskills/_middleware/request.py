@@ -313,8 +313,8 @@ def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[s
 def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
     """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
 
-    The file that was loaded was judged then. One that has changed since is judged like any other load: for all we know
-    it is the user's alone now, and a record whose digest nobody read may be a forged one. It gives its present text,
+    The file that was loaded was judged then. One that has changed since is judged like any other load: it may be
+    for users only by now, and a record whose digest nobody read may be forged. It gives its present text,
     which says so, and the record that goes with it.
     """
     if not names:
@@ -407,7 +407,7 @@ def _is_edited(record: LoadRecord, message: AnyMessage | None) -> bool:
 
 
 def _seen(standing: Standing, names: Iterable[str]) -> Standing:
-    """Return the standing in which these loads were in a request: guards have had their look at them."""
+    """Return the standing after these loads were in a request: guards have seen them by now."""
     for name in names:
         record = standing.records[name]
         # While a record has its `step`, no request has held the text: see `_is_unseen`.
@@ -551,7 +551,7 @@ def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | No
 
 
 def _section(section: Section | None, run: Run, loaded: Sequence[str]) -> Plan[str]:
-    """Return the skills section; a large one is rendered apart from the event loop."""
+    """Return the skills section; a large one is rendered off the event loop."""
     return (yield from apart(lambda: section_text(section, run, loaded), len(run.known_shelf.catalog.entries)))
 
 
@@ -721,7 +721,7 @@ class ModelCall(Generic[ContextT]):
         response: ModelResponse[Any] | ExtendedModelResponse[Any] | None,
         error: Exception | None = None,
     ) -> Plan[None]:
-        """Show the extensions how the call ended; one that was interrupted has not."""
+        """Show the extensions how the call ended; an interrupted call has not ended."""
         # An interrupt is not an end: the same call is made again when the run resumes.
         if self._run.settings.extensions and not isinstance(error, GraphBubbleUp):
             inner = response.model_response if isinstance(response, ExtendedModelResponse) else response

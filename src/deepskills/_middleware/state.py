@@ -124,7 +124,7 @@ def merge_pins(
 ) -> list[str | PinnedSkill]:
     """Add up the skills to pin that were named in one step; whatever is not a list is set aside.
 
-    No skill has a name that is longer than what is kept here, so a pin that is cut stays one of an unknown skill.
+    No skill has a name that is longer than what is kept here, so a pin that is cut still names an unknown skill.
     """
     # Pins of one step add up: parallel branches may each write some, and two writes without a reducer raise.
     return [*_listed(current), *(_short_pin(pin) for pin in _listed(update))]
@@ -313,7 +313,7 @@ class Thread:
     """The messages as state has them; `messages` are the same with keys."""
 
     unbacked: list[str] = field(default_factory=list)
-    """Names that state calls loaded without a load of ours: an application wrote them, or a record was spoiled."""
+    """Names that state calls loaded without a load of ours: an application wrote them, or a record was corrupted."""
 
     malformed: list[str] = field(default_factory=list)
     """Keys of state that had the wrong shape."""
@@ -442,8 +442,8 @@ def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
 def with_keys(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
     """Return messages in which every user message has an id: the host's, or else one derived from its content.
 
-    Only requests and hooks see it. It is not written to the conversation: a channel takes a message with an id that it
-    does not know for a new one.
+    Only requests and hooks see it. It is not written to the conversation: a channel treats a message with an
+    unknown id as a new one.
     """
     # The usual case costs one look and copies nothing.
     if all(message.id or not isinstance(message, HumanMessage) for message in messages):

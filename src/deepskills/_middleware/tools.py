@@ -255,7 +255,7 @@ def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
 
 
 def _permit(entry: SkillEntry, turn: Turn, shelf: Shelf, run: Run) -> str | None:
-    """Return the arguments of a start by the user that asks for one call of the model, or `None` without one.
+    """Return the arguments of a user's start that permits one call by the model; `None` if there is none.
 
     It lasts until the user's next message, and only the first call of a turn gets it.
     """
@@ -291,7 +291,7 @@ def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, tu
 
 
 def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> Plan[ToolResult]:
-    """Turn what nobody foresaw into an error message; a tool never raises."""
+    """Turn an unexpected failure into an error message; a tool never raises."""
     try:
         return (yield from plan)
     except GraphBubbleUp:

@@ -255,7 +255,7 @@ _HIDDEN = (
     r"\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a"
     r"\U000e0000-\U000e0fff]*+"
 )
-"""Any run of characters that nobody sees; they do not make another tag of a tag."""
+"""Any run of invisible characters; they do not turn a tag into something else."""
 # With invisible characters between its letters a model still reads the tag.
 _TAGS = "|".join(_HIDDEN.join(name) for name in ("skill_content", "skill_hook"))
 _BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)

@@ -83,7 +83,7 @@ def default_template(*, is_listed: bool = True, files: str = _FILES) -> str:
 
 
 SKILLS_SYSTEM_PROMPT = default_template()
-"""The section that is appended to the system prompt, in its longest form: an agent is shown what is so in it.
+"""The section that is appended to the system prompt, in its longest form: each agent is shown what applies to it.
 
 Custom templates take the same three slots.
 """
@@ -170,7 +170,7 @@ LOADED_STATUS = " [Loaded]"
 """Marks a loaded skill in the list."""
 
 LIST_WITHHELD = "(The list of skills cannot be shown at the moment.)"
-"""Stands in place of the list where what decides about it has failed."""
+"""Stands in place of the list when the code that decides about it has failed."""
 
 MIN_CAP = 12
 """Shortest common length of descriptions; with less they say nothing, and names stand alone."""
@@ -456,7 +456,7 @@ class Section:
         )
 
     def _template_for(self, given: SectionInput) -> str:
-        """Return the template; the library's own says only what is so in this agent."""
+        """Return the template; the library's own says only what applies to this agent."""
         if self._template != SKILLS_SYSTEM_PROMPT:
             return self._template
         files = ""

@@ -34,7 +34,7 @@ MAX_GLUED_CHECKED = 16 * 1024
 """How many characters are tried as YAML to tell a fence with a heading glued to it from text in quotes."""
 
 MAX_PLAIN_LENGTH = MAX_FRONTMATTER_BYTES // 4
-"""How many characters are frontmatter of an allowed size, whatever they are."""
+"""Up to this many characters, frontmatter is within its limit of bytes, whatever the characters are."""
 
 # Fences: the two lines of dashes around the frontmatter, as authors write them.
 

@@ -1,6 +1,6 @@
 """Cleans text that strangers wrote, before a model, a terminal or a log shows it.
 
-Removed is whatever makes text look like something else: control sequences, direction overrides, tags that only models
+It removes whatever makes text look like something else: control sequences, direction overrides, tags that only models
 see. Everything else stays as written, in any script.
 """
 

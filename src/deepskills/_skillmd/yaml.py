@@ -154,7 +154,7 @@ class _Composer:
         self._split: list[str] | None = None
 
     def take(self, event: yaml.Event) -> None:
-        """Build on by one event; scalars come first because they come most."""
+        """Take one event; scalars are asked about first because they are the most frequent."""
         if isinstance(event, yaml.ScalarEvent):
             self._place(self._scalar(event))
         elif isinstance(event, yaml.CollectionStartEvent):

@@ -47,7 +47,7 @@ class Estimate:
 
 
 def estimate(evals: SkillEvals, library: Sequence[str], runs: int, *, compares: bool, done: frozenset[str]) -> Estimate:
-    """Return about what is to come, for a library with these descriptions.
+    """Return an estimate of what is to come, for a library with these descriptions.
 
     A run for a query that should load the skill ends with the load, after a call; others take a second call.
     """

@@ -19,7 +19,7 @@ from deepskills.evals.report import EvalReport, TaskResult, TriggerResult
 from deepskills.evals.runs import AgentRun, Outcome, Question, Request, performed
 
 TRIGGER_STEPS = 4
-"""How many model calls a query may take to load its skill; whoever has not loaded it by then will not."""
+"""How many model calls a query may take to load its skill; a model that has not loaded it by then will not."""
 
 MAX_FAILURES = 5
 """After how many failed runs in a row an evaluation stops: the next would fail too, and may cost."""
