@@ -70,6 +70,7 @@ def estimate(evals: SkillEvals, library: Sequence[str], runs: int, *, compares: 
         for side in ("with", "without") if compares else ("with",):
             own = count_text_tokens(task.prompt) + (text if side == "with" else 0)
             add(task_key(task.id, side), "runs", TASK_CALLS, TASK_CALLS * (request + own))
+            # The grader sees a task and its result, no library and no tools: little beside a request of the agent.
             add(grade_key(task.id, side), "gradings", 1, 4 * ANSWER_TOKENS)
     return Estimate(**counts)
 

@@ -92,6 +92,7 @@ class Evaluation:
         if self.conditions is not None:
             compares = 2 if self.conditions.without is not None else 1
             self._total = len(triggers) * self.conditions.runs + len(self.evals.tasks) * compares * 2
+            # Filled in place, as `tasks` is: a plan that is stopped returns nothing, yet its results so far count.
             measured: list[TriggerResult] = []
             try:
                 yield from self._triggers(self.conditions, triggers, measured)
@@ -149,6 +150,7 @@ class Evaluation:
             try:
                 other, others = yield from self._task(conditions, task, "without", conditions.without)
             except _StoppedError:
+                # The run with the skill is made and paid for, so it is shown without its counterpart.
                 tasks.append(TaskResult(task, outcome, verdicts=judged))
                 raise
             tasks.append(TaskResult(task, outcome, other, judged, others))
@@ -202,6 +204,7 @@ class Evaluation:
             self.journal.put(key, outcome)
         if self.conditions is not None and self.conditions.on_progress is not None:
             self.conditions.on_progress(Progress(self._done, self._total, label, outcome, self.budget.used))
+        # After the journal and the progress, so that even the run that broke the budget is shown.
         if outcome.status == "over-budget":
             raise _StoppedError(self._spent())
         if outcome.status in _KEPT:

@@ -158,6 +158,7 @@ class _Reader:
             return None
         prompt = self._text(TASKS, f"{place}.prompt", entry.get("prompt"))
         number = entry.get("id")
+        # `True` is an `int` to Python.
         if isinstance(number, bool) or not isinstance(number, int | str) or not str(number).strip():
             self._wrong(TASKS, f"{place}.id", f"must be a number or a text, not {_kind(number)}")
             return None
@@ -219,6 +220,7 @@ class _Reader:
             if file.stat().st_size > MAX_FILE_BYTES:
                 self._wrong(name, "", f"is larger than {MAX_FILE_BYTES:,} bytes")
                 return None
+            # Editors on Windows begin files with a byte order mark, which `json` refuses.
             text = file.read_bytes().decode("utf-8-sig")
         except FileNotFoundError:
             self._note(name, "", "is missing, so this part is not measured", code="eval-file-missing")

@@ -15,7 +15,7 @@ SHOWN = 5
 """How many skills are suggested for a request, as `SkillSuggestions` has it by default."""
 
 MIN_SIMILARITY = 0.5
-"""From which share of common words two descriptions count as overlapping."""
+"""The share of common words from which two descriptions count as overlapping."""
 
 MAX_AGE = 3600.0
 """A library is looked at once for an evaluation."""
@@ -161,6 +161,7 @@ def find_overlaps(*sources: StrPath) -> LibraryReport:
                 ranked = library.ranked(item.query, SHOWN)
                 is_found = evals.name in ranked
                 before = ranked[: ranked.index(evals.name)] if is_found else ranked
+                # If nothing is suggested at all, nobody takes the request, but it fails all the same.
                 if before or not is_found:
                     taken.append(Taken(item.query, evals.name, tuple(before), is_found))
     with_queries = tuple(evals for evals in measured if evals.triggers or evals.is_broken)

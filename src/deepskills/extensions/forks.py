@@ -37,7 +37,7 @@ MAX_DEPTH = 3
 MAX_REASON_CHARACTERS = 500
 
 _CHAIN_KEY = "__deepskills_forks"
-"""The key under which a run's configuration carries the running forks, also to graphs that run elsewhere."""
+"""The key under which a run's configuration carries the running forks, even to graphs that run elsewhere."""
 
 _NOT_SHARED = frozenset({*SkillsState.__annotations__, "todos", "rubric", "hitl_edited_tool_calls"})
 """State that belongs to one conversation: its messages, its skills, its to-dos, and what a human said of its calls."""
@@ -260,7 +260,7 @@ class _ConversationAskedError(Exception):
 
 
 class _WithoutConversation(dict[str, Any]):
-    """A graph's state for a sub-agent that must not see the conversation: there is none, and to ask for it fails."""
+    """A graph's state for a sub-agent that must not see the conversation: there is none, and asking for it fails."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         super().__init__({key: value for key, value in state.items() if key != "messages"})

@@ -126,7 +126,7 @@ class SkillSuggestions(SkillExtension):
         return self._found(await self._ranker.asearch(library, query, n, store=_store(run)), run)
 
     def at_end(self, run: SkillRun) -> None:
-        """Tell of a skill that was clearly the right one, if none was loaded."""
+        """Report a skill that was clearly the right one, if none was loaded."""
         ahead = run.memory.get(_AHEAD)
         if not isinstance(ahead, Mapping):
             return
@@ -233,7 +233,7 @@ def _shown(names: set[str], run: SkillRun) -> dict[str, _Line]:
 def _may_show(line: _Line, shown: Mapping[str, _Line], run: SkillRun) -> bool:
     """Whether a line that was recorded is shown in this run.
 
-    It stays as it was sent, so that prompt caches hold, also after its skill was edited or removed; but not if this run
+    It stays as it was sent, so that prompt caches hold, even after its skill was edited or removed; but not if this run
     belongs to somebody who may not see the skill.
     """
     now = shown.get(line.name)

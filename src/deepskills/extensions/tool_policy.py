@@ -397,7 +397,7 @@ class ToolPolicy(SkillExtension):
         """Judge the calls that the model has just asked for, and keep the verdicts with the thread.
 
         Human review asks `needs_approval` when it interrupts and again at the resume, perhaps in another process and
-        with a source out of reach, and compares the numbers: the answer must be the same, and is, as it is kept.
+        with a source out of reach, and compares the numbers: the answer must be the same, so it is kept.
         """
         if self._mode != "approve" or report.response is None:
             return
@@ -506,6 +506,7 @@ class ToolPolicy(SkillExtension):
 
     def _calls(self, request: ToolCallRequest, run: SkillRun) -> list[_Call]:
         """Return what a call amounts to: as a person edited it, and the sub-agent that a skill in it would start."""
+        # Step 3 at resume: the edited arguments are judged, because they are what will run.
         given = as_edited(request).tool_call
         # A tool that the agent has itself is nobody's own, whatever the state says.
         call = _Call(given["name"], given["args"], run.owners(given["name"]) if request.tool is None else None)

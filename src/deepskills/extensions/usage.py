@@ -193,7 +193,7 @@ class SkillUsage(SkillExtension):
         _keep(run, _PENDING, pending_calls(origins, report.response.result))
 
     def at_end(self, run: SkillRun) -> None:
-        """Tell what each skill has cost since its last event, and begin again."""
+        """Report what each skill has cost since its last event, and begin again."""
         for event in self._ledger(run).events():
             run.emit(event)
         _keep(run, _LEDGER, None)

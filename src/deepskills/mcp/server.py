@@ -292,7 +292,7 @@ async def _given(function: Any, ctx: Any) -> Any:  # noqa: ANN401 - whatever a u
 
 
 def _is_servable(entry: SkillEntry) -> bool:
-    """Whether a skill's name can be a part of a URI; a served skill is passed on by nobody."""
+    """Whether a skill's name can be a part of a URI; a served skill is never passed on."""
     name = entry.name
     return entry.origin is None and name not in {".", ".."} and not any(mark in name for mark in "/\\%")
 

@@ -145,6 +145,7 @@ def _carry_out(changing: "AbstractContextManager[Changes]", verb: str, *, yes: b
             show_changes(output, changes)
         for item in changes.refused:
             output.remark(f"Not taken: {item.name} ({item.path}): {item.reason}", "yellow")
+        # Asked while the workspace is open: what was shown is what gets placed, without a second fetch.
         goes_on = bool(changes.to_do) and (yes or _agrees(verb, changes, output))
         if goes_on:
             changes.apply()

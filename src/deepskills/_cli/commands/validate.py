@@ -36,6 +36,7 @@ class _Target:
         path = absolute(given)
         local = Path(path)
         try:
+            # Does not follow links: one that leads nowhere is a finding, not a wrong argument.
             local.lstat()
             is_directory = local.is_dir()
         except (FileNotFoundError, NotADirectoryError):

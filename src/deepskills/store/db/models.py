@@ -444,7 +444,7 @@ CREATE_SEARCH_TABLE = (
 
 
 class SkillRequirement(Base):
-    """A name that a skill requires, so that who deletes a skill learns which others need it."""
+    """A name that a skill requires, so that whoever deletes a skill learns which others need it."""
 
     __tablename__ = "deepskills_requires"
     __table_args__ = (Index(None, "name_key", "skill_id"),)

@@ -154,7 +154,7 @@ class SkillRepository:
         )
 
     async def required_by(self, skill: Skill, limit: int) -> Sequence[Skill]:
-        """Return skills that require a skill by its name: of those who see it, as far as that shows from the skill.
+        """Return skills that require a skill by its name and whose owners see it, as far as that skill shows.
 
         A public or system skill is for all; of others, the owner's skills count, and those of the same groups.
         """
@@ -588,7 +588,7 @@ class ListingRepository:
         return set(await self._session.scalars(query))
 
     async def existing(self, ids: Collection[UUID], viewer: Viewer | None) -> set[UUID]:
-        """Return which of the ids are of skills that exist and `viewer` may read, and keep those from being purged."""
+        """Return the ids of those skills that exist and that `viewer` may read, and keep those from being purged."""
         query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect))
         if viewer is not None:
             query = query.where(readable(viewer))

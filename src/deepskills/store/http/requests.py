@@ -111,7 +111,7 @@ _OWN_HEADERS = ("authorization", "if-match", "x-requested-with", "x-csrf-token")
 
 
 def check_json(media_type: str) -> None:
-    """Check that a body says to be JSON.
+    """Check that a body claims to be JSON.
 
     Raises:
         SkillFormatError: If it does not.
