@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from deepskills._errors import SkillsError
+from deepskills.extensions._copies import COPY, job_places, make_places_command
 
 _MARK = re.compile("@([A-Z]+)@")
 
@@ -187,9 +188,6 @@ MAX_ARGUMENTS_BYTES = 1_000_000
 MAX_KEPT_BYTES = 36_000
 """Most that is kept of each end of the output: both in base64 fit into the 100,000 bytes that shells usually return."""
 
-GRACE_SECONDS = 15
-"""How long after its time limit a command may take to end the script and to report."""
-
 JOB_FILE = "job"
 """Name of the file that holds a command."""
 
@@ -248,11 +246,15 @@ class Job:
             SECONDS=str(self.seconds),
             KEEP=str(self.keep),
             SCRIPT=script,
-            PRESENT='[ -f "$_ds_script" ]' if self.copied_as else _is_present('"$_ds_script"', self.digest),
+            PRESENT=_COPY_PRESENT if self.copied_as else _is_present('"$_ds_script"', self.digest),
             ARGUMENTS=" ".join(shlex.quote(argument) for argument in self.arguments),
             INTERPRETERS=_choice(self.interpreters),
             EXPORTS="".join(f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items()),
         )
+
+
+_COPY_PRESENT = f'chmod -R u+x "$_ds_job"/{COPY}; [ -f "$_ds_script" ]'
+"""Backends do not say which files are executable, and scripts call each other."""
 
 
 def _marks_of(token: str) -> dict[str, str]:
@@ -261,7 +263,7 @@ def _marks_of(token: str) -> dict[str, str]:
         "TOKEN": token,
         "LIMIT": str(int(token[:12], 16) | 1 << 48),
         "DIRECTORY": f'"${{TMPDIR:-/tmp}}/deepskills-{token}"',
-        "PLACES": _job_places(token),
+        "PLACES": job_places(token),
     }
 
 
@@ -287,20 +289,6 @@ def _choice(programs: Sequence[Sequence[str]]) -> str:
     return "el".join(branches) + "else _ds_fail no-interpreter\nfi\n"
 
 
-def job_directories(token: str, *, is_virtual: bool) -> tuple[str, ...]:
-    """Return the backend paths at which the files of a job may be written, the likelier first.
-
-    A backend that shows its working directory as `/` has no other place that its shell knows, too.
-    """
-    places = (f"/.deepskills-{token}", f"/tmp/.deepskills-{token}")  # noqa: S108 - nobody can guess the name
-    return places if is_virtual else places[::-1]
-
-
-def _job_places(token: str) -> str:
-    """Return, for a shell, the directories at which it may find the files of a job."""
-    return f"./.deepskills-{token} ./tmp/.deepskills-{token} /.deepskills-{token} /tmp/.deepskills-{token}"
-
-
 def prepare_command(token: str, script: str, digest: str) -> str:
     """Return the command that makes directories which only their owner can read, before secrets are written there.
 
@@ -308,7 +296,7 @@ def prepare_command(token: str, script: str, digest: str) -> str:
     """
     present = f"{{ {_is_present(shlex.quote(script), digest)}; }} 2>/dev/null"
     absent = f"{present} || printf 'deepskills-%s absent\\n' {token}"
-    return f"for _ds_job in {_job_places(token)}; do mkdir -m 700 $_ds_job; done 2>/dev/null; {absent}"
+    return f"{make_places_command(token)}; {absent}"
 
 
 def is_absent(output: str, token: str) -> bool:
@@ -328,11 +316,6 @@ def stop_command(token: str, *, may_start: bool = True) -> str:
     """
     mark = ': >"$_ds_dir/stop"' if may_start else 'rmdir "$_ds_dir"'
     return filled(END + STOP, **_marks_of(token), MARK=mark)
-
-
-def remove_command(token: str) -> str:
-    """Return the command that removes the files of a job that was never started."""
-    return f"rm -rf {_job_places(token)} 2>/dev/null; :"
 
 
 def check_arguments(arguments: Sequence[str], env: Mapping[str, str]) -> None:
