@@ -454,6 +454,7 @@ HOOK_FAILED = (
     "Tell the user, or call unload_skill if the skill is no longer needed."
 )
 FROM_HOOK = '<skill_hook skill="{skill}" tool="{tool}">\n{text}\n</skill_hook>'
+FROM_START_HOOK = '<skill_hook skill="{skill}" event="SessionStart">\n{text}\n</skill_hook>'
 
 
 # Scripts.
