@@ -58,16 +58,24 @@ _ds_each() {
     [ "${_ds_line%% *}" = "$_ds_pid" ] && kill -"$1" "${_ds_proc#/proc/}" 2>/dev/null
   done
 }
+_ds_left() {
+  for _ds_proc in $(_ds_marked); do
+    _ds_proc=${_ds_proc#/proc/}
+    { read -r _ds_line <"/proc/${_ds_proc%%/*}/stat"; } 2>/dev/null || continue
+    case ${_ds_line##*) } in Z* | X*) ;; *) return 0 ;; esac
+  done
+  return 1
+}
 _ds_end() {
   _ds_each TERM
   for _ds_try in 1 2 3 4 5 6 7 8 9 10; do kill -0 -- "-$_ds_pid" 2>/dev/null || break; sleep 0.1 || sleep 1; done
   for _ds_try in 1 2 3 4 5; do _ds_each KILL; [ -n "$(_ds_marked)" ] || break; done
 }
 """
-"""Ends the script's process group, its session, and whatever carries one of its marks.
+"""Ends the script's process group, its session, and whatever carries one of its marks; tells what is left of that.
 
 The marks are a variable, and a limit on file locks: Linux hands it on to every child and applies it nowhere, so a
-process that left its session with an empty environment still has it.
+process that left its session with an empty environment still has it. One that undoes both on purpose is not found.
 """
 
 STOP = r"""_ds_dir=@DIRECTORY@
@@ -144,14 +152,16 @@ for _ds_reader in "$_ds_tee" "$_ds_r1" "$_ds_r2" "$_ds_r3"; do
   for _ds_try in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$_ds_reader" 2>/dev/null || break; sleep 0.1 || sleep 1; done
   kill -KILL "$_ds_reader" 2>/dev/null
 done
-exit 9
+for _ds_try in 1 2 3 4 5 6 7 8 9 10; do _ds_left || break; sleep 0.1 || sleep 1; done
+[ -r /proc/self/environ ] && ! _ds_left && exit 9
+exit 8
 ) >/dev/null 2>&1 </dev/null & _ds_watch=$!
 wait "$_ds_pid" 2>/dev/null; _ds_code=$?
 wait "$_ds_tee" "$_ds_r1" "$_ds_r2" "$_ds_r3" 2>/dev/null
 echo 2>/dev/null >"$_ds_dir/done"
 kill "$_ds_watch" 2>/dev/null
 wait "$_ds_watch" 2>/dev/null; _ds_late=$?
-[ "$_ds_late" -eq 9 ] || _ds_late=0
+case $_ds_late in 8 | 9) ;; *) _ds_late=0 ;; esac
 printf '\ndeepskills-%s report %d %d %d\n' @TOKEN@ "$_ds_code" "$_ds_late" "$(cat "$_ds_dir/total")"
 base64 <"$_ds_dir/head"
 printf 'deepskills-%s tail\n' @TOKEN@
@@ -201,6 +211,9 @@ class Report:
 
     exit_code: int | None = None
     timed_out: bool = False
+    none_found: bool = False
+    """Whether, after a timeout, somebody could look for processes of the script, and found none any more."""
+
     total: int = 0
     """How many bytes the script wrote."""
 
@@ -361,10 +374,11 @@ def read_report(output: str, token: str) -> Report | None:
     missing = max(0, total - len(head))
     # The ends overlap where the output was short; a backend may have cut the report itself.
     tail = tail[-missing:] if missing and has_tail else b""
-    return Report(code, bool(late), total, head, tail, is_cut=len(head) + len(tail) < total)
+    return Report(code, bool(late), late == _NONE_FOUND, total, head, tail, is_cut=len(head) + len(tail) < total)
 
 
 _REPORT_WORDS = 3
+_NONE_FOUND = 9
 _FAILURES: dict[str, Failure] = {name: name for name in ("no-script", "no-interpreter", "no-job", "no-room", "stopped")}
 
 

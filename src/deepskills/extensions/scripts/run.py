@@ -17,6 +17,7 @@ import secrets as random
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from deepskills import SkillRun
@@ -160,6 +161,8 @@ class Outcome:
     """`None` if it was ended, or if nobody knows."""
 
     timed_out: bool = False
+    none_found: bool = False
+    """Whether, after a timeout, none of its processes was found any more."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ class ScriptCall:
         name = self.relative_path.removeprefix("scripts/").removeprefix("script/")
         return replace(self, directory="script", script_name=name)
 
-    @property
+    @cached_property
     def secrets(self) -> Secrets:
         """What its output must not show."""
         return Secrets(self.env.values())
@@ -247,7 +250,7 @@ def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
         programs = listed(dict.fromkeys(words[0] for words in job.interpreters))
         raise SkillsError(_FAILURES[report.failure].format(script=quoted(call.relative_path), programs=programs))
     output = shown_output(report.head, report.tail, report.total, secrets, call.max_output)
-    return Outcome(output, None if report.timed_out else report.exit_code, report.timed_out)
+    return Outcome(output, None if report.timed_out else report.exit_code, report.timed_out, report.none_found)
 
 
 def _token() -> str:
