@@ -540,13 +540,13 @@ def test_a_start_is_the_load_and_each_later_run(mode: Mode, tmp_path: Path) -> N
 @both_modes
 def test_what_hooks_said_does_not_add_up_in_state(mode: Mode, tmp_path: Path) -> None:
     """A long run with many calls of many hooks keeps the texts of its newest turn, and those within a bound."""
-    prompts = [{"type": "prompt", "prompt": f"{number} " + "x" * 3000} for number in range(15)]
+    prompts = [{"type": "prompt", "prompt": f"{number} " + "x" * 280} for number in range(10)]
     tree = {
         "PreToolUse": [{"hooks": prompts}],
         "PostToolUse": [{"type": "command", "command": "head -c 5000 /dev/zero | tr '\\0' y; exit 2"}] * 10,
         "SessionStart": [{"hooks": prompts}],
     }
-    world = World(mode, shell(tmp_path), commands(), tmp_path, guard=tree, warden=tree)
+    world = World(mode, shell(tmp_path), commands(), tmp_path, guard=tree, warden=tree, third=tree)
     sizes = []
     for turns in (1, 3):
         world.talk.say(*[call_tools(*[("send", {"text": str(n)}) for n in range(3)]) for _ in range(turns)], "Done.")
