@@ -1,4 +1,8 @@
-"""A plan: every file of a skill, with digests, as the backend says or as its files are."""
+"""A plan: every file of a skill, with its digest, as the backend says or as its files are.
+
+Locks and approvals rest on this, so it has to be all or nothing. What cannot be listed, read or bounded raises: a
+manifest with a gap would approve whatever is in the gap. Hidden files count as well, because a script can read them.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +59,7 @@ def read_manifest(entry: SkillEntry) -> Plan[SkillManifest]:
     def keep(relative: str, content: bytes) -> None:
         files[relative] = file_digest(content)
         if relative == SKILL_FILE:
+            # Only shown to whoever approves; the digest is over the bytes.
             texts.append(content.decode("utf-8", "replace"))
 
     yield from _read_all(entry, found, keep, MAX_BYTES)
@@ -105,6 +110,7 @@ def _told(entry: SkillEntry) -> Plan[SkillManifest | None]:
         told = yield DescribeSkill(entry.path)
     except CallFailed as failure:
         raise _unknown(entry, failure.reason) from failure
+    # No fallback: where a backend tries to describe a skill and fails, its files are not read instead.
     if told is not None and not isinstance(told, SkillManifest):
         raise _unknown(entry, f"the backend gave {type(told).__name__}, not a SkillManifest")
     return told
@@ -166,6 +172,7 @@ class _Found(Visitor[str]):
         reason = reply.reason if isinstance(reply, Failed) else reply.error
         if isinstance(reply, Failed) or reason:
             raise _unknown(self._entry, f"{quoted(self.relative(visit.path) or '.')} cannot be listed: {reason}")
+        # A backend may list paths from elsewhere.
         inside = [item for item in reply.entries if lies_under(item.path, self.directory)]
         self.paths += [item.path for item in inside if not item.is_directory]
         if len(self.paths) > MAX_FILES:
