@@ -309,7 +309,7 @@ class Pairs(Topics):
         return found
 
     def embed_query(self, text: str) -> list[float]:
-        degree = float(text.split()[-1])
+        degree = float(text.rpartition(" ")[2])
         return [*(degree * value for value in self.vector("skill-7")[:-1]), math.sqrt(1 - degree**2)]
 
 
@@ -318,7 +318,10 @@ def test_near_is_nearer_than_skills_are_to_each_other(mode: Mode) -> None:
     """What fits by meaning alone is learned from the library: as near as its skills are to each other is not enough."""
     library = Library(Document(f"skill-{number}", "Does what its neighbour does.") for number in range(40))
     ranker = Ranker(Pairs())
-    shown = {degree: rank(mode, ranker, library, f"whatever {degree}").fitting for degree in (0.3, 0.6, 0.7, 0.9)}
+    shown = {
+        degree: rank(mode, ranker, library, f"Prune the cherry trees {degree}").fitting
+        for degree in (0.3, 0.6, 0.7, 0.9)
+    }
     assert shown == {0.3: [], 0.6: [], 0.7: [], 0.9: ["skill-7"]}
 
 
