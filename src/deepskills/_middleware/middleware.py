@@ -5,8 +5,10 @@ each hook; what they do is written once, in the plans of this folder.
 """
 
 import copy
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Any, cast
 
 from deepagents.backends import BackendProtocol
@@ -28,6 +30,7 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from deepskills._catalog.sources import parse_sources
+from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import Budgets, count_tokens
@@ -286,6 +289,14 @@ class _EndOfRun:
 # `SkillsMiddleware`: settings and hooks, each hook a few lines.
 
 
+_DEEP_AGENTS = "deepagents.graph"
+
+TWO_INSTANCES = (
+    "create_deep_agent was given several skills middlewares and keeps only the last of them. Pass one SkillsMiddleware "
+    "with all sources and options."
+)
+
+
 class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
     """Gives an agent skills: finds them, lists them, and lets the model load and unload them.
 
@@ -294,7 +305,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
     One instance serves any number of agents, sub-agents, threads and users; it holds nothing that belongs to a run.
     Pass one instance to an agent: `create_agent` refuses two. `create_deep_agent` keeps the last of two and drops the
-    others before any of their hooks or tools is known to it, so that nothing is left that could tell.
+    others; the first run of such an agent raises `SkillsError`.
 
     Args:
         backend: Where the files are: a backend, or a function of the runtime that gives one.
@@ -372,6 +383,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         fixed = None if callable(sources) else parse_sources(sources)
         # Twice: the first call raises for tools that deepagents refuses, the second installs our resolver in their
         # place. Its own sources stay empty, because discovery is ours.
+        self._has_rivals = False
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
         self._tool_source = ToolSource(tools)
@@ -452,7 +464,25 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     def name(self) -> str:
         """The slot this middleware takes, for subclasses too."""
         # `create_deep_agent` gives its slot for skills, and the general-purpose sub-agent, only to this name.
+        self._note_rivals(sys._getframe(1))  # noqa: SLF001 - there is no other way to see who asks
         return "SkillsMiddleware"
+
+    def _note_rivals(self, asking: FrameType) -> None:
+        """Remember whether this instance was passed to `create_deep_agent` beside others, of which it keeps the last.
+
+        It drops the others without a word, before it calls anything of theirs. All it does with each is to ask for its
+        name, while it goes through the middleware that it was given: so that is where to look. An agent that is made
+        of this instance alone, later, is fine.
+        """
+        if asking.f_globals.get("__name__") != _DEEP_AGENTS:
+            return
+        for given in asking.f_locals.values():
+            if isinstance(given, list | tuple) and any(item is self for item in given):
+                self._has_rivals = len({id(item) for item in given if isinstance(item, SkillsMiddleware)}) > 1
+
+    def _check_alone(self) -> None:
+        if self._has_rivals:
+            raise SkillsError(TWO_INSTANCES)
 
     def before_agent(  # type: ignore[override]
         self,
@@ -461,6 +491,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
+        self._check_alone()
         run = Run(self._settings, state, runtime)
         return self._settings.perform(start(run), run.runtime)
 
@@ -471,6 +502,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
+        self._check_alone()
         run = Run(self._settings, state, runtime)
         return await self._settings.aperform(start(run), run.runtime)
 
