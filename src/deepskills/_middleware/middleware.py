@@ -321,6 +321,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             prefix changes anyway, so that prompt caches hold.
         subagent_inherit: `"isolated"` for sub-agents that begin with nothing loaded (a fork knows what it continues);
             `"inherit"` for such as begin with what this agent has loaded, within their own budgets.
+        load_requires: Whether a load brings along what the skill requires (`metadata.requires`), first and all or
+            none; without it, the load names what is not loaded.
         asset_directories: Which files of a skill the extra tools list and read: `"all"`, or names of directories.
         token_counter: Counts the tokens of a text.
         extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.
@@ -356,6 +358,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         slash_commands: SlashCommands = False,
         unload_when: UnloadWhen = "now",
         subagent_inherit: SubagentInherit = "isolated",
+        load_requires: bool = False,
         asset_directories: AssetDirectories = "all",
         token_counter: Callable[[str], int] = count_tokens,
         extensions: Sequence[SkillExtension] = (),
@@ -387,6 +390,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             slash_commands=slash_commands,
             unload_when=unload_when,
             subagent_inherit=subagent_inherit,
+            load_requires=load_requires,
             asset_directories=asset_directories,
             token_counter=token_counter,
             extensions=plugged,

@@ -53,7 +53,9 @@ from deepskills._middleware.state import (
     LINGERING,
     UNDONE,
     Thread,
+    as_whole,
     fingerprint,
+    in_parts,
     merged,
     unload_update,
     without_key,
@@ -144,7 +146,7 @@ class Composition:
 def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = False) -> Plan[Composition]:
     """Return the request's messages; `prefix_changes` says that texts which linger may leave now."""
     thread = run.thread
-    messages = thread.keyed(messages)
+    messages = in_parts(thread.keyed(messages), thread.section("texts"), is_lost)
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
         return Composition(_noted(list(messages), thread))
@@ -201,8 +203,8 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
 
 
 def sent(messages: list[AnyMessage]) -> list[AnyMessage]:
-    """Return messages as they go out: without the keys that only this library knows."""
-    return [without_key(message) for message in messages]
+    """Return messages as they go out: whole, and without the keys that only this library knows."""
+    return [without_key(message) for message in as_whole(messages)]
 
 
 def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
@@ -254,7 +256,8 @@ def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[s
     """
     found: dict[str, tuple[str, LoadRecord] | str] = {}
     unread = []
-    history = {message.id: message for message in run.thread.messages if message.id is not None}
+    messages = in_parts(run.thread.messages, run.thread.section("texts"), is_lost)
+    history = {message.id: message for message in messages if message.id is not None}
     for name in names:
         record = standing.records[name]
         message = history.get(record.get("message", ""))
