@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from install_support import (
@@ -410,10 +411,10 @@ def test_sources_that_cannot_be_fetched_change_nothing(tmp_path: Path, monkeypat
 def test_required_skills_are_added_along(tmp_path: Path) -> None:
     """`add --skill` also adds what the skill requires of the same source, and warns of what is nowhere."""
     needs = {"top": "Base gone pdf", "base": "ground", "ground": "", "else": ""}
-    files = {
-        f"lib/{name}/SKILL.md": skill_md(name, **({"metadata": {"requires": wanted}} if wanted else {}))
-        for name, wanted in needs.items()
+    fields: dict[str, dict[str, Any]] = {
+        name: {"metadata": {"requires": wanted}} if wanted else {} for name, wanted in needs.items()
     }
+    files = {f"lib/{name}/SKILL.md": skill_md(name, **extra) for name, extra in fields.items()}
     # Two of the name: the neighbour is meant.
     write_files(tmp_path / "source", {**files, "old/base/SKILL.md": skill_md("base", "The old one.")})
     write_files(SKILLS, {"pdf/SKILL.md": skill_md("pdf")})

@@ -23,7 +23,7 @@ from deepskills.store.db.models import SEARCH_TABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore:autogenerate skipping metadata-specified expression-based index")
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest revision."""
 
 

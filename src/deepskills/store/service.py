@@ -102,8 +102,8 @@ MAX_TAGS_ASKED = 200
 MAX_PAGE = 1_000_000
 """From this size on, a page holds all skills there are."""
 
-MAX_SEARCH_LENGTH = 1_000
-"""Longest query; the rest is ignored."""
+MAX_SEARCH_LENGTH = 4_000
+"""Longest query or name that is looked at; the rest is ignored."""
 
 MAX_CHANGES = 1_000
 """How many changes one call returns at most."""
@@ -292,7 +292,7 @@ class SkillService:
         index = rankers.get(mark)
         if index is None:
             skills = await self._searchable(viewer, chosen)
-            index = await computed(len(skills) * 512, lambda: Ranker(skills))
+            index = await computed(len(skills) * 4_096, lambda: Ranker(skills))
             rankers.put(mark, index)
         return await computed(len(index) * 64, lambda: index.search(query))
 
