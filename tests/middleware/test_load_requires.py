@@ -34,7 +34,7 @@ LIBRARY = {
 }
 
 
-def library(root: Path, needs: dict[str, str] | None = None, **fields: object) -> None:
+def library(root: Path, needs: dict[str, str] | None = None, **fields: Any) -> None:
     for name, wanted in (LIBRARY if needs is None else needs).items():
         extra: dict[str, Any] = {"metadata": {"requires": wanted}} if wanted else {}
         write_files(root, {f"skills/{name}/SKILL.md": skill_md(name, **extra, **fields)})
@@ -232,7 +232,7 @@ def test_what_users_start(tmp_path: Path) -> None:
     for mode in BOTH:
         model = ScriptedChatModel(replies=["ok"])
         agent = create_agent(model, middleware=[skills(tmp_path, load_requires=True, slash_commands=True)])
-        given = {"messages": [HumanMessage("/top now")], "pinned_skills": ["lost", "right"]}
+        given: Any = {"messages": [HumanMessage("/top now")], "pinned_skills": ["lost", "right"]}
         result = run(mode, agent, given)
         assert shown(str(model.requests[0].text)) == ["base", "right", "left", "top"]
         assert not tool_messages(result)

@@ -45,7 +45,7 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     update = merged(update, (yield from user_loads(run)), (yield from _caught_up(run)))
     waiting = run.thread.section("problems")
     fresh = run.new_problems()
-    log_problems(fresh, run.settings.backend)
+    log_problems(fresh, run.settings)
     noted = []
     if waiting:
         known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}

@@ -201,6 +201,10 @@ class Settings:
     own_tools: frozenset[str] = frozenset()
     """Names of the tools that every agent with this middleware has."""
     memory: Memory = field(default_factory=Memory)
+    shows_paths: Callable[[], bool] = lambda: True
+    """Whether a tool of the agent may read the paths that skills have."""
+    logged: Callable[[str], str] = str
+    """Gives a text with paths as the log may hold it."""
 
     def __post_init__(self) -> None:
         _check_choice("refresh", self.refresh, get_args(Refresh))

@@ -69,6 +69,9 @@ from deepskills._types import SkillProblem, Trigger
 
 logger = logging.getLogger("deepskills")
 
+ASSET_TOOL = "load_skill_asset"
+"""The tool that reads a skill's files by paths relative to it."""
+
 Key = tuple[str, str]
 """A skill's name and arguments."""
 
@@ -462,7 +465,7 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     reading = readings.read_once(entry.path, content) if is_served else readings.read(entry.path, content)
     names, directory, session = (
         argument_names(reading.frontmatter.get("arguments")),
-        shell or parent(entry.path),
+        shell or (parent(entry.path) if run.settings.shows_paths() else "."),
         session_id(run.runtime),
     )
     # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
@@ -476,7 +479,11 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     changed = yield from change_text(load, run)
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
-    block = yield from apart(lambda: skill_block(entry, changed, inventory, shell), len(changed) // 64)
+    shows_paths, reads_assets = run.settings.shows_paths(), ASSET_TOOL in run.settings.own_tools
+    block = yield from apart(
+        lambda: skill_block(entry, changed, inventory, shell, shows_paths=shows_paths, reads_assets=reads_assets),
+        len(changed) // 64,
+    )
     tokens = yield from _tokens(block, run)
     return Prepared(present, arguments, block, inventory, contents.digest or reading.digest, tokens, text=changed)
 

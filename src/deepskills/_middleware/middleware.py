@@ -395,6 +395,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             token_counter=token_counter,
             extensions=plugged,
             own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
+            shows_paths=self._shows_paths,
+            logged=self._logged,
             memory=Memory(
                 [key for extension in plugged for key in extension.frontmatter_keys],
                 backend,
@@ -421,6 +423,15 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             follow_runs()
         for extension in plugged:
             extension.attach(self)
+
+    def _shows_paths(self) -> bool:
+        """Whether a load names files by paths that a tool of the agent may read."""
+        return True
+
+    @staticmethod
+    def _logged(text: str) -> str:
+        """Return a text with paths as the log may hold it."""
+        return text
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SkillsMiddleware[ContextT, ResponseT]":
         """Return a copy that remembers nothing and whose tools work on its own settings."""

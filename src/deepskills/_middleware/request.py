@@ -683,7 +683,7 @@ def problems_update(run: Run) -> dict[str, Any]:
     fresh = run.new_problems()
     if not fresh:
         return {}
-    log_problems(fresh, run.settings.backend)
+    log_problems(fresh, run.settings)
     return {"skills_problems": [*run.thread.problems, *fresh]}
 
 

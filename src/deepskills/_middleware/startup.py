@@ -230,7 +230,9 @@ def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bo
     # Where the catalog's digest is not one of a file (a backend that keeps skills in parts), it says nothing here.
     if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
         return False
-    return _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
+    return _bare(str(claim.message.text)).startswith(
+        f"{block_opening(entry, shows_paths=run.settings.shows_paths())}\n"
+    )
 
 
 def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
@@ -423,7 +425,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
     reported = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
     fresh = [*reported, *run.new_problems()]
     if found is None:
-        log_problems(fresh, run.settings.backend)
+        log_problems(fresh, run.settings)
         return [*run.thread.problems, *fresh] if fresh else None
     fresh += _out_of_reach(run)
     fresh += _hidden_requirements(run.known_shelf)
@@ -431,7 +433,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
     problems = [*found.problems, *vanished, *fresh]
     known = {(p["path"], p["code"], p["message"]) for p in run.thread.problems}
     new = [p for p in problems if (p["path"], p["code"], p["message"]) not in known]
-    log_problems(new, run.settings.backend)
+    log_problems(new, run.settings)
     return problems
 
 

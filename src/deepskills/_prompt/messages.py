@@ -14,7 +14,7 @@ Tests of the wording are in `tests/prompt/`. The section of the system prompt is
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import MAX_DESCRIPTION, full_description
@@ -301,33 +301,58 @@ _TAGS = "|".join(_HIDDEN.join(name) for name in ("skill_content", "skill_hook"))
 _BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)
 
 
-def block_opening(entry: SkillEntry) -> str:
+def block_opening(entry: SkillEntry, *, shows_paths: bool = True) -> str:
     """Return the first line of a skill's block."""
     name = html.escape(shown_name(entry.name), quote=True)
-    path = html.escape(shown_path(entry.path), quote=True)
+    path = f' path="{html.escape(shown_path(entry.path), quote=True)}"' if shows_paths else ""
     origin = entry.origin
     served = f' origin="{html.escape(_origin(origin), quote=True)}"' if origin is not None else ""
-    return f'{_BLOCK_START}name="{name}" path="{path}"{served}>'
+    return f'{_BLOCK_START}name="{name}"{path}{served}>'
 
 
-def skill_block(entry: SkillEntry, text: str, inventory: Inventory, shell_directory: str | None = None) -> str:
+def skill_block(
+    entry: SkillEntry,
+    text: str,
+    inventory: Inventory,
+    shell_directory: str | None = None,
+    *,
+    shows_paths: bool = True,
+    reads_assets: bool = False,
+) -> str:
     """Return a skill's whole file, marked off so that nothing in it can pass for its end, and its files.
 
-    `shell_directory` is where a shell finds the skill, if that is not the path that file tools take.
+    `shell_directory` is where a shell finds the skill, if that is not the path that file tools take. Without
+    `shows_paths`, files are named relative to the skill, because no tool of the agent reads the paths that they have;
+    `reads_assets` says that `load_skill_asset` does by those names.
     """
     directory = entry.path.rpartition("/")[0] or "/"
     origin = entry.origin
     lines = [
-        block_opening(entry),
+        block_opening(entry, shows_paths=shows_paths),
         harmless_body(text).rstrip("\n"),
         _BLOCK_END,
         "",
         *([UNTRUSTED.format(origin=origin_text(origin))] if origin is not None else []),
-        f"Skill directory: `{shown_path(directory)}`",
     ]
+    if not shows_paths:
+        own = _inventory_lines(_relative(inventory, directory))
+        if own and reads_assets:
+            own.append("Read these files with `load_skill_asset`.")
+        return "\n".join([*lines, *own]).rstrip("\n")
+    lines.append(f"Skill directory: `{shown_path(directory)}`")
     if shell_directory is not None and shell_directory != directory:
         lines.append(f"In shell commands, use `{shown_path(shell_directory)}` for that directory.")
     return "\n".join([*lines, *_inventory_lines(inventory)])
+
+
+def _relative(inventory: Inventory, directory: str) -> Inventory:
+    """Return the files of a skill by paths relative to it."""
+    root = f"{directory.rstrip('/')}/"
+    resources = [resource.copy() for resource in inventory.resources]
+    for resource in resources:
+        resource["path"] = resource["path"].removeprefix(root)
+    others = [name.removeprefix(root) for name in inventory.other_directories]
+    return replace(inventory, resources=resources, other_directories=others)
 
 
 def _origin(origin: SkillOrigin) -> str:
