@@ -154,6 +154,7 @@ def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> 
     standing = run.thread.standing if standing is None else standing
     bundles = yield from _bundles(wishes, run, standing)
     refused: dict[str, outcomes.Refused] = {}
+    # In their order, one after the other: an extension may interrupt, and LangGraph matches answers by position.
     for bundle in bundles:
         refusal = yield from admit(bundle, run)
         if refusal is not None:
@@ -171,6 +172,7 @@ def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> 
             outcome, loads = decide_together(ready, required, standing, wish.budgets(run))
         done = yield from settle(bundle, ready, outcome, run, loads=loads)
         settled[wish.entry.name] = done
+        # Each wish is decided with those before it granted, so that together they keep to the budget.
         standing = done.standing or standing
     return settled
 
@@ -217,6 +219,8 @@ def settle(
     into a message of its own.
     """
     wish = bundle.wish
+    # A load that is already there, unreadable or refused is not worth a human's time. One without room is still asked
+    # about, because an extension may answer it otherwise (a fork needs no room).
     if isinstance(outcome, outcomes.Loaded | outcomes.OverBudget):
         decision = yield from judge(wish, ready, run)
         if isinstance(decision, Answer):
@@ -257,6 +261,8 @@ def _brought_in(
     done: Sequence[tuple[outcomes.Loaded, Reply]], reply: Reply, trigger: Trigger, run: Run, tool: str | None
 ) -> dict[str, Any]:
     """Return the update of loads: each text in a message of its own, or all in the one that answers a call."""
+    # Before any other middleware can touch a message: memory has each text as it was loaded. Ids are ours, so that
+    # records and messages agree before LangGraph has seen either.
     for _, own in done:
         run.settings.memory.keep_text(own.text)
     if tool is None:
@@ -326,6 +332,7 @@ def judge(wish: Wish, ready: Prepared, run: Run) -> Plan[Refuse | Answer | None]
 
 def _reason(outcome: outcomes.Outcome, reply: Reply) -> str:
     """Return why a load without a call to answer did not happen."""
+    # What a model reads begins with "Error: "; a problem has its own form.
     return outcome.reason if isinstance(outcome, outcomes.Refused) else reply.text.removeprefix("Error: ").rstrip(".")
 
 
@@ -344,6 +351,8 @@ def _answered(wish: Wish, ready: Prepared, answer: Answer, run: Run, tool: str |
             permit = {"arguments": ready.arguments, "turn": run.thread.turn}
             permits = {"skills_context": {"permits": {ready.name: permit}}}
         if answer.text:
+            # With `lc_source` it cannot be taken for the user's own words, for a slash command or for the newest
+            # message.
             source = {"lc_source": "deepskills"}
             messages = [HumanMessage(answer.text, id=new_message_id(), additional_kwargs=source)]
     return Settled(outcome, merged({**answer.update}, permits, {"messages": messages} if messages else {}))
@@ -392,6 +401,7 @@ def prepare(wishes: Sequence[Wish], run: Run) -> Plan[dict[Key, Prepared]]:
     distinct = {wish.key: wish for wish in wishes}
     if not distinct:
         return {}
+    # Trust first: no path is read, not even listed, that does not lie under a current source.
     refusals = yield from run.look.refusals([wish.entry for wish in distinct.values()])
     result = {
         key: Prepared(wish.entry, wish.arguments, failure=refusals[wish.entry.name])
@@ -412,6 +422,7 @@ def prepare_in_turn(
     turn: Hashable, wishes: Sequence[Wish], run: Run, own: Key | None = None
 ) -> Plan[dict[Key, Prepared]]:
     """Prepare what calls of one turn need, each file read by one of them; of `own` no other call's failure counts."""
+    # No key: nobody can tell which calls belong together, so each reads for itself.
     if turn is None:
         return (yield from prepare(wishes, run))
     # Once for each: a second claim of the same reading would make a call wait for itself.
@@ -425,14 +436,18 @@ def prepare_in_turn(
         result = yield from prepare([distinct[key] for key in mine], run)
         for key, future in mine.items():
             future.set_result(result[key])
+    # Even when this call is cancelled or interrupted: the others must not wait for a reading that nobody delivers.
     finally:
         _abandon(mine.values())
     others = {key: future for key, (future, is_mine) in claims.items() if not is_mine}
     if others:
+        # Only now, after our own readings are delivered: two calls that waited for each other first would never end.
         replies = yield tuple(Attempt(WaitFor(future)) for future in others.values())
         lost = [
             key
             for key, reply in zip(others, replies, strict=True)
+            # Its own file decides about the call, and a sibling's outage may be over. A predecessor's failure is
+            # assumed to be granted (`after_calls`).
             if isinstance(reply, Failed) or (key == own and _is_worth_another_try(reply))
         ]
         result |= {key: reply for key, reply in zip(others, replies, strict=True) if not isinstance(reply, Failed)}
@@ -457,6 +472,7 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     if failure is not None:
         return Prepared(entry, arguments, failure=failure)
     shelf = yield from shelf_of(run)
+    # Files of a hidden skill that lies inside this one are not listed: its path alone would reveal it.
     inventory = without_closed(contents.inventory, parent(entry.path), shelf.closed_below(entry, loaded=()))
     shell = contents.shell_directory
     readings, content = run.settings.memory.readings, contents.file.content or b""
@@ -474,11 +490,13 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
         lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), size
     )
     found = {} if is_served else reading.frontmatter
+    # The entry as the file says it now: an extension has to judge what will be loaded, not what was listed.
     present = replace(entry, frontmatter={**entry.frontmatter, **found}, sha256=reading.sha256)
     load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)
     changed = yield from change_text(load, run)
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
+    # Escaping goes through the whole text; as above, 64 characters count as one item of work.
     shows_paths, reads_assets = run.settings.shows_paths(), ASSET_TOOL in run.settings.own_tools
     block = yield from apart(
         lambda: skill_block(entry, changed, inventory, shell, shows_paths=shows_paths, reads_assets=reads_assets),
@@ -497,6 +515,7 @@ def _tokens(text: str, run: Run) -> Plan[int]:
     if isinstance(value, Failed):
         reason = value.reason
     else:
+        # `True` counts as a number in Python; `nan` and infinity would spoil every sum.
         is_number = not isinstance(value, bool) and isinstance(value, Real)
         if is_number and 0 <= value < math.inf:
             count: int = math.ceil(value)

@@ -228,6 +228,7 @@ def _unknown(outcome: outcomes.Unknown) -> str:
 
 def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
     standing, name = outcome.standing, shown_name(outcome.entry.name)
+    # The sizes were made up here (`after_calls`), so they must not be shown.
     if standing.is_assumed:
         return f"The skill '{name}' was not loaded: earlier calls of this turn may need the room. Try again after them."
     loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "nothing"
@@ -295,7 +296,8 @@ _HIDDEN = (
     r"\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a"
     r"\U000e0000-\U000e0fff]*+"
 )
-"""Any run of characters that nobody sees; they do not make another tag of a tag."""
+"""Any run of invisible characters; they do not turn a tag into something else."""
+# With invisible characters between its letters a model still reads the tag.
 # `skill_content` covers `skill_content_next`, which begins with it.
 _TAGS = "|".join(_HIDDEN.join(name) for name in ("skill_content", "skill_hook"))
 _BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)
@@ -521,10 +523,13 @@ HOOK_FAILED = (
     "Tell the user, or call unload_skill if the skill is no longer needed."
 )
 FROM_HOOK = '<skill_hook skill="{skill}" tool="{tool}">\n{text}\n</skill_hook>'
+FROM_START_HOOK = '<skill_hook skill="{skill}" event="SessionStart">\n{text}\n</skill_hook>'
 
 
 # Scripts.
 
+SCRIPT_ENDED = "The script timed out after {seconds} s and was ended, with every process that was found to be its own."
+SCRIPT_MAY_GO_ON = "The script timed out after {seconds} s and was ended. What it started may still be running."
 RUN_SCRIPT_DESCRIPTION = """Run a script of a loaded skill and get its exit code and its output.
 
 The script starts in the shell's working directory. Each argument arrives exactly as given; no shell interprets it."""

@@ -1,4 +1,4 @@
-"""What guards of a skill's files share: the agent's own file tools and shell lead to these files as well.
+"""The base of `SkillLock` and `SkillApproval`: judges every way by which a skill's files reach the model or run.
 
 A guard knows the files of a skill that it stands for. The skills' own tools give it the very bytes they read
 (`before_file`). Tools of others do not: a call of `read_file`, `grep` or `execute` that touches a skill is judged by
@@ -19,7 +19,7 @@ from langgraph.types import Command
 from deepskills import Refuse, SkillEntry, SkillExtension, SkillFile, SkillManifest, SkillRun, SkillsError
 from deepskills._catalog.manifest import file_digest
 from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Ask, Plan, unwrapped
+from deepskills._io.plan import Ask, Plan, RealPaths, ResolveLinks, unwrapped
 from deepskills.extensions._shared import as_edited
 
 MAX_NAMED = 5
@@ -49,7 +49,7 @@ class FileGuard(SkillExtension):
 
     @abstractmethod
     def guards_source(self, source: str) -> bool:
-        """Whether what lies in a source is judged; also where no skill is, because its `SKILL.md` is gone."""
+        """Whether files of a source are judged, even in a directory whose `SKILL.md` is gone."""
 
     @abstractmethod
     def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:
@@ -100,8 +100,14 @@ class FileGuard(SkillExtension):
         # Nobody can tell what is in a dynamic skill; whoever approved it has approved that.
         if not file.entry.is_dynamic and expected.get(file.path) != file_digest(file.content).sha256:
             return self.complaint(file.entry, [_difference(file.path, expected)], run)
-        # A script that runs may read and import whatever lies beside it.
-        return (yield from self._judge_all(file.entry, run)) if file.purpose == "run" else None
+        if file.purpose != "run" or file.entry.is_dynamic:
+            return None
+        # A script that runs may read and import whatever lies beside it. If it runs in a copy, the bytes of that copy
+        # are judged and no other: files that change from now on change nothing.
+        if file.files:
+            present = {path: file_digest(content).sha256 for path, content in file.files.items()}
+            return self._compared(file.entry, present, expected, run)
+        return (yield from self._judge_all(file.entry, run))
 
     def _judge_all(self, entry: SkillEntry, run: SkillRun, only: str | None = None) -> Plan[Refuse | None]:
         """Judge all files of a skill as they are now, or one of them."""
@@ -113,6 +119,18 @@ class FileGuard(SkillExtension):
         except SkillsError as error:
             return Refuse(str(error))
         present = {path: file.sha256 for path, file in manifest.files.items()}
+        return self._compared(entry, present, expected, run, only)
+
+    def _compared(
+        self,
+        entry: SkillEntry,
+        present: Mapping[str, str],
+        expected: Mapping[str, str],
+        run: SkillRun,
+        only: str | None = None,
+    ) -> Refuse | None:
+        """Judge all files of a skill, or one of them, by their SHA-256."""
+        # Both sides: a file that was added is as telling as one that is gone.
         paths = sorted(present.keys() | expected.keys()) if only is None else [only]
         differences = [_difference(path, expected) for path in paths if present.get(path) != expected.get(path)]
         return self.complaint(entry, differences, run) if differences else None
@@ -120,6 +138,7 @@ class FileGuard(SkillExtension):
     def _judge_call(self, request: ToolCallRequest, shown: str, run: SkillRun) -> Plan[Refuse | None]:
         name, arguments = request.tool_call["name"], request.tool_call["args"]
         if name == READ_TOOL:
+            # Among all that the sources hold, hidden skills included: a file tool does not know visibility.
             found = _owner(str(arguments.get("file_path", "")), run.found)
             if found is None:
                 return self._judge_stray([str(arguments.get("file_path", ""))], run)
@@ -149,6 +168,7 @@ class FileGuard(SkillExtension):
         for source in filter(self.guards_source, run.sources):
             root = f"{source.rstrip('/')}/"
             stray = next((tidy for tidy in map(_tidy, paths) if tidy.startswith(root)), None)
+            # A file directly in a source, such as a README, belongs to no skill.
             if stray is not None and "/" in stray[len(root) :]:
                 return Refuse(STRAY.format(path=stray, source=source))
         return None
@@ -169,8 +189,15 @@ class FileGuard(SkillExtension):
 
 
 def _shell_directory(entry: SkillEntry, run: SkillRun) -> Plan[str]:
-    found: str = yield from unwrapped(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
+    """Return a skill's directory as a local shell knows it; nothing is run there, so hidden skills do not matter."""
+    found: str = yield from unwrapped(Ask(lambda: run.drive(_resolved(entry)), lambda: run.adrive(_resolved(entry))))
     return found
+
+
+def _resolved(entry: SkillEntry) -> Plan[str]:
+    path = _directory(entry)
+    reply: RealPaths = yield ResolveLinks((path,))
+    return reply.paths.get(path, path)
 
 
 def _shows_files(request: ToolCallRequest) -> bool:
@@ -203,6 +230,7 @@ def _owner(path: str, entries: Sequence[SkillEntry]) -> tuple[SkillEntry, str] |
     inside = [entry for entry in entries if tidy.startswith(f"{_directory(entry).rstrip('/')}/")]
     if not inside:
         return None
+    # A skill may lie inside another; its files are its own.
     entry = max(inside, key=lambda found: len(found.path))
     return entry, tidy[len(_directory(entry).rstrip("/")) + 1 :]
 
