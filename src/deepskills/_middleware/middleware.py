@@ -334,6 +334,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             prefix changes anyway, so that prompt caches hold.
         subagent_inherit: `"isolated"` for sub-agents that begin with nothing loaded (a fork knows what it continues);
             `"inherit"` for sub-agents that begin with what this agent has loaded, within their own budgets.
+        load_requires: Whether a load brings along what the skill requires (`metadata.requires`), first and all or
+            none; without it, the load names what is not loaded.
         asset_directories: Which files of a skill the extra tools list and read: `"all"`, or names of directories.
         token_counter: Counts the tokens of a text.
         extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.
@@ -369,6 +371,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         slash_commands: SlashCommands = False,
         unload_when: UnloadWhen = "now",
         subagent_inherit: SubagentInherit = "isolated",
+        load_requires: bool = False,
         asset_directories: AssetDirectories = "all",
         token_counter: Callable[[str], int] = count_tokens,
         extensions: Sequence[SkillExtension] = (),
@@ -402,10 +405,13 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             slash_commands=slash_commands,
             unload_when=unload_when,
             subagent_inherit=subagent_inherit,
+            load_requires=load_requires,
             asset_directories=asset_directories,
             token_counter=token_counter,
             extensions=plugged,
             own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
+            shows_paths=self._shows_paths,
+            logged=self._logged,
             memory=Memory(
                 [key for extension in plugged for key in extension.frontmatter_keys],
                 backend,
@@ -436,6 +442,15 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         for extension in plugged:
             # Last, when everything that an extension may look at is there.
             extension.attach(self)
+
+    def _shows_paths(self) -> bool:
+        """Whether a load names files by paths that a tool of the agent may read."""
+        return True
+
+    @staticmethod
+    def _logged(text: str) -> str:
+        """Return a text with paths as the log may hold it."""
+        return text
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SkillsMiddleware[ContextT, ResponseT]":
         """Return a copy that remembers nothing and whose tools work on its own settings."""
