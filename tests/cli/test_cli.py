@@ -27,7 +27,10 @@ from deepskills._cli.output import to_json, visible
 from support import skill_md, write_files
 
 ROW_KEYS = ["name", "description", "path", "source", "tokens", "resources", "problems"]
-DETAIL_KEYS = [*ROW_KEYS, "license", "compatibility", "metadata", "allowed_tools", "files"]
+DETAIL_KEYS = [
+    *(*ROW_KEYS, "license", "compatibility", "metadata", "allowed_tools", "visibility", "user_invocable", "model"),
+    *("context", "agent", "hooks", "keys", "listed", "files"),
+]
 ESCAPE = "\x1b"
 STYLED = re.compile(r"\x1b\[[0-9;]*m")
 BROKEN = "no frontmatter here"
@@ -145,7 +148,7 @@ def test_list_counts_files_beyond_those_that_a_load_lists(workplace: Path) -> No
     write_files(workplace / "skills", {"many/SKILL.md": skill_md("many"), **files})
     [row] = as_json(invoke("list", "-s", "skills", "--json"))
     assert row["resources"] == 300
-    assert "200 scripts and 100 more" in invoke("list", "-s", "skills").stdout
+    assert "\t300 scripts\t" in invoke("list", "-s", "skills").stdout
 
 
 def test_list_shows_broken_skills_with_their_problem(workplace: Path) -> None:
@@ -399,6 +402,26 @@ def test_names_stay_whole_and_lines_fit(workplace: Path, columns: int) -> None:
         assert [line for line in data if cell_len(line.rstrip()) > columns] == []
 
 
+def test_no_word_is_broken_at_eighty_columns(workplace: Path) -> None:
+    """In a terminal every line ends between words; a path longer than the line stays in one piece, to be copied."""
+    text = "Sentences of several ordinary words, one after the other. " * 12
+    long = "d" * 100
+    write_files(workplace, {f"s/{long}/SKILL.md": f"---\nname: x\ndescription: {text}\n---\n", "s/b/SKILL.md": BROKEN})
+    words = {*text.split(), f"{workplace}/s/{long}/SKILL.md"}
+    for args in (
+        ["info", "x", "-s", "s"],
+        ["validate", "s"],
+        ["doctor", "-s", "s"],
+        ["list"],
+        ["info", "nope", "-s", "s"],
+    ):
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", drawn(*args, columns=80))
+        lines = shown.splitlines()
+        assert all(cell_len(line) <= 80 or any(len(word) > 70 for word in line.split()) for line in lines), args
+        if args[0] == "info" and args[1] == "x":
+            assert words <= set(shown.split())
+
+
 def test_a_description_is_cut_at_two_lines_and_info_shows_it_all(workplace: Path) -> None:
     """A list of many skills stays a list; the cut is shown."""
     write_files(workplace / "s", {"a/SKILL.md": skill_md("a", "word " * 150 + "end")})
@@ -522,6 +545,7 @@ def test_info_shows_everything(workplace: Path) -> None:
         "License: MIT",
         "Compatibility: Needs git",
         "Allowed tools: Bash(git:*), Read",
+        "Visibility: on: the model and the user can start it",
         "Metadata author: me",
         f"Tokens: {row['tokens']}",
         "Files: 1 asset, 1 script",

@@ -16,7 +16,7 @@ from deepskills._cli.files import DEFAULT_SOURCES, NEW_SKILLS, UsageError, absol
 from deepskills._errors import SkillNotFoundError, SkillsError
 
 if TYPE_CHECKING:
-    from deepskills._cli.commands.catalog import LocalCatalog
+    from deepskills._cli.commands.catalog import Found, LocalCatalog
     from deepskills._cli.output import Output
     from deepskills._skillmd.read import Profile
 
@@ -189,15 +189,59 @@ def info(name: str, source: Sequence[str], as_json: bool) -> None:  # noqa: FBT0
 
     output = _output()
     local = _read(source, output)
-    found = local.get(name)
-    if not found.is_usable:
-        output.problem_remarks(found.row["problems"])
-        raise click.exceptions.Exit(FAILED)
+    found = _usable(local, name, output)
     if as_json:
         output.json(found.details())
     else:
         screens.show_details(output, found)
         output.problem_remarks(found.row["problems"])
+    _finish(local)
+
+
+@app.command()
+@click.argument("name", required=False, shell_complete=_complete_name)
+@click.argument("arguments", nargs=-1)
+@click.option("--arguments", "whole", metavar="TEXT", help="What the skill is started with, as one text.")
+@click.option("--request", "-r", metavar="TEXT", help="Show the note that `SkillSuggestions` adds to this request.")
+@click.option("--tokens", is_flag=True, help="Print what each part costs instead of the text.")
+@sources
+@as_json
+def show(  # noqa: PLR0913 - click calls it by names
+    *,
+    name: str | None,
+    arguments: Sequence[str],
+    whole: str | None,
+    request: str | None,
+    tokens: bool,
+    source: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Show what the model would read, word for word.
+
+    Without NAME it is the section of the system prompt; with NAME, what loading that skill puts into the conversation,
+    with ARGUMENTS filled in; with --request, the note that suggests skills for a request.
+    """
+    from deepskills._cli.commands import show as texts  # noqa: PLC0415 - this command alone needs it
+
+    if request is not None and name is not None:
+        raise UsageError("Give a skill's name or --request, not both.")
+    if whole is not None and (name is None or arguments):
+        raise UsageError("Give --arguments with a skill's name, and no further words.")
+    output = _output()
+    local = _read(source, output)
+    if name is not None:
+        found = _usable(local, name, output)
+        shown: texts.Shown | None = texts.block_of(found, " ".join(arguments) if whole is None else whole)
+    else:
+        shown = texts.section_of(local) if request is None else texts.note_for(local, request)
+    if as_json:
+        output.json(shown)
+    elif shown is None:
+        output.remark("No skill fits this request, so no note is added to it.")
+    elif tokens:
+        texts.show_tokens(output, shown)
+    else:
+        texts.show_text(output, shown)
     _finish(local)
 
 
@@ -354,6 +398,15 @@ def _read(source: Sequence[str], output: "Output") -> "LocalCatalog":
     if not local.found and not local.source_problems:
         output.remark(_nothing_found(local))
     return local
+
+
+def _usable(local: "LocalCatalog", name: str, output: "Output") -> "Found":
+    """Return the skill of that name; exit with its problems if it cannot be used."""
+    found = local.get(name)
+    if not found.is_usable:
+        output.problem_remarks(found.row["problems"])
+        raise click.exceptions.Exit(FAILED)
+    return found
 
 
 def _nothing_found(local: "LocalCatalog") -> str:

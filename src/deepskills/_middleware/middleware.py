@@ -81,7 +81,13 @@ from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.repair import as_text
-from deepskills._types import SkillSource
+from deepskills._types import (
+    DEFAULT_DEPTH,
+    DEFAULT_LOADED_SKILLS,
+    DEFAULT_LOADED_TOKENS,
+    DEFAULT_RESOURCE_DEPTH,
+    SkillSource,
+)
 
 
 def checked(extensions: Sequence[SkillExtension]) -> tuple[SkillExtension, ...]:
@@ -301,10 +307,11 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         system_prompt: The section's template with the slots `{skills_locations}`, `{skills_load_warnings}` and
             `{skills_list}`; `None` for no section.
         tools: Tools that are callable only while a skill that names them in `metadata.include_tools` is in use.
-        max_depth: How many levels below a source skills may lie.
-        resource_depth: How many levels of a skill's `scripts/`, `references/` and `assets/` are listed.
-        max_loaded_skills: How many skills may be loaded at a time.
-        max_loaded_tokens: How many tokens loaded skills may take together; `None` for no limit.
+        max_depth: How many levels below a source skills may lie; 1 by default.
+        resource_depth: How many levels of a skill's `scripts/`, `references/` and `assets/` are listed; 1 by
+            default.
+        max_loaded_skills: How many skills may be loaded at a time; 10 by default.
+        max_loaded_tokens: How many tokens loaded skills may take together, 50,000 by default; `None` for no limit.
         refresh: `"thread"` to discover skills once per thread, `"run"` to look again at every run. Where `backend` or
             `sources` is a function, every run looks for itself.
         loaded_status: `"system_prompt"` marks loaded skills in the section; `"conversation"` leaves the section the
@@ -344,10 +351,10 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         sources: Sequence[SkillSource] | SourcesFactory,
         system_prompt: str | None = SKILLS_SYSTEM_PROMPT,
         tools: Sequence[BaseTool | Callable[..., Any]] | SkillToolResolver[ContextT] | None = None,
-        max_depth: int = 1,
-        resource_depth: int = 1,
-        max_loaded_skills: int = 10,
-        max_loaded_tokens: int | None = 50_000,
+        max_depth: int = DEFAULT_DEPTH,
+        resource_depth: int = DEFAULT_RESOURCE_DEPTH,
+        max_loaded_skills: int = DEFAULT_LOADED_SKILLS,
+        max_loaded_tokens: int | None = DEFAULT_LOADED_TOKENS,
         refresh: Refresh = "thread",
         loaded_status: LoadedStatus = "system_prompt",
         catalog_budget: int | None = None,

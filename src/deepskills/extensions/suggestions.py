@@ -14,6 +14,7 @@ from deepskills._catalog.ranking import MAX_INDEXED, SECONDS, Ranker, Ranking
 from deepskills._catalog.search import Document, Library
 from deepskills._io.cache import BoundedCache
 from deepskills._prompt.messages import replaced_list, suggestion_line, suggestion_note
+from deepskills._types import DEFAULT_SUGGESTIONS
 
 CatalogForm: TypeAlias = Literal["full", "none"]
 """Whether the section lists all skills, or only says how many there are."""
@@ -34,7 +35,7 @@ class SkillSuggestions(SkillExtension):
     Nothing fits: no note. What this run may not see is left out, also of notes that were made for another user.
 
     Args:
-        k: How many skills are suggested at most.
+        k: How many skills are suggested at most; 5 by default.
         embeddings: LangChain embeddings, to suggest by meaning as well as by words. Vectors are kept in the graph's
             store if there is one.
         catalog: `"full"` lists all skills in the system prompt too; `"none"` replaces the list by one line and turns
@@ -50,7 +51,7 @@ class SkillSuggestions(SkillExtension):
 
     def __init__(
         self,
-        k: int = 5,
+        k: int = DEFAULT_SUGGESTIONS,
         embeddings: Embeddings | None = None,
         catalog: CatalogForm = "full",
         *,
