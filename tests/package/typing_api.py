@@ -146,7 +146,7 @@ def readme() -> None:
     """Do what the README shows, line by line: its first code passes type checkers as it stands."""
     backend = FilesystemBackend(root_dir=".", virtual_mode=True)
     skills = SkillsMiddleware(backend=backend, sources=["/skills"])
-    agent = create_deep_agent("anthropic:claude-sonnet-4-5", backend=backend, middleware=[skills])
+    agent = create_deep_agent("anthropic:claude-sonnet-5", backend=backend, middleware=[skills])
     result = agent.invoke({"messages": [{"role": "user", "content": "Write the release notes."}]})
     print(result["messages"][-1].text)  # noqa: T201 - as the README has it
 
