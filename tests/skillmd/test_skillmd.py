@@ -20,6 +20,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "foreign-field",
         "frontmatter-key-too-large",
         "skill-refused",
+        "files-unreadable",
         "middleware-order",
         "mcp-not-declared",
         "mcp-entry-invalid",

@@ -8,7 +8,8 @@ The end of a run: a hook that only agents whose extensions act there have, for a
 """
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -31,6 +32,7 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from deepskills._catalog.sources import parse_sources
+from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import Budgets, count_tokens
@@ -94,18 +96,44 @@ def checked(extensions: Sequence[SkillExtension]) -> tuple[SkillExtension, ...]:
     """Return the extensions of a middleware.
 
     Raises:
-        TypeError: If one is not an extension.
+        TypeError: If one is not an extension, or they are not in a list.
         ValueError: If two keep their state under one name.
     """
+    if not isinstance(extensions, Iterable) or isinstance(extensions, str):
+        name = type(extensions).__name__
+        raise TypeError(f"extensions must be a list, got {extensions!r}; write extensions=[{name}(...)]")
     plugged = tuple(extensions)
     for extension in plugged:
+        if isinstance(extension, type) and issubclass(extension, SkillExtension):
+            name = extension.__name__
+            raise TypeError(f"extensions must be instances, got the class {name}; write extensions=[{name}(...)]")
         if not isinstance(extension, SkillExtension):
-            raise TypeError(f"extensions must be SkillExtension instances, got {extension!r}")
+            raise TypeError(
+                f"extensions must be SkillExtension instances, got {extension!r}; those of deepskills are in "
+                "deepskills.extensions, and middleware of LangChain goes to the agent's `middleware`"
+            )
     names = [name_of(extension) for extension in plugged]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise ValueError(f"extensions has {', '.join(sorted(twice))} twice; pass each once")
     return plugged
+
+
+MAX_FRAMES = 4
+"""How far above a middleware's name the call of `create_deep_agent` is looked for."""
+
+
+def _given_to_deep_agent() -> Sequence[Any] | None:
+    """Return the middleware that a call of `create_deep_agent` was given, if it is what asks for a name right now."""
+    frame = sys._getframe(2)  # noqa: SLF001 - the one way to see the others: they are dropped before any hook runs
+    for _ in range(MAX_FRAMES):
+        if frame.f_code.co_name == "create_deep_agent":
+            given = frame.f_locals.get("middleware")
+            return given if isinstance(given, Sequence) else None
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
 
 
 def extension_run(run: Run, extension: SkillExtension) -> SkillRun:
@@ -297,8 +325,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     graph of your own, use `before_agent` as a node, `model_messages` for what the model is sent, and `tools`.
 
     One instance serves any number of agents, sub-agents, threads and users; it holds nothing that belongs to a run.
-    Pass one instance to an agent: `create_agent` refuses two. `create_deep_agent` keeps the last of two and drops the
-    others before any of their hooks or tools is known to it, so that nothing is left that could tell.
+    Pass one instance to an agent, with all sources: `create_agent` refuses two, and an agent that `create_deep_agent`
+    made of two raises `SkillsError` at its first run, for it would have kept the last alone.
 
     Args:
         backend: Where the files are: a backend, or a function of the runtime that gives one.
@@ -332,7 +360,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         token_counter: Counts the tokens of a text.
         extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.
         backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
-        strict: Raise `SkillsError` when a source or a skill has an error, instead of going on without it.
+        strict: Raise `SkillsError` when a source or a skill has an error, instead of going on without it. A warning,
+            such as a source that does not exist, raises nothing.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -378,6 +407,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         # deepagents' class judges the tools, then asks for what each model call has resolved.
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
+        self._rivals = 0
         self._tool_source = ToolSource(tools)
         self._settings = Settings(
             backend=backend,
@@ -448,7 +478,18 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     @property
     def name(self) -> str:
         """The slot this middleware takes, for subclasses too."""
+        # deepagents asks each middleware for its name and drops all but the last of one name, without a word.
+        given = _given_to_deep_agent()
+        if given is not None:
+            self._rivals = len({id(other) for other in given if isinstance(other, SkillsMiddleware)} - {id(self)})
         return "SkillsMiddleware"
+
+    def _check_rivals(self) -> None:
+        if self._rivals:
+            raise SkillsError(
+                f"create_deep_agent was given {self._rivals + 1} SkillsMiddleware and keeps only the last. Pass one, with "
+                "all sources in its `sources`; a CompositeBackend brings several backends together."
+            )
 
     def before_agent(  # type: ignore[override]
         self,
@@ -457,6 +498,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
+        self._check_rivals()
         run = Run(self._settings, state, runtime)
         return self._settings.perform(start(run), run.runtime)
 
@@ -467,6 +509,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
+        self._check_rivals()
         run = Run(self._settings, state, runtime)
         return await self._settings.aperform(start(run), run.runtime)
 
