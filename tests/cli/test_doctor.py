@@ -17,6 +17,7 @@ from deepskills._cli.app import app
 from deepskills._cli.commands import doctor
 from deepskills._cli.commands.show import tool_definitions
 from deepskills._loading.budget import count_text_tokens
+from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS
 from deepskills.testing import ScriptedChatModel
 from support import skill_md, write_files
 
@@ -80,8 +81,8 @@ def test_a_report_holds_what_an_agent_sees_and_what_is_wrong(library: Path) -> N
 def test_the_limits_are_the_middlewares_defaults() -> None:
     """What `doctor` says of default settings is what an agent without settings has, and the documented numbers."""
     defaults = {name: given.default for name, given in inspect.signature(SkillsMiddleware).parameters.items()}
-    assert defaults["max_loaded_skills"] == doctor.DEFAULT_LOADED_SKILLS == 10
-    assert defaults["max_loaded_tokens"] == doctor.DEFAULT_LOADED_TOKENS == 50_000
+    assert defaults["max_loaded_skills"] == DEFAULT_LOADED_SKILLS == 10
+    assert defaults["max_loaded_tokens"] == DEFAULT_LOADED_TOKENS == 50_000
     assert (defaults["max_depth"], defaults["resource_depth"]) == (1, 1)
 
 

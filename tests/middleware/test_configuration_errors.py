@@ -35,10 +35,9 @@ def test_a_name_of_another_module_says_which() -> None:
     with pytest.raises(ImportError, match=r"from deepskills\.extensions import SkillScripts"):
         exec("from deepskills import SkillScripts")
     extensions = importlib.import_module("deepskills.extensions").__all__
-    assert {name for name, place in deepskills._ELSEWHERE.items() if place == "deepskills.extensions"} == set(
-        extensions
-    )
-    for name, place in deepskills._ELSEWHERE.items():
+    elsewhere: dict[str, str] = vars(deepskills)["_ELSEWHERE"]
+    assert {name for name, place in elsewhere.items() if place == "deepskills.extensions"} == set(extensions)
+    for name, place in elsewhere.items():
         if place != "deepskills.mcp":  # which needs a package of its own
             assert name in importlib.import_module(place).__all__, name
     assert not hasattr(deepskills, "SkillNobodyWrote")

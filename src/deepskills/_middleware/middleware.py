@@ -92,7 +92,7 @@ from deepskills._types import (
 )
 
 
-def checked(extensions: Sequence[SkillExtension]) -> tuple[SkillExtension, ...]:
+def checked(extensions: object) -> tuple[SkillExtension, ...]:
     """Return the extensions of a middleware.
 
     Raises:
@@ -102,7 +102,7 @@ def checked(extensions: Sequence[SkillExtension]) -> tuple[SkillExtension, ...]:
     if not isinstance(extensions, Iterable) or isinstance(extensions, str):
         name = type(extensions).__name__
         raise TypeError(f"extensions must be a list, got {extensions!r}; write extensions=[{name}(...)]")
-    plugged = tuple(extensions)
+    plugged: tuple[SkillExtension, ...] = tuple(extensions)
     for extension in plugged:
         if isinstance(extension, type) and issubclass(extension, SkillExtension):
             name = extension.__name__
@@ -487,8 +487,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     def _check_rivals(self) -> None:
         if self._rivals:
             raise SkillsError(
-                f"create_deep_agent was given {self._rivals + 1} SkillsMiddleware and keeps only the last. Pass one, with "
-                "all sources in its `sources`; a CompositeBackend brings several backends together."
+                f"create_deep_agent was given {self._rivals + 1} SkillsMiddleware and keeps only the last. Pass one, "
+                "with all sources in its `sources`; a CompositeBackend brings several backends together."
             )
 
     def before_agent(  # type: ignore[override]

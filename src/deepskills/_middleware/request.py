@@ -567,10 +567,10 @@ def open_call(
     """Prepare one model call: its messages, its section, and the tools of the skills in use."""
     if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
         run.problems.append(problem("middleware", "middleware-order"))
-    names = {getattr(tool, "name", None) for tool in request.tools}
-    if not names & READING_TOOLS and any(run.state.get("skill_resources", {}).values()):
+    offered = {getattr(tool, "name", None) for tool in request.tools}
+    if not offered & READING_TOOLS and any(run.state.get("skill_resources", {}).values()):
         run.problems.append(problem("extra_tools", "files-unreadable"))
-    run.agent_tools = tools_spoken_of(names)
+    run.agent_tools = tools_spoken_of(offered)
     prepared = yield from prepare_call(request.messages, run, section)
     names = needed_names(prepared.use, request.tools)
     resolutions = yield from resolved(source, names, request.runtime)

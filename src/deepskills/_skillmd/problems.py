@@ -153,8 +153,8 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "source-missing": (
         "warning",
-        "There is no such directory. Create it, remove it from the sources, or pass `OptionalSource(path)` if it may be "
-        "missing.",
+        "There is no such directory. Create it, remove it from the sources, or pass `OptionalSource(path)` if it "
+        "may be missing.",
     ),
     "source-empty": (
         "warning",
