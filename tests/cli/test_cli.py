@@ -23,7 +23,9 @@ from skills_ref import validate as reference_validate
 from deepskills import __main__ as entry
 from deepskills import validate_skill
 from deepskills._cli.app import app
+from deepskills._cli.commands.catalog import IN_SHELL
 from deepskills._cli.output import to_json, visible
+from deepskills._skillmd.problems import PROBLEMS
 from support import skill_md, write_files
 
 ROW_KEYS = ["name", "description", "path", "source", "tokens", "resources", "problems"]
@@ -400,6 +402,17 @@ def test_names_stay_whole_and_lines_fit(workplace: Path, columns: int) -> None:
         assert [name for name in NAMES if not any(name in line.split() for line in lines)] == []
         data = [line for line in lines if not line.startswith("/") and "in every request" not in line]
         assert [line for line in data if cell_len(line.rstrip()) > columns] == []
+
+
+def test_a_shell_is_told_what_a_shell_can_do(workplace: Path) -> None:
+    """What is meant for somebody who runs an agent is said in other words; the words that are replaced exist."""
+    messages = [message for _, message in PROBLEMS.values()]
+    assert [words for words in IN_SHELL if not any(words in message for message in messages)] == []
+    (workplace / "there").mkdir()
+    for args in (["list", "-s", "there", "-s", "gone"], ["doctor", "-s", "there", "-s", "gone"]):
+        shown = " ".join(invoke(*args).output.split())
+        assert "There is no such directory. Create it, or name another." in shown
+        assert "OptionalSource" not in shown
 
 
 def test_no_word_is_broken_at_eighty_columns(workplace: Path) -> None:

@@ -273,6 +273,22 @@ def _is_same_file(noted: SkillProblem, found: Found) -> bool:
     return noted["code"] == "skill-shadowed" and os.path.realpath(noted["path"]) == os.path.realpath(found.row["path"])
 
 
+IN_SHELL = {
+    "It is tried again at the next run; skills found earlier stay.": "Check that it exists and may be read.",
+    "It is tried again at the next run.": "Check that it may be read.",
+    "remove it from the sources, or pass `OptionalSource(path)` if it may be missing.": "or name another.",
+}
+"""What a message says to somebody who runs an agent, and what it says to somebody at a shell."""
+
+
+def in_shell(noted: SkillProblem) -> SkillProblem:
+    """Return a problem of a source in words for a shell: there is no next run, and no `sources` to change."""
+    message = noted["message"]
+    for to_an_operator, in_a_shell in IN_SHELL.items():
+        message = message.replace(to_an_operator, in_a_shell)
+    return SkillProblem(path=noted["path"], code=noted["code"], severity=noted["severity"], message=message)
+
+
 class _NotedReadings(Readings):
     """Readings that also say which name each usable file claims."""
 
@@ -307,7 +323,7 @@ def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
     for noted in discovery.problems:
         path = noted["path"]
         if path in places:
-            source_problems.append(noted)
+            source_problems.append(in_shell(noted))
             continue
         found = usable.get(readings.claims[path]) if path in readings.claims else None
         if found is None:
