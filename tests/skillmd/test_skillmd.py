@@ -20,7 +20,6 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "foreign-field",
         "frontmatter-key-too-large",
         "skill-refused",
-        "files-unreadable",
         "middleware-order",
         "mcp-not-declared",
         "mcp-entry-invalid",

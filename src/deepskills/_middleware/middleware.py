@@ -106,7 +106,9 @@ def checked(extensions: object) -> tuple[SkillExtension, ...]:
     for extension in plugged:
         if isinstance(extension, type) and issubclass(extension, SkillExtension):
             name = extension.__name__
-            raise TypeError(f"extensions must be instances, got the class {name}; write extensions=[{name}(...)]")
+            raise TypeError(
+                f"extensions must be SkillExtension instances, got the class {name}; write extensions=[{name}(...)]"
+            )
         if not isinstance(extension, SkillExtension):
             raise TypeError(
                 f"extensions must be SkillExtension instances, got {extension!r}; those of deepskills are in "
@@ -481,7 +483,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         # deepagents asks each middleware for its name and drops all but the last of one name, without a word.
         given = _given_to_deep_agent()
         if given is not None:
-            self._rivals = len({id(other) for other in given if isinstance(other, SkillsMiddleware)} - {id(self)})
+            ours = {id(other) for other in given if isinstance(other, SkillsMiddleware)}
+            # That of a sub-agent is asked here too, and is no rival of its parent's.
+            self._rivals = len(ours) - 1 if id(self) in ours else 0
         return "SkillsMiddleware"
 
     def _check_rivals(self) -> None:

@@ -74,9 +74,6 @@ _EVICTED_RESULT = "Tool result too large, the result of this tool call"
 _EVICTED_MESSAGE = "Message content too large and was saved to the filesystem at:"
 _CLEARED = {"cleared": True}
 
-READING_TOOLS = frozenset({"read_file", "load_skill_asset", "execute", "run_skill_script"})
-"""Tools by which a model gets at a file of a skill."""
-
 
 def is_lost(message: AnyMessage) -> bool:
     """Whether a message that carried a skill's text was evicted or cleared."""
@@ -567,10 +564,7 @@ def open_call(
     """Prepare one model call: its messages, its section, and the tools of the skills in use."""
     if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
         run.problems.append(problem("middleware", "middleware-order"))
-    offered = {getattr(tool, "name", None) for tool in request.tools}
-    if not offered & READING_TOOLS and any(run.state.get("skill_resources", {}).values()):
-        run.problems.append(problem("extra_tools", "files-unreadable"))
-    run.agent_tools = tools_spoken_of(offered)
+    run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
     prepared = yield from prepare_call(request.messages, run, section)
     names = needed_names(prepared.use, request.tools)
     resolutions = yield from resolved(source, names, request.runtime)

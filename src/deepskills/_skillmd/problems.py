@@ -266,11 +266,6 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "A summarization middleware comes after the skills, so loaded skills that it summarizes cannot be restored. "
         "Put `SkillsMiddleware` after it.",
     ),
-    "files-unreadable": (
-        "warning",
-        'Loaded skills list files that no tool of this agent reads. Pass `extra_tools=["load_skill_asset"]`, or add '
-        "`FilesystemMiddleware`.",
-    ),
     "token-counter-failed": (
         "warning",
         "The token counter did not return a number: {reason}. The default is used instead; check `token_counter`.",
