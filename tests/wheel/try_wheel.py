@@ -79,8 +79,8 @@ COMMANDS = (
 
 
 def make_environment(place: Path, base: Path | None = None) -> Path:
-    """Make an empty environment, or one that sees the packages of another; return its Python."""
-    venv.create(place, with_pip=True)
+    """Make an empty environment, or one that sees the packages of another, pip among them; return its Python."""
+    venv.create(place, with_pip=base is None)
     [packages] = place.glob("lib/python*/site-packages")
     if base is not None:
         [below] = base.glob("lib/python*/site-packages")
