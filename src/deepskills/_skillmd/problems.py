@@ -263,7 +263,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "middleware-order": (
         "warning",
-        "A summarization middleware comes after the skills, so loaded skills that it summarizes cannot be restored. "
+        "A summarization middleware comes after the skills, so loaded skills that it summarizes cannot be put back. "
         "Put `SkillsMiddleware` after it.",
     ),
     "token-counter-failed": (
