@@ -218,7 +218,7 @@ def test_the_default_sources_are_the_users_and_the_projects(workplace: Path) -> 
         ".agents/skills",
         ".claude/skills",
     ]
-    assert "Skills from ~/.agents/skills, .claude/skills, skills and .agents/skills.\n" in listed.stderr
+    assert "Reading ~/.agents/skills, .claude/skills, skills and .agents/skills.\n" in listed.stderr
 
 
 def test_a_directory_that_is_only_called_skills_is_no_source(workplace: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_directory_that_is_only_called_skills_is_no_source(workplace: Path) ->
     listed = invoke("list")
     assert [line.split("\t")[0] for line in listed.stdout.splitlines()] == ["a"]
     assert "source-empty" not in listed.stderr
-    assert listed.stderr.startswith("Skills from .claude/skills.\n1 skill from 1 source: ")
+    assert listed.stderr.startswith("Reading .claude/skills.\n1 skill from 1 source: ")
     assert "source-empty" in invoke("list", "-s", "skills").stderr, "named, it is complained about"
 
 

@@ -395,7 +395,7 @@ def _read(source: Sequence[str], output: "Output") -> "LocalCatalog":
     local = read_catalog(source)
     output.problem_remarks(local.source_problems)
     if local.is_default and local.found:
-        output.remark(f"Skills from {_and([source.label for source in local.sources])}.")
+        output.remark(f"Reading {_and([source.label for source in local.sources])}.")
     if not local.found and not local.source_problems:
         output.remark(_nothing_found(local))
     return local

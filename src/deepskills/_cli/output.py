@@ -91,8 +91,9 @@ class Output:
         _print_wrapped(self._out, Text.assemble(*parts))
 
     def text(self, text: str) -> None:
-        """Print a text of several lines as it is, harmless to a terminal."""
-        self._stdout.write("\n".join(visible(line) for line in text.split("\n")) + "\n")
+        """Print a text of several lines as it is, harmless to a terminal, which breaks no word of it."""
+        for line in text.split("\n"):
+            _print_wrapped(self._out, Text(visible(line)), indent=0)
 
     def remark(self, text: str, style: str = "") -> None:
         """Tell the user something that is not part of the data."""

@@ -237,7 +237,8 @@ def _cost_lines(found: Examination) -> Iterator[str]:
         return
     section, tools = report["prompt_tokens"], report["tool_tokens"]
     yield f"Every request: {section + tools:,} ({section:,} for the list, {tools:,} for two tools)"
-    yield f"One load: {loads['least']:,} to {loads['most']:,}, median {loads['median']:,}"
+    spread = f" to {loads['most']:,}, median {loads['median']:,}" if loads["most"] > loads["least"] else ""
+    yield f"One load: {loads['least']:,}{spread}"
     count = len(report["skills"]) + len(report["user_only"])
     fits = count <= DEFAULT_LOADED_SKILLS and loads["all"] <= DEFAULT_LOADED_TOKENS
     limits = f"{DEFAULT_LOADED_SKILLS} skills and {DEFAULT_LOADED_TOKENS:,} tokens at a time"
