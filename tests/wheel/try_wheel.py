@@ -8,6 +8,7 @@ package which an extra forgot to name is missing there.
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 import venv
 from pathlib import Path
@@ -106,6 +107,7 @@ def main() -> None:
     untried = extras - TRIED.keys() - {"cli"}
     if untried:
         sys.exit(f"Nothing here tries the extras {', '.join(sorted(untried))}: add a few lines to TRIED.")
+    start = time.monotonic()
     pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
@@ -117,7 +119,7 @@ def main() -> None:
         said = run(base.parent / "deepskills", "list", place=place / "empty", fails=True)
         if 'pip install "deepskills[cli]"' not in said:
             sys.exit(f"Without its extra the command says: {said}")
-        print(f"{wheel.name}: works in an empty environment")
+        print(f"{wheel.name}: works in an empty environment, after {time.monotonic() - start:.0f} s", flush=True)
         for extra in sorted(extras):
             python = make_environment(place / extra, place / "base")
             run(python, *pip, f"{wheel}[{extra}]", place=place)
@@ -126,7 +128,7 @@ def main() -> None:
                     run(python, "-m", "deepskills", *command, place=place / "empty-cli")
             else:
                 run(python, "-c", TRIED[extra], place=place / f"empty-{extra}")
-            print(f"{wheel.name}[{extra}]: works")
+            print(f"{wheel.name}[{extra}]: works, after {time.monotonic() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

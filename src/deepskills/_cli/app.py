@@ -185,7 +185,7 @@ def search(query: str, source: Sequence[str], limit: int, as_json: bool) -> None
 @sources
 @as_json
 def info(name: str, source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
-    """Show all that is known of the skill NAME."""
+    """Show everything about the skill NAME."""
     from deepskills._cli.commands import catalog as screens  # noqa: PLC0415 - imported by the commands that need it
 
     output = _output()
@@ -250,7 +250,7 @@ def show(  # noqa: PLR0913 - click calls it by names
 @sources
 @as_json
 def doctor(source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
-    """Diagnose: what an agent sees, what is wrong, what it costs.
+    """Diagnose: what is wrong, what would help, what it costs.
 
     Skills are seen as an agent with default settings sees them. Exits with 1 if something is broken.
     """
@@ -364,7 +364,7 @@ def create(name: str, description: str | None, source: Sequence[str], as_json: b
 @click.option("--html", metavar="FILE", help="Also write the report as one HTML page.")
 @as_json
 def evaluate(skill_dir: str | None, **options: Any) -> None:  # noqa: ANN401 - click calls it so
-    """Measure whether a skill is found, loaded and of use.
+    """Measure whether a skill is found, loaded and useful.
 
     SKILL_DIR is a skill with evals/triggers.json and evals/evals.json; with --all, a library. Without --model, nothing
     is called and nothing is spent. Without --source, the library is the directory that holds the skill.
