@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from deepskills._catalog.search import Document, Library, Match, Ranked, SearchIndex
+from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library, Match, Ranked, SearchIndex
 from deepskills._catalog.semantic import Likenesses, Meaning
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Plan, Work, unwrapped
@@ -70,17 +70,18 @@ class Ranking:
 
 
 class Indexes:
-    """Indexes of the catalogs used last, bounded by how many skills they hold; safe to share by threads."""
+    """Indexes of the catalogs used last, bounded by how many skills and bytes they hold; safe to share by threads."""
 
-    def __init__(self, most: int = MAX_INDEXED) -> None:
-        self._most = most
+    def __init__(self, most: int = MAX_INDEXED, most_bytes: int = MAX_LIBRARY_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
         self._lock = threading.Lock()
         self._made: OrderedDict[Library, Future[SearchIndex]] = OrderedDict()
 
     def of(self, documents: Sequence[Document]) -> SearchIndex:
         """Return the index of a catalog; threads that need the same one at the same time share its making."""
         library = documents if isinstance(documents, Library) else Library(documents)
-        hash(library)  # Takes a while the first time, and is remembered: nobody waits for it behind the lock.
+        # Both take a while the first time, and are remembered: nobody waits for them behind the lock.
+        _ = hash(library), library.weight
         with self._lock:
             known = self._made.get(library)
             if known is None:
@@ -88,7 +89,7 @@ class Indexes:
                 similar = self._ready()
                 self._made[library] = made
             self._made.move_to_end(library)
-            while len(self._made) > 1 and sum(map(len, self._made)) > self._most:
+            while len(self._made) > 1 and self._is_full():
                 self._made.popitem(last=False)
         if known is not None:
             return known.result()
@@ -100,6 +101,11 @@ class Indexes:
             made.set_exception(error)
             raise
         return made.result()
+
+    def _is_full(self) -> bool:
+        return (
+            sum(map(len, self._made)) > self._most or sum(library.weight for library in self._made) > self._most_bytes
+        )
 
     def _ready(self) -> list[SearchIndex]:
         """Return the latest indexes that are ready."""

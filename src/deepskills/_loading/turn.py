@@ -27,7 +27,7 @@ Four things can break the agreement, and each has its rule:
 * *A file changes while the calls run.* Then they would decide on different texts. So calls of one turn share what they
   read (`prepare_in_turn` in `_middleware/loading.py`).
 
-A call that is executed again after an interrupt sees the same message and the same state, for LangGraph applies the
+A call that is executed again after an interrupt sees the same message and the same state: LangGraph applies the
 answers of a turn together. So it decides as it did before.
 
 Pins, slash commands and extensions come through the same functions with `NO_LIMIT` or with budgets, one after

@@ -116,8 +116,7 @@ def _caught_up(run: Run) -> Plan[dict[str, Any]]:
         if name in shelf.unjudged:
             # Nobody could tell whether it may be seen: the next step tries again.
             continue
-        # As the model would have to ask for it: a name that an application wrote grants nothing that the model does not
-        # have.
+        # Judged as if the model had asked: a name that an application wrote grants no more than that.
         known = shelf.find_visible(name)
         # Under its own spelling only: the name in state must be the one of the record that the load will write.
         if known is not None and known.name == name:

@@ -586,7 +586,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             except Exception as error:
                 if not model_call.may_retry(error):
                     raise
-                # Once: a model that has no room without the put-backs either fails as it would without us.
+                # Once: if even that is too long, the call fails as it would without us.
                 response = super().wrap_model_call(model_call.bare_request(), call)
         return model_call.finish(response)
 

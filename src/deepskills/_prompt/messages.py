@@ -456,10 +456,13 @@ HOOK_FAILED = (
     "Tell the user, or call unload_skill if the skill is no longer needed."
 )
 FROM_HOOK = '<skill_hook skill="{skill}" tool="{tool}">\n{text}\n</skill_hook>'
+FROM_START_HOOK = '<skill_hook skill="{skill}" event="SessionStart">\n{text}\n</skill_hook>'
 
 
 # Scripts.
 
+SCRIPT_ENDED = "The script timed out after {seconds} s and was ended, with every process that was found to be its own."
+SCRIPT_MAY_GO_ON = "The script timed out after {seconds} s and was ended. What it started may still be running."
 RUN_SCRIPT_DESCRIPTION = """Run a script of a loaded skill and get its exit code and its output.
 
 The script starts in the shell's working directory. Each argument arrives exactly as given; no shell interprets it."""

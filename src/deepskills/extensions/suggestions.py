@@ -15,9 +15,9 @@ from langchain_core.messages import AnyMessage
 
 from deepskills import SkillEntry, SkillExtension, SkillRun
 from deepskills._catalog.lookup import document_of
-from deepskills._catalog.ranking import MAX_INDEXED, SECONDS, Ranker, Ranking
-from deepskills._catalog.search import Document, Library
-from deepskills._io.cache import BoundedCache
+from deepskills._catalog.ranking import SECONDS, Ranker, Ranking
+from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
+from deepskills._io.cache import BoundedCache, size_of
 from deepskills._prompt.messages import replaced_list, suggestion_line, suggestion_note
 from deepskills._types import DEFAULT_SUGGESTIONS
 
@@ -72,7 +72,9 @@ class SkillSuggestions(SkillExtension):
         self._catalog = catalog
         self._ranker = Ranker(embeddings, seconds=timeout)
         self._has_meaning = embeddings is not None
-        self._libraries: BoundedCache[tuple[Any, ...], _Shelf] = BoundedCache(MAX_INDEXED, lambda shelf: 1 + len(shelf))
+        self._libraries: BoundedCache[tuple[Any, ...], _Shelf] = BoundedCache(
+            MAX_LIBRARY_BYTES, lambda shelf: shelf.library.weight, size_of
+        )
         if catalog == "none":
             self.extra_tools = ("search_skills",)
 
@@ -178,9 +180,6 @@ class _Shelf:
         self.library = Library(
             Document(entry.name, "") if entry.name in name_only else document_of(entry) for entry in entries
         )
-
-    def __len__(self) -> int:
-        return len(self.entries)
 
 
 def _unanswered(run: SkillRun) -> AnyMessage | None:
