@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
+from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
@@ -162,6 +163,12 @@ def test_advice_names_the_extension_that_a_key_needs(workplace: Path) -> None:
     advice = report("-s", "s")["advice"]
     assert any("`slash_commands=True`" in line for line in advice)
     assert any("`model` of 1 skill" in line and "SkillModels" in line for line in advice)
+    model = ScriptedChatModel(replies=["ok"])
+    skills = SkillsMiddleware(backend=FilesystemBackend(root_dir=workplace, virtual_mode=True), sources=["/s"])
+    create_agent(model, middleware=[skills]).invoke({"messages": [HumanMessage("hi")]})
+    shown = json.loads(CliRunner().invoke(app, ["show", "-s", "s", "--json"]).stdout)["parts"]
+    offered = [part["part"].removeprefix("tool ") for part in shown if part["part"].startswith("tool ")]
+    assert (offered, model.requests[0].system) == (model.requests[0].tools, "")
 
 
 def test_nothing_to_examine_says_what_to_do(workplace: Path) -> None:

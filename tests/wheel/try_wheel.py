@@ -108,7 +108,7 @@ def main() -> None:
     if untried:
         sys.exit(f"Nothing here tries the extras {', '.join(sorted(untried))}: add a few lines to TRIED.")
     start = time.monotonic()
-    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    pip = ("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         base = make_environment(place / "base")

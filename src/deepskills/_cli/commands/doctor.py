@@ -99,14 +99,15 @@ def examine(local: LocalCatalog) -> Examination:
     """Look at everything an agent with default settings would make of these skills."""
     costs = sorted(((found.row["tokens"], found.row["name"]) for found in local.usable), reverse=True)
     problems = [*local.problems, *perform(_passed_over(local))]
+    visible_names = [found.row["name"] for found in local.usable if not found.is_user_only]
     report = Report(
         versions={name: _version(name) for name in PACKAGES},
         sources=[_source_report(source, local) for source in local.sources],
-        skills=[found.row["name"] for found in local.usable if not found.is_user_only],
+        skills=visible_names,
         user_only=[found.row["name"] for found in local.usable if found.is_user_only],
         unusable=[found.row["path"] for found in local.found if not found.is_usable],
         prompt_tokens=count_text_tokens(local.prompt()) if local.usable else 0,
-        tool_tokens=sum(tokens for _, tokens in tool_costs()) if local.usable else 0,
+        tool_tokens=sum(tokens for _, tokens in tool_costs(sees_skills=bool(visible_names))) if local.usable else 0,
         loads=_loads([tokens for tokens, _ in costs]),
         problems=problems,
         advice=[],
@@ -236,7 +237,7 @@ def _cost_lines(found: Examination) -> Iterator[str]:
         yield "nothing"
         return
     section, tools = report["prompt_tokens"], report["tool_tokens"]
-    yield f"Every request: {section + tools:,} ({section:,} for the list, {tools:,} for two tools)"
+    yield f"Every request: {section + tools:,} ({section:,} for the list, {tools:,} for the tools)"
     spread = f" to {loads['most']:,}, median {loads['median']:,}" if loads["most"] > loads["least"] else ""
     yield f"One load: {loads['least']:,}{spread}"
     count = len(report["skills"]) + len(report["user_only"])

@@ -68,7 +68,7 @@ def section_of(local: LocalCatalog) -> Shown:
         ("warnings", render_warnings(local.errors)),
     ]
     made = _Parts(text, count_text_tokens(text), named, "how to use them").shown()
-    tools = [Part(part=f"tool {tool['function']['name']}", tokens=tokens) for tool, tokens in tool_costs()]
+    tools = [Part(part=f"tool {name}", tokens=tokens) for name, tokens in tool_costs(sees_skills=bool(shown))]
     return Shown(text=text, tokens=made["tokens"] + sum(t["tokens"] for t in tools), parts=[*made["parts"], *tools])
 
 
@@ -133,6 +133,10 @@ def _definition(name: str, description: str, properties: dict[str, dict[str, str
     return {"function": {"name": name, "description": description, "parameters": parameters}}
 
 
-def tool_costs() -> list[tuple[dict[str, dict[str, object]], int]]:
-    """Return each tool's definition with what it costs in every request."""
-    return [(tool, count_text_tokens(json.dumps(tool))) for tool in tool_definitions()]
+def tool_costs(*, sees_skills: bool) -> list[tuple[str, int]]:
+    """Return each tool that a model is offered with what it costs in every request.
+
+    One that sees no skill is not offered `load_skill`; the user may still have one loaded, which it may unload.
+    """
+    costs = [(str(tool["function"]["name"]), count_text_tokens(json.dumps(tool))) for tool in tool_definitions()]
+    return costs if sees_skills else costs[1:]
