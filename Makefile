@@ -5,6 +5,7 @@
 # make test-oldest   the tests on the oldest supported releases
 # make test-server   a LangGraph server and PostgreSQL with the projects of the documentation, in a .venv of its own
 # make test-browser   the pages that deepskills makes, in a real browser, in a .venv beside that of make test
+# make test-wheel   the built wheel in an empty environment, also with each extra alone
 # make test-mcp   skills over MCP with both majors of the mcp package, each in a .venv beside that of make test
 # make soak   all tests, in their long form where they have one
 # make docs   sets up and builds the documentation site
@@ -24,7 +25,7 @@ MCP1 := .venv-mcp1
 MCP2 := .venv-mcp2
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo check test test-part test-oldest test-server test-browser test-mcp soak bench pictures docs format clean
+.PHONY: demo check test test-part test-oldest test-server test-browser test-mcp test-wheel soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
 $(VENV)/.package: pyproject.toml
@@ -97,6 +98,9 @@ test-browser: $(BROWSER)/.installed
 test-mcp: $(MCP1)/.installed $(MCP2)/.installed
 	DEEPSKILLS_MCP_SERVER=$(CURDIR)/$(MCP2)/bin/python $(MCP1)/bin/python -m pytest -n auto --dist worksteal tests/mcp/host
 	$(MCP2)/bin/python -m pytest -n auto --dist worksteal tests/mcp/host tests/mcp/server
+
+test-wheel:
+	$(PYTHON) tests/wheel/try_wheel.py
 
 soak: $(VENV)/.installed
 	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto --dist worksteal

@@ -18,7 +18,7 @@ from server_support import ROOT, blocks_of, free_port, serving
 from deepskills import generate_skill_md
 
 PAGE = "deploy-langgraph.md"
-MODEL = '"anthropic:claude-sonnet-4-5"'
+MODEL = '"anthropic:claude-sonnet-5"'
 SCRIPTED = "from server_graphs import model as scripted_model\n"
 SKILLS = ["api-design-review", "csv-report", "incident-review", "release-notes", "周报"]
 RUNS = 30

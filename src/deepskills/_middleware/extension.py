@@ -124,7 +124,7 @@ class ModelCallReport:
     """Names of the skills whose text stood in the request."""
 
     put_back: frozenset[str] = frozenset()
-    """Names of the skills whose lost text was restored by this call, and not by one before."""
+    """Names of the skills whose lost text was put back by this call, and not by one before."""
 
 
 class SkillRun(Protocol):

@@ -31,6 +31,11 @@ class FrontmatterKey:
     works_in_metadata: bool = False
     """Whether it works below `metadata` as well, so that it may be moved there."""
 
+    @property
+    def below(self) -> bool:
+        """Whether it works below `metadata`, alone or as well."""
+        return self.works_in_metadata or self.name.startswith("metadata.")
+
 
 KEYS: dict[str, FrontmatterKey] = {
     key.name: key

@@ -151,7 +151,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "error",
         "Part of the source could not be listed: {reason}. It is tried again at the next run.",
     ),
-    "source-missing": ("warning", "There is no such directory. Create it, or remove it from the sources."),
+    "source-missing": (
+        "warning",
+        "There is no such directory. Create it, remove it from the sources, or pass `OptionalSource(path)` if it "
+        "may be missing.",
+    ),
     "source-empty": (
         "warning",
         "No skill was found here. Put each skill into a directory of its own with a `SKILL.md`.",
@@ -268,7 +272,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "middleware-order": (
         "warning",
-        "A summarization middleware comes after the skills, so loaded skills that it summarizes cannot be restored. "
+        "A summarization middleware comes after the skills, so loaded skills that it summarizes cannot be put back. "
         "Put `SkillsMiddleware` after it.",
     ),
     "token-counter-failed": (

@@ -19,6 +19,7 @@ from deepskills._catalog.ranking import SECONDS, Ranker, Ranking
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._prompt.messages import replaced_list, suggestion_line, suggestion_note
+from deepskills._types import DEFAULT_SUGGESTIONS
 
 CatalogForm: TypeAlias = Literal["full", "none"]
 """Whether the section lists all skills, or only says how many there are."""
@@ -39,7 +40,7 @@ class SkillSuggestions(SkillExtension):
     If nothing fits, there is no note. Skills that this run may not see are left out, even of older notes.
 
     Args:
-        k: How many skills are suggested at most.
+        k: How many skills are suggested at most; 5 by default.
         embeddings: LangChain embeddings, to suggest by meaning as well as by words. Vectors are kept in the graph's
             store if there is one.
         catalog: `"full"` lists all skills in the system prompt too; `"none"` replaces the list by one line and turns
@@ -55,7 +56,7 @@ class SkillSuggestions(SkillExtension):
 
     def __init__(
         self,
-        k: int = 5,
+        k: int = DEFAULT_SUGGESTIONS,
         embeddings: Embeddings | None = None,
         catalog: CatalogForm = "full",
         *,
