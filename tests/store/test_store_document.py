@@ -41,6 +41,9 @@ WAYS_TO_WRITE = {
     "comment": b"\n<!-- made by hand -->\n" + PLAIN.encode(),
     "utf-16-le": PLAIN.encode("utf-16"),
     "utf-16-be": b"\xfe\xff" + PLAIN.encode("utf-16-be"),
+    "fence": f"```markdown\n{PLAIN}```\n".encode(),
+    "odd-fence": f"\ufeff\n~~~~ md\r\n{PLAIN}~~~~~ \n\n".encode(),
+    "fence-no-body": b"```\n---\nname: report\ndescription: x\n---\n```",
     "no-body": b"---\nname: report\ndescription: x\n---",
     "chinese": "---\nname: 周报\ndescription: 写周报。\n---\n# 周报\n🎉\n".encode(),
 }
@@ -57,6 +60,23 @@ async def test_the_same_bytes(sessions: Sessions) -> None:
             assert {file.path: isinstance(file.content, str) for file in got.files} == {
                 path: path not in {"assets/logo.png", "assets/nul.txt"} for path in FILES
             }, way
+
+
+async def test_a_file_in_a_fence_is_changed(sessions: Sessions) -> None:
+    """Whoever changes the text or a value of a file inside a Markdown fence gets one without the fence."""
+    async with service_on(sessions) as service:
+        for number, change in enumerate((SkillUpdate(content="new"), SkillUpdate(description="Other."))):
+            made = await service.create_skill(SkillCreate.from_skill_md(WAYS_TO_WRITE["fence"]), str(number))
+            assert made.content == "# Report\n\nDo it.\n"
+            changed = await service.update_skill(made.id, change, str(number))
+            text = (await service.export_skill(made.id, str(number)))["SKILL.md"]
+            reading = read_skill(text, path="report/SKILL.md")
+            assert (reading.body, reading.problems) == (changed.content, [])
+            assert b"`" not in text
+            former = await service.get_version(made.id, made.revision, str(number))
+            assert former.content == made.content
+            back = await service.restore_version(made.id, made.revision, str(number))
+            assert (await service.export_skill(back.id, str(number)))["SKILL.md"] == WAYS_TO_WRITE["fence"]
 
 
 async def test_text_of_a_skill_md(sessions: Sessions) -> None:

@@ -66,6 +66,16 @@ async def test_a_name_is_as_old_as_others_know_it(sessions: Sessions) -> None:
         await service.hide_skill(honest.id, "root")
         await service.hide_skill(honest.id, "root", hidden=False)
         assert (await service.get_skill_by_name("deploy", "eve")).id == honest.id
+        for is_public in (False, True):
+            await service.update_skill(honest.id, SkillUpdate(is_public=is_public), "alice")
+        assert (await service.get_skill_by_name("deploy", "eve")).id == honest.id, "shown again, it keeps its age"
+        renamed = await service.update_skill(honest.id, SkillUpdate(name="other"), "alice")
+        renamed = await service.update_skill(honest.id, SkillUpdate(name="deploy"), "alice")
+        await service.approve_skill(honest.id, renamed.revision, "root")
+        assert (await service.get_skill_by_name("deploy", "eve")).id == squatter.id, "a new name starts over"
+        for is_public in (False, True):
+            await service.update_skill(honest.id, SkillUpdate(is_public=is_public), "alice")
+        assert (await service.get_skill_by_name("deploy", "eve")).id == squatter.id
         unseen = await service.create_skill(draft("build"), "mallory")
         await service.hide_skill(unseen.id, "root")
         await service.update_skill(unseen.id, SkillUpdate(is_public=True, shared_with={}), "mallory")

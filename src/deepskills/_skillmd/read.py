@@ -107,8 +107,12 @@ def end_of_preamble(text: str) -> int:
     return position
 
 
-def _unwrapped(text: str, start: int) -> str | None:
-    """Return what a Markdown fence around the whole text holds; `None` if there is none, or more than one block."""
+def fenced_part(text: str) -> tuple[int, int] | None:
+    """Return where the part inside a Markdown fence around the whole text begins and ends.
+
+    `None` if there is no such fence, or more than one block.
+    """
+    start = end_of_preamble(text)
     # Seen in public skills: the whole file stands inside a code block.
     opening = _MARKDOWN_FENCE.match(text, start)
     if opening is None:
@@ -118,7 +122,7 @@ def _unwrapped(text: str, start: int) -> str | None:
     mark = opening[1]
     # The last line must be the same fence: anything behind it would be lost.
     closes = last >= opening.end() and text[last:end].startswith(mark) and not text[last:end].strip(mark[0])
-    return text[opening.end() : last] if closes else None
+    return (opening.end(), last) if closes else None
 
 
 def _end_of_blank(text: str, position: int) -> int:
@@ -322,9 +326,10 @@ class _Reader:
             return plain
         start = end_of_preamble(text)
         opening = FENCE.match(text, start)
-        if opening is None and (inner := _unwrapped(text, start)) is not None:
+        if opening is None and (inner := fenced_part(text)) is not None:
             self._report("file-in-fence")
-            text, start = inner, end_of_preamble(inner)
+            text = text[slice(*inner)]
+            start = end_of_preamble(text)
             opening = FENCE.match(text, start)
         if opening is None:
             raise _Refusal("no-frontmatter")

@@ -231,8 +231,8 @@ class Changes:
 
         Among public skills of one name the oldest wins, so that nobody takes a name over. Age therefore counts from
         when others could first see the skill under its name: not from when its owner wrote it down unseen, waiting for
-        an approval or hidden by an operator. Once seen, it keeps its age while it is hidden or waits for a new
-        approval. A new name, or a skill that is published again, starts over (`NEVER_SEEN`).
+        an approval or hidden by an operator. Once seen, it keeps its age while it is hidden, private or waits for a
+        new approval. Only a new name starts over (`NEVER_SEEN`).
         """
         is_shown = not skill.is_hidden
         is_passed = skill.is_approved or not self._policy.approval
@@ -252,9 +252,6 @@ class Changes:
     def _take(self, skill: Skill, document: Document, *, is_public: bool, shared_with: dict[str, Right]) -> None:
         """Set a skill's values."""
         is_renamed = name_key(document.name) != skill.name_key
-        # Published again: others may have used the name while it was private.
-        if is_public and not skill.is_public:
-            skill.name_since = NEVER_SEEN
         skill.name = document.name
         skill.description = document.description
         skill.content = document.content

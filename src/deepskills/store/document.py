@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from deepskills._catalog.requires import requires_of
 from deepskills._errors import SkillFormatError
 from deepskills._skillmd.problems import quoted
-from deepskills._skillmd.read import SkillReading, read_skill
+from deepskills._skillmd.read import SkillReading, fenced_part, read_skill
 from deepskills._skillmd.repair import Tree, as_text
 from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import MAX_DESCRIPTION_LENGTH, SKILL_FILE
@@ -50,13 +50,16 @@ class Document:
             raise SkillFormatError(" ".join(p["message"] for p in reading.problems if p["severity"] == "error"))
         encoding = _MARKS.get(raw[:2], "utf-8") if isinstance(content, bytes) else "utf-8"
         text = content if isinstance(content, str) else raw.decode(encoding)
+        # Where a Markdown fence is around the whole file, its last line follows the body.
+        fenced = fenced_part(text)
+        end = len(text) if fenced is None else fenced[1]
         return cls(
             name=reading.metadata["name"],
             description=reading.metadata["description"],
             content=reading.body,
             tags=_tags_of(reading.frontmatter),
-            # Everything before the body, fences and odd bytes included: an export must give them back.
-            frontmatter=text[: len(text) - len(reading.body)],
+            # Everything around the body, fences and odd bytes included: an export must give them back.
+            frontmatter=text[: end - len(reading.body)] + text[end:],
             encoding=encoding,
         )
 
@@ -75,7 +78,7 @@ class Document:
             SkillFormatError: If it has no frontmatter and none can be generated from the values.
         """
         if self.frontmatter is not None:
-            return (self.frontmatter + self.content).encode(self.encoding)
+            return joined(self.frontmatter, self.content).encode(self.encoding)
         extra = {"metadata": {"tags": ", ".join(self.tags)}} if self.tags else None
         return (generate_skill_md(self.name, self.description, "", extra) + self.content).encode()
 
@@ -111,10 +114,12 @@ class Document:
             SkillFormatError: If the frontmatter cannot be written again.
         """
         document = replace(self, **values)  # type: ignore[arg-type]
+        if document.content != self.content and document.frontmatter == self.frontmatter:
+            document = replace(document, frontmatter=_without_fence(document.frontmatter))
         told = [key for key in ("name", "description", "tags") if getattr(document, key) != getattr(self, key)]
         # Whoever gives new frontmatter has said all of it; only values that changed beside the old one have to be
         # written in.
-        if document.frontmatter is None or document.frontmatter != self.frontmatter or not told:
+        if document.frontmatter is None or values.get("frontmatter", self.frontmatter) != self.frontmatter or not told:
             return document
         return document.with_new_frontmatter()
 
@@ -131,6 +136,23 @@ class Document:
         kept["tags"] = ", ".join(self.tags) or None
         text = generate_skill_md(self.name, self.description, "", {**further, "metadata": kept})
         return replace(self, frontmatter=text, encoding="utf-8")
+
+
+def joined(frontmatter: str, content: str) -> str:
+    """Return the text of a `SKILL.md` of frontmatter as written and the body.
+
+    Frontmatter is all that is around the body. A Markdown fence around the whole file makes that two parts, and the body
+    goes before the fence's last line.
+    """
+    fenced = fenced_part(frontmatter)
+    end = len(frontmatter) if fenced is None else fenced[1]
+    return frontmatter[:end] + content + frontmatter[end:]
+
+
+def _without_fence(frontmatter: str | None) -> str | None:
+    """Return frontmatter as written without a Markdown fence around the file, which another body might not fit into."""
+    fenced = None if frontmatter is None else fenced_part(frontmatter)
+    return frontmatter if frontmatter is None or fenced is None else frontmatter[slice(*fenced)]
 
 
 def _check_agreement(document: Document, reading: SkillReading) -> None:

@@ -21,7 +21,7 @@ from pydantic import (
 from deepskills._types import MAX_DESCRIPTION_LENGTH
 from deepskills.store.db.models import Skill, SkillFile
 from deepskills.store.disk import read_directory
-from deepskills.store.document import Document
+from deepskills.store.document import Document, joined
 from deepskills.store.rules import MAX_GROUPS, MAX_TAGS, Right, StoreLimits
 
 FileEncoding = Literal["utf-8", "base64"]
@@ -154,7 +154,7 @@ class SkillCreate(BaseModel):
         """Return the skill's `SKILL.md`; tags that are not given are those of the frontmatter."""
         tags = self.tags
         if self.frontmatter is not None and "tags" not in self.model_fields_set:
-            tags = Document.read(self.frontmatter + self.content).tags
+            tags = Document.read(joined(self.frontmatter, self.content)).tags
         return Document(self.name, self.description, self.content, tags, self.frontmatter, self.encoding)
 
 
@@ -177,7 +177,7 @@ class SkillUpdate(BaseModel):
         given = self.model_dump(include={"name", "description", "content", "tags", "encoding"}, exclude_none=True)
         if self.frontmatter is not None and self.frontmatter != document.frontmatter:
             content = document.content if self.content is None else self.content
-            read = Document.read(self.frontmatter + content)
+            read = Document.read(joined(self.frontmatter, content))
             given = {"name": read.name, "description": read.description, "tags": read.tags, **given}
             given["encoding"] = self.encoding or "utf-8"
             given["frontmatter"] = self.frontmatter
