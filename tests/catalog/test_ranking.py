@@ -4,6 +4,7 @@ import asyncio
 import copy
 import gc
 import importlib
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -296,6 +297,32 @@ def test_the_event_loop_is_not_held() -> None:
 
 
 # Meaning.
+
+
+class Pairs(Topics):
+    """Skills in pairs that share more than half of what they mean; a request means one skill, to a degree it names."""
+
+    def vector(self, text: str) -> list[float]:
+        number = int(text.partition(":")[0].rpartition("-")[2])
+        found = [0.0] * 61
+        found[number // 2], found[20 + number] = math.sqrt(0.6), math.sqrt(0.4)
+        return found
+
+    def embed_query(self, text: str) -> list[float]:
+        degree = float(text.rpartition(" ")[2])
+        return [*(degree * value for value in self.vector("skill-7")[:-1]), math.sqrt(1 - degree**2)]
+
+
+@both_modes
+def test_near_is_nearer_than_skills_are_to_each_other(mode: Mode) -> None:
+    """What fits by meaning alone is learned from the library: as near as its skills are to each other is not enough."""
+    library = Library(Document(f"skill-{number}", "Does what its neighbour does.") for number in range(40))
+    ranker = Ranker(Pairs())
+    shown = {
+        degree: rank(mode, ranker, library, f"Prune the cherry trees {degree}").fitting
+        for degree in (0.3, 0.6, 0.7, 0.9)
+    }
+    assert shown == {0.3: [], 0.6: [], 0.7: [], 0.9: ["skill-7"]}
 
 
 @both_modes

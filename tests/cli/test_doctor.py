@@ -207,3 +207,25 @@ def test_hostile_names_reach_no_terminal(workplace: Path) -> None:
     for args in ((), ("--json",)):
         shown = invoke("-s", hostile, *args).output
         assert not {c for c in shown if c != "\n" and not c.isprintable()}
+
+
+def test_requirements_that_are_not_met(workplace: Path) -> None:
+    """`doctor`, `list` and `validate` warn of required skills that do not exist, and of circles."""
+    needs = {"one": "two", "two": "ONE", "three": "one nowhere", "four": "three"}
+    files = {f"skills/{name}/SKILL.md": skill_md(name, metadata={"requires": wanted}) for name, wanted in needs.items()}
+    write_files(workplace, files)
+    found = [(problem["code"], problem["severity"], problem["message"]) for problem in report()["problems"]]
+    assert [(code, severity) for code, severity, _ in found] == [
+        ("requires-circle", "warning"),
+        ("requires-missing", "warning"),
+    ]
+    assert "`one`, `two`" in found[0][2]
+    assert "`nowhere`" in found[1][2]
+    assert "requires-missing" in CliRunner().invoke(app, ["list", "--json"]).stdout
+    whole = CliRunner().invoke(app, ["validate", "skills", "--json"])
+    assert [problem["code"] for problem in json.loads(whole.stdout)] == ["requires-missing", "requires-circle"]
+    assert whole.exit_code == 0
+    # A skill that is validated by itself finds its neighbours.
+    single = CliRunner().invoke(app, ["validate", "skills/three", "skills/four/SKILL.md", "--json"])
+    assert [problem["message"].count("`") for problem in json.loads(single.stdout)] == [4]
+    assert json.loads(CliRunner().invoke(app, ["validate", "skills", "--spec", "--json"]).stdout) == []

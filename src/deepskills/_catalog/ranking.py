@@ -32,15 +32,24 @@ MAX_INDEXED = 40_000
 SIMILAR_LOOKED_AT = 4
 """How many indexes are looked at for one that shares most skills with a new library."""
 
-MEANING = 0.5
+MEANING = 0.3
 """What the meaning of a skill counts that stands out as far as the best of a library would by chance; the best by
 words counts 1."""
 
 ABOVE_AVERAGE = 0.9
 """By how many standard deviations a skill is nearer than the average one, to be found by meaning alone."""
 
-ENOUGH_GAIN = 0.2
-"""How much of the way from an average skill to the very text of the request the nearest one has come, to fit."""
+NEARER_THAN_NEIGHBOURS = 1.3
+"""How many times nearer than a skill's nearest neighbour usually is, a skill must be to fit by its meaning alone.
+
+Learned from the library and the model at hand; small talk is rarely so near to anything.
+"""
+
+GAIN_BOUNDS = (0.2, 0.9)
+"""How near that is at least and at most, as a gain: for libraries whose skills are all different, or all the same."""
+
+NEAR_THE_NEAREST = 0.85
+"""How far another skill must stand out, as a share of what the nearest does, to fit beside it by its meaning alone."""
 
 NEAR_THE_BEST = 0.6
 """How much of the best skill's score another must have to be suggested beside it."""
@@ -224,9 +233,11 @@ def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ra
         fitting = [match.name for match in ranked.matches if match.place in fits]
         return Ranking(names[:k], fitting[:k], is_clear, meaning.trouble)
     joined = [place for place, _ in _by_scores([(match.place, match.score) for match in ranked.matches], meaning.leads)]
-    if meaning.gain >= ENOUGH_GAIN:
+    lowest, highest = GAIN_BOUNDS
+    if meaning.gain >= min(max(NEARER_THAN_NEIGHBOURS * meaning.closeness, lowest), highest):
         # Of a few skills none can stand out further than `sqrt(count - 1)`.
         least = min(_by_chance(len(library)), 0.9 * math.sqrt(len(library) - 1))
+        least = max(least, NEAR_THE_NEAREST * max(meaning.leads))
         fits |= {place for place in joined if meaning.leads[place] >= least}
     fitting = [library[place].name for place in joined if place in fits]
     is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name

@@ -563,7 +563,7 @@ class _Asked:
 
     def __init__(self, index: SearchIndex, query: str) -> None:
         self._index = index
-        self.words = _query_words(query)
+        self.words = query_words(query)
         counts = Counter(self.words)
         telling = {word: count for word, count in counts.items() if word not in STOP_WORDS}
         # Where there are no others, words that say little are searched for as they stand.
@@ -680,7 +680,7 @@ def _mean_and_spread(scores: Any, size: int) -> tuple[float, float]:  # noqa: AN
     return mean, math.sqrt(max(squares / max(size, 1) - mean * mean, 0.0))
 
 
-def _query_words(query: str) -> list[str]:
+def query_words(query: str) -> list[str]:
     """Return the words of a query in order; of a long one, those at its beginning and at its end."""
     if len(query) > QUERY_BEGINNING + QUERY_END:
         query = f"{query[:QUERY_BEGINNING]}\n{query[-QUERY_END:]}"

@@ -224,6 +224,15 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "Another skill named {name} in the same source is used instead: {winner}. Rename or remove one.",
     ),
+    "requires-missing": (
+        "warning",
+        "Requires skills that do not exist here or are hidden: {names}. Add them to the sources, or correct "
+        "`metadata.requires`.",
+    ),
+    "requires-circle": (
+        "warning",
+        "Skills require each other in a circle: {names}. They load all the same; remove one of the requirements.",
+    ),
     "skill-gone": (
         "warning",
         "The loaded skill {name} no longer exists and was unloaded. Load another, or restore its file.",
