@@ -522,7 +522,7 @@ def test_two_instances_in_a_deep_agent_are_an_error_and_no_silent_choice(mode: M
 
     first, second = made("/a"), made("/b")
     both = agent_of(first, TodoListMiddleware(), second)
-    with pytest.raises(SkillsError, match="Pass one SkillsMiddleware"):
+    with pytest.raises(SkillsError, match="keeps only the last"):
         run(mode, both, {"messages": [("user", "go")]})
     names = [middleware.name for middleware in (first, second)]
     assert names == ["SkillsMiddleware"] * 2

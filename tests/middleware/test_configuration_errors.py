@@ -60,7 +60,7 @@ def test_two_in_one_deep_agent_are_an_error_at_the_first_run(mode: Mode, tmp_pat
     one, two = (SkillsMiddleware(backend=backend, sources=["/skills"]) for _ in range(2))
     model = ScriptedChatModel(replies=[])
     wrong = create_deep_agent(model, backend=backend, middleware=[one, two])
-    with pytest.raises(SkillsError, match=r"keeps only the last of them\. Pass one SkillsMiddleware"):
+    with pytest.raises(SkillsError, match=r"given 2 SkillsMiddleware and keeps only the last\. Pass one"):
         run(mode, wrong)
     helper: Any = {"name": "helper", "description": "Helps.", "system_prompt": "Help.", "middleware": [two]}
     right = create_deep_agent(model, backend=backend, middleware=[one], subagents=[helper])

@@ -62,8 +62,10 @@ def test_every_problem_code_is_explained() -> None:
     assert {code: severity for code, severity in rows.items() if severity != "strict"} == {
         code: PROBLEMS[code][0] for code, severity in rows.items() if severity != "strict"
     }
-    extensions = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/deepskills/extensions").glob("*.py"))
-    pattern = r'(?:HookProblem\(\s*|^TROUBLE = |^UNKNOWN_CODE = )"([a-z-]+)"'
+    extensions = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "src/deepskills/extensions").rglob("*.py")
+    )
+    pattern = r'(?:HookProblem\(\s*|^TROUBLE = |^UNKNOWN_CODE = |^HOOK_FAILED_CODE = |^ENV_FAILED = )"([a-z-]+)"'
     reported = set(re.findall(pattern, extensions, flags=re.MULTILINE))
     told = set(re.findall(r"^\| `([a-z-]+)` \| `[A-Z]", text, flags=re.MULTILINE))
     assert told == reported != set()

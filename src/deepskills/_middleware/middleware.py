@@ -8,7 +8,6 @@ import copy
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import FrameType
 from typing import Any, cast
 
 from deepagents.backends import BackendProtocol
@@ -118,6 +117,23 @@ def checked(extensions: object) -> tuple[SkillExtension, ...]:
     if twice:
         raise ValueError(f"extensions has {', '.join(sorted(twice))} twice; pass each once")
     return plugged
+
+
+MAX_FRAMES = 4
+"""How far above a middleware's name the call of `create_deep_agent` is looked for."""
+
+
+def _given_to_deep_agent() -> Sequence[Any] | None:
+    """Return the middleware that a call of `create_deep_agent` was given, if it is what asks for a name right now."""
+    frame = sys._getframe(2)  # noqa: SLF001 - the one way to see the others: they are dropped before any hook runs
+    for _ in range(MAX_FRAMES):
+        if frame.f_code.co_name == "create_deep_agent":
+            given = frame.f_locals.get("middleware")
+            return given if isinstance(given, Sequence) else None
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
 
 
 def extension_run(run: Run, extension: SkillExtension) -> SkillRun:
@@ -306,14 +322,6 @@ class _EndOfRun:
 # `SkillsMiddleware`: settings and hooks, each hook a few lines.
 
 
-_DEEP_AGENTS = "deepagents.graph"
-
-TWO_INSTANCES = (
-    "create_deep_agent was given several skills middlewares and keeps only the last of them. Pass one SkillsMiddleware "
-    "with all sources and options."
-)
-
-
 class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]):
     """Gives an agent skills: finds them, lists them, and lets the model load and unload them.
 
@@ -321,8 +329,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     graph of your own, use `before_agent` as a node, `model_messages` for what the model is sent, and `tools`.
 
     One instance serves any number of agents, sub-agents, threads and users; it holds nothing that belongs to a run.
-    Pass one instance to an agent: `create_agent` refuses two. `create_deep_agent` keeps the last of two and drops the
-    others; the first run of such an agent raises `SkillsError`.
+    Pass one instance to an agent, with all sources: `create_agent` refuses two, and an agent that `create_deep_agent`
+    made of two raises `SkillsError` at its first run, for it would have kept the last alone.
 
     Args:
         backend: Where the files are: a backend, or a function of the runtime that gives one.
@@ -405,9 +413,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         fixed = None if callable(sources) else parse_sources(sources)
         # Twice: the first call raises for tools that deepagents refuses, the second installs our resolver in their
         # place. Its own sources stay empty, because discovery is ours.
-        self._has_rivals = False
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
+        self._rivals = 0
         self._tool_source = ToolSource(tools)
         self._settings = Settings(
             backend=backend,
@@ -498,25 +506,20 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     def name(self) -> str:
         """The slot this middleware takes, for subclasses too."""
         # `create_deep_agent` gives its slot for skills, and the general-purpose sub-agent, only to this name.
-        self._note_rivals(sys._getframe(1))  # noqa: SLF001 - there is no other way to see who asks
+        # deepagents asks each middleware for its name and drops all but the last of one name, without a word.
+        given = _given_to_deep_agent()
+        if given is not None:
+            ours = {id(other) for other in given if isinstance(other, SkillsMiddleware)}
+            # That of a sub-agent is asked here too, and is no rival of its parent's.
+            self._rivals = len(ours) - 1 if id(self) in ours else 0
         return "SkillsMiddleware"
 
-    def _note_rivals(self, asking: FrameType) -> None:
-        """Remember whether this instance was passed to `create_deep_agent` beside others, of which it keeps the last.
-
-        It drops the others without a word, before it calls anything of theirs. All it does with each is to ask for its
-        name, while it goes through the middleware that it was given: so that is where to look. An agent that is made
-        of this instance alone, later, is fine.
-        """
-        if asking.f_globals.get("__name__") != _DEEP_AGENTS:
-            return
-        for given in asking.f_locals.values():
-            if isinstance(given, list | tuple) and any(item is self for item in given):
-                self._has_rivals = len({id(item) for item in given if isinstance(item, SkillsMiddleware)}) > 1
-
-    def _check_alone(self) -> None:
-        if self._has_rivals:
-            raise SkillsError(TWO_INSTANCES)
+    def _check_rivals(self) -> None:
+        if self._rivals:
+            raise SkillsError(
+                f"create_deep_agent was given {self._rivals + 1} SkillsMiddleware and keeps only the last. Pass one, "
+                "with all sources in its `sources`; a CompositeBackend brings several backends together."
+            )
 
     def before_agent(  # type: ignore[override]
         self,
@@ -525,7 +528,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
-        self._check_alone()
+        self._check_rivals()
         run = Run(self._settings, state, runtime)
         return self._settings.perform(start(run), run.runtime)
 
@@ -536,7 +539,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
-        self._check_alone()
+        self._check_rivals()
         run = Run(self._settings, state, runtime)
         return await self._settings.aperform(start(run), run.runtime)
 
