@@ -21,7 +21,7 @@ An attacker who writes state can therefore make a run look at its own sources, a
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepskills._catalog.catalog import Catalog, Catalogs, record_key
 from deepskills._catalog.discovery import Discovery, discover
@@ -30,7 +30,7 @@ from deepskills._catalog.sources import Source, lies_under
 from deepskills._io.cache import BoundedCache
 from deepskills._io.plan import Plan, apart
 from deepskills._skillmd.problems import problem
-from deepskills._types import SKILL_FILE
+from deepskills._types import SKILL_FILE, SkillProblem
 
 MAX_LED_BYTES = 32_000_000
 """How much memory may be used to remember files outside their sources that listings led to: tens of thousands."""
@@ -61,6 +61,22 @@ class Library:
 
     looks: "Looks | None" = None
     """What this very invocation has seen, where another user may see other skills with the same state."""
+
+    shown: Callable[[str], str] = str
+    """Gives a text with paths as problems name them."""
+
+
+def shown_problems(problems: Sequence[SkillProblem], shown: Callable[[str], str]) -> list[SkillProblem]:
+    """Return problems with their paths as users know them."""
+    return [
+        SkillProblem(
+            path=shown(found["path"]),
+            code=found["code"],
+            severity=found["severity"],
+            message=shown(found["message"]),
+        )
+        for found in problems
+    ]
 
 
 class Looks:
@@ -114,6 +130,7 @@ class Look:
                     catalogs=library.catalogs,
                     known=known,
                 )
+                self.found = replace(self.found, problems=shown_problems(self.found.problems, library.shown))
                 # Only what a listing of ours showed is remembered here, never what state claims.
                 for pair in self.found.led:
                     library.led.put(pair, value=True)

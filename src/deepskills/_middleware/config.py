@@ -206,6 +206,8 @@ class Settings:
     memory: Memory = field(default_factory=Memory)
     shows_paths: Callable[[], bool] = lambda: True
     """Whether a tool of the agent may read the paths that skills have."""
+    shown: Callable[[str], str] = str
+    """Gives a text with paths of skills as the agent's file tools and the problems name them."""
     logged: Callable[[str], str] = str
     """Gives a text with paths as the log may hold it."""
 
@@ -271,6 +273,7 @@ class Settings:
                 thread_id,
                 # Only where runs differ: with fixed sources the believed catalog serves all of them.
                 memory.looks_of(runtime) if self.varies_by_user else None,
+                self.shown,
             )
         )
 

@@ -438,6 +438,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             extensions=plugged,
             own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
             shows_paths=self._shows_paths,
+            shown=self._shown,
             logged=self._logged,
             memory=Memory(
                 [key for extension in plugged for key in extension.frontmatter_keys],
@@ -473,6 +474,10 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     def _shows_paths(self) -> bool:
         """Whether a load names files by paths that a tool of the agent may read."""
         return True
+
+    def _shown(self, text: str) -> str:
+        """Return a text with paths of skills as the agent's file tools and the problems name them."""
+        return text
 
     @staticmethod
     def _logged(text: str) -> str:

@@ -34,6 +34,7 @@ from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import INCLUDE_TOOLS, Readings, SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source, parent, tidy
+from deepskills._catalog.trust import shown_problems
 from deepskills._io.drivers import finished
 from deepskills._io.plan import Plan, apart
 from deepskills._middleware.config import Settings
@@ -214,7 +215,8 @@ class Run:
         if not self.problems:
             return []
         known = {(found["path"], found["code"], found["message"]) for found in self.thread.problems}
-        fresh = {(found["path"], found["code"], found["message"]): found for found in self.problems}
+        told = shown_problems(self.problems, self.settings.shown)
+        fresh = {(found["path"], found["code"], found["message"]): found for found in told}
         return [found for key, found in fresh.items() if key not in known]
 
     # Cached for this call alone: a `Run` lives as long as one hook, and the state cannot change in it.

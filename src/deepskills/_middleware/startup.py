@@ -17,6 +17,7 @@ from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.requires import required_by
+from deepskills._catalog.trust import shown_problems
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
 from deepskills._loading.turn import record_of
@@ -159,7 +160,7 @@ def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bo
     if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
         return False
     return _bare(str(claim.message.text)).startswith(
-        f"{block_opening(entry, shows_paths=run.settings.shows_paths())}\n"
+        f"{block_opening(entry, run.settings.shown, shows_paths=run.settings.shows_paths())}\n"
     )
 
 
@@ -372,7 +373,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
     fresh += _out_of_reach(run)
     fresh += _hidden_requirements(run.known_shelf)
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
-    problems = [*found.problems, *vanished, *fresh]
+    problems = [*found.problems, *shown_problems([*vanished, *fresh], run.settings.shown)]
     known = {(p["path"], p["code"], p["message"]) for p in run.thread.problems}
     new = [p for p in problems if (p["path"], p["code"], p["message"]) not in known]
     log_problems(new, run.settings)

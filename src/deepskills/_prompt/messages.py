@@ -13,7 +13,7 @@ Tests of the wording are in `tests/prompt/`. The section of the system prompt is
 
 import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deepskills._catalog.entries import SkillEntry
@@ -303,10 +303,10 @@ _TAGS = "|".join(_HIDDEN.join(name) for name in ("skill_content", "skill_hook"))
 _BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)
 
 
-def block_opening(entry: SkillEntry, *, shows_paths: bool = True) -> str:
+def block_opening(entry: SkillEntry, shown: Callable[[str], str] = str, *, shows_paths: bool = True) -> str:
     """Return the first line of a skill's block."""
     name = html.escape(shown_name(entry.name), quote=True)
-    path = f' path="{html.escape(shown_path(entry.path), quote=True)}"' if shows_paths else ""
+    path = f' path="{html.escape(shown_path(shown(entry.path)), quote=True)}"' if shows_paths else ""
     origin = entry.origin
     served = f' origin="{html.escape(_origin(origin), quote=True)}"' if origin is not None else ""
     return f'{_BLOCK_START}name="{name}"{path}{served}>'
@@ -318,33 +318,34 @@ def skill_block(
     inventory: Inventory,
     shell_directory: str | None = None,
     *,
+    shown: Callable[[str], str] = str,
     shows_paths: bool = True,
     reads_assets: bool = False,
 ) -> str:
     """Return a skill's whole file, marked off so that nothing in it can pass for its end, and its files.
 
-    `shell_directory` is where a shell finds the skill, if that is not the path that file tools take. Without
-    `shows_paths`, files are named relative to the skill, because no tool of the agent reads the paths that they have;
+    `shell_directory` is where a shell finds the skill, if that is not the path that file tools take, and `shown` gives
+    paths as those tools take them. Without `shows_paths`, files are named relative to the skill, because no tool of the agent reads the paths that they have;
     `reads_assets` says that `load_skill_asset` does by those names.
     """
     directory = entry.path.rpartition("/")[0] or "/"
     origin = entry.origin
     lines = [
-        block_opening(entry, shows_paths=shows_paths),
+        block_opening(entry, shown, shows_paths=shows_paths),
         harmless_body(text).rstrip("\n"),
         _BLOCK_END,
         "",
         *([UNTRUSTED.format(origin=origin_text(origin))] if origin is not None else []),
     ]
     if not shows_paths:
-        own = _inventory_lines(_relative(inventory, directory))
+        own = _inventory_lines(_relative(inventory, directory), shown)
         if own and reads_assets:
             own.append("Read these files with `load_skill_asset`.")
         return "\n".join([*lines, *own]).rstrip("\n")
-    lines.append(f"Skill directory: `{shown_path(directory)}`")
+    lines.append(f"Skill directory: `{shown_path(shown(directory))}`")
     if shell_directory is not None and shell_directory != directory:
         lines.append(f"In shell commands, use `{shown_path(shell_directory)}` for that directory.")
-    return "\n".join([*lines, *_inventory_lines(inventory)])
+    return "\n".join([*lines, *_inventory_lines(inventory, shown)])
 
 
 def _relative(inventory: Inventory, directory: str) -> Inventory:
@@ -366,19 +367,19 @@ def harmless_body(text: str) -> str:
     return _BLOCK_TAG.sub("&lt;", text)
 
 
-def _inventory_lines(inventory: Inventory) -> list[str]:
+def _inventory_lines(inventory: Inventory, shown: Callable[[str], str]) -> list[str]:
     lines = []
     if inventory.resources:
         lines.append("Resources:")
-        lines += [f"- [{resource['type']}] `{shown_path(resource['path'])}`" for resource in inventory.resources]
+        lines += [f"- [{resource['type']}] `{shown_path(shown(resource['path']))}`" for resource in inventory.resources]
     if inventory.more:
         lines.append(f"({inventory.more} more resources are not listed; list the directories above to see them.)")
     if inventory.other_directories:
-        shown = [f"`{shown_path(name)}`" for name in inventory.other_directories[:MAX_OTHER_DIRECTORIES]]
-        rest = len(inventory.other_directories) - len(shown)
-        lines.append(f"Other directories: {', '.join(shown)}{f' and {rest} more' if rest else ''}")
+        others = [f"`{shown_path(shown(name))}`" for name in inventory.other_directories[:MAX_OTHER_DIRECTORIES]]
+        rest = len(inventory.other_directories) - len(others)
+        lines.append(f"Other directories: {', '.join(others)}{f' and {rest} more' if rest else ''}")
     if inventory.failure:
-        lines.append(f"(The skill's files could not all be listed: {field_text(inventory.failure, 200)})")
+        lines.append(f"(The skill's files could not all be listed: {field_text(shown(inventory.failure), 200)})")
     return lines
 
 

@@ -212,6 +212,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "error",
         "The SKILL.md here is not a regular file, so it was not opened. Replace it with a text file.",
     ),
+    "skill-not-in-store": (
+        "error",
+        "The store has no {which}, or this user may not see it, so the agent goes without it. Correct `{option}`, or "
+        "ask the skill's owner to share it.",
+    ),
     "skill-path-not-text": (
         "error",
         "The path is not text (UTF-8), so the skill can be neither shown nor asked for. Rename the directory.",

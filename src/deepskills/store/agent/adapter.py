@@ -1,17 +1,19 @@
 """`DatabaseSkillAdapter`: the store's skills for agents that have no files of their own."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
 from deepagents.backends import BackendProtocol
-from langchain.agents.middleware.types import ContextT, ResponseT
+from langchain.agents.middleware.types import ContextT, ResponseT, ToolCallRequest
 
 from deepskills import SkillsMiddleware
-from deepskills.store.agent.mount import mounted
+from deepskills._middleware.run import tool_runtime
+from deepskills.store.agent.mount import calling, mounted
 from deepskills.store.agent.usage import UsageRecorder
-from deepskills.store.agent.view import MEMORY_BYTES, Memory, SessionFactory, UserOfRun, View, without_roots
+from deepskills.store.agent.view import MEMORY_BYTES, Memory, SessionFactory, UserOfRun, View, with_mount, without_roots
 from deepskills.store.db.repositories import Filter
 from deepskills.store.rules import EVERYTHING, TRUSTED, GroupsOf, Policy, as_id
 
@@ -28,7 +30,7 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
 
     Args:
         user_id: Whose skills: a user id, `None` for nobody (system skills, and public ones), or a function of the
-            runtime, which has `.context` and `.store`.
+            runtime, which has `.state`, `.config`, `.context` and `.store`.
         skill_ids: Only these skills, public ones included, as far as the user may see them; each that is not there
             is a problem in `skills_problems`. `None` for all that the user may see.
         db_session_factory: Opens a session, such as an `async_sessionmaker`.
@@ -99,6 +101,16 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
     def _shows_paths(self) -> bool:
         """Whether a load names files by path: only where the agent's file tools lead there."""
         return self._is_mounted
+
+    def _shown(self, text: str) -> str:
+        """Return a text with paths as the agent's file tools take them; without a mount none leads there."""
+        return with_mount(text) if self._is_mounted else without_roots(text)
+
+    @contextmanager
+    def _handing_over(self, request: ToolCallRequest) -> Iterator[None]:
+        """Let the mounted backend know whose tool call it serves."""
+        with calling(tool_runtime(request.state, request.runtime)), super()._handing_over(request):
+            yield
 
     @staticmethod
     def _logged(text: str) -> str:

@@ -8,15 +8,16 @@ import asyncio
 import functools
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from deepagents.backends import BackendProtocol
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 
+from deepskills._skillmd.problems import problem
 from deepskills._skillmd.write import generate_skill_md
-from deepskills._types import SKILL_FILE, SkillSummary
+from deepskills._types import SKILL_FILE, SkillListing, SkillProblem, SkillSummary
 from deepskills.store.agent.loop import private_loop
 from deepskills.store.db.repositories import Head
 from deepskills.store.rules import check_name
@@ -44,21 +45,17 @@ class Layout:
     is_cut: bool = False
     """Whether there are more skills than are laid out."""
 
+    problems: Sequence[SkillProblem] = ()
+    """What is wrong beside the skills themselves, such as one that was named and is not there."""
 
-MISSING = "is not in the store, or this user may not see it"
-"""What is said of a skill that an agent should have and does not."""
 
-
-def layout_of(heads: Iterable[Head], *, is_cut: bool = False, missing: Collection[UUID] = ()) -> Layout:
+def layout_of(heads: Iterable[Head], *, is_cut: bool = False, problems: Sequence[SkillProblem] = ()) -> Layout:
     """Lay skills out.
 
     Those whose name is taken lie in a directory that sorts behind it: discovery passes them over and says so. A row
     that was corrupted outside the service is left out, and logged.
     """
-    layout = Layout(is_cut=is_cut)
-    for skill_id in missing:
-        # A directory whose `SKILL.md` says nothing: discovery reports it as a problem, and its name says which.
-        layout.fronts[f"{skill_id} {MISSING}"] = b""
+    layout = Layout(is_cut=is_cut, problems=problems)
     for head in heads:
         try:
             check_name(head.name)
@@ -153,6 +150,11 @@ class StoreBackend(BackendProtocol):
                 )
         return replies
 
+    async def askill_listings(self, paths: list[str]) -> list[SkillListing | None]:
+        """Return the skills, without their bodies, and what is wrong beside them."""
+        layout = await self._read_layout()
+        return [self._listing(layout) if path.rstrip("/") == self.root else None for path in paths]
+
     async def askill_summaries(self, paths: list[str]) -> list[SkillSummary | None]:
         """Return what stands in skill files before their bodies, without reading those."""
         layout = await self._read_layout()
@@ -166,16 +168,23 @@ class StoreBackend(BackendProtocol):
         """Read files, on the private event loop."""
         return private_loop.run(lambda: self.adownload_files(paths))
 
+    def skill_listings(self, paths: list[str]) -> list[SkillListing | None]:
+        """Return the skills, without their bodies, and what is wrong beside them, on the private event loop."""
+        return private_loop.run(lambda: self.askill_listings(paths))
+
     def skill_summaries(self, paths: list[str]) -> list[SkillSummary | None]:
         """Return what stands in skill files before their bodies, on the private event loop."""
         return private_loop.run(lambda: self.askill_summaries(paths))
 
+    def _listing(self, layout: Layout) -> SkillListing:
+        found = (self._summary(f"{self.root}/{name}/{SKILL_FILE}", layout) for name in sorted(layout.directories))
+        problems = [*layout.problems, *([problem(self.root, "source-cut")] if layout.is_cut else [])]
+        return SkillListing([summary for summary in found if summary is not None], problems)
+
     def _summary(self, path: str, layout: Layout) -> SkillSummary | None:
         head, directory, below = self._locate(path, layout)
-        if below != SKILL_FILE or directory not in layout.fronts:
+        if below != SKILL_FILE or head is None:
             return None
-        if head is None:
-            return SkillSummary(path, hashlib.blake2b(directory.encode(), digest_size=16).hexdigest(), b"")
         # A digest over both, for revisions of two databases may be the same.
         digest = hashlib.blake2b(f"{head.id} {head.revision} {head.stamp}".encode(), digest_size=16).hexdigest()
         return SkillSummary(path, digest, layout.fronts[directory])

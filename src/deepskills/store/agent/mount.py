@@ -8,9 +8,12 @@ another user is not found, whoever wrote it into the conversation.
 
 import asyncio
 import fnmatch
+import logging
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeAlias, TypeVar
 
 from deepagents.backends import BackendProtocol, CompositeBackend
 from deepagents.backends.protocol import (
@@ -26,12 +29,19 @@ from deepagents.backends.protocol import (
     WriteResult,
 )
 from deepagents.backends.utils import create_file_data, grep_matches_from_files, slice_read_response
+from langgraph.errors import GraphBubbleUp
+from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import get_runtime
 
+from deepskills._middleware.run import tool_runtime
+from deepskills._middleware.state import Thread
+from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE
 from deepskills.store.agent.backend import StoreBackend
 from deepskills.store.agent.loop import private_loop
-from deepskills.store.agent.view import SOURCE_ROOT, View
+from deepskills.store.agent.view import SOURCE_ROOT, View, with_mount
+
+logger = logging.getLogger("deepskills")
 
 ResultT = TypeVar("ResultT")
 
@@ -47,60 +57,72 @@ def mounted(view: View, backend: BackendProtocol) -> CompositeBackend:
     return CompositeBackend(default=backend, routes={f"{SOURCE_ROOT}/": MountedSkills(view)})
 
 
+_call: ContextVar[ToolRuntime[Any, Any] | None] = ContextVar("deepskills_store_call", default=None)
+"""The tool call that is running, as functions of the runtime get to know it."""
+
+
+@contextmanager
+def calling(runtime: ToolRuntime[Any, Any]) -> Iterator[None]:
+    """Let mounted backends know which tool call they serve: LangGraph itself tells them no state and no config."""
+    token = _call.set(runtime)
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
 class MountedSkills(BackendProtocol):
-    """Shows the skills of whoever's run calls it. Paths come without the mount's own, as routes get them."""
+    """Shows the skills of whoever's run calls it. Paths come without the mount's own, as routes get them.
+
+    Nothing here raises: an exception of a backend would end the run. What fails is the answer that the model gets.
+    """
 
     def __init__(self, view: View) -> None:
         self._view = view
 
     async def als(self, path: str) -> LsResult:
         """List a directory."""
-        return await self._als(path, self._store())
+        return await self._aanswer(_listed(path), _ls_failed)
 
     def ls(self, path: str) -> LsResult:
         """List a directory, on the private event loop."""
-        store = self._store()
-        return _settled(lambda: self._als(path, store))
+        return self._answer(_listed(path), _ls_failed)
 
     async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         """Read lines of a file."""
-        return await self._aread(file_path, offset, limit, self._store())
+        return await self._aanswer(_read(file_path, offset, limit), _read_failed)
 
     def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         """Read lines of a file, on the private event loop."""
-        store = self._store()
-        return _settled(lambda: self._aread(file_path, offset, limit, store))
+        return self._answer(_read(file_path, offset, limit), _read_failed)
 
     async def agrep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
         """Search files for a text."""
-        return await self._agrep(pattern, path, glob, max_count, self._store())
+        return await self._aanswer(_searched(pattern, path, glob, max_count), _grep_failed)
 
     def grep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
         """Search files for a text, on the private event loop."""
-        store = self._store()
-        return _settled(lambda: self._agrep(pattern, path, glob, max_count, store))
+        return self._answer(_searched(pattern, path, glob, max_count), _grep_failed)
 
     async def aglob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Find files by a pattern."""
-        return await self._aglob(pattern, path, self._store())
+        return await self._aanswer(_matched(pattern, path), _glob_failed)
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Find files by a pattern, on the private event loop."""
-        store = self._store()
-        return _settled(lambda: self._aglob(pattern, path, store))
+        return self._answer(_matched(pattern, path), _glob_failed)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Read whole files."""
-        return await self._adownload(paths, self._store())
+        return await self._aanswer(_downloaded(paths), _download_failed(paths))
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Read whole files, on the private event loop."""
-        store = self._store()
-        return _settled(lambda: self._adownload(paths, store))
+        return self._answer(_downloaded(paths), _download_failed(paths))
 
     def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - the protocol's signature
         """Refuse."""
@@ -124,31 +146,106 @@ class MountedSkills(BackendProtocol):
         """Refuse."""
         return [FileUploadResponse(path=path, error="permission_denied") for path, _ in files]
 
-    def _store(self) -> StoreBackend:
+    async def _aanswer(self, work: "Work[ResultT]", failed: Callable[[str], ResultT]) -> ResultT:
+        try:
+            return await work(self._shelf())
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the application's function or the database raises
+            return failed(_told(error))
+
+    def _answer(self, work: "Work[ResultT]", failed: Callable[[str], ResultT]) -> ResultT:
+        try:
+            # Here and not on the private loop: the function of the application belongs to the caller's thread.
+            shelf = self._shelf()
+
+            async def run() -> ResultT:
+                return await work(shelf)
+
+            return private_loop.run(run)
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the application's function or the database raises
+            return failed(_told(error))
+
+    def _shelf(self) -> "Shelf":
         """Return the skills of the user whose run is calling."""
         # For every call, from the run that makes it: nothing of one user's is kept for the next.
-        return self._view.backend_for(get_runtime())
+        runtime = _call.get()
+        if runtime is None:
+            # A tool of an agent without the adapter among its middleware.
+            runtime = tool_runtime({}, get_runtime())
+        state = runtime.state if isinstance(runtime.state, Mapping) else {}
+        return Shelf(self._view.backend_for(runtime), Thread.of(state).standing.loaded)
 
-    async def _als(self, path: str, store: StoreBackend) -> LsResult:
-        if path.strip("/") == "":
-            return LsResult(entries=[FileInfo(path=f"{_inside(store.root)}/", is_dir=True)])
-        listing = await store.als(_outside(path))
+
+class Shelf:
+    """The skills of a run's user, by paths on the mount."""
+
+    def __init__(self, store: StoreBackend, loaded: Sequence[str]) -> None:
+        self._store = store
+        self._loaded = loaded
+
+    async def entries(self, path: str) -> list[FileInfo] | None:
+        """Return what a directory holds; `None` if there is none."""
+        listing = await self._store.als(self._outside(path))
         if listing.entries is None:
-            return LsResult(error=f"'{SOURCE_ROOT}{path}' not found", entries=None)
+            return None
         entries: list[Any] = listing.entries
-        return LsResult(
-            entries=[FileInfo(path=_inside(entry["path"]), is_dir=entry.get("is_dir", False)) for entry in entries]
-        )
+        return [FileInfo(path=self._inside(entry["path"]), is_dir=entry.get("is_dir", False)) for entry in entries]
 
-    async def _adownload(self, paths: list[str], store: StoreBackend) -> list[FileDownloadResponse]:
-        found = await store.adownload_files([_outside(path) for path in paths])
+    async def contents(self, paths: Sequence[str]) -> list[FileDownloadResponse]:
+        """Return whole files."""
+        found = await self._store.adownload_files([self._outside(path) for path in paths])
         return [
             FileDownloadResponse(path=path, content=reply.content, error=reply.error)
             for path, reply in zip(paths, found, strict=True)
         ]
 
-    async def _aread(self, path: str, offset: int, limit: int, store: StoreBackend) -> ReadResult:
-        (reply,) = await store.adownload_files([_outside(path)])
+    async def files(self, path: str | None) -> list[str]:
+        """Return the files at and below a path; from above the skills, all of loaded ones and the texts of others."""
+        given = (path or "/").rstrip("/")
+        if given:
+            return sorted(await self._below(given) or [given])[:MAX_SEARCHED]
+        # All files of all skills would be the whole database.
+        found: dict[str, None] = {}
+        skills = [entry["path"] for entry in await self.entries("/") or []]
+        for skill in (f"/{name}" for name in self._loaded if f"/{name}" in skills):
+            found |= dict.fromkeys(await self._below(skill))
+        found |= dict.fromkeys(f"{skill}/{SKILL_FILE}" for skill in skills)
+        return sorted(list(found)[:MAX_SEARCHED])
+
+    async def _below(self, path: str) -> list[str]:
+        found: list[str] = []
+        frontier = [path]
+        while frontier and len(found) < MAX_SEARCHED:
+            entries = await self.entries(frontier.pop()) or []
+            frontier += [entry["path"] for entry in entries if entry.get("is_dir")]
+            found += [entry["path"] for entry in entries if not entry.get("is_dir")]
+        return found
+
+    def _outside(self, path: str) -> str:
+        return f"{self._store.root}/{path.strip('/')}".rstrip("/")
+
+    def _inside(self, path: str) -> str:
+        return path.removeprefix(self._store.root)
+
+
+Work: TypeAlias = Callable[[Shelf], Coroutine[Any, Any, ResultT]]
+"""What a call does with the skills of its run's user."""
+
+
+def _listed(path: str) -> Work[LsResult]:
+    async def work(shelf: Shelf) -> LsResult:
+        entries = await shelf.entries(path)
+        return _ls_failed(f"'{SOURCE_ROOT}{path}' not found") if entries is None else LsResult(entries=entries)
+
+    return work
+
+
+def _read(path: str, offset: int, limit: int) -> Work[ReadResult]:
+    async def work(shelf: Shelf) -> ReadResult:
+        (reply,) = await shelf.contents([path])
         if reply.content is None:
             return ReadResult(error=f"File '{SOURCE_ROOT}{path}' not found")
         try:
@@ -157,58 +254,65 @@ class MountedSkills(BackendProtocol):
             return ReadResult(error=f"File '{SOURCE_ROOT}{path}' is not text")
         return slice_read_response(data, offset, limit)
 
-    async def _agrep(
-        self, pattern: str, path: str | None, glob: str | None, max_count: int | None, store: StoreBackend
-    ) -> GrepResult:
-        paths = await self._files(path, store)
+    return work
+
+
+def _searched(pattern: str, path: str | None, glob: str | None, max_count: int | None) -> Work[GrepResult]:
+    async def work(shelf: Shelf) -> GrepResult:
         files = {}
-        for reply in await store.adownload_files([_outside(each) for each in paths]):
+        for reply in await shelf.contents(await shelf.files(path)):
             try:
-                files[_inside(reply.path)] = create_file_data((reply.content or b"").decode())
+                files[reply.path] = create_file_data((reply.content or b"").decode())
             except UnicodeDecodeError:
                 continue
         return await asyncio.to_thread(
             lambda: grep_matches_from_files(files, pattern, path or "/", glob, max_count=max_count)
         )
 
-    async def _aglob(self, pattern: str, path: str | None, store: StoreBackend) -> GlobResult:
+    return work
+
+
+def _matched(pattern: str, path: str | None) -> Work[GlobResult]:
+    async def work(shelf: Shelf) -> GlobResult:
         base = f"{(path or '/').rstrip('/')}/"
-        matches = [each for each in await self._files(path, store) if _fits(each.removeprefix(base), pattern)]
+        matches = [each for each in await shelf.files(path) if _fits(each.removeprefix(base), pattern)]
         return GlobResult(matches=[FileInfo(path=each, is_dir=False) for each in matches])
 
-    async def _files(self, path: str | None, store: StoreBackend) -> list[str]:
-        """Return the files at and below a path; of the whole store the texts of skills alone."""
-        given = (path or "/").rstrip("/")
-        # The root of all skills: their files would be the whole database.
-        if given.count("/") <= 1:
-            listing = await store.als(store.root)
-            directories: list[Any] = listing.entries or []
-            found = [f"{_inside(entry['path'])}/{SKILL_FILE}" for entry in directories[:MAX_SEARCHED]]
-            return [each for each in found if each.startswith(f"{given}/")]
-        found, frontier = [], [given]
-        while frontier and len(found) < MAX_SEARCHED:
-            listing = await store.als(_outside(frontier.pop()))
-            if listing.entries is None:
-                continue
-            entries: list[Any] = listing.entries
-            frontier += [_inside(entry["path"]) for entry in entries if entry.get("is_dir")]
-            found += [_inside(entry["path"]) for entry in entries if not entry.get("is_dir")]
-        return sorted(found or [given])[:MAX_SEARCHED]
+    return work
 
 
-def _settled(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    async def run() -> ResultT:
-        return await work()
+def _downloaded(paths: list[str]) -> Work[list[FileDownloadResponse]]:
+    async def work(shelf: Shelf) -> list[FileDownloadResponse]:
+        return await shelf.contents(paths)
 
-    return private_loop.run(run)
-
-
-def _outside(path: str) -> str:
-    return f"{SOURCE_ROOT}/{path.strip('/')}"
+    return work
 
 
-def _inside(path: str) -> str:
-    return path.removeprefix(SOURCE_ROOT)
+def _ls_failed(reason: str) -> LsResult:
+    return LsResult(error=reason, entries=None)
+
+
+def _read_failed(reason: str) -> ReadResult:
+    return ReadResult(error=reason)
+
+
+def _grep_failed(reason: str) -> GrepResult:
+    return GrepResult(error=reason)
+
+
+def _glob_failed(reason: str) -> GlobResult:
+    return GlobResult(error=reason)
+
+
+def _download_failed(paths: list[str]) -> Callable[[str], list[FileDownloadResponse]]:
+    return lambda reason: [FileDownloadResponse(path=path, error=reason) for path in paths]
+
+
+def _told(error: Exception) -> str:
+    """Return what the model hears of a failure; the log has the same."""
+    told = with_mount(f"The skills of the store cannot be read now: {type(error).__name__}: {one_line(str(error))}")
+    logger.error(told)
+    return told
 
 
 def _fits(path: str, pattern: str) -> bool:

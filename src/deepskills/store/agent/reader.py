@@ -34,6 +34,9 @@ class Overview:
     is_cut: bool = False
     """Whether there are more."""
 
+    unpinned: tuple[tuple[str, int], ...] = ()
+    """Names with the revisions to which they are pinned, where that version is not there for this user."""
+
 
 class AgentReader(SkillService):
     """Reads for the runs of agents, which see what their user sees, chosen by a filter."""
@@ -55,12 +58,14 @@ class AgentReader(SkillService):
             return known if stamp == known.stamp else replace(known, stamp=stamp)
         # One more, to know whether the listing is cut.
         heads = await self._listings.heads(viewer, chosen, MAX_HEADS + 1)
+        unpinned: list[tuple[str, int]] = []
         if pins:
-            pinned = await self._pinned(viewer, chosen, pins)
+            pinned, unpinned = await self._pinned(viewer, chosen, pins)
             names = {name_key(name) for name in pins}
             ids = {head.id for head in pinned}
             heads = pinned + [h for h in heads if h.id not in ids and name_key(h.name) not in names]
-        return Overview(stamp, mark or "", tuple(heads[:MAX_HEADS]), is_cut=len(heads) > MAX_HEADS)
+        is_cut = len(heads) > MAX_HEADS
+        return Overview(stamp, mark or "", tuple(heads[:MAX_HEADS]), is_cut, tuple(unpinned))
 
     @reads
     async def documents(self, heads: Collection[Head], viewer: Viewer, chosen: Filter) -> dict[UUID, bytes]:
@@ -119,9 +124,12 @@ class AgentReader(SkillService):
         former = await self._history.text_at(skill.id, revision)
         return None if former is None else document_at(former)
 
-    async def _pinned(self, viewer: Viewer, chosen: Filter, pins: Mapping[str, int]) -> list[Head]:
-        """Return the pinned versions of skills that can still be seen; what cannot be served is logged."""
-        found = []
+    async def _pinned(
+        self, viewer: Viewer, chosen: Filter, pins: Mapping[str, int]
+    ) -> tuple[list[Head], list[tuple[str, int]]]:
+        """Return the pinned versions of skills that can still be seen, and those that cannot."""
+        found: list[Head] = []
+        absent: list[tuple[str, int]] = []
         for name, revision in pins.items():
             change = await self._history.change_of(revision)
             reader = _reader_of(viewer, is_pinned=True)
@@ -129,10 +137,10 @@ class AgentReader(SkillService):
             is_shown = bool(skills) and await self._is_approved(skills[0], revision, viewer, chosen)
             head = await self._version_head(skills[0], revision) if is_shown else None
             if head is None or name_key(head.name) != name_key(name):
-                logger.warning("Skill %r is pinned to revision %d, which is not there for this user", name, revision)
+                absent.append((name, revision))
             else:
                 found.append(head)
-        return found
+        return found, absent
 
     async def _is_approved(self, skill: Skill, revision: int, viewer: Viewer, chosen: Filter) -> bool:
         """Whether a version needs no approval for the viewer, or has it, whatever became of the skill since."""

@@ -13,7 +13,8 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from deepskills._types import OptionalSource
+from deepskills._skillmd.problems import problem, quoted
+from deepskills._types import OptionalSource, SkillProblem
 from deepskills.store.agent.backend import Layout, Store, StoreBackend, layout_of
 from deepskills.store.agent.loop import private_loop
 from deepskills.store.agent.reader import AgentReader, Overview
@@ -31,7 +32,11 @@ UserOfRun: TypeAlias = UserId | Callable[[Any], UserId | None] | None
 """A user, nobody, or a function of the runtime that says whose run it is."""
 
 SOURCE_ROOT = "/skills"
-"""Where the skills of each user appear to lie, each user's in a directory of its own."""
+"""Where the skills of each user appear to lie.
+
+Inside, each user's have a directory of its own, so that what a thread knows of one user's skills is never taken for
+another's. Nobody outside is shown that directory: a mounted backend has the skills of the run's user right here.
+"""
 
 SOURCE_LABEL = "Database"
 """How the source is shown."""
@@ -119,11 +124,11 @@ class View:
             if known is not None and known[0].heads is overview.heads:
                 self.memory.put(who, overview, known[1])
                 return known[1]
-            missing = self._missing({head.id for head in overview.heads})
+            problems = self._problems(overview)
             # Not on the event loop: there may be thousands.
             heads = overview.heads
             size = len(heads) * _HEAD_BYTES
-            laid_out = await computed(size, lambda: layout_of(heads, is_cut=overview.is_cut, missing=missing))
+            laid_out = await computed(size, lambda: layout_of(heads, is_cut=overview.is_cut, problems=problems))
             return self.memory.put(who, overview, laid_out)
 
         async def documents(heads: Collection[Head]) -> dict[UUID, bytes]:
@@ -177,8 +182,12 @@ class View:
                 raise
             raise failure from error
 
-    def _missing(self, found: set[UUID]) -> list[UUID]:
-        return sorted(set(self.chosen.skill_ids or ()) - found, key=str)
+    def _problems(self, overview: Overview) -> list[SkillProblem]:
+        """Return a problem for each skill that was named and is not there."""
+        missing = set(self.chosen.skill_ids or ()) - {head.id for head in overview.heads}
+        ids = [("skill_ids", f"skill {skill_id}") for skill_id in sorted(missing, key=str)]
+        pins = [("versions", f"revision {revision} of a skill {quoted(name)}") for name, revision in overview.unpinned]
+        return [problem(option, "skill-not-in-store", which=which, option=option) for option, which in (*ids, *pins)]
 
 
 def _weight(head: Head) -> int:
@@ -194,9 +203,14 @@ def _root(owner: str | None) -> str:
     return f"{SOURCE_ROOT}/{hashlib.blake2b(owner.encode(), digest_size=8).hexdigest()}"
 
 
-_ROOT = re.compile(rf"{re.escape(SOURCE_ROOT)}/(?:[0-9a-f]{{16}}|anonymous|unknown-user)/?")
+_ROOT = re.compile(rf"{re.escape(SOURCE_ROOT)}/(?:[0-9a-f]{{16}}|anonymous|unknown-user)(?:(/)|(?![\w-]))")
 
 
 def without_roots(text: str) -> str:
     """Return a text in which paths of skills begin with the skill's name."""
-    return _ROOT.sub("", text)
+    return _ROOT.sub(lambda found: "" if found[1] else SOURCE_LABEL, text)
+
+
+def with_mount(text: str) -> str:
+    """Return a text in which paths of skills are those that they have on a mounted backend."""
+    return _ROOT.sub(lambda found: f"{SOURCE_ROOT}/" if found[1] else SOURCE_LABEL, text)
