@@ -65,7 +65,8 @@ def test_a_fixed_user(mode: Mode, any_sessions: Sessions) -> None:
     assert names(talk.state) == ["mine", "ours", "shared"]
     assert talk.state["skills_problems"] == []
     assert "# mine\n" in answer.text
-    assert "scripts/run.py" in answer.text
+    assert "further files, which no tool here can read" in answer.text
+    assert "scripts/run.py" not in answer.text
     assert talk.loaded == ["mine"]
     (refused,) = talk.call(load("hidden"))
     assert refused.status == "error"

@@ -9,6 +9,7 @@ from deepagents.backends import StateBackend
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.prebuilt import ToolRuntime
 from store_support import Sessions, draft, draft_with_files, names, seed
 
 from deepskills import generate_skill_md
@@ -38,8 +39,7 @@ def test_file_tools_read_what_a_load_shows(mode: Mode, any_sessions: Sessions) -
     adapter: Any = DatabaseSkillAdapter(
         user_id=lambda runtime: runtime.context["user"], db_session_factory=any_sessions
     )
-    root = adapter._view.sources_for(type("Runtime", (), {"context": {"user": "alice"}})())[0].path  # noqa: SLF001
-    skill = f"{root}/mine"
+    skill = "/skills/mine"
     calls: list[tuple[str, dict[str, Any]]] = [
         ("read_file", {"file_path": f"{skill}/references/guide.md"}),
         ("read_file", {"file_path": f"{skill}/SKILL.md"}),
@@ -74,6 +74,103 @@ def test_file_tools_read_what_a_load_shows(mode: Mode, any_sessions: Sessions) -
     assert "not found" in others[1]
 
 
+def test_the_user_of_a_file_tool(mode: Mode, any_sessions: Sessions) -> None:
+    """File tools ask whose run it is with the runtime that the adapter's hooks give; a failure is the tool's answer."""
+    seed(any_sessions, "alice", draft_with_files("mine", {"references/guide.md": "A needle.\n"}))
+    runtimes: list[Any] = []
+
+    def user_of(runtime: Any) -> str:
+        runtimes.append(runtime)
+        if any(getattr(message, "name", None) == "load_skill" for message in runtime.state["messages"]) and fails:
+            raise LookupError("no such user")
+        user: str = runtime.config["configurable"]["user"]
+        return user
+
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("ls", {"path": "/skills"}),
+        ("read_file", {"file_path": "/skills/mine/references/guide.md"}),
+        ("grep", {"pattern": "needle"}),
+        ("grep", {"pattern": "needle", "path": "/skills"}),
+        ("glob", {"pattern": "**/guide.md"}),
+        ("glob", {"pattern": "*.md", "path": "/skills"}),
+        ("read_file", {"file_path": "/notes.md"}),
+    ]
+    turns = [call_tools(load("mine")), *(call_tools(call) for call in calls), AIMessage("done")]
+    for fails in (False, True):
+        runtimes.clear()
+        adapter: Any = DatabaseSkillAdapter(user_id=user_of, db_session_factory=any_sessions)
+        agent: Any = create_deep_agent(
+            ScriptedChatModel(replies=list(turns)), backend=adapter.mounted(StateBackend()), middleware=[adapter]
+        )
+        given: Any = {"messages": [("user", "go")]}
+        config: Any = {"configurable": {"user": "alice"}}
+        state = asyncio.run(agent.ainvoke(given, config)) if mode == "async" else agent.invoke(given, config)
+        answers = [message.text for message in tool_messages(state)][1:]
+        assert {type(runtime) for runtime in runtimes} == {ToolRuntime}
+        if fails:
+            assert all("cannot be read now: LookupError: no such user" in answer for answer in answers[:-1])
+        else:
+            assert "/skills/mine" in answers[0]
+            assert "A needle." in answers[1]
+            assert all("/skills/mine/references/guide.md" in answer for answer in answers[2:-1])
+        assert "/notes.md" in answers[-1]
+
+
+def test_a_mounted_backend_without_the_adapter(mode: Mode, any_sessions: Sessions) -> None:
+    """An agent that has the mounted backend alone reads by the same rules, with a runtime of the same kind."""
+    seed(any_sessions, "alice", draft("mine"))
+    seen: list[Any] = []
+
+    def user_of(runtime: Any) -> str:
+        seen.append(runtime)
+        user: str = runtime.config["configurable"]["user"]
+        return user
+
+    adapter: Any = DatabaseSkillAdapter(user_id=user_of, db_session_factory=any_sessions)
+    model = ScriptedChatModel(replies=[call_tools(("read_file", {"file_path": "/skills/mine/SKILL.md"})), "done"])
+    agent: Any = create_deep_agent(model, backend=adapter.mounted(StateBackend()))
+    given: Any = {"messages": [("user", "go")]}
+    config: Any = {"configurable": {"user": "alice"}}
+    state = asyncio.run(agent.ainvoke(given, config)) if mode == "async" else agent.invoke(given, config)
+    assert "# mine" in tool_messages(state)[0].text
+    assert {type(runtime) for runtime in seen} == {ToolRuntime}
+    assert "cannot be read now" in str(adapter.mounted(StateBackend()).ls("/skills/").error), "outside a run"
+
+
+def test_no_hash_of_a_user_is_shown(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither requests nor the log nor problems name the directory that tells users apart, mounted or not."""
+    text = generate_skill_md("mine", "Does mine.", "Read {baseDir}/a.md.\n", {"metadata": {"requires": "nothing"}})
+    seed(any_sessions, "alice", SkillCreate.from_skill_md(text, {"scripts/a.py": "x"}))
+    seed(any_sessions, None, draft("mine"), draft("ours"))
+    for is_mounted in (False, True):
+        adapter: Any = DatabaseSkillAdapter(
+            user_id=lambda runtime: runtime.context["user"],
+            db_session_factory=any_sessions,
+            extra_tools=["get_skill_script_path"],
+        )
+        backend = adapter.mounted(StateBackend()) if is_mounted else StateBackend()
+        root = adapter._view.sources_for(type("Runtime", (), {"context": {"user": "alice"}})())[0].path  # noqa: SLF001
+        digest = root.rpartition("/")[2]
+        script = ("get_skill_script_path", {"skill_name": "mine", "script_name": "a.py"})
+        model = ScriptedChatModel(replies=[call_tools(load("mine")), call_tools(script), "done", "bobs turn"])
+        agent = create_deep_agent(
+            model, backend=backend, middleware=[adapter], context_schema=dict, checkpointer=InMemorySaver()
+        )
+        result = ask(mode, agent, "alice")
+        answers = [message.text for message in tool_messages(result)]
+        place = "/skills/mine" if is_mounted else "mine"
+        assert f"{place}/scripts/a.py" in answers[1]
+        state: Any = agent.get_state({"configurable": {"thread_id": "1"}}).values
+        told = {found["code"]: found for found in state["skills_problems"]}
+        assert told["requires-missing"]["path"] == f"{place}/SKILL.md"
+        assert f"{place}/SKILL.md" in told["skill-duplicate"]["message"]
+        ask(mode, agent, "bob")
+        told_bob: Any = agent.get_state({"configurable": {"thread_id": "1"}}).values["skills_problems"]
+        assert "skill-gone" in {found["code"] for found in told_bob}, "what alice loaded is not bob's"
+        shown = "\n".join(str(request.text) for request in model.requests)
+        assert digest not in shown + caplog.text + str(state["skills_problems"]) + str(told_bob)
+
+
 def test_without_a_mount_no_path_is_shown(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
     """Where no file tool leads to the store, a load names files relative to the skill, and no digest of the user."""
     files: dict[str, str | bytes] = {"references/guide.md": "The guide.\n", "scripts/run.py": "x", "data/a.txt": "a"}
@@ -90,7 +187,8 @@ def test_without_a_mount_no_path_is_shown(mode: Mode, any_sessions: Sessions, ca
             made: Any = make
             agent = made(model, middleware=[adapter], context_schema=dict, checkpointer=InMemorySaver())
             answers = [message.text for message in tool_messages(ask(mode, agent, "alice"))]
-            assert "`references/guide.md`" in answers[0]
+            assert ("`references/guide.md`" in answers[0]) == bool(extra)
+            assert ("further files, which no tool here can read" in answers[0]) == (not extra)
             assert "Read ./references/guide.md first." in answers[0]
             assert ("load_skill_asset" in answers[0]) == bool(extra)
             assert all("The guide." in answer for answer in answers[1:])
@@ -110,8 +208,17 @@ def test_what_was_named_is_used(mode: Mode, any_sessions: Sessions) -> None:
     talk.say("ok")
     assert names(talk.state) == ["open"]
     (problem,) = talk.state["skills_problems"]
-    assert str(private.id) in problem["path"]
-    assert "may not see it" in problem["path"]
+    assert (problem["code"], problem["path"]) == ("skill-not-in-store", "skill_ids")
+    assert f"The skill {private.id} is not in the store, or this user may not see it" in problem["message"]
+    assert "`skill_ids`" in problem["message"]
+    pinned: Any = DatabaseSkillAdapter(user_id="bob", versions={"open": 999, "x": 1}, db_session_factory=any_sessions)
+    talk = Conversation(mode, pinned)
+    talk.say("ok")
+    talk.say("ok")
+    assert names(talk.state) == ["secret"]
+    told = talk.state["skills_problems"]
+    assert [(found["code"], found["path"]) for found in told] == [("skill-not-in-store", "versions")] * 2
+    assert "'open' is pinned to revision 999, which is not in the store" in told[0]["message"]
 
 
 def test_a_user_without_skills(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:

@@ -128,6 +128,27 @@ async def test_one_sandbox_for_several_agents(sessions: Sessions, tmp_path: Path
     assert present(tmp_path) == ["before"]
     await sandbox.cleanup()
     assert present(tmp_path) == ["before"]
+    # Directories that it made itself go with the skills, unless somebody put something there.
+    for number, (made, kept, left) in enumerate(
+        (
+            ([], [], []),
+            (["workspace"], [], ["workspace"]),
+            (["workspace/skills"], [], ["workspace", "workspace/skills"]),
+            ([], ["workspace/notes.md"], ["workspace", "workspace/notes.md"]),
+            ([], ["workspace/skills/x.md"], ["workspace", "workspace/skills", "workspace/skills/x.md"]),
+        )
+    ):
+        place = tmp_path / str(number)
+        place.mkdir()
+        for directory in made:
+            (place / directory).mkdir(parents=True)
+        async with SharedSandbox(FilesystemBackend(place, virtual_mode=True), sessions) as other:
+            assert await other.preload(skill_ids=[ours.id]) == {ours.id: True}
+            assert await other.preload(skill_ids=[ours.id]) == {ours.id: True}
+            for file in kept:
+                (place / file).write_text("x")
+        await other.cleanup()
+        assert sorted(path.relative_to(place).as_posix() for path in place.rglob("*")) == left
 
 
 @on_both

@@ -6,7 +6,7 @@ paths in its answers are put back below the mount.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deepskills._io.backends import is_composite, routed
@@ -15,6 +15,21 @@ from deepskills._types import LoadRecord, OpenedSkill, SkillListing, SkillProble
 
 loads_in_use: ContextVar[tuple[LoadRecord, ...] | None] = ContextVar("deepskills_loads_in_use", default=None)
 """The loads of served skills that stand while a tool runs; `None` outside the tool calls of an agent with skills."""
+
+
+@dataclass(frozen=True)
+class CallInProgress:
+    """A tool call of an agent with skills, as backends that differ by user need to know it."""
+
+    runtime: Any
+    """What functions of users are given."""
+
+    loaded: Sequence[str] = ()
+    """The skills that are loaded."""
+
+
+call_in_progress: ContextVar[CallInProgress | None] = ContextVar("deepskills_call_in_progress", default=None)
+"""The tool call that runs; `None` outside of one. LangGraph tells a backend of neither state nor config."""
 
 
 def list_skills(call: ListSkills, backend: object) -> SkillsListed:

@@ -37,6 +37,7 @@ from deepskills._loading.budget import Budgets, count_tokens
 from deepskills._loading.turn import Prepared
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.state import fingerprint
+from deepskills._prompt.messages import FileNames
 from deepskills._types import SkillMetadata, SkillSource
 
 MAX_TURN_BYTES = 64_000_000
@@ -254,6 +255,15 @@ class Settings:
     def __deepcopy__(self, memo: dict[int, object]) -> "Settings":
         """Return the same settings with nothing remembered; backend, functions and extensions are shared."""
         return replace(self, memory=self.memory.emptied())
+
+    def file_names(self) -> FileNames:
+        """Return how the agent's tools take the names of a skill's files."""
+        tools = {"list_skill_assets", "load_skill_asset", "get_skill_script_path"} & self.own_tools
+        # An extension's own tool, such as `run_skill_script`, takes a name too.
+        takes_names = bool(tools) or any(
+            type(extension).tools is not SkillExtension.tools for extension in self.extensions
+        )
+        return FileNames(self.shows_paths(), self.shown, takes_names, "load_skill_asset" in tools)
 
     def look(self, runtime: object, thread_id: str = "") -> Look:
         """Return a look at the sources of a run on a thread.

@@ -69,9 +69,6 @@ from deepskills._types import SkillProblem, Trigger
 
 logger = logging.getLogger("deepskills")
 
-ASSET_TOOL = "load_skill_asset"
-"""The tool that reads a skill's files by paths relative to it."""
-
 Key = tuple[str, str]
 """A skill's name and arguments."""
 
@@ -479,10 +476,10 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     # What a served skill asks for was set aside when it was listed; its text says the same, and grants nothing.
     is_served = entry.origin is not None
     reading = readings.read_once(entry.path, content) if is_served else readings.read(entry.path, content)
-    shows_paths, shown = run.settings.shows_paths(), run.settings.shown
+    naming = run.settings.file_names()
     names, directory, session = (
         argument_names(reading.frontmatter.get("arguments")),
-        shell or (shown(parent(entry.path)) if shows_paths else "."),
+        shell or (naming.shown(parent(entry.path)) if naming.by_path else "."),
         session_id(run.runtime),
     )
     # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
@@ -498,13 +495,7 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
     # Escaping goes through the whole text; as above, 64 characters count as one item of work.
-    reads_assets = ASSET_TOOL in run.settings.own_tools
-    block = yield from apart(
-        lambda: skill_block(
-            entry, changed, inventory, shell, shown=shown, shows_paths=shows_paths, reads_assets=reads_assets
-        ),
-        len(changed) // 64,
-    )
+    block = yield from apart(lambda: skill_block(entry, changed, inventory, shell, naming), len(changed) // 64)
     tokens = yield from _tokens(block, run)
     return Prepared(present, arguments, block, inventory, contents.digest or reading.digest, tokens, text=changed)
 

@@ -651,7 +651,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         opened = self._settings.perform(open_tool_call(request, self._settings, self._tool_source), runtime)
         if not isinstance(opened, ToolCall):
             return opened
-        with self._handing_over(request):
+        with self._handing_over(request, runtime):
             result = handler(opened.request)
         return self._settings.perform(opened.reviewed(result), runtime)
 
@@ -666,14 +666,14 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         opened = await self._settings.aperform(plan, runtime)
         if not isinstance(opened, ToolCall):
             return opened
-        with self._handing_over(request):
+        with self._handing_over(request, runtime):
             result = await handler(opened.request)
         return await self._settings.aperform(opened.reviewed(result), runtime)
 
-    def _handing_over(self, request: ToolCallRequest) -> AbstractContextManager[None]:
+    def _handing_over(self, request: ToolCallRequest, runtime: object) -> AbstractContextManager[None]:
         """Return the context in which a tool runs that may start a sub-agent."""
         passes_on = self._settings.subagent_inherit == "inherit"
-        return handing_over(request.tool_call["name"], request.state, passes_on=passes_on)
+        return handing_over(request.tool_call["name"], request.state, runtime=runtime, passes_on=passes_on)
 
     def _note_own_catalog(self, run: Run) -> None:
         """Report that a subclass wrote a catalog of its own, which deepagents' class would use and this does not."""

@@ -25,7 +25,7 @@ from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.config import get_config
 
-from deepskills._io.served import loads_in_use
+from deepskills._io.served import CallInProgress, call_in_progress, loads_in_use
 from deepskills._middleware.commands import first_text
 from deepskills._middleware.run import Run
 from deepskills._middleware.state import Thread, fingerprint
@@ -226,16 +226,24 @@ _in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=
 
 
 @contextmanager
-def handing_over(tool_name: str, state: Mapping[str, Any], *, passes_on: bool = False) -> Iterator[None]:
-    """Let a sub-agent that starts inside know what this agent has loaded."""
+def handing_over(
+    tool_name: str,
+    state: Mapping[str, Any],
+    *,
+    runtime: object = None,
+    passes_on: bool = False,
+) -> Iterator[None]:
+    """Let a sub-agent that starts inside, and backends, know what this agent has loaded."""
     inside = _in_tool_call.set(True)
     # `None` for every other tool: an agent that such a tool starts must not find what an outer `task` call left here.
     parent = _parent.set(_Parent(Thread.of(state), passes_on=passes_on) if tool_name == TASK_TOOL else None)
     # Backends that serve skills read a file only while its skill is loaded; this is how they know.
     loads = loads_in_use.set(_served_loads(state))
+    call = call_in_progress.set(CallInProgress(runtime, Thread.of(state).standing.loaded))
     try:
         yield
     finally:
+        call_in_progress.reset(call)
         loads_in_use.reset(loads)
         _parent.reset(parent)
         _in_tool_call.reset(inside)

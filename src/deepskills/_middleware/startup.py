@@ -159,9 +159,7 @@ def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bo
     # Where the catalog's digest is not one of a file (a backend that keeps skills in parts), it says nothing here.
     if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
         return False
-    return _bare(str(claim.message.text)).startswith(
-        f"{block_opening(entry, run.settings.shown, shows_paths=run.settings.shows_paths())}\n"
-    )
+    return _bare(str(claim.message.text)).startswith(f"{block_opening(entry, run.settings.file_names())}\n")
 
 
 def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:

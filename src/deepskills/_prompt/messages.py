@@ -303,10 +303,31 @@ _TAGS = "|".join(_HIDDEN.join(name) for name in ("skill_content", "skill_hook"))
 _BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)
 
 
-def block_opening(entry: SkillEntry, shown: Callable[[str], str] = str, *, shows_paths: bool = True) -> str:
+@dataclass(frozen=True)
+class FileNames:
+    """How a block names the skill's files: by what the agent's tools take, and not at all if no tool takes them."""
+
+    by_path: bool = True
+    """Whether file tools lead to the paths that the files have."""
+
+    shown: Callable[[str], str] = str
+    """Gives a text with such paths as the tools take them."""
+
+    by_tools: bool = False
+    """Whether tools for skills take names relative to the skill."""
+
+    reads_assets: bool = False
+    """Whether `load_skill_asset` is among those."""
+
+
+BY_PATH = FileNames()
+"""For agents with file tools."""
+
+
+def block_opening(entry: SkillEntry, names: FileNames = BY_PATH) -> str:
     """Return the first line of a skill's block."""
     name = html.escape(shown_name(entry.name), quote=True)
-    path = f' path="{html.escape(shown_path(shown(entry.path)), quote=True)}"' if shows_paths else ""
+    path = f' path="{html.escape(shown_path(names.shown(entry.path)), quote=True)}"' if names.by_path else ""
     origin = entry.origin
     served = f' origin="{html.escape(_origin(origin), quote=True)}"' if origin is not None else ""
     return f'{_BLOCK_START}name="{name}"{path}{served}>'
@@ -317,35 +338,32 @@ def skill_block(
     text: str,
     inventory: Inventory,
     shell_directory: str | None = None,
-    *,
-    shown: Callable[[str], str] = str,
-    shows_paths: bool = True,
-    reads_assets: bool = False,
+    names: FileNames = BY_PATH,
 ) -> str:
     """Return a skill's whole file, marked off so that nothing in it can pass for its end, and its files.
 
-    `shell_directory` is where a shell finds the skill, if that is not the path that file tools take, and `shown` gives
-    paths as those tools take them. Without `shows_paths`, files are named relative to the skill, because no tool of the agent reads the paths that they have;
-    `reads_assets` says that `load_skill_asset` does by those names.
+    `shell_directory` is where a shell finds the skill, if that is not the path that file tools take.
     """
     directory = entry.path.rpartition("/")[0] or "/"
     origin = entry.origin
     lines = [
-        block_opening(entry, shown, shows_paths=shows_paths),
+        block_opening(entry, names),
         harmless_body(text).rstrip("\n"),
         _BLOCK_END,
         "",
         *([UNTRUSTED.format(origin=origin_text(origin))] if origin is not None else []),
     ]
-    if not shows_paths:
-        own = _inventory_lines(_relative(inventory, directory), shown)
-        if own and reads_assets:
-            own.append("Read these files with `load_skill_asset`.")
-        return "\n".join([*lines, *own]).rstrip("\n")
-    lines.append(f"Skill directory: `{shown_path(shown(directory))}`")
-    if shell_directory is not None and shell_directory != directory:
-        lines.append(f"In shell commands, use `{shown_path(shell_directory)}` for that directory.")
-    return "\n".join([*lines, *_inventory_lines(inventory, shown)])
+    if names.by_path:
+        lines.append(f"Skill directory: `{shown_path(names.shown(directory))}`")
+        if shell_directory is not None and shell_directory != directory:
+            lines.append(f"In shell commands, use `{shown_path(shell_directory)}` for that directory.")
+        return "\n".join([*lines, *_inventory_lines(inventory, names.shown)])
+    own = _inventory_lines(_relative(inventory, directory), names.shown)
+    if own and names.reads_assets:
+        own.append("Read these files with `load_skill_asset`.")
+    elif own and not names.by_tools:
+        own = ["The skill has further files, which no tool here can read."]
+    return "\n".join([*lines, *own]).rstrip("\n")
 
 
 def _relative(inventory: Inventory, directory: str) -> Inventory:

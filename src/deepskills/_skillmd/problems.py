@@ -214,8 +214,8 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "skill-not-in-store": (
         "error",
-        "The store has no {which}, or this user may not see it, so the agent goes without it. Correct `{option}`, or "
-        "ask the skill's owner to share it.",
+        "{which} is not in the store, or this user may not see it, so the agent goes without it. Correct `{option}`, "
+        "or ask the skill's owner to share it.",
     ),
     "skill-path-not-text": (
         "error",

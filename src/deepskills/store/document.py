@@ -141,8 +141,8 @@ class Document:
 def joined(frontmatter: str, content: str) -> str:
     """Return the text of a `SKILL.md` of frontmatter as written and the body.
 
-    Frontmatter is all that is around the body. A Markdown fence around the whole file makes that two parts, and the body
-    goes before the fence's last line.
+    Frontmatter is all that is around the body. A Markdown fence around the whole file makes that two parts, and the
+    body goes before the fence's last line.
     """
     fenced = fenced_part(frontmatter)
     end = len(frontmatter) if fenced is None else fenced[1]

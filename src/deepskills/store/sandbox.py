@@ -563,6 +563,8 @@ class SharedSandbox:
         self._root = root.rstrip("/")
         self._policy = policy or Policy()
         self._written: dict[str, UUID] = {}
+        self._made: list[str] = []
+        """Directories that hold the skills and were not there before, the deepest first."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -597,12 +599,14 @@ class SharedSandbox:
             else:
                 given = list(dict.fromkeys(skill_ids))
             before = await self._directories()
+            missing = await self._missing()
             done = await SkillSandboxLoader(service, root=self._root).load_skills_to_sandbox(
                 given, self._backend, user_id
             )
             now = await self._directories()
         # What was there before, by whoever's hand, is not this sandbox's to remove.
         self._written.update({path: skill_id for path, skill_id in now.items() if path not in before})
+        self._made += [path for path in missing if path not in self._made]
         return done
 
     def middleware(self, **options: Any) -> SkillsMiddleware[Any, Any]:  # noqa: ANN401 - the options of SkillsMiddleware
@@ -620,6 +624,36 @@ class SharedSandbox:
             directory = SkillDirectory(self._backend, self._root, path.rpartition("/")[2])
             if present.get(path) != skill_id or await _removed(directory):
                 del self._written[path]
+        await self._remove_made()
+
+    async def _missing(self) -> list[str]:
+        """Return which directories on the way to the skills are not there, the deepest first."""
+        ways = [self._root, *map(str, PurePosixPath(self._root).parents)][:-1]
+        missing = []
+        for way in ways:
+            parent, _, name = way.rpartition("/")
+            # By its parent: a listing of the directory itself may not tell an empty one from none.
+            present = {path.rpartition("/")[2] for path, _ in await listed(parent or "/", self._backend)}
+            if name in present:
+                break
+            missing.append(way)
+        return missing
+
+    async def _remove_made(self) -> None:
+        """Remove the directories that `preload` made on the way to the skills, as far as they are empty."""
+        while self._made and not self._written:
+            path = self._made[0]
+            if await listed(path, self._backend):
+                return
+            try:
+                await check_links(self._backend, self._root, [path])
+                await _delete(path, self._backend)
+            except GraphBubbleUp:
+                raise
+            except Exception as error:  # noqa: BLE001 - an empty directory is left, and nothing else
+                logger.warning("Cannot remove the empty directory %s: %s: %s", path, type(error).__name__, error)
+                return
+            self._made.pop(0)
 
     async def _directories(self) -> dict[str, UUID]:
         """Return the directories that a loader made, each with the skill in it."""

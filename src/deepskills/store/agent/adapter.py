@@ -1,17 +1,15 @@
 """`DatabaseSkillAdapter`: the store's skills for agents that have no files of their own."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import UUID
 
 from deepagents.backends import BackendProtocol
-from langchain.agents.middleware.types import ContextT, ResponseT, ToolCallRequest
+from langchain.agents.middleware.types import ContextT, ResponseT
 
 from deepskills import SkillsMiddleware
-from deepskills._middleware.run import tool_runtime
-from deepskills.store.agent.mount import calling, mounted
+from deepskills.store.agent.mount import mounted
 from deepskills.store.agent.usage import UsageRecorder
 from deepskills.store.agent.view import MEMORY_BYTES, Memory, SessionFactory, UserOfRun, View, with_mount, without_roots
 from deepskills.store.db.repositories import Filter
@@ -105,12 +103,6 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
     def _shown(self, text: str) -> str:
         """Return a text with paths as the agent's file tools take them; without a mount none leads there."""
         return with_mount(text) if self._is_mounted else without_roots(text)
-
-    @contextmanager
-    def _handing_over(self, request: ToolCallRequest) -> Iterator[None]:
-        """Let the mounted backend know whose tool call it serves."""
-        with calling(tool_runtime(request.state, request.runtime)), super()._handing_over(request):
-            yield
 
     @staticmethod
     def _logged(text: str) -> str:

@@ -10,9 +10,7 @@ import asyncio
 import fnmatch
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from deepagents.backends import BackendProtocol, CompositeBackend
@@ -29,12 +27,12 @@ from deepagents.backends.protocol import (
     WriteResult,
 )
 from deepagents.backends.utils import create_file_data, grep_matches_from_files, slice_read_response
+from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import get_runtime
 
-from deepskills._middleware.run import tool_runtime
-from deepskills._middleware.state import Thread
+from deepskills._io.served import call_in_progress
 from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE
 from deepskills.store.agent.backend import StoreBackend
@@ -55,20 +53,6 @@ READ_ONLY = "Skills of the store cannot be changed with file tools."
 def mounted(view: View, backend: BackendProtocol) -> CompositeBackend:
     """Return a backend that shows a view's skills at their paths, and `backend` everywhere else."""
     return CompositeBackend(default=backend, routes={f"{SOURCE_ROOT}/": MountedSkills(view)})
-
-
-_call: ContextVar[ToolRuntime[Any, Any] | None] = ContextVar("deepskills_store_call", default=None)
-"""The tool call that is running, as functions of the runtime get to know it."""
-
-
-@contextmanager
-def calling(runtime: ToolRuntime[Any, Any]) -> Iterator[None]:
-    """Let mounted backends know which tool call they serve: LangGraph itself tells them no state and no config."""
-    token = _call.set(runtime)
-    try:
-        yield
-    finally:
-        _call.reset(token)
 
 
 class MountedSkills(BackendProtocol):
@@ -171,12 +155,13 @@ class MountedSkills(BackendProtocol):
     def _shelf(self) -> "Shelf":
         """Return the skills of the user whose run is calling."""
         # For every call, from the run that makes it: nothing of one user's is kept for the next.
-        runtime = _call.get()
-        if runtime is None:
-            # A tool of an agent without the adapter among its middleware.
-            runtime = tool_runtime({}, get_runtime())
-        state = runtime.state if isinstance(runtime.state, Mapping) else {}
-        return Shelf(self._view.backend_for(runtime), Thread.of(state).standing.loaded)
+        call = call_in_progress.get()
+        # Without one, it is a tool of an agent that has no skills.
+        return (
+            Shelf(self._view.backend_for(_runtime()), ())
+            if call is None
+            else Shelf(self._view.backend_for(call.runtime), call.loaded)
+        )
 
 
 class Shelf:
@@ -286,6 +271,19 @@ def _downloaded(paths: list[str]) -> Work[list[FileDownloadResponse]]:
         return await shelf.contents(paths)
 
     return work
+
+
+def _runtime() -> ToolRuntime[Any, Any]:
+    """Return the runtime of a tool that no skills middleware knows of; functions of users get the one kind alone."""
+    runtime = get_runtime()
+    return ToolRuntime(
+        state={},
+        context=runtime.context,
+        config=get_config(),
+        stream_writer=runtime.stream_writer,
+        tool_call_id=None,
+        store=runtime.store,
+    )
 
 
 def _ls_failed(reason: str) -> LsResult:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.problems import problem
 from deepskills._types import OptionalSource, SkillProblem
 from deepskills.store.agent.backend import Layout, Store, StoreBackend, layout_of
 from deepskills.store.agent.loop import private_loop
@@ -185,8 +185,11 @@ class View:
     def _problems(self, overview: Overview) -> list[SkillProblem]:
         """Return a problem for each skill that was named and is not there."""
         missing = set(self.chosen.skill_ids or ()) - {head.id for head in overview.heads}
-        ids = [("skill_ids", f"skill {skill_id}") for skill_id in sorted(missing, key=str)]
-        pins = [("versions", f"revision {revision} of a skill {quoted(name)}") for name, revision in overview.unpinned]
+        ids = [("skill_ids", f"The skill {skill_id}") for skill_id in sorted(missing, key=str)]
+        pins = [
+            ("versions", f"The skill {name!r} is pinned to revision {revision}, which")
+            for name, revision in overview.unpinned
+        ]
         return [problem(option, "skill-not-in-store", which=which, option=option) for option, which in (*ids, *pins)]
 
 
