@@ -158,6 +158,17 @@ class SkillPage(list[Skill]):
 
 
 @dataclass(frozen=True)
+class SkillApproval:
+    """What is known of a skill's approval."""
+
+    last: SkillChange | None
+    """The last approval; the skill may have changed since, which its `is_approved` says."""
+
+    may_approve: bool
+    """Whether the user who asked may approve it."""
+
+
+@dataclass(frozen=True)
 class SkillFigures:
     """What a listing shows beside a skill."""
 
@@ -1131,8 +1142,8 @@ class SkillService:
             if skill.id in lengths
         }
 
-    async def last_approval(self, skill_id: UUID, user_id: UserId | None = None) -> SkillChange | None:
-        """Return when and by whom a skill was last approved, whether or not it changed since.
+    async def approval_of(self, skill_id: UUID, user_id: UserId | None = None) -> SkillApproval:
+        """Return when a skill was last approved, whether or not it changed since, and whether the user may approve it.
 
         Raises:
             SkillNotFoundError: If there is no such skill that this user may see.
@@ -1142,9 +1153,10 @@ class SkillService:
         return await self._approval_of(known_id(skill_id), viewer)
 
     @reads
-    async def _approval_of(self, skill_id: UUID, viewer: Viewer) -> SkillChange | None:
+    async def _approval_of(self, skill_id: UUID, viewer: Viewer) -> SkillApproval:
         skill = await self._with_history(skill_id, viewer)
-        return await self._history.last_approval(skill.id)
+        may_approve = viewer.is_operator and not await self._must_leave_approval(skill, viewer)
+        return SkillApproval(await self._history.last_approval(skill.id), may_approve)
 
     async def _with_history(self, skill_id: UUID, viewer: Viewer) -> Skill:
         """Return a skill whose history the viewer may see: what was removed from it is not for all its readers."""
@@ -1304,7 +1316,7 @@ class SkillService:
     @writes
     async def _approve(self, skill_id: UUID, writer: Viewer, revision: int) -> Skill:
         skill = await self._locked(skill_id, writer, "operate", revision)
-        if self._policy.approval == "by-others" and await self._is_of(skill, writer):
+        if await self._must_leave_approval(skill, writer):
             raise SkillPermissionError(
                 f"The skill {quoted(skill.name)}, or its last change, is your own. Another operator has to approve it."
             )
@@ -1314,10 +1326,12 @@ class SkillService:
             self._changes.reveal(skill)
         return await self._fresh(skill)
 
-    async def _is_of(self, skill: Skill, writer: Viewer) -> bool:
-        """Whether a skill is the writer's own, or the writer brought the text or the files that it has now."""
-        if writer.is_system or owns(skill, writer):
-            return not writer.is_system
+    async def _must_leave_approval(self, skill: Skill, writer: Viewer) -> bool:
+        """Whether others have to approve what the writer owns, or what the writer was the last to change."""
+        if self._policy.approval != "by-others" or writer.is_system:
+            return False
+        if owns(skill, writer):
+            return True
         change = await self._history.change(skill.id, await self._history.content_since(skill))
         return change is not None and change.user_id == writer.user
 
