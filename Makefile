@@ -9,6 +9,7 @@
 # make soak   all tests, in their long form where they have one
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
+# make page   starts the skill store's page on loopback, with the example skills and three users
 # make pictures   draws the pictures in README and documentation again
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -24,13 +25,13 @@ MCP1 := .venv-mcp1
 MCP2 := .venv-mcp2
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo check test test-part test-oldest test-server test-browser test-mcp soak bench pictures docs format clean
+.PHONY: demo page check test test-part test-oldest test-server test-browser test-mcp soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
 $(VENV)/.package: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
-	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api]' uvicorn
+	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api,page]' uvicorn
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.package
@@ -52,7 +53,7 @@ $(SERVER)/.installed: pyproject.toml
 $(BROWSER)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(BROWSER)
 	$(BROWSER)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
-	$(BROWSER)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api]' --group browser
+	$(BROWSER)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api,page]' --group browser
 	touch $@
 
 $(MCP1)/.installed $(MCP2)/.installed: pyproject.toml
@@ -63,6 +64,9 @@ $(MCP1)/.installed $(MCP2)/.installed: pyproject.toml
 
 demo: $(VENV)/.package
 	$(VENV)/bin/python examples/demo.py $(ARGS)
+
+page: $(VENV)/.package
+	$(VENV)/bin/python examples/skills_page.py $(ARGS)
 
 test: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

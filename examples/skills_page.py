@@ -86,15 +86,9 @@ def build_app(database_url: str) -> FastAPI:
 async def fill(session: AsyncSession) -> None:
     """Put the example skills into an empty store, and make them look used."""
     service = SkillService(session, **RULES)
-    tags = {
-        "release-notes": ["writing"],
-        "csv-report": ["data"],
-        "incident-review": ["operations"],
-        "周报": ["writing"],
-    }
     made = {}
     for place in sorted(SKILLS.iterdir()):
-        draft = SkillCreate.from_directory(place, tags=tags.get(place.name, ["engineering"]))
+        draft = SkillCreate.from_directory(place)
         owner = {"incident-review": "bob", "api-design-review": None}.get(place.name, "ann")
         skill = await service.create_skill(draft, owner, system=owner is None)
         made[skill.name] = skill

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.security.base import SecurityBase
 from starlette.exceptions import HTTPException
 
@@ -17,6 +17,7 @@ from deepskills.store.page.writing import (
     add_operations,
     add_removal,
     add_sharing,
+    add_uploads,
 )
 from deepskills.store.rules import RETENTION_DAYS, ApprovalRule, GroupsOf, IsOperator, Policy, StoreLimits
 
@@ -55,16 +56,14 @@ def create_skills_page(  # noqa: PLR0913 - options, each by name
     """
     policy = Policy(limits or StoreLimits(), groups_of, is_operator, approval, retention)
     site = Site(Settings(session_factory, current_user, policy, max_request_bytes, security), dict(account_links or {}))
-    router = APIRouter(route_class=site.route_class())
+    app = FastAPI(title="Skills", openapi_url=None)
+    app.add_middleware(WithHeaders)
+    app.router.route_class = site.route_class()
     parts = PageParts(site)
     for add in (add_lists, add_skills, add_versions):
-        add(router, parts)
-    for add in (add_creation, add_editing, add_files, add_sharing, add_operations, add_removal):
-        add(router, parts)
-
-    app = FastAPI(title="Skills", openapi_url=None)
-    app.include_router(router)
-    app.add_middleware(WithHeaders)
+        add(app.router, parts)
+    for add in (add_creation, add_editing, add_files, add_uploads, add_sharing, add_operations, add_removal):
+        add(app.router, parts)
 
     async def refused(request: Request, error: Exception) -> Response:
         return await site.failure(request, error)

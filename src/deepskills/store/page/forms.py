@@ -170,7 +170,11 @@ async def read_form(request: Request, user: str, limit: int) -> Form:
     """
     check_same_site(request)
     body = await bounded_body(request, limit)
-    form = _form_of(await _parsed(request, body, limit))
+    data = await _parsed(request, body, limit)
+    try:
+        form = _form_of(data)
+    finally:
+        await data.close()
     check_token(request, form.text(TOKEN_FIELD), user)
     return form
 

@@ -134,6 +134,11 @@ def _inline(children: Sequence[Token], place: Place) -> Iterator[Token]:
             in_link = False
             if not is_dropped:
                 yield token
+        elif token.type == "code_inline" and not in_link and posixpath.normpath(token.content) in place.paths:
+            # Skills name their files in code: those lead there as well.
+            yield Token("link_open", "a", 1, attrs={"href": place.resolved(quote(token.content)) or ""})
+            yield token
+            yield Token("link_close", "a", -1)
         elif token.type == "image":
             yield from _image(token, None if in_link else _link(str(token.attrs.get("src", "")), place))
         else:

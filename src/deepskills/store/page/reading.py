@@ -187,7 +187,12 @@ async def prompt_of(parts: PageParts, user: str | None, *, include_public: bool)
     state: Any = {"messages": []}
     state |= await adapter.abefore_agent(state, Runtime()) or {}
     request: Any = ModelRequest(
-        model=_NO_MODEL, messages=[HumanMessage("")], system_message=SystemMessage(""), state=state
+        model=_NO_MODEL,
+        messages=[HumanMessage("")],
+        system_message=SystemMessage(""),
+        state=state,
+        # The section speaks of files only as far as the agent's tools can read them.
+        tools=list(adapter.tools),
     )
     return str(adapter.modify_request(request).system_message.text).strip()
 

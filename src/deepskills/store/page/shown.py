@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from markupsafe import Markup, escape
+
 from deepskills._errors import SkillsError
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._skillmd.read import read_skill, validate_skill
@@ -83,6 +85,14 @@ def action(word: str) -> str:
 def line(text: str) -> str:
     """Return a stranger's text on one line, without characters that reorder or hide what stands around it."""
     return one_line(text)
+
+
+def said(message: str) -> Markup:
+    """Return a message of the store on one line, with what it quotes in backticks as code."""
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(one_line(message).split("`"))
+    )
 
 
 def lines(text: str) -> str:

@@ -226,12 +226,12 @@ class Addresses:
         root = str(request.scope.get("root_path", "")).strip("/")
         self._root = f"/{quote(root)}" if root else ""
 
-    def __call__(self, path: str = "/", **query: object) -> str:
+    def __call__(self, path: str = "/", /, **query: object) -> str:
         """Return the address of a path of the page."""
         given = [(key, str(item)) for key, value in query.items() for item in _each(value)]
         return f"{self._root}{quote(path)}" + (f"?{urlencode(given)}" if given else "")
 
-    def skill(self, skill_id: object, rest: str = "", **query: object) -> str:
+    def skill(self, skill_id: object, rest: str = "", /, **query: object) -> str:
         """Return the address of something of a skill."""
         return self(f"/skills/{skill_id}{rest}", **query)
 
@@ -287,6 +287,7 @@ def _environment() -> Environment:
         line=shown.line,
         lines=shown.lines,
         number=shown.number,
+        said=shown.said,
         size=shown.size,
         time=shown.time,
     )

@@ -150,6 +150,18 @@ async def writable(parts: PageParts, service: SkillService, skill_id: str, user:
     return skill
 
 
+async def owned(parts: PageParts, service: SkillService, skill_id: str, user: str) -> Skill:
+    """Return a skill that a user may decide about; asked also where nothing would change.
+
+    Raises:
+        SkillNotFoundError: If this user can see no such skill.
+        SkillPermissionError: If it is not this user's own.
+    """
+    skill = await service.get_skill(known_id(skill_id), user, contents=False)
+    check_right(skill, await parts.site.viewer(user), "own")
+    return skill
+
+
 async def editor(  # noqa: PLR0913 - what an editor is about
     parts: PageParts,
     request: Request,
@@ -280,7 +292,7 @@ async def file_editor(  # noqa: PLR0913, PLR0917 - what an editor is about
 
 
 def add_files(router: APIRouter, parts: PageParts) -> None:
-    """Add the forms for a skill's files."""
+    """Add the editor of a skill's files."""
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
     form_type = Annotated[Form, Depends(parts.form)]
@@ -321,6 +333,13 @@ def add_files(router: APIRouter, parts: PageParts) -> None:
             shown_revision = present.revision if is_stale else known
             return await file_editor(parts, request, user, present, path, text, shown_revision, error)
         return see(Addresses(request).skill(skill.id, f"/files/{path}", done="file-saved"))
+
+
+def add_uploads(router: APIRouter, parts: PageParts) -> None:
+    """Add the forms that upload and remove files."""
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    writer_type = Annotated[str, Depends(parts.writer)]
+    form_type = Annotated[Form, Depends(parts.form)]
 
     @router.post("/skills/{skill_id}/upload-file")
     async def upload_file(
@@ -367,24 +386,27 @@ def add_sharing(router: APIRouter, parts: PageParts) -> None:
                 given[name.removeprefix(_SHARE)] = right  # type: ignore[assignment]
         if group := form.text("new-group").strip():
             given[group] = "write" if form.text("new-right") == "write" else "read"
+        skill = await owned(parts, service, skill_id, user)
         update = SkillUpdate(shared_with=given)
-        await service.update_skill(known_id(skill_id), update, user, expected_revision=form.revision())
+        await service.update_skill(skill.id, update, user, expected_revision=form.revision())
         return see(Addresses(request).skill(skill_id, done="shared"))
 
     @router.post("/skills/{skill_id}/publish")
     async def publish(
         request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
     ) -> Response:
+        skill = await owned(parts, service, skill_id, user)
         update = SkillUpdate(is_public=True)
-        await service.update_skill(known_id(skill_id), update, user, expected_revision=form.revision())
+        await service.update_skill(skill.id, update, user, expected_revision=form.revision())
         return see(Addresses(request).skill(skill_id, done="submitted" if site.policy.approval else "published"))
 
     @router.post("/skills/{skill_id}/withdraw")
     async def withdraw(
         request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
     ) -> Response:
+        skill = await owned(parts, service, skill_id, user)
         update = SkillUpdate(is_public=False)
-        await service.update_skill(known_id(skill_id), update, user, expected_revision=form.revision())
+        await service.update_skill(skill.id, update, user, expected_revision=form.revision())
         return see(Addresses(request).skill(skill_id, done="withdrawn"))
 
 

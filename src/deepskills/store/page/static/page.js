@@ -11,7 +11,16 @@ function item(className, text, lead) {
     strong.textContent = lead;
     element.append(strong, " ");
   }
-  element.append(text);
+  // What a message quotes stands between backticks.
+  text.split("`").forEach((part, place) => {
+    if (place % 2) {
+      const code = document.createElement("code");
+      code.textContent = part;
+      element.append(code);
+    } else {
+      element.append(part);
+    }
+  });
   return element;
 }
 
