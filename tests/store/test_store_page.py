@@ -385,7 +385,9 @@ async def test_headers_and_cookies(sessions: Sessions) -> None:
         assert answer.headers["content-security-policy"] == POLICY, path
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["x-frame-options"] == "DENY"
-        assert answer.headers["cache-control"] == ("no-store" if path != "/static/page.js" else answer.headers["cache-control"])
+        assert answer.headers["cache-control"] == (
+            "no-store" if path != "/static/page.js" else answer.headers["cache-control"]
+        )
     file = await ann.client.get(f"/skills/{made.id}/download/a.svg")
     assert file.headers["content-type"] == "application/octet-stream"
     assert file.headers["content-disposition"].startswith("attachment;")
@@ -403,8 +405,8 @@ async def test_headers_and_cookies(sessions: Sessions) -> None:
 
 
 HOSTILE = (
-    '<script>alert(1)</script><img src=x onerror=alert(1)><iframe src=//evil.example></iframe>'
-    '<style>body{display:none}</style><form action=//evil.example><base href=//evil.example>"\'><svg onload=alert(1)>'
+    "<script>alert(1)</script><img src=x onerror=alert(1)><iframe src=//evil.example></iframe>"
+    "<style>body{display:none}</style><form action=//evil.example><base href=//evil.example>\"'><svg onload=alert(1)>"
 )
 
 
@@ -458,7 +460,9 @@ def misuses(page: Html) -> Iterator[object]:
         if tag == "form" and not given["action"].startswith("/"):
             yield tag, given
         address = given.get("href", "/")
-        if address.startswith("//") or not address.startswith(("/", "#", "http://ok.", "http://evil.example/x.png", "http://auto.")):
+        if address.startswith("//") or not address.startswith(
+            ("/", "#", "http://ok.", "http://evil.example/x.png", "http://auto.")
+        ):
             yield tag, given
         if address.startswith("http") and "noopener" not in given.get("rel", ""):
             yield tag, given
@@ -591,7 +595,9 @@ async def test_in_an_application(sessions: Sessions, url: str, caplog: pytest.Lo
     ann = Visitor(page_app(sessions, "/team/skills"), "ann")
     for path in ("/team/skills/", f"/team/skills/skills/{made.id}"):
         page = await ann.open(path)
-        links = [given.get("href") or given.get("action") for tag, given in page.elements if tag in {"a", "form", "link"}]
+        links = [
+            given.get("href") or given.get("action") for tag, given in page.elements if tag in {"a", "form", "link"}
+        ]
         assert all(str(link).startswith(("/team/skills/", "#main")) for link in links), links
     saved = await ann.send((await ann.open(f"/team/skills/skills/{made.id}/edit")).form("/edit"), action="save")
     assert "Nothing had changed." in saved.words
