@@ -61,7 +61,7 @@ SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource | NamespacedSour
 """Where skills live: a backend path, a `(path, label)` pair, an `OptionalSource` or a `NamespacedSource`."""
 
 ResourceType: TypeAlias = Literal["script", "reference", "asset", "other"]
-"""What a file of a skill is for, told by the directory it lies in."""
+"""What a file of a skill is for, judged by the directory it lies in."""
 
 RESOURCE_TYPE_MAP: dict[str, ResourceType] = {"scripts": "script", "references": "reference", "assets": "asset"}
 """The directories of the specification, and what their files are for."""
@@ -135,10 +135,10 @@ Trigger: TypeAlias = Literal["model", "user", "pin", "system"]
 
 
 ORIGIN_KEY = "deepskills:origin"
-"""Under which an entry's frontmatter keeps its origin; a file cannot set it, for no reader keeps such a key."""
+"""The frontmatter key of an entry's origin; no file can set it, because no reader keeps such a key."""
 
 POWERS_KEY = "deepskills:powers"
-"""Under which an entry's frontmatter keeps what a served skill asks for and nobody has granted."""
+"""The frontmatter key of what a served skill asks for and nobody has granted."""
 
 
 class SkillOrigin(TypedDict):
@@ -202,14 +202,14 @@ class OpenedSkill:
 
     content: bytes | None
     digest: str = ""
-    """By which the load is known: it changes whenever anything of the skill does."""
+    """Identifies the load: it changes whenever anything of the skill does."""
 
     error: str | None = None
     """Why there is no content."""
 
 
 class LoadRecord(TypedDict):
-    """What state keeps of a load, so that a change or a loss can be told."""
+    """What state keeps of a load, so that a change or a loss can be noticed."""
 
     path: str
     """Where the text came from."""
@@ -261,13 +261,13 @@ class CatalogRecord(TypedDict):
     """Path and label of each source that was searched."""
 
     fingerprint: str
-    """Digest over every entry's path, source and file digest: a process that has made this catalog knows it again."""
+    """Digest over every entry's path, source and file digest: a process that has made this catalog recognizes it."""
 
     copy: str
     """Digest of the copy in `skills_metadata`, so that a process whose source is down can tell it from a forged one."""
 
     restrictions: dict[str, dict[str, str]]
-    """By skill, the frontmatter that restricts who may start it, which holds also while its file cannot be read."""
+    """By skill, the frontmatter that restricts who may start it; it holds even while its file cannot be read."""
 
     origins: NotRequired[dict[str, SkillOrigin]]
-    """By skill, where those came from that were served from elsewhere."""
+    """By skill, the origin of those that were served from elsewhere."""

@@ -64,6 +64,7 @@ def with_hyphens(frontmatter: Mapping[str, object]) -> dict[str, object]:
     fields: dict[str, object] = {}
     for key, value in frontmatter.items():
         written = key if key in UNDERSCORED_KEYS else key.replace("_", "-")
+        # `allowed_tools` and `allowed-tools`, the latter by way of a dict.
         if written in fields:
             raise SkillFormatError(f"The frontmatter key {quoted(written)} is given twice.")
         fields[written] = value
@@ -80,6 +81,7 @@ def checked_files(files: Mapping[str, InlineContent]) -> dict[str, InlineContent
     for given, content in files.items():
         if not isinstance(given, str):
             raise SkillFormatError(f"The path of a file must be text, got {type(given).__name__}.")
+        # File systems write accents in two ways; tools may ask by either.
         path = unicodedata.normalize("NFC", given)
         reason = "it is given twice" if path in checked else _path_refusal(given, path)
         if reason is not None:
@@ -136,7 +138,6 @@ def check_function(value: object, what: str, kinds: str) -> None:
 
 # The skill, and its backend.
 
-_READ_ONLY = "Skills written in Python are read-only: '{path}' cannot be changed. Write to another directory."
 _BINARY_TYPES = frozenset({"image", "audio", "video"})
 _BINARY_SUFFIXES = (".pdf", ".ppt", ".pptx", ".mkv")
 _TEXT_SUFFIXES = (".ts", ".svg")
@@ -177,6 +178,7 @@ class InlineSkill:
         self._head = generate_skill_md(self.name, description, "", fields)
         self._body = body
         if isinstance(body, str):
+            # Only to check it: the file is put together at each read.
             generate_skill_md(self.name, description, body, fields)
         else:
             check_function(body, "The body", "text")
@@ -221,6 +223,7 @@ class InlineSkill:
             return function()
         except GraphBubbleUp:
             raise
+        # Scripts that were turned into functions call `exit()`.
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is reported as a problem
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             text = f"The function for {path} failed: {reason}"
@@ -231,7 +234,39 @@ class InlineSkill:
             raise SkillsError(text) from None
 
 
-class InlineBackend(BackendProtocol):
+class ReadOnlyBackend(BackendProtocol):
+    """A backend that refuses every write, and says why in one sentence."""
+
+    holds = "Files here"
+    """Whose files they are, as the beginning of that sentence."""
+
+    def _refusal(self, path: str) -> str:
+        return f"{self.holds} are read-only: '{path}' cannot be changed. Write to another directory."
+
+    def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - the protocol's signature
+        """Refuse."""
+        return WriteResult(error=self._refusal(file_path))
+
+    def edit(
+        self,
+        file_path: str,
+        old_string: str,  # noqa: ARG002 - the protocol's signature
+        new_string: str,  # noqa: ARG002 - the protocol's signature
+        replace_all: bool = False,  # noqa: ARG002, FBT001, FBT002 - the protocol's signature
+    ) -> EditResult:
+        """Refuse."""
+        return EditResult(error=self._refusal(file_path))
+
+    def delete(self, file_path: str) -> DeleteResult:
+        """Refuse."""
+        return DeleteResult(error=self._refusal(file_path))
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Refuse."""
+        return [FileUploadResponse(path=path, error="permission_denied") for path, _content in files]
+
+
+class InlineBackend(ReadOnlyBackend):
     """A read-only backend that holds each skill at `/<name>/`.
 
     Pass it alone (`backend=InlineBackend([...]), sources=["/"]`) or mount it beside others with `CompositeBackend`.
@@ -239,6 +274,8 @@ class InlineBackend(BackendProtocol):
     Raises:
         SkillFormatError: If two skills have the same name.
     """
+
+    holds = "Skills written in Python"
 
     def __init__(self, skills: Iterable[InlineSkill]) -> None:
         self._files: dict[str, tuple[InlineSkill, str]] = {}
@@ -353,34 +390,13 @@ class InlineBackend(BackendProtocol):
                 else:
                     yield name, name[len(key) + 1 :]
 
-    def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - the protocol's signature
-        """Refuse: the skills are code."""
-        return WriteResult(error=_READ_ONLY.format(path=file_path))
-
-    def edit(
-        self,
-        file_path: str,
-        old_string: str,  # noqa: ARG002 - the protocol's signature
-        new_string: str,  # noqa: ARG002 - the protocol's signature
-        replace_all: bool = False,  # noqa: ARG002, FBT001, FBT002 - the protocol's signature
-    ) -> EditResult:
-        """Refuse: the skills are code."""
-        return EditResult(error=_READ_ONLY.format(path=file_path))
-
-    def delete(self, file_path: str) -> DeleteResult:
-        """Refuse: the skills are code."""
-        return DeleteResult(error=_READ_ONLY.format(path=file_path))
-
-    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Refuse: the skills are code."""
-        return [FileUploadResponse(path=path, error="permission_denied") for path, _content in files]
-
 
 def _key(path: str) -> str | None:
     """Return a path as the index knows it: composed, without a slash at its end; `None` if it is not a path."""
     if not isinstance(path, str) or "\x00" in path:
         return None
     parts = [part for part in unicodedata.normalize("NFC", path).split("/") if part not in {"", "."}]
+    # Refused and not resolved: nothing here lies above the root.
     return None if ".." in parts else "".join(f"/{part}" for part in parts)
 
 

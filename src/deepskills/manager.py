@@ -259,6 +259,7 @@ class SkillsManager:
         return self._libraries.get_or_make(catalog, lambda: Library(map(document_of, catalog.entries)))
 
     def _results(self, remembered: Remembered, ranking: Ranking) -> list[SearchResult]:
+        # Once per trouble, not per search.
         if ranking.trouble is not None and ranking.trouble != self._trouble:
             logger.warning("Search by meaning: %s", ranking.trouble)
         self._trouble = ranking.trouble
@@ -302,6 +303,7 @@ class SkillsManager:
             and self._name_at(path, metadata["name"]) == entry.name
         }
         content = files[entry.path].content
+        # A rival may win or lose; only a look at all sources can tell.
         if content is None or named.keys() != {entry.path}:
             return None
         skill = named[entry.path].copy()
@@ -310,6 +312,7 @@ class SkillsManager:
 
     def _name_at(self, path: str, name: str) -> str:
         """Return what the skill in a file is called by the last source that holds it."""
+        # The last one, as in discovery.
         own = next((source for source in reversed(self._sources) if lies_under(path, source.path)), None)
         return own.name_of(name) if own is not None else name
 

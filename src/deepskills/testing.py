@@ -94,6 +94,7 @@ class ScriptedChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 - LangChain's signature
         **kwargs: Any,
     ) -> ChatResult:
+        # Taken before the request is recorded, so that replies and requests count alike.
         position = len(self.requests)
         self.requests.append(Request(list(messages), list(kwargs.get("tools", []))))
         if callable(self.replies):

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import gc
 import importlib
 import threading
 import time
@@ -273,15 +274,22 @@ def test_the_event_loop_is_not_held() -> None:
     library = benchmark.libraries(10_000)[0]
 
     async def watch() -> float:
+        started = time.process_time()
         ranking = asyncio.create_task(Ranker(Topics()).arank(library, "Plan a trip for me, with hotels and trains"))
         longest, before = 0.0, time.thread_time()
         while not ranking.done():
             await asyncio.sleep(0.001)
             longest, before = max(longest, time.thread_time() - before), time.thread_time()
         assert (await ranking).fitting
-        return longest
+        return longest / (time.process_time() - started)
 
-    assert asyncio.run(watch()) < 0.15  # of CPU time at a stretch: a busy machine adds nothing to it
+    # By shares of the CPU time that the work took, to which a busy machine adds nothing; nor do collections of garbage,
+    # which may fall to any thread.
+    gc.disable()
+    try:
+        assert asyncio.run(watch()) < 0.2
+    finally:
+        gc.enable()
 
 
 # Meaning.

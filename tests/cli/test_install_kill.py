@@ -18,6 +18,7 @@ from support import scaled, skill_md, write_files
 TRACED = """
 import os, signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 steps, name = int(sys.argv[1]), sys.argv[2]
 count = 0
 def hook(event, args):

@@ -20,7 +20,19 @@ from langgraph.types import Command
 from deepskills import Refuse, SkillRun, SkillsMiddleware
 from deepskills.extensions import DEFAULT_ALIASES, SkillForks, ToolPolicy
 from deepskills.testing import Request, ScriptedChatModel, call_tools
-from support import Conversation, Mode, both_modes, disk, load, run, skill_md, tool_messages, unload, write_files
+from support import (
+    Conversation,
+    Mode,
+    both_modes,
+    disk,
+    load,
+    picked,
+    run,
+    skill_md,
+    tool_messages,
+    unload,
+    write_files,
+)
 
 SKILLS: dict[str, dict[str, Any]] = {
     "reader": {"allowed_tools": "Read"},
@@ -130,7 +142,7 @@ def test_only_what_skills_in_use_declare_is_offered_and_runs(mode: Mode, tmp_pat
     wrong: list[object] = []
     tools = Tools()
     start = Conversation(mode, library(tmp_path, ToolPolicy("enforce")), tools=tools.tools)
-    for number, (skills, offered, calls) in enumerate(ENFORCED):
+    for number, (skills, offered, calls) in picked(enumerate(ENFORCED)):
         tools.ran.clear()
         talk = on_another_thread(start, str(number))
         talk.call(*(load(name) for name in skills)) if skills else talk.say()

@@ -103,7 +103,7 @@ def test_a_verdict_needs_no_sync_method_and_holds_no_loop(tmp_path: Path) -> Non
 
     assert not asyncio.run(judged())
     assert backend.inner.calls == []
-    assert second.decide("approve").ran == ["git add .", "git push"]
+    assert sorted(second.decide("approve").ran) == ["git add .", "git push"]
 
 
 def _request(agent: Agent, call: tuple[str, dict[str, Any]]) -> Any:

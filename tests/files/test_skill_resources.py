@@ -8,7 +8,7 @@ import pytest
 from deepagents.backends import FilesystemBackend
 
 from deepskills import SkillFormatError, SkillPathError, SkillsManager, SkillsMiddleware
-from deepskills._files.references import MAX_NAMED, named_paths
+from deepskills._files.paths import MAX_NAMED, named_paths
 from deepskills.extensions import SkillScripts
 from support import MODES, Conversation, Mode, disk, load, skill_md, write_files
 

@@ -55,8 +55,8 @@ LARGE = 3 * 1024**3
 
 def perform(mode: Mode, plan: Plan[ResultT], backend: Any, seconds: float | None = None) -> ResultT:
     if mode == "sync":
-        return drive(plan, lambda: backend, seconds)
-    return asyncio.run(adrive(plan, lambda: backend, seconds))
+        return drive(plan, backend=backend, seconds=seconds)
+    return asyncio.run(adrive(plan, backend=backend, seconds=seconds))
 
 
 def ask(*calls: Call) -> Plan[list[Any]]:

@@ -23,6 +23,7 @@ from support import (
     both_modes,
     disk,
     load,
+    picked,
     run,
     share_of,
     skill_md,
@@ -263,7 +264,7 @@ def test_a_result_that_means_nothing_is_a_failure(mode: Mode, tmp_path: Path) ->
     methods = (*METHODS, "change_request", "after_tool", "search", "catalog_list")
     # An async function in the place of a sync one is another mistake in each kind of run: both make it.
     cases = [*share_of(mode, itertools.product([giving(7)], methods)), *itertools.product([forgotten], methods)]
-    for given, method in cases:
+    for given, method in picked(cases):
         extension: SkillExtension = type("Odd", (SkillExtension,), {method: given})()
         talk = Conversation(mode, skills(tmp_path, extension, extra_tools=["search_skills"]), tools=[other])
         talk.call(load("alpha"), ("other", {}), ("search_skills", {"query": "alpha"}))

@@ -27,7 +27,7 @@ from langgraph.types import Command, interrupt
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import Conversation, Mode, both_modes, disk, load, run, skill_md, write_files
+from support import Conversation, Mode, both_modes, disk, load, picked, run, skill_md, write_files
 
 orders = pytest.mark.parametrize("order", ["guard first", "skills first"])
 
@@ -125,7 +125,7 @@ def test_what_a_guard_hid_never_returns(mode: Mode, order: str, tmp_path: Path) 
     """A multi-line secret that a guard hid is in no request: later ones, after a summary, and in a new process."""
     library(tmp_path)
     offenders = []
-    for what, make in guards().items():
+    for what, make in picked(guards().items()):
         if (what, order) == ("requests", "skills first"):
             continue  # It stands inside and sees every request last.
         guard = make()
@@ -220,7 +220,7 @@ def test_a_guard_sees_a_text_that_was_evicted(mode: Mode, tmp_path: Path) -> Non
     """A 90 KB skill that the file tools evict is whole before any guard looks, and leaves no guard out."""
     library(tmp_path, long_body())
     offenders = []
-    for what, make in guards().items():
+    for what, make in picked(guards().items()):
         if what == "requests":
             continue
         model = ScriptedChatModel(replies=[call_tools(load("deploy")), call_tools(("ls", {"path": "/"}))])

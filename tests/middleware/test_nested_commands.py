@@ -15,7 +15,7 @@ from langgraph.types import Send
 from deepskills import SkillsMiddleware
 from deepskills._middleware import nesting
 from deepskills.testing import ScriptedChatModel
-from support import Mode, both_modes, disk, run, skill_md, write_files
+from support import Mode, both_modes, disk, picked, run, skill_md, write_files
 
 
 class Outer(TypedDict, total=False):
@@ -106,7 +106,7 @@ def test_only_the_outer_runs_input_is_the_users_word(mode: Mode, tmp_path: Path)
         ),
     ]
     offenders = []
-    for what, make, given, expected in cases:
+    for what, make, given, expected in picked(cases):
         nested = Nested(tmp_path)
         run(mode, make(nested), given)
         if nested.has_loaded != expected:

@@ -23,6 +23,7 @@ from deepskills._loading.turn import SkillCall
 from deepskills._middleware.tools import turn_of
 from deepskills.testing import Reply, ScriptedChatModel, call_tools
 from support import (
+    CASE,
     SOAK,
     Conversation,
     FakeBackend,
@@ -33,6 +34,7 @@ from support import (
     hand_written_graph,
     load,
     loaded_in,
+    picked,
     skill_md,
     tool_messages,
     unload,
@@ -245,7 +247,7 @@ def offenders(one: Callable[[Turn, Path], None], root: Path, part: int, of: int)
     The cases of a test divide the table among them, `part` of so many; under `make soak` each has all of it.
     """
     wrong: dict[str, str] = {}
-    for turn in TURNS if SOAK else TURNS[part::of]:
+    for turn in picked(TURNS) if SOAK or CASE else TURNS[part::of]:
         place = root / turn.name
         place.mkdir()
         try:

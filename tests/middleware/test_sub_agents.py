@@ -18,7 +18,7 @@ from langgraph.types import Command
 
 from deepskills import SkillsMiddleware, SkillsState
 from deepskills.testing import Request, ScriptedChatModel, call_tools
-from support import Mode, both_modes, disk, load, loaded_in, run, skill_md, unload, write_files
+from support import Mode, both_modes, disk, load, loaded_in, picked, run, skill_md, unload, write_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:The feature `forked subagents` is in beta")
 
@@ -486,7 +486,7 @@ def test_a_child_may_begin_with_what_its_parent_has_loaded(mode: Mode, tmp_path:
     library(tmp_path, names=["alpha", "gamma"])
     write_files(tmp_path, {"skills/beta/SKILL.md": skill_md("beta", body="Instructions of beta. For <$ARGUMENTS>.")})
     offenders = []
-    for kind in (*ISOLATED, *FORKED):
+    for kind in picked((*ISOLATED, *FORKED)):
         script = Script(Chore=[])
         skills = Watched(tmp_path, subagent_inherit="inherit" if whose == "parent" else "isolated")
         shares = kind == "general-purpose" or kind in FORKED

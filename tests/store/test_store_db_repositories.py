@@ -18,6 +18,7 @@ from deepskills.store import service as reading
 from deepskills.store.db.models import SkillFile
 from deepskills.store.db.repositories import Position, TagMatch
 from deepskills.store.db.search import indexed_words
+from support import picked
 
 pytestmark = pytest.mark.anyio
 
@@ -260,7 +261,7 @@ async def test_queries_have_their_indexes(sessions: Sessions, kind: str) -> None
             await session.execute(text("ANALYZE deepskills_skills"))
             await session.execute(text("SET LOCAL enable_seqscan = off"))
         offenders = []
-        for what, query in PLANS.items():
+        for what, query in picked(PLANS.items()):
             if kind == "postgres":
                 plan = json.dumps(await session.scalar(text(f"EXPLAIN (FORMAT JSON) {query}")))
                 if "Seq Scan" in plan:

@@ -22,6 +22,7 @@ from deepskills.store import (
     SkillService,
     SkillUpdate,
 )
+from support.modes import SOAK
 
 pytestmark = pytest.mark.anyio
 
@@ -186,11 +187,12 @@ async def outcome(call: str, case: Case, service: SkillService, skill: Skill, us
     return OK
 
 
-async def test_every_cell(sessions: Sessions) -> None:
-    """All 2,352 cells are as the table says."""
+async def test_every_cell(sessions: Sessions, kind: str) -> None:
+    """All 2,352 cells are as the table says; on PostgreSQL the half with approval, which asks more of the database."""
+    halves = (False, True) if kind == "sqlite" or SOAK else (True,)
     wrong, cells = [], 0
     undone = async_sessionmaker(sessions.kw["bind"], class_=UndoneSession)
-    for approval in (False, True):
+    for approval in halves:
         options: Any = {
             "groups_of": lambda user: GROUPS.get(user, []),
             "is_operator": lambda user: user == "root",
@@ -198,17 +200,17 @@ async def test_every_cell(sessions: Sessions) -> None:
         }
         async with sessions() as session:
             service = SkillService(session, **options)
-            if not approval:
-                skills = {kind: await make(service, kind) for kind in SEEN}
+            if not cells:
+                skills = {what: await make(service, what) for what in SEEN}
         async with undone() as session:
             service = SkillService(session, **options)
             for call, case in CALLS.items():
-                for kind, skill in skills.items():
+                for what, skill in skills.items():
                     for role, user in ROLES.items():
                         cells += 1
-                        said = expected(call, case, role, kind, approval=approval)
+                        said = expected(call, case, role, what, approval=approval)
                         done = await outcome(call, case, service, skill, user)
                         if done is not said:
-                            wrong.append((call, role, kind, approval, said, done))
-    assert cells == 2_352
+                            wrong.append((call, role, what, approval, said, done))
+    assert cells == 1_176 * len(halves)
     assert wrong == []

@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import zipfile
 from contextlib import suppress
 from io import BytesIO
@@ -13,12 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner, Result
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from store_support import Sessions, draft, draft_with_files, on_both, on_sqlite
 
 from deepskills import SkillPathError
+from deepskills._cli.app import app
 from deepskills.store import (
     SharedSandbox,
     SkillCreate,
@@ -292,16 +291,15 @@ def test_the_shell(tmp_path: Path, kind: str) -> None:
     (place / "SKILL.md").write_text("---\nname: report\ndescription: Does it.\n---\nBody\n")
     database = ["--database", f"sqlite:///{tmp_path / (kind + '.db')}"]
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "deepskills", "store", *arguments, *database]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["store", *arguments, *database], prog_name="deepskills")
 
-    assert run("import", str(tmp_path / "in")).returncode == 2
+    assert run("import", str(tmp_path / "in")).exit_code == 2
     first = run("import", str(tmp_path / "in"), "--user", "alice")
-    assert (first.stdout, first.returncode) == ("created: report\n", 0), first.stderr
+    assert (first.stdout, first.exit_code) == ("created: report\n", 0), first.output
     again = run("import", str(tmp_path / "in"), "--user", "alice", "--json")
     assert json.loads(again.stdout) == [{"name": "report", "outcome": "unchanged", "reason": ""}]
     (place / "SKILL.md").write_text("nothing")
-    assert run("import", str(tmp_path / "in"), "--user", "alice").returncode == 1
+    assert run("import", str(tmp_path / "in"), "--user", "alice").exit_code == 1
     assert run("export", str(tmp_path / "out"), "--user", "alice").stdout == "created: report\n"
     assert (tmp_path / "out" / "report" / "SKILL.md").read_text().endswith("Body\n")

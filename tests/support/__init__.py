@@ -21,9 +21,10 @@ from support.agents import (
     write_files,
 )
 from support.backends import FakeBackend, OnlyAsync, Rule, answers, breaks_off, fails, hangs, unlisted, unreadable
-from support.modes import MODES, SOAK, Mode, both_modes, scaled, share_of
+from support.modes import CASE, MODES, SOAK, Mode, both_modes, picked, scaled, share_of
 
 __all__ = [
+    "CASE",
     "MODES",
     "SOAK",
     "Conversation",
@@ -41,6 +42,7 @@ __all__ = [
     "hangs",
     "load",
     "loaded_in",
+    "picked",
     "run",
     "scaled",
     "share_of",

@@ -11,6 +11,9 @@ CaseT = TypeVar("CaseT")
 SOAK = os.environ.get("DEEPSKILLS_SOAK") == "1"
 """Whether the long form was asked for."""
 
+CASE = os.environ.get("CASE", "")
+"""Names the cases of a table to run alone: those whose text holds it."""
+
 Mode: TypeAlias = Literal["sync", "async"]
 MODES: tuple[Mode, Mode] = ("sync", "async")
 
@@ -38,4 +41,12 @@ def mode_by_turns(request: pytest.FixtureRequest) -> Mode:
 def share_of(mode: Mode, cases: Iterable[CaseT]) -> Sequence[CaseT]:
     """Return the cases that this mode runs: every second one, the other mode the rest; all under `make soak`."""
     listed = list(cases)
-    return listed if SOAK else listed[MODES.index(mode) :: len(MODES)]
+    return listed if SOAK else picked(listed) if CASE else listed[MODES.index(mode) :: len(MODES)]
+
+
+def picked(cases: Iterable[CaseT]) -> Sequence[CaseT]:
+    """Return the cases of a table that one test goes through: all, or by `CASE=...` those that were asked for.
+
+    Starting an agent for each case as a test of its own would make the tests several times slower.
+    """
+    return [case for case in cases if CASE in repr(case)]

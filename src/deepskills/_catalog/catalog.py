@@ -11,15 +11,17 @@ tools become callable, what a user may start), so two questions are asked about 
 
 1. *Did this process make that catalog?* `Catalogs.made` keeps each catalog that discovery produced, per backend,
    under its fingerprint, which covers the frontmatter keys that were kept for it. Then it is the very object that was
-   made, and nothing that state says about it counts. Otherwise the sources are listed again.
+   made, and nothing that state says about it counts (`believed`). Otherwise the sources are listed again.
 2. *If a source cannot be listed, what may still be shown?* `claimed` takes the skills of that source from
    `skills_metadata`, if that is the copy which the record names, without their powers: no tools, no frontmatter
    except keys that only restrict (a lie there can hide a skill, never reveal one). So a source that is down keeps the
    names it had, until a look at it decides.
 
-Two rules keep this right. First, nothing is ever believed because of what it says about itself; only the memory of
+Three rules keep this right. First, nothing is ever believed because of what it says about itself; only the memory of
 this process counts, and that is keyed by digests. Second, memory is per backend, or per thread where it holds what a
 look found (`put_found`), because two users' states may hold the same record while only one may see those skills.
+Third, an entry that only state vouches for says so (`is_read` is unset), and whoever grants something asks for that:
+such an entry is shown, never obeyed.
 
 `trust.py` asks these questions for a run, and decides in addition which *paths* may be read.
 """
@@ -47,10 +49,10 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MAX_REMEMBERED_BYTES = 48_000_000
-"""About how much memory the catalogs of a backend take, besides the entries that they share."""
+"""About how much memory the catalogs of a backend may take, besides the entries that they share."""
 
 MAX_FOUND_BYTES = 48_000_000
-"""How much memory catalogs take that were found on threads whose state holds another."""
+"""How much memory may be taken by catalogs that were found on threads whose state names another."""
 
 _ENTRY_BYTES = 500
 """What an entry takes in the tables of a catalog, with its place in the tables by name."""
@@ -73,7 +75,7 @@ class Catalog:
         self.sources = tuple(sources)
         self.fingerprint = fingerprint or fingerprint_of(self.entries, self.sources)
         self.serial = next(_serials)
-        """A number of its own, never used again: what is worked out from a catalog is remembered by it."""
+        """A number that is never used again: whatever is worked out from a catalog is cached under it."""
 
     @cached_property
     def by_name(self) -> Mapping[str, SkillEntry]:
@@ -82,6 +84,7 @@ class Catalog:
 
     @cached_property
     def _by_key(self) -> Mapping[str, SkillEntry]:
+        # Reversed: of two names that differ only in case, the first in order is meant.
         return {name_key(entry.name): entry for entry in reversed(self.entries)}
 
     @cached_property
@@ -98,6 +101,7 @@ class Catalog:
             for entry in self.entries
             if (kept := {key: as_text(entry.frontmatter[key]) for key in _RESTRICTING if key in entry.frontmatter})
         }
+        # By which `claimed` recognizes the list in `skills_metadata`, so that state holds it only once.
         copy = _digest_of_copy([entry.skill for entry in self.entries])
         record = CatalogRecord(sources=sources, fingerprint=self.fingerprint, copy=copy, restrictions=restrictions)
         origins = {entry.name: entry.origin for entry in self.entries if entry.origin is not None}
@@ -114,6 +118,7 @@ class Catalog:
 
     def is_of(self, sources: Sequence[Source]) -> bool:
         """Whether the skills came from exactly these sources."""
+        # Labels too: they are shown in the section.
         if [(own.path, own.label) for own in self.sources] != [(given.path, given.label) for given in sources]:
             return False
         # State keeps no namespaces; the names that they gave tell.
@@ -128,11 +133,12 @@ class Catalog:
         """Whether a list holds the metadata of exactly these skills."""
         if not isinstance(skills, list) or len(skills) != len(self.entries):
             return False
+        # By value: state comes back from a checkpoint as other objects.
         return all(given == entry.skill for given, entry in zip(skills, self.entries, strict=True))
 
 
 def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source], keys: Iterable[str] = ()) -> str:
-    """Return what a catalog is known by: what lies where, and which frontmatter was kept of it.
+    """Return what identifies a catalog: what lies where, and which frontmatter was kept of it.
 
     A file's digest stands for everything that was read from it, so no description has to be hashed.
     """
@@ -184,6 +190,7 @@ class Catalogs:
     def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""
         fingerprint = fingerprint_of(entries, sources, self._readings.keys)
+        # Question 1 must never be answered by what question 2 let in.
         if not all(entry.is_read for entry in entries):
             # Some of it is only what state claims: it serves this run, and is never taken for a catalog of ours.
             return Catalog(entries, sources)
@@ -203,6 +210,7 @@ class Catalogs:
 
         It stands for that thread alone: another user's state may hold the same record, and must not show these skills.
         """
+        # Without a thread there is nobody to remember it for, and an empty id would be everybody's.
         if thread_id and (known := _as_record(record)) is not None:
             self._found.put((thread_id, known["fingerprint"]), catalog)
 
@@ -217,12 +225,15 @@ class Catalogs:
         It only fills in for a source that cannot be read now. `copy` is `skills_metadata`, which callers may write: it
         counts only if it is the copy that the record names.
         """
+        # Question 1 first: what this process made needs no claims.
         believed = self.believed(record)
         if believed is not None:
             return believed
         known = _as_record(record)
         if known is None or not isinstance(copy, list) or not all(map(_is_skill, copy)):
             return Catalog()
+        # A caller may have written the list: it must be the one that discovery wrote beside the record. Whoever forges
+        # both gains names and descriptions, and nothing else (`_harmless`).
         if _digest_of_copy(copy) != known["copy"]:
             return Catalog()
         sources = [Source(path, label) for path, label in known["sources"]]
@@ -239,16 +250,18 @@ class Catalogs:
 def _harmless(
     skill: SkillMetadata, sources: Sequence[Source], restrictions: Mapping[str, str], origin: SkillOrigin | None
 ) -> SkillEntry:
-    """Return a skill of which only state speaks, with everything left out that would grant it power."""
+    """Return a skill that only state vouches for, without anything that would grant it power."""
+    # Worked out from the path, not taken from state: the source decides what is trusted.
     under = [source.path for source in sources if lies_under(skill["path"], source.path)]
     harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
     bare: SkillMetadata = {**skill, "allowed_tools": [], "metadata": harmless}
     kept: dict[str, object] = {**restrictions, ORIGIN_KEY: origin} if origin is not None else {**restrictions}
+    # The last one, as in discovery the later source wins. No digest: nobody has read the file.
     return SkillEntry(bare, under[-1] if under else "", "", kept, is_read=False)
 
 
 def record_key(record: object) -> str:
-    """Return what a record in state is known by; empty if it is not one."""
+    """Return what identifies a record in state; empty if it is not one."""
     known = _as_record(record)
     return known["fingerprint"] if known is not None else ""
 
@@ -277,6 +290,7 @@ def _record_type() -> "TypeAdapter[CatalogRecord]":
 
 def _copy(skill: SkillMetadata) -> SkillMetadata:
     copy = skill.copy()
+    # Two levels: users may change what they are given, and the entry is shared by all threads.
     copy["metadata"] = skill["metadata"].copy()
     copy["allowed_tools"] = skill["allowed_tools"].copy()
     return copy
@@ -324,6 +338,8 @@ class Remembered:
     def rivals(self, entry: SkillEntry) -> list[str]:
         """Return where a skill of the same name would usually lie if it had come since, in each source."""
         folder = parent(entry.path).rpartition("/")[2]
+        # A remembered catalog is used as long as none of these places holds a file: a newcomer there might win the
+        # name.
         folders = sorted({name for name in (folder, entry.name, entry.name.rpartition(":")[2]) if _may_be_folder(name)})
         sources = [source.path.rstrip("/") for source in self.catalog.sources]
         paths = dict.fromkeys(f"{source}/{name}/{SKILL_FILE}" for source in sources for name in folders)

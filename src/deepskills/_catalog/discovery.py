@@ -92,6 +92,7 @@ class _Search:
         if isinstance(reply, Failed):
             self._note_failure(path, reply.reason)
             return []
+        # Some entries and an error: what is there is used, and what is missing is not taken for gone.
         if reply.error:
             self._note_incomplete(path, reply.error)
         files = [entry for entry in reply.entries if not entry.is_directory]
@@ -103,6 +104,7 @@ class _Search:
             if path != self.source.path:
                 return []
         else:
+            # Only the exact name makes a skill. `skill.md` is reported, so that its author sees why it is missing.
             self.misnamed += [entry.path for entry in files if entry.name.lower() == SKILL_FILE.lower()]
         # A skill's own files are not searched for skills: one may hold a `SKILL.md` as an example.
         passed_over = PASSED_OVER if own is None else PASSED_OVER | RESOURCE_DIRECTORIES.keys()
@@ -124,6 +126,7 @@ class _Search:
     def _note_failure(self, path: str, reason: str) -> None:
         if path != self.source.path:
             self._note_incomplete(path, reason)
+        # A missing source is normal, a failing one is an outage; only the latter keeps what it had.
         elif is_missing_error(reason):
             self.missing = True
         else:
@@ -133,6 +136,7 @@ class _Search:
         self.incomplete.append(reason if path == self.source.path else f"{path}: {reason}")
 
     def _bounded(self, entries: list[Entry]) -> list[Entry]:
+        # Bounded per source: a source may be a whole disk by mistake.
         room = MAX_DIRECTORIES - self.directories
         self.cut |= len(entries) > room
         self.directories += min(len(entries), room)
@@ -157,6 +161,7 @@ class _Search:
         ]
         if self.missing:
             found += [] if self.source.is_optional else [problem(path, "source-missing")]
+        # Empty is worth a word only if nothing else explains why there is no skill.
         elif not found_any and not found and not self.found and not self.source.is_optional:
             found.append(problem(path, "source-empty"))
         if self.cut:
@@ -183,10 +188,12 @@ def discover(
 
     A source that fails keeps the entries that `known` has from it.
     """
+    # A source that is named twice is searched once, in the place where it has the higher priority.
     searches = [_Search(source) for source in distinct(sources)]
     served = yield from _served(searches)
     starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_served]
     yield from walk(starts, _Visitor(searches, max_depth), levels=max_depth)
+    # All sources together: one batch, whichever of them a file belongs to.
     paths = [path for search in searches for path in search.files]
     summaries = served | (yield from _summaries([path for path in paths if path not in served]))
     files = yield from read_files([path for path in paths if path not in summaries])
@@ -219,7 +226,7 @@ def _served(searches: Sequence[_Search]) -> Plan[dict[str, SkillSummary]]:
 
 
 def _summaries(paths: Sequence[str]) -> Plan[dict[str, SkillSummary]]:
-    """Return what a backend that keeps skills in parts tells of files without their bodies."""
+    """Return what a backend that keeps skills in parts says of files without their bodies."""
     if not paths:
         return {}
     reply: Summarized | Failed = yield Attempt(Summarize(tuple(paths)))
@@ -257,8 +264,10 @@ class _Harvest:
         self.unusable: list[str] = []
         self._listed_now = search.files
         self._read = read
+        # One path may be a source twice, by two namespaces; each keeps the entries that bear its own.
         namespace = search.source.namespace
         self._before = {entry.path: entry for entry in known if not namespace or entry.name.startswith(f"{namespace}:")}
+        # Sorted, so that of two skills of one name the same one wins on every machine.
         for path in sorted(search.files):
             self._take(path, listed=search.files[path])
         seen = {entry.path for entry in self.entries.values()}
@@ -284,6 +293,8 @@ class _Harvest:
             # A guess of the deepest level: just a directory without a skill.
             return
         self.problems.append(_unread(path, file))
+        # It is there and could not be read now. A FIFO or a file that is too large is a fault of its own, not an
+        # outage.
         if is_text(path) and not file.is_missing and file.unfit is None:
             self.unsure = True
             if path in self._before:
@@ -302,6 +313,7 @@ class _Harvest:
         return [
             (root, entry.path)
             for entry in self.entries.values()
+            # What was kept from before does not count: only this listing led here.
             if entry.path in self._listed_now and not lies_under(entry.path, root)
         ]
 
@@ -346,6 +358,7 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalo
                 continue
             if loser is not None and loser.path != entry.path:
                 problems.append(problem(loser.path, "skill-shadowed", name=quoted(name), winner=quoted(entry.path)))
+            # Set again, not moved: a name keeps its place in the list when a later source overrides it.
             entries[name] = entry
     return Discovery(
         catalog=catalogs.made(list(entries.values()), sources),
@@ -357,6 +370,7 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalo
 
 
 def _renamed(entry: SkillEntry) -> SkillEntry:
+    # From source and path, so that the name is the same in every run.
     mark = hashlib.sha256(f"{entry.source} {entry.path}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return replace(entry, skill=SkillMetadata(**{**entry.skill, "name": f"{entry.name}~{mark}"}))
 

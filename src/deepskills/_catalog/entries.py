@@ -165,7 +165,7 @@ class Readings:
         return self._made(path, content, digest_of(content))
 
     def read_served(self, summary: SkillSummary) -> Reading:
-        """Return what a served skill says, under the name it has here; the same text from elsewhere is another."""
+        """Return what a served skill says, under its name here; the same text from elsewhere is another skill."""
         key = (summary.path, summary.digest)
         reading = self._remembered.get_or_make(key, lambda: self._named(summary))
         if reading.metadata is not None and reading.metadata["name"] != summary.name:
@@ -177,6 +177,7 @@ class Readings:
     def _named(self, summary: SkillSummary) -> Reading:
         reading = self._made(summary.path, summary.frontmatter, summary.digest)
         metadata = reading.metadata
+        # What a server asks for is set aside, not dropped: a human may grant it (`with_powers`).
         kept = {key: value for key, value in reading.frontmatter.items() if key not in POWER_KEYS}
         powers = {key: value for key, value in reading.frontmatter.items() if key in POWER_KEYS}
         if metadata is not None:
@@ -197,6 +198,7 @@ class Readings:
         if reading.metadata is None:
             raise ValueError("a file without metadata is not an entry")
         name = name_of(reading.metadata["name"])
+        # One object while the file is unchanged, shared by all catalogs: thousands of skills are not copied for each.
         entry = reading.entries.get((source, name))
         if entry is None:
             skill = reading.metadata
@@ -206,6 +208,7 @@ class Readings:
             made = SkillEntry(
                 skill, source, reading.digest, reading.frontmatter, reading.sha256, beginning=reading.beginning
             )
+            # `setdefault`: two threads may make it at the same time, and both must get the same one.
             entry = reading.entries.setdefault((source, name), made)
         return entry
 
@@ -213,11 +216,14 @@ class Readings:
         reading = read_skill(content, path=path)
         kept = {key: value for key, value in reading.frontmatter.items() if key in self.keys and value is not None}
         problems = tuple(reading.problems)
+        # The largest goes first, so that one bloated key does not cost the others. Entries stay in memory for every
+        # skill.
         while kept and _size(kept) > MAX_KEPT_CHARACTERS:
             largest = max(kept, key=lambda key: _size(kept[key]))
             del kept[largest]
             problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
         beginning = beginning_of(reading.body) if self._for_search else b""
+        # Only over a whole file: locks compare it with what lies on disk.
         sha256 = hashlib.sha256(content).hexdigest() if is_whole else ""
         return Reading(reading.metadata, problems, digest, kept, beginning, sha256)
 

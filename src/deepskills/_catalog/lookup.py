@@ -76,9 +76,12 @@ def closest_names(names: Sequence[str], asked: str) -> list[str]:
     """Return the names nearest to one that no skill has; of many, those that share most letters are compared."""
     by_folded = {name_key(name): name for name in names}
     wanted = name_key(asked[:MAX_SHOWN_NAME_LENGTH])
+    # A part of a name is a likelier guess than a misspelt whole.
     within = [name for name in by_folded if wanted and wanted in name]
+    # Comparing letter by letter is slow, and names of very different length cannot be close.
     comparable = [name for name in by_folded if abs(len(name) - len(wanted)) <= len(wanted)]
     if len(comparable) > MAX_COMPARED_NAMES:
+        # Pairs of letters are counted by substring search, in C.
         pairs = {wanted[start : start + 2] for start in range(max(1, len(wanted) - 1))}
         comparable.sort(key=lambda name: -sum(map(name.__contains__, pairs)))
         comparable = comparable[:MAX_COMPARED_NAMES]
@@ -112,6 +115,7 @@ def not_found_error(missing: Broken | Unknown, problems: Sequence[SkillProblem],
             f"The skill {quoted(missing.asked)} cannot be used. {found['path']}: {found['message']}"
         )
     hint = f" Did you mean {listed(missing.closest)}?" if missing.closest else ""
+    # Not "there is none": it may be in the source that could not be read, and the caller should try again.
     if missing.incomplete:
         return SkillsError(
             f"The skill {quoted(missing.asked)} was not found, and {_failures(problems)}; {again}.{hint}"
@@ -121,7 +125,7 @@ def not_found_error(missing: Broken | Unknown, problems: Sequence[SkillProblem],
 
 
 def check_known(found: Sequence[object], problems: Iterable[SkillProblem], again: str = "try again") -> None:
-    """Check that where nothing was found there is nothing: that no source failed.
+    """Check that nothing was found because there is nothing, and not because a source failed.
 
     Raises:
         SkillsError: If one did, so that nobody can tell which skills exist.
@@ -161,9 +165,11 @@ class SearchCache:
     ) -> list[SkillEntry]:
         """Return the skills that fit `query` best, best first, without those that are hidden.
 
-        Of those in `name_only` nothing but the name is searched: what fits would tell what their descriptions say.
+        Only the names of those in `name_only` are searched: matches would otherwise reveal their descriptions.
         """
         without = hidden or {}
+        # More than were asked for, since the hidden ones among them are left out afterwards: one index serves all
+        # users.
         found = INDEXES.of(self.library(catalog, name_only)).search(query, n + len(without))
         return [catalog.by_name[name] for name in found if name not in without][:n]
 
@@ -184,6 +190,6 @@ def document_of(entry: SkillEntry) -> Document:
 
 
 def full_description(entry: SkillEntry) -> str:
-    """Return what a skill is for and when to use it, as catalog and search have it."""
+    """Return what a skill is for and when to use it, as the catalog and the search use it."""
     when = as_text(entry.frontmatter.get("when_to_use")).strip()
     return f"{entry.description} {when}"[:MAX_DESCRIPTION].rstrip() if when else entry.description

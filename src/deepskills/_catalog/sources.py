@@ -94,6 +94,7 @@ def derive_label(path: str) -> str:
 
 def distinct(sources: Sequence[Source]) -> list[Source]:
     """Return the sources without repeats; the last of equal paths stays, as it has the higher priority."""
+    # With its namespace: the same path by two namespaces gives two sets of names.
     last = {(tidy(source.path), source.namespace): source for source in sources}
     return [source for source in sources if last[tidy(source.path), source.namespace] is source]
 

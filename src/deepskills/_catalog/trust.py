@@ -13,7 +13,9 @@ that today's user must not see. So before any text of a skill is read:
 * A listing may lead elsewhere: a link, or a backend that spells a relative path out. Such a file counts only if a
   listing of this process led to it; `Library.led` remembers those pairs of source and file.
 * If an entry fails, the sources are listed again, once, since this process may simply not have looked yet. Then the
-  answer is final for the plan.
+  answer is final for the plan (`Look.refusals`).
+* Where the backend or the sources come from a function, state proves nothing at all about this user. Then only what
+  this very invocation has seen counts (`Looks`), and the first hook of a resumed run looks for itself.
 
 An attacker who writes state can therefore make a run look at its own sources, and nothing more.
 """
@@ -31,7 +33,7 @@ from deepskills._skillmd.problems import problem
 from deepskills._types import SKILL_FILE
 
 MAX_LED_BYTES = 32_000_000
-"""How much memory it takes to remember files outside their sources that listings led to: tens of thousands."""
+"""How much memory may be used to remember files outside their sources that listings led to: tens of thousands."""
 
 Led = BoundedCache[tuple[str, str], bool]
 """Files that listings of this process led to outside their sources: source and file."""
@@ -58,11 +60,11 @@ class Library:
     """The thread of the run; empty if it has none."""
 
     looks: "Looks | None" = None
-    """What looks of this very invocation showed, where another user may see other skills by the same state."""
+    """What this very invocation has seen, where another user may see other skills with the same state."""
 
 
 class Looks:
-    """What the looks of one invocation showed, by what state held then; made for each invocation, safe to share.
+    """What one invocation has seen, by what its state held at the time; made for each invocation, safe to share.
 
     Where the backend or the sources come from a function, state proves nothing of what this user may see: whoever
     resumes an interrupted run is given the state of the one who started it, and no hook of its start runs again.
@@ -77,6 +79,7 @@ class Looks:
 
     def put(self, record: object, found: Discovery) -> None:
         """Remember what was found, for now and for when it has been written to state."""
+        # Under both: hooks before the update is applied see the old record, hooks after it the new one.
         self._found[record_key(record)] = found
         self._found[record_key(found.catalog.record)] = found
 
@@ -93,6 +96,7 @@ class Look:
 
     def sources(self) -> Plan[tuple[list[Source], str | None]]:
         """Return the sources of the run, or why they could not be resolved."""
+        # Once per plan: a function of the application may answer differently each time.
         if self._sources is None:
             self._sources, self._failure = yield from self._library.sources()
         return self._sources, self._failure
@@ -110,6 +114,7 @@ class Look:
                     catalogs=library.catalogs,
                     known=known,
                 )
+                # Only what a listing of ours showed is remembered here, never what state claims.
                 for pair in self.found.led:
                     library.led.put(pair, value=True)
             else:
@@ -125,7 +130,7 @@ class Look:
             self._library.looks.put(record, found)
 
     def catalog(self, record: object, copy: object) -> Plan[Catalog]:
-        """Return the catalog that state names if it can be believed and is of this run's sources, else what there is.
+        """Return the catalog that state names, if it can be believed and is of this run's sources; else look.
 
         `copy` is `skills_metadata`, of use only while a source cannot be read.
         """
@@ -136,8 +141,11 @@ class Look:
         sources, failure = yield from self.sources()
 
         def is_usable(catalog: Catalog | None) -> bool:
+            # While the sources cannot be resolved, the believed catalog stands: its files are still refused by
+            # `refusals`.
             return catalog is not None and (failure is not None or catalog.is_of(sources))
 
+        # What a look has shown on this thread is newer than what its state names.
         for believed in (catalogs.found_for(thread_id, record), catalogs.believed(record)):
             if believed is not None and is_usable(believed):
                 return believed
@@ -161,7 +169,7 @@ class Look:
         return (yield from apart(lambda: self._library.catalogs.claimed(record, copy), size))
 
     def refusals(self, entries: Sequence[SkillEntry]) -> Plan[dict[str, str]]:
-        """Return which of these skills must not be read, and why; the sources are listed if that may tell more."""
+        """Return which of these skills must not be read, and why; the sources are listed if that may help."""
         sources, failure = yield from self.sources()
         refused = [entry for entry in entries if not self._holds(entry, sources)]
         if refused and failure is None:
@@ -174,6 +182,8 @@ class Look:
         return dict.fromkeys((entry.name for entry in refused), reason)
 
     def _holds(self, entry: SkillEntry, sources: Sequence[Source]) -> bool:
+        # Only a `SKILL.md`, and only of a source of this run: whatever else an entry names, nobody reads it by this
+        # way.
         if not entry.path.endswith(f"/{SKILL_FILE}") or not any(source.path == entry.source for source in sources):
             return False
         return lies_under(entry.path, entry.source) or self._library.led.get((entry.source, entry.path)) is not None

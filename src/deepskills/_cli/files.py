@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from deepskills._catalog.sources import PASSED_OVER, Source
 from deepskills._errors import SkillsError
+from deepskills._install.trees import READ_ONLY
 from deepskills._io.backends import PathsOfThisMachine
 from deepskills._io.drivers import drive
 from deepskills._io.plan import Entry, Failed, Listing, Plan
@@ -89,9 +90,6 @@ _NOT_A_FILE = "it is a pipe, a device or a link that leads nowhere"
 _A_DIRECTORY = "it is a directory"
 _A_LINK = "it is a link; put the file itself there, or link the skill's directory"
 
-_READ_ONLY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""How files are opened: links are not followed, and what turned into a pipe meanwhile is not waited for."""
-
 
 @dataclass
 class DirectoryListing:
@@ -113,8 +111,8 @@ class FileContent:
 class LocalFiles(PathsOfThisMachine):
     """The file system of this machine, read only.
 
-    Pipes and devices are never opened, no `SKILL.md` is passed over, and of a huge file only as much is read as shows
-    that it is too large.
+    Pipes and devices are never opened, no `SKILL.md` is passed over, and a huge file is read only as far as it takes
+    to see that it is too large.
     """
 
     def ls(self, path: str) -> DirectoryListing:
@@ -125,6 +123,7 @@ class LocalFiles(PathsOfThisMachine):
             with os.scandir(path) as entries:
                 for entry in entries:
                     try:
+                        # One entry that cannot be looked at must not cost the others.
                         if (found := _listed(entry)) is not None:
                             listing.append(found)
                     except OSError as error:
@@ -165,7 +164,7 @@ def _read(path: str) -> FileContent:
         # may have been replaced in between.
         if (refusal := _refusal(os.lstat(path).st_mode)) is not None:
             return FileContent(path, error=refusal)
-        descriptor = os.open(path, _READ_ONLY)
+        descriptor = os.open(path, READ_ONLY)
         with os.fdopen(descriptor, "rb") as file:
             if (refusal := _refusal(os.fstat(descriptor).st_mode)) is not None:
                 return FileContent(path, error=refusal)

@@ -40,6 +40,7 @@ def prose(text: str) -> str:
 def to_json(value: object, encoding: str = "utf-8") -> str:
     """Return readable JSON in which every character that `encoding` lacks or a terminal would obey is escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
+    # Escapes of JSON mean the same to whoever parses it, and nothing to a terminal.
     safe = "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
     try:
         safe.encode(encoding)
@@ -49,12 +50,13 @@ def to_json(value: object, encoding: str = "utf-8") -> str:
 
 
 def _open(stream: TextIO | None) -> TextIO:
-    """Return the stream; for one that the caller closed, and that is missing, one that nobody reads."""
+    """Return the stream, or a dummy where the caller closed it and it is missing."""
     return io.StringIO() if stream is None else stream
 
 
 def _console(stream: TextIO) -> Console:
-    """Return a console that draws in a terminal alone, whatever the environment forces upon others."""
+    """Return a console that uses styles only in a terminal, whatever the environment says."""
+    # Rich obeys FORCE_COLOR and the like, which would put colours into a pipe.
     is_terminal = stream.isatty()
     return Console(
         file=stream,
@@ -87,12 +89,12 @@ class Output:
         self._err.print(Text(prose(text), style), soft_wrap=True)
 
     def problems(self, problems: Iterable[SkillProblem]) -> None:
-        """Print problems as data, `path: code: message` a line."""
+        """Print problems as data, one `path: code: message` per line."""
         for found in problems:
             self._out.print(_problem_line(found), soft_wrap=True)
 
     def problem_remarks(self, problems: Iterable[SkillProblem]) -> None:
-        """Print problems beside the data, `path: code: message` a line."""
+        """Print problems beside the data, one `path: code: message` per line."""
         for found in problems:
             self._err.print(_problem_line(found), soft_wrap=True)
 

@@ -103,6 +103,7 @@ def list_assets(
     walked = yield from walk(
         [(_ONE_WALK, path) for path in starts],
         search,
+        # The skill's own directory is a level of its own there.
         levels=MAX_ASSET_DEPTH + (directories == "all"),
         resolve_links=True,
     )
@@ -168,10 +169,12 @@ class _Search(Visitor[str]):
 
     def settle(self) -> Plan[None]:
         """Keep the files of a level that do not lead out of the skill, each by the path it really has."""
+        # All files of a level in one call: in async runs each call takes a thread.
         files = yield from _inside(self._place, self._named)
         self._named = []
         for path in files:
             relative = self._place.relative(path)
+            # Checked again under the real path, which may lie in another directory than the link.
             is_open = is_allowed(relative, self._directories) and not is_closed(relative, self._closed)
             if relative not in self._found and is_open:
                 self._found.add(relative)
@@ -238,6 +241,7 @@ def read_asset_bytes(
         SkillFileNotFoundError: If no file is there.
         SkillFormatError: If it is not a regular file, or too large.
     """
+    # First the text alone: what is refused by it must not reach the backend at all.
     relative = check_relative(relative_path, directories)
     path, _real = yield from _found_at(skill, relative, directories, closed)
     reply: Files | Failed = yield Attempt(ReadFiles((path,)))
@@ -248,6 +252,7 @@ def read_asset_bytes(
         if file.is_missing or file.error in _NO_FILE:
             raise (yield from _not_there(skill, relative, directories, closed))
         raise SkillsError(f"The file {quoted(relative)} could not be read: {file.error}. Try again later.")
+    # A backend that is not local gives sizes only with the content.
     if len(file.content) > MAX_SKILL_FILE_BYTES:
         raise SkillFormatError(f"The file {quoted(relative)} is too large: {len(file.content):,} bytes.")
     return file.content
@@ -293,6 +298,7 @@ def _found_at(
     """Return a file's path as the backend names it, and where it really lies if the backend is local."""
     place = yield from _place(skill)
     real = yield from _check_links(place, relative, directories)
+    # By the resolved path, so that what is read is what was checked, whatever the link says a moment later.
     path = place.canonical(real) if real is not None else place.path(relative)
     if is_closed(place.relative(path), closed):
         raise (yield from _not_there(skill, relative, directories, closed))
@@ -338,6 +344,7 @@ def _not_there(
 ) -> Plan[SkillFileNotFoundError]:
     """Return the error for a path without a file, with the nearest that have one."""
     try:
+        # A wrong path usually comes from a model, which goes on with the right one if it is shown.
         available = (yield from list_assets(skill, directories, closed)).paths
     except SkillsError:
         available = []

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import PASSED_OVER, parent
-from deepskills._files.paths import is_closed, is_hidden
-from deepskills._files.references import named_paths
+from deepskills._files.paths import is_closed, is_hidden, named_paths
 from deepskills._io.plan import (
     Attempt,
     Entry,
@@ -70,6 +69,7 @@ class _Resources(Visitor[_Key]):
     def take_root(self, skill: int, reply: Listing | Failed) -> Iterator[tuple[_Key, str]]:
         """Collect the files of a skill's own directory; yield the standard directories to list next."""
         for entry in self._entries(skill, reply):
+            # As the listing spells it, which may differ from the catalog's path.
             self._roots[skill] = parent(entry.path)
             if not entry.is_directory:
                 if entry.name != SKILL_FILE:
@@ -108,8 +108,10 @@ class _Resources(Visitor[_Key]):
         wanted: dict[str, list[str]] = {}
         for relative in named:
             path = f"{root}/{relative}"
+            # Only below a directory that is there: instructions name paths of the user's project as well.
             if relative.partition("/")[0] in self._directories[skill] and path not in known:
                 directory = parent(path)
+                # Bounded: a text may name thousands.
                 if directory in wanted or len(wanted) < MAX_NAMED_DIRECTORIES:
                     wanted.setdefault(directory, []).append(path)
         return wanted
@@ -132,6 +134,7 @@ class _Resources(Visitor[_Key]):
             relative = visit.path.removeprefix(f"{self._roots[skill].rstrip('/')}/")
             self.inventories[skill].other_directories.append(relative)
         for inventory, found in zip(self.inventories, self._found, strict=True):
+            # Scripts first, so that the bound cuts what matters least.
             found.sort(key=lambda resource: (_ORDER[resource["type"]], resource["path"]))
             inventory.resources = found[:MAX_RESOURCES]
             inventory.more = len(found) - len(inventory.resources)
@@ -173,7 +176,7 @@ def _count(kind: str, number: int) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-# What a load needs of skills.
+# Reading for a load.
 
 
 @dataclass(frozen=True)
@@ -183,10 +186,10 @@ class Contents:
     file: File
     inventory: Inventory
     shell_directory: str | None = None
-    """The skill's directory as a local shell knows it, if that is not as file tools do."""
+    """The skill's directory as a local shell knows it, if file tools know it by another path."""
 
     digest: str | None = None
-    """By which the load is known, where a backend says; else it is the digest of the file."""
+    """Identifies the load, where the backend gives one; otherwise the digest of the file does."""
 
     def text(self) -> tuple[str, str | None]:
         """Return the file's text, or why there is none."""
@@ -199,7 +202,7 @@ class Contents:
 
 
 def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) -> Inventory:
-    """Return what lies beside a skill in `directory`, but for what lies in directories that are closed."""
+    """Return what lies beside a skill in `directory`, without the contents of closed directories."""
     if not closed:
         return inventory
     root = f"{directory.rstrip('/')}/"
@@ -217,6 +220,7 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
     reads = tuple(
         Attempt(ReadFiles((entry.path,)) if entry.origin is None else OpenSkill(entry.path)) for entry in entries
     )
+    # Texts and listings in one round: a load must not wait twice for a slow backend.
     replies = yield (*reads, *(Attempt(ListDirectory(path)) for path in directories))
     shell: RealPaths | Failed = yield Attempt(ShellPaths(tuple(directories)))
     in_shell = {} if isinstance(shell, Failed) else shell.paths
@@ -233,7 +237,7 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
 
 
 def only_file(path: str, reply: Files | SkillOpened | Failed) -> File:
-    """Return the file of a batch of one, or that a backend opened itself."""
+    """Return the file of a batch of one, or the one that a backend opened itself."""
     if isinstance(reply, Files):
         return reply.files[0]
     if isinstance(reply, Failed):

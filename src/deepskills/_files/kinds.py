@@ -1,4 +1,4 @@
-"""What kind of content a file holds, told by its first bytes: a name can say anything. Pure."""
+"""Tells what kind of content a file holds by its first bytes, since a name can say anything. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -56,17 +56,19 @@ def kind_of(content: bytes) -> FileKind:
     """Return what a file that is not text holds."""
     if content.startswith(b"RIFF"):
         return _RIFF.get(content[8:12], _UNKNOWN)
+    # MP4 and its relatives have their mark behind a length.
     if content[4:8] == b"ftyp":
         return FileKind("audio/mp4", "audio") if content[8:11] in {b"M4A", b"M4B"} else FileKind("video/mp4")
     return next((kind for signature, kind in _SIGNATURES if content.startswith(signature)), _UNKNOWN)
 
 
 def text_of(content: bytes) -> str | None:
-    """Return a file's text without its byte order mark; `None` if it is not text, as a PDF file, even one in ASCII."""
+    """Return a file's text without its byte order mark; `None` if it is not text, as a PDF never is."""
     if content.startswith(_PDF):
         return None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         return None
+    # Much binary data happens to be valid UTF-8, and text has no zero bytes.
     return None if "\x00" in text else text

@@ -1,4 +1,8 @@
-"""A plan: every file of a skill, with digests, as the backend says or as its files are."""
+"""A plan: every file of a skill, with its digest, as the backend says or as its files are.
+
+Locks and approvals rest on this, so it has to be all or nothing. What cannot be listed, read or bounded raises: a
+manifest with a gap would approve whatever is in the gap. Hidden files count as well, because a script can read them.
+"""
 
 from collections.abc import Iterable
 
@@ -46,6 +50,7 @@ def read_manifest(entry: SkillEntry) -> Plan[SkillManifest]:
         raise _unknown(entry, failure.reason) from failure
     if isinstance(told, SkillManifest):
         return told
+    # No fallback: where a backend tries to describe a skill and fails, its files are not read instead.
     if told is not None:
         raise _unknown(entry, f"the backend gave {type(told).__name__}, not a SkillManifest")
     found = _Found(entry)
@@ -74,6 +79,7 @@ def _hashed(entry: SkillEntry, found: "_Found") -> Plan[SkillManifest]:
                 raise _unknown(entry, f"its files are larger than {MAX_BYTES:,} bytes")
             files[relative] = file_digest(file.content)
             if relative == SKILL_FILE:
+                # Only shown to whoever approves; the digest is over the bytes.
                 text = file.content.decode("utf-8", "replace")
     if SKILL_FILE not in files:
         raise _unknown(entry, f"its {SKILL_FILE} is gone")
@@ -106,6 +112,7 @@ class _Found(Visitor[str]):
         reason = reply.reason if isinstance(reply, Failed) else reply.error
         if isinstance(reply, Failed) or reason:
             raise _unknown(self._entry, f"{quoted(self.relative(visit.path) or '.')} cannot be listed: {reason}")
+        # A backend may list paths from elsewhere.
         inside = [item for item in reply.entries if lies_under(item.path, self.directory)]
         self.paths += [item.path for item in inside if not item.is_directory]
         if len(self.paths) > MAX_FILES:

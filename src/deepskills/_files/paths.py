@@ -8,8 +8,9 @@ other half of the problem and are resolved in `assets.py`.
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
+from urllib.parse import unquote
 
 from deepskills._errors import SkillPathError
 from deepskills._skillmd.problems import quoted
@@ -66,6 +67,7 @@ def check_relative(path: str, directories: AssetDirectories = STANDARD_DIRECTORI
 
 def normalised(path: str) -> str:
     """Return `path` without steps that lead nowhere: `./` and doubled slashes; absolute paths and addresses stay."""
+    # Those are refused later, with the reason; tidied up they might pass.
     if path.startswith("/") or "://" in path or ("./" not in path and "//" not in path):
         return path
     tidy = _EMPTY_STEPS.sub("/", path)
@@ -80,7 +82,7 @@ def folded_path(path: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or directory of this name is nobody's resource: secrets and tools' own marks start with a dot."""
+    """Whether a file or directory of this name is never a resource: secrets and tools' own files begin with a dot."""
     return name.startswith(".")
 
 
@@ -106,8 +108,10 @@ def malformed(path: str) -> str | None:
         (any(_DRIVE.match(part) for part in parts), "it names a drive"),
         (_ENCODED.search(path), "it holds percent-encoded characters"),
         (_holds_lookalikes(path), "it holds characters that look like dots or slashes"),
+        # Also inside a name: no honest file needs it, and some layers read it as a step.
         (".." in path, "it holds `..`"),
         ("" in parts or "." in parts, "it holds an empty step"),
+        # Windows drops dots and spaces at the end, so that two spellings would name one file.
         (any(part != part.strip() or part.endswith(".") for part in parts), "a name in it ends with a space or a dot"),
     )
     return next((reason for refused, reason in checks if refused), None)
@@ -142,6 +146,7 @@ def _holds_lookalikes(path: str) -> bool:
     if any(character in _LOOKALIKES for character in path):
         return True
     return any(
+        # The table above is not complete: any character that a later layer would normalize to a mark is refused.
         not character.isascii() and any(mark in unicodedata.normalize("NFKC", character) for mark in "./\\%")
         for character in path
     )
@@ -156,3 +161,44 @@ def script_to_relative(script_name: str) -> str:
     """Return a script's path below its skill; a leading `scripts/` is fine, and an absolute path stays one."""
     tidy = normalised(script_name)
     return tidy if tidy.startswith(("scripts/", "/")) else f"scripts/{tidy}"
+
+
+# Paths that a skill's instructions name. Authors put files wherever they like: `templates/letter.md`,
+# `reference/forms/tax.md`. What the instructions name is what the model will ask for, so a load lists it with its full
+# path. The search is linear in the text.
+
+
+MAX_SCANNED = 1_000_000
+"""How many characters of instructions are searched for paths; the largest seen in public skills is under half of it."""
+
+MAX_NAMED = 2_000
+"""How many distinct paths of one text are looked at."""
+
+_OWN_DIRECTORY = re.compile(r"(?:\$\{(?:CLAUDE_)?SKILL_DIR\}|\{baseDir\})/+")
+_LINK = re.compile(r"\]\(\s{0,3}<?([^()<>\s]{1,1024})")
+_PATH = re.compile(r"(?<![\w./\\~@:$%{}-])(?:\./)?+[\w-][\w.-]*+(?:/[\w.-]+)++")
+
+
+def named_paths(text: str) -> list[str]:
+    """Return the relative paths that a text may name, normalised, each once and in order.
+
+    They are candidates: only a listing can tell which are files of the skill.
+    """
+    # `{baseDir}/x` names the same file as `x`.
+    scanned = _OWN_DIRECTORY.sub("", text[:MAX_SCANNED])
+    found: dict[str, None] = {}
+    for candidate in _candidates(scanned):
+        path = normalised(candidate)
+        if "/" in path and path not in found and is_allowed(path, "all"):
+            found[path] = None
+            if len(found) == MAX_NAMED:
+                break
+    return list(found)
+
+
+def _candidates(text: str) -> Iterable[str]:
+    for link in _LINK.finditer(text):
+        yield unquote(link[1].partition("#")[0].partition("?")[0])
+    for path in _PATH.finditer(text):
+        # A full stop or dash that ends the sentence is not part of the name.
+        yield path[0].rstrip(".-")

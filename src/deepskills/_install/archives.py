@@ -1,8 +1,8 @@
 """`.zip` and `.tar.gz` files as trees, read so that no archive can make more work than it is worth.
 
 Nothing is unpacked by the archive's own rules: entries are looked at, and the files of chosen skills are read one by
-one into memory. An entry whose path leaves the archive, is there twice, lies below something that is no directory, or
-stands for a device spoils the whole archive: no tool packs that by accident. Links, which repositories do hold, only
+one into memory. An entry whose path leaves the archive, is there twice, lies below something that is not a directory,
+or stands for a device spoils the whole archive: no tool packs that by accident. Links, which repositories do hold, only
 spoil the skill that they lie in (`candidates`).
 """
 
@@ -60,10 +60,12 @@ class _Entries:
         self.count += 1
         if self.count > MAX_ENTRIES:
             raise SourceError(f"The archive has more than {MAX_ENTRIES:,} entries. It was not unpacked.")
+        # `tar -c .` writes `./` before every name.
         path = name.removeprefix("./").rstrip("/") if kind is None else name.removeprefix("./")
         if kind is None and path in {"", "."}:
             return
         fault = path_fault(path)
+        # A name with odd characters spoils its own skill; a path that leads elsewhere spoils the archive.
         if fault is not None and name_fault(path) is None:
             raise SourceError(f"The archive holds {shown(name)}: {fault}. It was not unpacked.")
         if kind == "special":
@@ -72,6 +74,7 @@ class _Entries:
             raise SourceError(f"The archive holds {shown(name)} twice. It was not unpacked.")
         parts = path.split("/")
         above = ["/".join(parts[:length]) for length in range(1, len(parts))]
+        # A file below a link would be written wherever the link leads.
         through = next((prefix for prefix in above if prefix in self.nodes), None)
         if through is not None:
             raise SourceError(
@@ -128,6 +131,7 @@ class ZipTree:
     def contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Yield the content of each file, checked against the archive's own checksum."""
         with _refusals(self.path), zipfile.ZipFile(self.path) as archive:
+            # By the name as it stands in the archive: the library's own cuts it at a NUL.
             by_path = {info.orig_filename.removeprefix("./"): info for info in archive.infolist()}
             for path in paths:
                 with archive.open(by_path[path]) as file:
@@ -157,6 +161,7 @@ class _Readable(Protocol):
 
 def _read(file: _Readable, path: str, size: int) -> bytes:
     """Return the content of an entry, which must be as large as the archive said."""
+    # One byte more than was promised is enough to know that the archive lies.
     content = file.read(min(size, MAX_FILE_BYTES) + 1)
     if len(content) != size:
         raise SourceError(f"The archive says that {shown(path)} has {size:,} bytes, and it has others.")
@@ -164,7 +169,7 @@ def _read(file: _Readable, path: str, size: int) -> bytes:
 
 
 class _Bounded:
-    """An unpacked stream that ends in a refusal where an honest one has long ended by itself."""
+    """An unpacked stream that is refused at a length that no honest one has."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -223,6 +228,7 @@ class TarTree:
 def _members(path: str) -> Iterator[tarfile.TarFile]:
     with Path(path).open("rb") as packed, gzip.open(packed) as unpacked:
         stream: IO[bytes] = _Bounded(unpacked)  # type: ignore[assignment,arg-type]  # only `read` is called
+        # As a stream: a `.tar.gz` has no index, and seeking back would unpack it again and again.
         with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
             yield archive
 

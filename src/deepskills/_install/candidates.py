@@ -1,4 +1,4 @@
-"""Which skills a source holds, and which of them may be placed. Pure but for reading the tree it is given."""
+"""Finds the skills that a source holds, and decides which of them may be placed. Only the given tree is read."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
 
 
 def _files_of(directories: Sequence[str], tree: Tree) -> dict[str, dict[str, Node]]:
-    """Return the files below each directory; one pass, for sources have thousands of both."""
+    """Return the files below each directory, in one pass, because sources have thousands of both."""
     found: dict[str, dict[str, Node]] = {directory: {} for directory in directories}
     for path, node in tree.nodes.items():
         above = path
@@ -159,6 +159,7 @@ def _refusal(directory: str, files: Mapping[str, Node]) -> str | None:  # noqa: 
             return f"its file {shown(path)} is refused: {fault}"
         if node.size > MAX_FILE_BYTES:
             return f"its file {shown(path)} is larger than {MAX_FILE_BYTES:,} bytes"
+        # In any case: file systems that ignore it would make `.GIT` a repository.
         if any(part.lower() in {GIT_DIRECTORY, STAGING} for part in path.split("/")):
             return f"it holds {shown(path)}, and what lies in {GIT_DIRECTORY} can make git run commands"
         if (other := _collision(path, spellings)) is not None:
@@ -186,6 +187,7 @@ def choose(candidates: Sequence[Candidate], names: Sequence[str], label: str) ->
     """
     if not names:
         directories = {candidate.path for candidate in candidates} - {ROOT}
+        # A skill inside another's directory is part of it, unless it is asked for.
         return [c for c in candidates if not any(above in directories for above in _above(c.path))]
     chosen: dict[str, Candidate] = {}
     for name in names:
@@ -241,6 +243,7 @@ def stage(tree: Tree, candidates: Sequence[Candidate], into: Path) -> dict[str, 
             sha256 = hashlib.sha256(content).hexdigest()
             locked[candidate.name][relative] = LockedFile(sha256, len(content), executable)
     for candidate in candidates:
+        # A tree that yields less than it listed must not become a lock with a gap.
         if locked[candidate.name].keys() != candidate.files.keys():
             raise SourceError(f"Not all files of {candidate.name} could be read. Try again.")
     return locked
@@ -249,6 +252,7 @@ def stage(tree: Tree, candidates: Sequence[Candidate], into: Path) -> dict[str, 
 def write_new(path: Path, content: bytes, *, executable: bool = False) -> None:
     """Write a file that must not be there yet, byte for byte."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Exclusive: a second file of the same spelling on this disk is an error, not an overwrite.
     with path.open("xb") as file:
         file.write(content)
     path.chmod(0o755 if executable else 0o644)

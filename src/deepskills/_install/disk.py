@@ -1,4 +1,4 @@
-"""What lies in the directory of installed skills, compared with a lock: every kind of drift, by name."""
+"""Compares the directory of installed skills with a lock: every kind of drift, by name."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from deepskills._install.limits import MAX_ENTRIES, SourceError, shown
 from deepskills._install.lock import Lock, LockedFile, LockedSkill
-from deepskills._install.trees import STAGING
+from deepskills._install.trees import READ_ONLY, STAGING
 from deepskills._types import SKILL_FILE
 
 DriftKind: TypeAlias = Literal["changed", "added", "removed", "executable", "missing", "unlisted", "unreadable"]
@@ -29,7 +29,6 @@ SENTENCES: Mapping[DriftKind, str] = {
 """What each kind of drift means, as a sentence's end."""
 
 _CHUNK = 1 << 20
-_READ_ONLY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,7 @@ def _unlisted(directory: str | Path, lock: Lock) -> list[str]:
 def skill_drift(directory: str, name: str, locked: LockedSkill) -> list[Drift]:  # noqa: C901 - one loop, run often
     """Return every difference between a skill's directory and what a lock says of it."""
     try:
+        # Followed on purpose: people link skill directories. Links inside are never followed.
         is_directory = stat.S_ISDIR(os.stat(directory).st_mode)  # noqa: PTH116 - a skill's directory may be a link
     except FileNotFoundError:
         return [Drift(name, "missing")]
@@ -107,6 +107,7 @@ def skill_drift(directory: str, name: str, locked: LockedSkill) -> list[Drift]: 
             kind = _file_drift(entry.path, file)
             if kind is not None:
                 found.append(Drift(name, kind, relative))
+    # Counted while walking, so that the usual case needs no second look at each file.
     if present != len(expected):
         found += [Drift(name, "removed", path) for path in expected if not os.path.lexists(f"{directory}/{path}")]
     return sorted(found, key=lambda drift: drift.path)
@@ -115,11 +116,12 @@ def skill_drift(directory: str, name: str, locked: LockedSkill) -> list[Drift]: 
 def _file_drift(path: str, file: LockedFile) -> DriftKind | None:
     """Return how a file differs; one that is now a link or a pipe is another file."""
     try:
-        descriptor = os.open(path, _READ_ONLY)
+        descriptor = os.open(path, READ_ONLY)
     except OSError:
         return "changed" if os.path.islink(path) else "unreadable"  # noqa: PTH114 - as above
     try:
         status = os.fstat(descriptor)
+        # Before anything is hashed: another size is another file.
         if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
             return "changed"
         content = os.read(descriptor, _CHUNK)
@@ -133,5 +135,6 @@ def _file_drift(path: str, file: LockedFile) -> DriftKind | None:
         os.close(descriptor)
     if digest.hexdigest() != file.sha256:
         return "changed"
+    # Other systems have no such bit to compare.
     has_bits = os.name == "posix"
     return "executable" if has_bits and bool(status.st_mode & 0o100) != file.executable else None

@@ -71,6 +71,7 @@ class GitTree:
         if shutil.which("git") is None:
             raise SourceError("There is no git on this machine. Install it, or download an archive and add that.")
         repository = workspace / "repository"
+        # Without a template: the user's may bring hooks.
         _git(["init", "--quiet", "--bare", "--template=", str(repository)], workspace)
         tree = cls(repository, _fetched(origin, repository))
         tree._list()
@@ -78,6 +79,7 @@ class GitTree:
 
     def _list(self) -> None:
         """Read the names of the commit's files; a repository that pretends to have millions is cut off."""
+        # `-z`: names may hold anything but zero bytes, newlines included.
         with _running(["ls-tree", "-r", "-l", "-z", "--full-tree", f"{self.commit}"], self.repository) as output:
             for line in _records(output):
                 about, _tab, name = line.partition(b"\t")
@@ -109,6 +111,7 @@ def _fetched(origin: Origin, repository: Path) -> str:
     fetch = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
     target = "refs/deepskills/target"
     try:
+        # `--`: neither URL nor ref can be read as an option.
         _git([*fetch, "--depth=1", "--", url, f"+{ref or 'HEAD'}:{target}"], repository, origin)
     except SourceError:
         if ref is None or not _may_be_commit(ref):
@@ -129,6 +132,7 @@ def _may_be_commit(ref: str) -> bool:
 
 def _environment() -> dict[str, str]:
     """Return the user's environment without what would make git act on another repository, or ask."""
+    # `GIT_DIR` and its like would point git at the repository that this command may be run in.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT}
     return {
         **kept,
@@ -172,6 +176,7 @@ def _git(arguments: Sequence[str], directory: Path, origin: Origin | None = None
                 out, said = process.communicate(timeout=POLL_SECONDS)
                 break
             except subprocess.TimeoutExpired:
+                # Nobody can tell before how large a fetch will be, so its directory is watched while it grows.
                 if _size(directory) > MAX_REPOSITORY_BYTES:
                     grown.set()
                     _stop(process)
@@ -196,6 +201,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     if process.poll() is not None:
         return
     try:
+        # The whole group: git starts ssh and helpers of its own.
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         process.kill()

@@ -1,4 +1,4 @@
-"""How much of a stranger's source is taken, and which names of files are. Pure."""
+"""Limits on what is taken from a stranger's source: sizes, counts, and names of files. Pure."""
 
 import unicodedata
 
@@ -66,6 +66,7 @@ def name_fault(path: str) -> str | None:
 
 def size_fault(path: str) -> str | None:
     """Return why a path is too long."""
+    # A character takes four bytes at most, so this short a path always fits.
     if len(path) < MAX_NAME_BYTES // 4:
         return None
     is_long = len(path.encode("utf-8", "replace")) > MAX_PATH_BYTES

@@ -117,6 +117,7 @@ def parse_lock(text: str | bytes, name: str = LOCK_FILE) -> Lock:
             text = text.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise LockError(f"{name} is not UTF-8 text. Restore it from your version control.") from None
+    # The most common damage gets its own advice.
     if _CONFLICT.search(text):
         raise LockError(
             f"{name} holds the marks of a merge conflict. Keep the entries of both sides, delete the marks, "
@@ -152,6 +153,7 @@ def lock_from(value: object, name: str = LOCK_FILE) -> Lock:
     for key, row in rows.items():
         if not isinstance(key, str) or not name_is_safe(key):
             raise LockError(f"{name} names a skill {shown(str(key))}, which cannot be a directory. Remove that entry.")
+        # One directory on file systems that ignore case.
         other = spellings.setdefault(folded(key), key)
         if other != key:
             raise LockError(f"{name} has {shown(other)} and {shown(key)}, which are one directory. Remove one of them.")
@@ -205,6 +207,7 @@ def _skill(row: object, where: str) -> LockedSkill:
     if not isinstance(path, str) or (path != "." and path_fault(path) is not None):
         raise _broken(where, "`path` does not lie inside the source")
     skill = LockedSkill(source, ref, commit, path, _files(row.get("files"), where))
+    # Not against an attacker, who can write both; against edits and merges by hand.
     if row.get("digest") != skill.digest:
         raise _broken(where, "`digest` does not fit `files`, so one of them was edited or merged by hand")
     return skill

@@ -1,6 +1,6 @@
-"""Where skills come from: what a user names as a source, told apart and checked before anything is asked for it.
+"""Decides what a user means by a source, and checks it before anything is fetched.
 
-A source is data, also when it stands in a lock that somebody else wrote. So it is never given to a shell, never read
+A source is data, even when it comes from a lock that somebody else wrote. So it is never given to a shell, never read
 as an option, and only transports that fetch data are allowed: git's `ext::` and its relatives run commands.
 """
 
@@ -61,9 +61,11 @@ def parse_origin(given: str, ref: str | None, start: Path, lock_directory: Path)
             f"The source {shown(given)} is not a path or a URL. Name a directory, an archive or a repository."
         )
     check_ref(ref)
+    # What exists on this machine comes first: `owner/name` may be a directory here.
     local = _local(given, start)
     if local is not None:
         return _on_disk(local, given, ref, lock_directory)
+    # `ext::sh -c ...` would run a command.
     if "::" in given.partition("//")[0]:
         raise SourceError(f"The source {shown(given)} names a git helper that runs commands. Use an https or ssh URL.")
     if "://" in given:
@@ -86,6 +88,7 @@ def check_ref(ref: str | None) -> None:
     """
     if ref is None:
         return
+    # git's own rules for names, so that none is read as an option, a range or an expression.
     is_name = _REF.fullmatch(ref) and not ref.startswith(("-", "/", "+")) and not ref.endswith(("/", ".", ".lock"))
     if not is_name or ".." in ref or "@{" in ref or "//" in ref or ref == "@":
         raise SourceError(f"{shown(ref)} is not the name of a branch, a tag or a commit.")
@@ -97,7 +100,7 @@ def is_commit(ref: str | None) -> bool:
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL without user and password; the user of a remote shell, which is no secret, stays."""
+    """Return a URL without user and password; the user of a remote shell, which is not a secret, stays."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     user = parts.netloc.rpartition("@")[0].partition(":")[0]
@@ -119,10 +122,12 @@ def _local(given: str, base: Path) -> Path | None:
 
 
 def _on_disk(path: Path, given: str, ref: str | None, base: Path) -> Origin:
+    # Relative to the lock, so that the lock is the same on every machine that has the project.
     recorded = Path(os.path.relpath(path, base)).as_posix()
     recorded = recorded if recorded.startswith(".") else f"./{recorded}"
     if path.is_dir():
         if ref is not None:
+            # The latter is a bare repository.
             if not (path / ".git").exists() and not (path / "HEAD").is_file():
                 raise SourceError(
                     f"The directory {shown(given)} is not a git repository, so it has no ref {shown(ref)}."

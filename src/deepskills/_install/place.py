@@ -72,17 +72,19 @@ class Workspace:
         write_durably(self.root / "lock", lock.text().encode())
         plan = {"lock": str(self.lock_path), "skills": dict(placed)}
         write_durably(self.root / f"{PLAN}.part", json.dumps(plan).encode())
+        # Step 2, the decision.
         (self.root / f"{PLAN}.part").replace(self.root / PLAN)
         _finish(self)
 
 
 @contextlib.contextmanager
 def workspace(directory: Path, lock_path: Path) -> Iterator[Workspace]:
-    """Give a place to prepare a change in; what was not committed is as if it had never been.
+    """Give a place to prepare a change in; whatever is not committed leaves no trace.
 
     Raises:
         BusyError: If another command is changing the directory.
     """
+    # Remembered, so that a command that changes nothing leaves no empty directories behind.
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     with _exclusive(directory):
@@ -103,12 +105,14 @@ def workspace(directory: Path, lock_path: Path) -> Iterator[Workspace]:
 def recover(directory: Path, lock_path: Path) -> bool:
     """Finish what an earlier command had decided and remove what it had not; say whether anything was finished."""
     staging = directory / STAGING
+    # Somebody may have put a link there; nothing behind it is ours to finish.
     if staging.is_symlink() or not staging.is_dir():
         return False
     finished = False
     for root in sorted(staging.iterdir()):
         own = Workspace(directory, lock_path, root)
         if not root.is_symlink() and (root / PLAN).is_file():
+            # A plan for another lock is left to whoever uses that.
             if not _is_for(own):
                 continue
             _finish(own)
@@ -120,7 +124,7 @@ def recover(directory: Path, lock_path: Path) -> bool:
 
 @contextlib.contextmanager
 def recovered(directory: Path, lock_path: Path) -> Iterator[None]:
-    """Finish what an earlier command left, before reading; a command that is at work now is waited for by nobody."""
+    """Finish what an earlier command left, before reading; a command that is running now is not waited for."""
     if (directory / STAGING).exists():
         with _exclusive(directory):
             recover(directory, lock_path)
@@ -152,6 +156,7 @@ def _finish(own: Workspace) -> None:
     old.mkdir(exist_ok=True)
     for name, is_placed in plan.items():
         target, new, kept = own.directory / name, own.new / name, old / name
+        # Step 3. What lies where shows how far an earlier process came.
         if is_placed and not os.path.lexists(new):
             continue  # in place already
         if os.path.lexists(target) and not os.path.lexists(kept):
@@ -180,6 +185,7 @@ def write_durably(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)
         file.flush()
+        # A rename may reach the disk before the content that it names.
         os.fsync(file.fileno())
 
 

@@ -22,7 +22,7 @@ from deepskills._install.place import Workspace, workspace
 from deepskills._install.trees import DirectoryTree, Tree
 
 Status: TypeAlias = Literal["new", "updated", "replaced", "restored", "removed", "unchanged"]
-"""What happens to a skill. `replaced`: something of another source, or of nobody's lock, gives way."""
+"""What happens to a skill. `replaced`: it displaces something of another source, or files that no lock lists."""
 
 Progress: TypeAlias = Callable[[str], None]
 """Is told what is being done, in one short sentence."""
@@ -128,7 +128,7 @@ class Project:
 
     @contextmanager
     def adding(self, source: str, names: Sequence[str], ref: str | None) -> Iterator[Changes]:
-        """Give what adding the skills of a source would change.
+        """Yield what adding the skills of a source would change.
 
         Raises:
             SourceError: If the source cannot be used, or a skill that was named cannot be placed.
@@ -146,6 +146,7 @@ class Project:
                 for candidate in chosen
                 if (reason := candidate.refusal or twice.get(candidate.path)) is not None
             ]
+            # Named skills come all or none. Without names, those that can be placed are.
             if names and refused:
                 raise IncompleteError([f"{item.name}: {item.reason}." for item in refused])
             spoiled = {item.path for item in refused}
@@ -160,7 +161,7 @@ class Project:
 
     @contextmanager
     def updating(self, names: Sequence[str]) -> Iterator[Changes]:
-        """Give what bringing skills to the newest state of their sources would change.
+        """Yield what bringing skills to the newest state of their sources would change.
 
         Raises:
             SkillNotFoundError: If the lock has no skill of a name.
@@ -172,6 +173,7 @@ class Project:
             refused: list[Refused] = []
             groups: dict[tuple[str, str | None], list[str]] = {}
             for name in wanted:
+                # One fetch for each source and ref, however many skills come from it.
                 groups.setdefault((lock.skills[name].source, lock.skills[name].ref), []).append(name)
             for number, ((source, ref), members) in enumerate(sorted(groups.items(), key=str)):
                 try:
@@ -184,6 +186,7 @@ class Project:
                 for name in members:
                     locked = lock.skills[name]
                     candidate = found.get(locked.path)
+                    # Found by its path in the source: a name can be taken by another skill there.
                     if candidate is None or candidate.refusal is not None or candidate.name != name:
                         refused.append(Refused(locked.path, name, _why_not(candidate, name, source)))
                         continue
@@ -194,7 +197,7 @@ class Project:
 
     @contextmanager
     def restoring(self, *, replace_drifted: bool) -> Iterator[Changes]:
-        """Give what it takes to have exactly what the lock says.
+        """Yield what it takes to have exactly what the lock says.
 
         Args:
             replace_drifted: Put back skills whose files were changed; without it they are a reason to change nothing.
@@ -208,6 +211,7 @@ class Project:
             for drift in find_drift(self.directory, lock, list(lock.skills)):
                 drifted.setdefault(drift.skill, []).append(drift)
             edited = {name: found for name, found in drifted.items() if found[0].kind != "missing"}
+            # Somebody's edits must not vanish by an `install`.
             if edited and not replace_drifted:
                 raise IncompleteError(
                     [f"{name} differs from the lock: {_listed(found)}." for name, found in edited.items()]
@@ -218,7 +222,7 @@ class Project:
 
     @contextmanager
     def removing(self, names: Sequence[str]) -> Iterator[Changes]:
-        """Give what removing skills would change.
+        """Yield what removing skills would change.
 
         Raises:
             SkillNotFoundError: If the lock has no skill of a name.
@@ -276,6 +280,7 @@ class Project:
         wrong: list[str] = []
         groups: dict[tuple[str, str | None], list[str]] = {}
         for name in drifted:
+            # By commit, not by ref: a branch has moved on since the review.
             groups.setdefault((lock.skills[name].source, lock.skills[name].commit), []).append(name)
         for number, ((source, commit), members) in enumerate(sorted(groups.items(), key=str)):
             try:
@@ -291,6 +296,7 @@ class Project:
                 if candidate is None or candidate.refusal is not None:
                     wrong.append(f"{name}: {_why_not(candidate, name, source)}")
                     continue
+                # Under the locked name: the directory is the lock's business, the content is compared file by file.
                 candidate = replace(candidate, name=name)
                 staged = stage(tree, [candidate], space.new)[name]
                 if staged != dict(locked.files):

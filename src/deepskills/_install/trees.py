@@ -20,7 +20,8 @@ GIT_DIRECTORY = ".git"
 STAGING = ".deepskills"
 """Where skills wait to be placed: no part of any skill either."""
 
-_READ_ONLY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+READ_ONLY = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""How a stranger's file is opened: not through a link, not waiting for a pipe, its bytes as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ def walk_directory(root: Path, skipped: frozenset[str] = frozenset()) -> Iterato
                     f"{shown(str(root))} has more than {MAX_ENTRIES:,} entries. Name a smaller directory."
                 )
             path = f"{prefix}{entry.name}"
+            # A link to a directory is an entry like any other link, and never entered.
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in skipped:
                     pending.append((f"{path}/", entry.path))
@@ -124,6 +126,7 @@ def read_regular(path: Path, name: str, size: int) -> bytes:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise SourceError(f"{shown(name)} cannot be read: {error.strerror or error}.") from None
+    # Its digest would be of something that nobody was shown.
     if len(content) != size:
         raise SourceError(f"{shown(name)} changed while it was read. Try again.")
     return content
@@ -136,7 +139,7 @@ def open_regular(path: Path) -> Iterator[int]:
     Raises:
         OSError: If it cannot be opened, or is something else.
     """
-    descriptor = os.open(path, _READ_ONLY)
+    descriptor = os.open(path, READ_ONLY)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(0, "it is not a regular file")

@@ -1,13 +1,13 @@
-"""What the drivers must recognize of the frameworks, without importing them.
+"""Everything the drivers know of backends: which one serves a path, what it can do, and what its answers mean.
 
-A class of a module that nobody has imported has no instances, so that a look at what is imported is enough. The
-command line, which needs no framework, then starts without the second that importing them takes.
+Frameworks are recognized without importing them. A class of a module that nobody has imported has no instances, so it
+is enough to look at what is imported. The command line, which needs no framework, then starts without the second that
+importing them takes.
 
-Which backend serves a path behind those that only route, and what a backend can do. Calls nothing.
+Backends are written by many people, and answer accordingly: files in another order, under other spellings, too few or
+too many, an error in place of a list. The functions at the end turn every answer into a reply, or into `Failed`.
 
-Looks at the disk of a local backend, without opening a file. The one place that does so beside a backend.
-
-What backends answer, whatever it is, as replies: each file its own content, each listing sorted. Pure.
+Looking at the disk of a local backend, without opening a file, is the one thing done here beside a backend.
 """
 
 import os
@@ -37,7 +37,7 @@ def passes_through(error: BaseException) -> bool:
     return is_instance_of(error, "langgraph.errors", "GraphBubbleUp")
 
 
-# Which backend serves a path behind those that only route, and what a backend can do. Calls nothing.
+# Which backend serves a path, behind those that only route, and what it can do.
 
 
 if TYPE_CHECKING:
@@ -55,8 +55,10 @@ def is_backend(value: object) -> bool:
     """Whether `value` can be asked for files, sync or async; a class or a function cannot."""
     if is_instance_of(value, _PROTOCOL, "BackendProtocol"):
         return True
+    # A class has the methods too; passing one in place of an instance is a usual slip.
     if isinstance(value, type):
         return False
+    # By methods as well: applications bring backends of their own that subclass nothing.
     return any(all(hasattr(value, name) for name in names) for names in (_SYNC, _ASYNC))
 
 
@@ -73,6 +75,7 @@ def routed(backend: object, path: str) -> tuple[object, str]:
     """Return the backend that serves `path`, and the path as that backend knows it."""
     if not is_composite(backend):
         return backend, path
+    # Longest prefix first, as deepagents sorts them, so that the innermost mount wins.
     for prefix, part in backend.sorted_routes:
         root = prefix.rstrip("/")
         if path == root or path.startswith(f"{root}/"):
@@ -89,6 +92,7 @@ def routed_parts(backend: object, paths: Iterable[str]) -> list[object]:
 
 def shell_of(backend: Any) -> "SandboxBackendProtocol | None":  # noqa: ANN401 - whatever was passed
     """Return the backend that runs commands: a composite's is its default; `None` if there is none."""
+    # deepagents' composite executes by its default alone.
     while is_composite(backend):
         backend = backend.default
     return backend if is_instance_of(backend, _PROTOCOL, "SandboxBackendProtocol") else None
@@ -101,6 +105,7 @@ def can_execute(backend: object) -> bool:
 
 def has_own(part: object, method: str) -> bool:
     """Whether a backend implements a method itself; the protocol's own methods raise, or call their sync twin."""
+    # By the class first: an instance's attribute may be a bound copy, which is never the protocol's own.
     own = getattr(type(part), method, None) or getattr(part, method, None)
     return own is not None and own is not _of_protocol(method)
 
@@ -117,7 +122,7 @@ def is_natively_async(part: object, method: str) -> bool:
     )
 
 
-# Looks at the disk of a local backend, without opening a file. The one place that does so beside a backend.
+# The disk of a local backend, looked at without opening a file.
 
 
 if TYPE_CHECKING:
@@ -197,7 +202,7 @@ def _path_below(backend: "FilesystemBackend", path: str) -> str:
 
 
 def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
-    """Return each path as a local shell knows it, where that is not as file tools do; others are left out."""
+    """Return each path as a local shell knows it, where file tools know it by another; the rest is left out."""
     shell = shell_of(backend)
     if not _is_filesystem(shell):
         return {}
@@ -205,7 +210,7 @@ def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
     return {path: local for path, local in found.items() if local is not None and local != path}
 
 
-# What backends answer, whatever it is, as replies: each file its own content, each listing sorted. Pure.
+# Answers of backends as replies: each file with its own content, each listing sorted.
 
 
 _NO_CONTENT = "file_not_found: the backend gave no content and no error"
@@ -223,8 +228,10 @@ def listing(answer: Any) -> Listing | Failed:  # noqa: ANN401 - whatever a backe
     for item in items or ():
         path = item.get("path") if isinstance(item, dict) else None
         if isinstance(path, str) and path:
+            # Windows paths, and directories with a slash at the end, are spelled as everywhere else.
             tidy = path.replace("\\", "/").rstrip("/") or "/"
             size = item.get("size")
+            # By path, so that an entry which a backend lists twice counts once.
             found[tidy] = Entry(
                 tidy, bool(item.get("is_dir")) or path.endswith("/"), size if isinstance(size, int) else None
             )
@@ -255,6 +262,8 @@ def to_written(call: WriteFiles, answer: Any) -> Written | Failed:  # noqa: ANN4
 
 def _matched(paths: Sequence[str], answer: Sequence[Any]) -> Iterable[tuple[str, Any]]:
     by_path = {getattr(item, "path", None): item for item in answer}
+    # A position counts only in an answer of the right length, and never for an item that names another file of the
+    # call.
     by_place = dict(zip(paths, answer, strict=True)) if len(answer) == len(paths) else {}
     others = {path: item for path, item in by_place.items() if getattr(item, "path", None) not in by_place}
     return ((path, by_path.get(path, others.get(path))) for path in paths)
@@ -268,6 +277,7 @@ def _file(path: str, item: object) -> File:
         return File(path, error=str(error))
     if isinstance(content, _BYTES):
         return File(path, bytes(content))
+    # Neither content nor an error: deepagents' composite says so of a file that its part did not answer for.
     return File(path, error=_NO_CONTENT if content is None else f"the backend gave {type(content).__name__}, not bytes")
 
 
@@ -276,7 +286,7 @@ def _is_sequence(answer: object) -> bool:
 
 
 def only_async(backend: object, paths: Iterable[str], method: str) -> str | None:
-    """Return why a sync method cannot be called: the backend, or a part of it, has the async one alone."""
+    """Return why a sync method cannot be called: the backend, or a part of it, has only the async one."""
     for part in routed_parts(backend, paths):
         if not has_own(part, method) and has_own(part, f"a{method}"):
             return (

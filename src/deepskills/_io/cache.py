@@ -1,13 +1,14 @@
-"""The one bounded cache, and how much memory what lies in it takes.
+"""The one bounded cache, and how much memory its entries take.
 
 Everything that this library remembers between calls lies in a `BoundedCache`: parsed files, catalogs, texts, rendered
 sections, readings that the calls of a turn share, rules, indexes. Two rules keep a long-lived process small:
 
 - The bound is a number of bytes, not of entries. Skills, conversations and state come from strangers: whatever is
-counted by pieces can be filled with large pieces. So a weigher counts what an entry really keeps alive: all of its
-texts, its containers, and the key where the key is large. - An entry keeps alive only what it weighs. A cache of
-something worked out from a catalog is keyed by the catalog's `serial`, a number, and not by the catalog: else the
-smallest entry would hold the largest object in the process, once for each edit of a file.
+  counted by pieces can be filled with large pieces. So a weigher counts what an entry really keeps alive: all of its
+  texts, its containers, and the key where the key is large.
+- An entry keeps alive only what it weighs. A cache of something worked out from a catalog is keyed by the catalog's
+  `serial`, a number, and not by the catalog: otherwise the smallest entry would hold the largest object in the process,
+  once for each edit of a file.
 """
 
 import threading
@@ -27,11 +28,12 @@ ENTRY_BYTES = 200
 
 
 def size_of(value: object) -> int:
-    """Return how many bytes texts, numbers and the containers of them take; any other object counts by itself alone.
+    """Return how many bytes texts, numbers and their containers take; other objects count without their contents.
 
-    Whatever stands in several places is counted in each: a bound is then rather kept too soon than too late.
+    An object that is referred to several times is counted each time: better to forget too soon than too late.
     """
     total = 0
+    # A loop and not a recursion: values may be nested as deep as a stranger likes.
     pending = [value]
     while pending:
         item = pending.pop()
@@ -57,7 +59,7 @@ class BoundedCache(Generic[KeyT, ValueT]):
     Args:
         max_weight: Total weight of what is remembered, in bytes.
         weigh: Weight of a value, taken when it is stored; by default what `size_of` says of value and key.
-        weigh_key: Weight of a key, for keys that are large; with a `weigh` of one's own, keys count nothing by default.
+        weigh_key: Weight of a key, for keys that are large; with a custom `weigh`, keys count nothing by default.
     """
 
     def __init__(
@@ -113,20 +115,23 @@ class BoundedCache(Generic[KeyT, ValueT]):
         if found is not None:
             return found
         with self._lock:
+            # One lock per key: whoever makes a large value holds up those who want the same one, and nobody else.
             making = self._making.setdefault(key, threading.Lock())
         try:
             with making:
+                # Looked up again: the one who held the lock before has probably made it.
                 found = self.get(key)
                 if found is None:
                     found = make()
                     self.put(key, found)
         finally:
             with self._lock:
+                # Others may still wait on this lock: they hold the object itself, and find the value.
                 self._making.pop(key, None)
         return found
 
     def _weight_of(self, key: KeyT, value: ValueT) -> int:
-        """Return what an entry weighs; outside the lock, for weighing much takes its time."""
+        """Return what an entry weighs; outside the lock, because weighing much takes time."""
         if self._weigh is None:
             return ENTRY_BYTES + size_of(key) + size_of(value)
         return self._weigh(value) + (self._weigh_key(key) if self._weigh_key is not None else 0)
@@ -134,6 +139,7 @@ class BoundedCache(Generic[KeyT, ValueT]):
     def _store(self, key: KeyT, value: ValueT, weight: int) -> None:
         if key in self._kept:
             self._forget(key)
+        # Not kept, rather than everything else thrown out for it.
         if weight > self._max_weight:
             return
         self._kept[key] = (value, weight)

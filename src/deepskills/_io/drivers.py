@@ -106,7 +106,7 @@ SETTLE_SECONDS = 15.0
 """How long a cancelled run waits for a call that `settles`, and after that for the plan's clean-up."""
 
 LARGE_ANSWER = 1_000
-"""From how many items on a backend's answer is not converted on the event loop."""
+"""The number of items from which a backend's answer is converted off the event loop."""
 
 WORKERS = 2
 """How many threads compute at a time; more would only make the event loop wait longer for its turn."""
@@ -148,6 +148,7 @@ def drive(
         steps = Steps(plan)
         calls = steps.start()
         while calls is not None:
+            # As late as possible: the user's function is not called for a plan that turns out to need no backend.
             if backend is None and any(map(_needs_backend, calls)):
                 [backend] = _perform((CallFunction(get_backend),), None, seconds)
             calls = steps.answer(_perform(calls, backend, seconds))
@@ -181,6 +182,7 @@ async def _clean_up(
 ) -> None:
     """Tell a plan that its run was cancelled, and make the calls by which it cleans up, for a short time."""
     try:
+        # Bounded: a backend that hangs must not hold up a cancellation.
         async with asyncio.timeout(SETTLE_SECONDS):
             calls = steps.throw(cancelled)
             while calls is not None:
@@ -211,6 +213,7 @@ class Steps(Generic[ResultT]):
         """Hand replies over and return the next calls; `None` if the plan is over."""
         asked = self._asked
         requests = asked if isinstance(asked, tuple) else (asked,)
+        # All calls of the round were made; the first failure in their order is raised, so that runs are repeatable.
         for request, reply in zip(requests, replies, strict=True):
             if isinstance(reply, Failed) and not isinstance(request, Attempt):
                 return self.throw(CallFailed(reply))
@@ -248,11 +251,13 @@ def _perform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> 
     for place, (call, limit) in enumerate(zip(calls, limits, strict=True)):
         if isinstance(backend, Failed) and _needs_backend(call):
             replies[place] = backend
+        # Here, without a thread: with no limit nobody could give the call up anyway.
         elif limit is None and (is_quick or not _may_run_beside_others(call)):
             replies[place] = attempt(call, backend)
         else:
             apart.append(place)
     for wave in _waves_worth_waiting_for(apart, replies, limits):
+        # All of the wave start together, so each one's limit counts from the same moment.
         started = time.monotonic()
         futures = [in_thread(attempt, calls[place], backend) for place in wave]
         for place, future in zip(wave, futures, strict=True):
@@ -275,6 +280,7 @@ async def _aperform(calls: Sequence[Call], backend: Backend, seconds: float | No
         if isinstance(backend, Failed) and _needs_backend(call):
             replies[place] = backend
         elif isinstance(call, Ask):
+            # In order, and nothing else meanwhile: an interrupt is matched by its position.
             replies[place] = await attempt_on_loop(call, backend)
         else:
             apart.append(place)
@@ -295,6 +301,7 @@ async def _awave(
             # Not `wait_for`: on Python 3.11 that can swallow a cancellation which comes as the call ends.
             await asyncio.wait([task], timeout=_left(limits[place], started))
     except asyncio.CancelledError:
+        # A file that arrives after the clean-up would stay forever, so such calls get a moment to end.
         settling = [task for place, task in zip(wave, tasks, strict=True) if getattr(calls[place], "settles", False)]
         if settling:
             await asyncio.wait(settling, timeout=SETTLE_SECONDS)
@@ -318,6 +325,7 @@ def _waves_worth_waiting_for(
     before: Sequence[int] = ()
     for start in range(0, len(places), MAX_CALLS_AT_ONCE):
         wave = places[start : start + MAX_CALLS_AT_ONCE]
+        # Every call of the last wave hung: the backend does, and the next wave would wait as long for nothing.
         if before and all(isinstance(reply := replies[place], Failed) and reply.timed_out for place in before):
             for place in wave:
                 replies[place] = late_reply(limits[place])
@@ -341,6 +349,7 @@ def limit_of(call: Call, backend: Backend, seconds: float | None) -> float | Non
         shell = shell_of(backend)
         if call.timeout is None or shell is None:
             return None
+        # The backend ends the command itself and says so, which tells more than our giving up. Give it the time.
         return call.timeout + (EXECUTE_GRACE if accepts_timeout(shell) else 0)
     if isinstance(call, CallFunction):
         return seconds if isinstance(call.seconds, Usual) else call.seconds
@@ -357,6 +366,7 @@ ValueT = TypeVar("ValueT")
 def in_thread(work: Callable[..., ValueT], *arguments: object) -> Future[ValueT]:
     """Do `work` in a thread that sees this context and that nobody waits for at the end of the process."""
     future: Future[ValueT] = Future()
+    # Running from the start: a future that somebody could cancel would raise when its result is set.
     future.set_running_or_notify_cancel()
     context = contextvars.copy_context()
 
@@ -368,6 +378,7 @@ def in_thread(work: Callable[..., ValueT], *arguments: object) -> Future[ValueT]
         else:
             future.set_result(result)
 
+    # A daemon: the end of the process does not wait for a call that hangs.
     threading.Thread(target=run, name="deepskills-work", daemon=True).start()
     return future
 
@@ -389,6 +400,7 @@ class _Workers:
 
 
 _workers = _Workers()
+# Servers load an application and then fork; the child has the pool's object and none of its threads.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_workers.renew)
 
@@ -428,6 +440,7 @@ async def answer(call: Call, backend: Backend, limit: float | None) -> Reply:
     pool would be waited for at the end of the process.
     """
     is_own = isinstance(call, WaitFor | Pause | CallFunction)
+    # What is awaited without a thread is awaited here; everything else would block the loop.
     if is_own or (type(call) in _METHODS and _is_awaited(call, backend, limit)):
         return await attempt_on_loop(call, backend)
     start = in_working_thread if isinstance(call, Work) else in_thread
@@ -449,6 +462,7 @@ def _is_awaited(call: Call, backend: Backend, limit: float | None) -> bool:
         return True
     else:
         parts = routed_parts(backend, _paths(call))
+    # A backend that has the async method alone leaves no choice.
     if any(has_own(part, native) and not has_own(part, plain) for part in parts):
         return True
     return all(is_natively_async(part, native) for part in parts)
@@ -479,6 +493,7 @@ def _read(call: ReadFiles, backend: Backend) -> Reply:
     refusal = only_async(backend, call.paths, "download_files")
     if refusal is not None:
         return Failed(refusal)
+    # Before anything is opened: to open a FIFO waits for a writer, and a huge file would fill memory.
     unfit = unfit_files(backend, call.paths, call.max_bytes)
     wanted = _without(call, unfit)
     files = to_files(wanted, backend.download_files(list(wanted.paths))) if wanted.paths else Files(())
@@ -507,6 +522,7 @@ def _ask_summaries(call: Summarize, backend: Backend) -> Sequence[object]:
 def _summarized(call: Summarize, answer: Sequence[object]) -> Reply:
     """Return the summaries that a backend gave; whatever else it gave, the files themselves are read."""
     wanted = set(call.paths)
+    # Only what was asked for: a backend must not slip in skills at other paths.
     given = [item for item in answer or () if isinstance(item, SkillSummary) and item.path in wanted]
     return Summarized({item.path: item for item in given})
 
@@ -524,7 +540,7 @@ def _call(call: CallFunction, _backend: Backend) -> Reply:
 
 
 def _called(call: CallFunction) -> Any:  # noqa: ANN401 - whatever it returns
-    """Return what a function returns; one that wants to end the process, as scripts do, has only failed."""
+    """Return what a function returns; one that calls `exit`, as scripts do, has merely failed."""
     try:
         return call.function(*call.arguments, **call.options)
     except SystemExit as error:
@@ -543,6 +559,7 @@ def _exited(error: SystemExit) -> RuntimeError:
 
 
 def _wait(call: WaitFor, _backend: Backend) -> Reply:
+    # `exception` waits as `result` does and raises nothing of the other call's.
     with contextlib.suppress(TimeoutError, CancelledError):
         call.future.exception(call.timeout)
     return _outcome(call)
@@ -592,6 +609,7 @@ async def _awrite(call: WriteFiles, backend: Backend) -> Reply:
 async def _aread(call: ReadFiles, backend: Backend) -> Reply:
     unfit: dict[str, File] = {}
     if is_local(backend, call.paths):
+        # The look at the disk may hang as well (a network mount), so not on the loop.
         unfit = await asyncio.wrap_future(in_thread(unfit_files, backend, call.paths, call.max_bytes))
     wanted = _without(call, unfit)
     answer = await backend.adownload_files(list(wanted.paths)) if wanted.paths else ()
@@ -681,7 +699,7 @@ _METHODS: dict[type, tuple[str, str]] = {
 
 
 def _outcome(call: WaitFor) -> Reply:
-    """Return the result of a future that was waited for; that another call was cancelled does not cancel this one."""
+    """Return the result of a future that was waited for; the cancellation of another call does not cancel this one."""
     if not call.future.done():
         return late_reply(call.timeout)
     if call.future.cancelled():

@@ -99,7 +99,7 @@ class Execute:
 
     command: str
     timeout: int | None = None
-    """Seconds; replaces the time limit of other backend calls, and the backend is told."""
+    """Seconds; replaces the time limit of other backend calls, and is passed to the backend."""
 
     settles: bool = False
     """Whether a cancelled run waits briefly for it; for commands that end soon by themselves."""
@@ -195,6 +195,7 @@ def call_method(
     """
     twin = getattr(target, f"a{method}", None)
     module = str(getattr(getattr(twin, "__func__", twin), "__module__", None) or "")
+    # Judged by the function's module: LangChain's base classes define a twin for every method.
     is_own = twin is not None and not module.startswith("langchain_core.")
 
     def call(*given: object, **named: object) -> object:
@@ -304,21 +305,21 @@ class Written:
 
 @dataclass(frozen=True)
 class Summarized:
-    """What a backend told of files without their bodies, by path; empty if it does not keep skills in parts."""
+    """What a backend says of files without their bodies, by path; empty if it does not keep skills in parts."""
 
     summaries: dict[str, SkillSummary]
 
 
 @dataclass(frozen=True)
 class SkillsListed:
-    """The skills of sources, by path; those that no backend serves skills of its own in are left out."""
+    """The skills of sources, by path; sources whose skills no backend serves itself are left out."""
 
     listings: dict[str, SkillListing]
 
 
 @dataclass(frozen=True)
 class SkillOpened:
-    """A `SKILL.md` for a load; `None` if it is to be read as any file."""
+    """A `SKILL.md` for a load; `None` if it is to be read like any file."""
 
     opened: OpenedSkill | None
 
@@ -422,6 +423,7 @@ def unwrapped(call: Call) -> Plan[Any]:
     """Make a call of our own code; what it raises is raised here as it is, not as `CallFailed`."""
     try:
         return (yield call)
+    # A failure without an exception, such as a late call, has nothing else to raise.
     except CallFailed as failure:
         if failure.failed.error is None:
             raise
@@ -429,7 +431,7 @@ def unwrapped(call: Call) -> Plan[Any]:
 
 
 LARGE = 250
-"""From how many items on work is done in a thread; fewer take less than starting one is worth."""
+"""The number of items from which work is done in a thread; for fewer, starting one costs more than the work."""
 
 ValueT = TypeVar("ValueT")
 
@@ -442,7 +444,7 @@ def apart(work: Callable[[], ValueT], size: int) -> Plan[ValueT]:
     return result
 
 
-# What backends say of a path: that nothing is there, or that nobody could look.
+# Errors about a path: nothing is there, or nobody could look.
 #
 # The two must be told apart. A file that is gone makes its skill disappear; a file behind a connection that fails is
 # kept as it was known. Backends answer with free text, so the text is read: a sign that something is missing counts
@@ -475,6 +477,7 @@ def is_missing_error(error: str | None) -> bool:
     """Whether a backend's error text means that nothing lies at the path."""
     if not error:
         return False
+    # Some errors quote a whole page of HTML.
     text = error[:_MAX_READ].lower()
     words = _PATHS.sub("", text)
     if any(cause in words for cause in _OTHER_CAUSES):

@@ -45,6 +45,7 @@ def _parts(call: ListSkills, backend: object) -> list[tuple[Any, dict[str, str]]
 
 def _below_mounts(paths: Mapping[str, str], listings: Sequence[object]) -> dict[str, SkillListing]:
     found = {}
+    # A backend that answers too few has said nothing about the rest.
     for (path, inner), listing in zip(paths.items(), listings, strict=False):
         if isinstance(listing, SkillListing):
             found[path] = _below_mount(listing, _mount(path, inner))
@@ -55,6 +56,7 @@ def _below_mount(listing: SkillListing, mount: str) -> SkillListing:
     if not mount:
         return listing
     summaries = [replace(summary, path=mount + summary.path) for summary in listing.summaries]
+    # Problems name the path that users know, below the mount.
     problems = [SkillProblem(**{**found, "path": mount + found["path"]}) for found in listing.problems]
     return SkillListing(summaries, problems, listing.failure)
 

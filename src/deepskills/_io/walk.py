@@ -1,6 +1,7 @@
-"""A plan: walks directories breadth first, one round of listings per level. Every walk in the library is this one.
+"""Two plans for many files: a walk of directories, one round per level, and reading in batches.
 
-A plan: many files in one batch, so that a file that breaks or hangs its batch costs no other.
+Every walk in the library is `walk`, and every reading of many files is `read_files`. Both assume that some directory or
+file may fail, hang or lead in circles, and see to it that none costs another.
 """
 
 import itertools
@@ -70,7 +71,7 @@ class Walked(Generic[KeyT]):
     """Directories below the last level."""
 
     cut: list[KeyT] = field(default_factory=list)
-    """Keys of which some directories were not listed, because there are too many."""
+    """Keys with too many directories, some of which were not listed."""
 
 
 def walk(
@@ -83,7 +84,7 @@ def walk(
 ) -> Plan[Walked[KeyT]]:
     """List directories level by level; each level is one round, in which the keys take turns.
 
-    Taking turns, a source whose calls hang does not keep those of another from being made.
+    Because they take turns, a source whose calls hang does not hold up the calls of another.
 
     Args:
         starts: Where to start, each path with its key.
@@ -102,11 +103,14 @@ def walk(
         admitted = [visit for pending_visit in pending if (visit := visitor.admit(pending_visit)) is not None]
         level = []
         for visit in admitted:
+            # By the real place: a link back to a parent would otherwise be entered until the levels end.
             place = (visit.key, visit.real or visit.path)
             if place in entered:
                 continue
+            # Recorded and not listed: whoever walks reports that there is more.
             if depth == levels:
                 walked.too_deep.append(visit)
+            # Per key, so that one huge source does not use up what another may have.
             elif max_directories is not None and counts.get(visit.key, 0) >= max_directories:
                 if visit.key not in walked.cut:
                     walked.cut.append(visit.key)
@@ -125,6 +129,7 @@ def walk(
             for visit, reply in zip(level, replies, strict=True)
             for key, path in visitor.take(visit, reply)
         ]
+        # For instance to resolve links: what was kept of this level decides what of the next is worth entering.
         yield from visitor.settle()
     raise AssertionError  # pragma: no cover - the count has no end
 
@@ -148,7 +153,7 @@ def _in_turns(visits: Sequence[Visit[KeyT]]) -> list[Visit[KeyT]]:
     return [visit for column in columns for visit in column if visit is not None]
 
 
-# A plan: many files in one batch, so that a file that breaks or hangs its batch costs no other.
+# Reading many files.
 
 
 MAX_FAILED_BATCHES = 64
@@ -175,6 +180,7 @@ def read_files(
         max_bytes: Largest file that is read.
     """
     wanted = tuple(dict.fromkeys(paths))
+    # A size from the listing saves the request; without one the backend or the driver refuses it.
     known = {path: size for path in wanted if (size := (sizes or {}).get(path)) is not None and size > max_bytes}
     found = {path: too_large(path, size, max_bytes) for path, size in known.items()}
     batches = [tuple(path for path in wanted if path not in known)] if len(known) < len(wanted) else []
@@ -182,8 +188,11 @@ def read_files(
     while batches:
         replies: list[Files | Failed] = yield tuple(Attempt(ReadFiles(batch, max_bytes)) for batch in batches)
         late = [_is_late(reply) for reply in replies]
+        # A round is made in waves, and each wave with a late call has cost one whole time limit.
         waits += sum(any(wave) for wave in _waves(late))
+        # Several batches at once and not one arrived: it is not a file that hangs.
         hangs = waits >= MAX_WAITS or (len(batches) > 1 and all(late))
+        # As many parts as can run at once, shared by the batches that were late.
         parts = max(_MIN_PARTS, MAX_CALLS_AT_ONCE // max(1, sum(late)))
         smaller: list[tuple[str, ...]] = []
         for batch, reply, is_late in zip(batches, replies, late, strict=True):
@@ -191,6 +200,7 @@ def read_files(
                 found.update((file.path, file) for file in reply.files)
                 continue
             failures += not is_late
+            # Alone in its batch, a file is the culprit. Otherwise split again, unless that was done too often.
             if len(batch) == 1 or (hangs if is_late else failures > MAX_FAILED_BATCHES):
                 found.update((path, File(path, error=reply.reason)) for path in batch)
             else:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepskills._skillmd.read import read_skill
+from deepskills._skillmd.read import start_of_instructions
 
 MAX_FILLED_CHARACTERS = 10 * 1024 * 1024
 """Longest text that filling in may give; a small file could otherwise repeat a large value without end."""
@@ -26,6 +26,7 @@ _NAME = re.compile(r"[\w-]+")
 _CANDIDATE = re.compile(
     r"\{baseDir\}"
     r"|\$(?:\{(?P<variable>CLAUDE_SKILL_DIR|SKILL_DIR|CLAUDE_SESSION_ID)\}"
+    # Possessive quantifiers (`++`) never give back: no text makes these patterns try again and again.
     r"|(?P<digits>[0-9]++)"
     r"|(?P<whole>ARGUMENTS)(?:\[(?P<index>[0-9]++)\])?+"
     r"|(?=\w))"
@@ -64,11 +65,13 @@ def fill_in(text: str, arguments: str, *, names: Sequence[str], skill_dir: str, 
         skill_dir: The skill's directory, as the agent's tools know it.
         session_id: The thread's id.
     """
-    start = _start_of_instructions(text)
+    start = start_of_instructions(text)
     variables = {"CLAUDE_SKILL_DIR": skill_dir, "SKILL_DIR": skill_dir, "CLAUDE_SESSION_ID": session_id}
+    # White space alone is not an argument.
     filling = _Filling(text, arguments if arguments.strip() else "", names, variables)
     try:
         filled, is_used = filling.fill(start)
+    # Too much work: the text stays as its author wrote it, with the arguments at its end.
     except _NotFilled:
         filled, is_used = text, False
     if is_used or not filling.arguments:
@@ -96,6 +99,7 @@ def split_arguments(arguments: str) -> list[str]:
                 found.append("".join(word))
             word = None
             continue
+        # `None` and the empty word differ: `""` is an argument, a space is none.
         word = [] if word is None else word
         if piece["double"] is not None:
             word.append(_ESCAPED_IN_DOUBLE.sub(lambda escaped: escaped[1] or "", piece["double"]))
@@ -120,6 +124,7 @@ class _Filling:
         for position, name in enumerate(names):
             if _is_usable(name):
                 self._names.setdefault(name, position)
+        # Longest first, so that `$file_name` is not read as `$file` and a rest.
         self._lengths = sorted({len(name) for name in self._names}, reverse=True)
         self._initials = {name[0] for name in self._names}
 
@@ -130,6 +135,7 @@ class _Filling:
         size = len(self._text)
         is_used = False
         for count, candidate in enumerate(_CANDIDATE.finditer(self._text, start)):
+            # Checked while it grows, not after: a small text can ask for a large value ten thousand times.
             if count >= MAX_CANDIDATES or size > MAX_FILLED_CHARACTERS:
                 raise _NotFilled
             if candidate.start() < done:
@@ -180,6 +186,7 @@ class _Filling:
         return ("" if target == "/" and steps[last:] else target), end + len(path)
 
     def _positional(self, candidate: re.Match[str]) -> str | None:
+        # `$ARGUMENTS[0]` has an end of its own; `$1st` and `$ARGUMENTSX` are other words.
         if candidate["index"] is not None:
             return self._indexed(candidate["index"])
         if _CONTINUES_WORD.match(self._text, candidate.end()):
@@ -199,6 +206,7 @@ class _Filling:
         return None
 
     def _indexed(self, digits: str) -> str | None:
+        # Python refuses to convert thousands of digits, and is slow on fewer.
         return self._value(int(digits)) if len(digits) <= _MAX_INDEX_DIGITS else None
 
     def _value(self, position: int) -> str | None:
@@ -207,14 +215,8 @@ class _Filling:
     def _is_escaped(self, position: int, start: int) -> bool:
         if self._text[position] != "$" or position <= start or self._text[position - 1] != "\\":
             return False
+        # Two backslashes are one that was escaped, and leave the `$` as it is.
         return position - 1 == start or self._text[position - 2] != "\\"
-
-
-def _start_of_instructions(text: str) -> int:
-    reading = read_skill(text, path="SKILL.md")
-    has_fences = bool(reading.body) or reading.metadata is not None or bool(reading.frontmatter)
-    # From behind: a file inside a Markdown fence goes on after its body.
-    return max(0, text.rfind(reading.body)) if has_fences else 0
 
 
 def _is_usable(name: str) -> bool:

@@ -107,6 +107,7 @@ class Standing:
 
     def with_load(self, name: str, record: LoadRecord) -> "Standing":
         """Return the standing after a load."""
+        # A newer text of a loaded skill keeps its place in load order.
         loaded = self.loaded if name in self.loaded else (*self.loaded, name)
         return Standing(loaded, {**self.records, name: record}, self.lingering)
 

@@ -7,7 +7,7 @@ instead, which get their text back in place, and which skills need a message of 
 gone.
 
 Texts are restored newest first while there is room: the skill loaded last is the one the model is working with.
-Applying these decisions to messages is the business of `_middleware/request.py`.
+`_middleware/request.py` applies these decisions to messages.
 """
 
 from collections.abc import Sequence
@@ -67,6 +67,7 @@ class Decisions:
 def decide(carriers: Sequence[Carrier], standing: Standing, max_tokens: int | None) -> Decisions:
     """Decide what becomes of each carrier and what is put back, the newest first as far as there is room."""
     decisions = Decisions()
+    # By message, not by skill: after a reload two messages carry the same skill, and the record names the current one.
     by_message = {carrier.message: carrier for carrier in carriers}
     own = {name: by_message.get(_message(standing, name)) for name in standing.loaded}
     kept = {carrier.message for carrier in own.values() if carrier is not None}
@@ -78,9 +79,11 @@ def decide(carriers: Sequence[Carrier], standing: Standing, max_tokens: int | No
             decisions.notices[carrier.position] = (carrier.skill, "undone" if carrier.is_undone else reason)
     decisions.kept = [carrier.position for carrier in own.values() if carrier is not None and not carrier.is_lost]
     lost = [name for name, carrier in own.items() if carrier is None or carrier.is_lost]
+    # What stays in the request takes its room first; only the rest can be put back.
     room = _room(standing, set(lost), max_tokens)
     # Two passes: who fits is decided newest first, while the messages are placed in load order.
     fitting: set[str] = set()
+    # An older, smaller text may still fit where a newer, larger one did not.
     for name in reversed(lost):
         if room is None or standing.size(name) <= room:
             fitting.add(name)

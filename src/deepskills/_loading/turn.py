@@ -13,7 +13,7 @@ see alike; a call therefore assumes that the calls before it have happened (`aft
 (`decide_in_turn`). The same pure functions decide in every call, on the same state and the same files, so the calls
 agree without talking to each other: the outcome is as if they had run one after another.
 
-Three things can break the agreement, and each has its rule:
+Four things can break the agreement, and each has its rule:
 
 * *A file cannot be read here, but perhaps in the call it belongs to* (an outage that ends in between). Its size is
   unknown, so the load is assumed to be granted and to take all the room that is left (`Assumed`). A later call may be
@@ -24,6 +24,11 @@ Three things can break the agreement, and each has its rule:
   if the other skill is still loaded and there is no room for both (`loads_to_undo`, newest first).
 * *The same skill is loaded twice in a turn.* The second call finds it loaded by the first and answers `AlreadyLoaded`
   with `by_sibling`, since the text is in another answer of the same turn.
+* *A file changes while the calls run.* Then they would decide on different texts. So calls of one turn share what they
+  read (`prepare_in_turn` in `_middleware/loading.py`).
+
+A call that is executed again after an interrupt sees the same message and the same state, for LangGraph applies the
+answers of a turn together. So it decides as it did before.
 
 Pins, slash commands and extensions come through the same functions with `NO_LIMIT` or with budgets, one after
 another.
@@ -111,7 +116,7 @@ class Unloaded:
     name: str
     standing: Standing
     record: LoadRecord | None = field(default=None, compare=False)
-    """What was kept of its load."""
+    """The record of its load, if it is a real one."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +213,7 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
         if is_loaded and not is_other(prepared.arguments, record):
             return AlreadyLoaded(name, unchecked=prepared.failure, crowded=crowded)
         return Unreadable(prepared.entry, prepared.failure)
+    # Without a record nobody knows which text is there, so it counts as an older one.
     is_changed = record is None or record["digest"] != prepared.digest
     if is_loaded and not is_changed and not is_other(prepared.arguments, record):
         return AlreadyLoaded(name, crowded=crowded)
@@ -222,7 +228,7 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
 
 
 def is_other(arguments: str, record: LoadRecord | None) -> bool:
-    """Whether a load asks for other arguments than those of the load before; none means the same again."""
+    """Whether a load asks for other arguments than the previous one; none means the same again."""
     return bool(arguments.strip()) and record is not None and record.get("arguments", "") != arguments
 
 
@@ -243,10 +249,12 @@ def record_of(prepared: Prepared) -> LoadRecord:
 
 def decide_unload(asked: str, standing: Standing) -> Unloaded | NotLoaded:
     """Decide on one unload, given what is loaded when it is its turn."""
+    # Among what is loaded, not in the catalog: a skill that is hidden or gone can still be unloaded.
     name = meant_name(standing.loaded, asked)
     if name is None:
         return NotLoaded(asked, standing)
     record = standing.records.get(name)
+    # An assumed record was made up here, and must not reach an event.
     is_known = record is not None and record["digest"] != Assumed.DIGEST
     return Unloaded(name, standing.without([name]), record if is_known else None)
 
@@ -277,9 +285,11 @@ def after_calls(
             outcome: Outcome = decide_unload(call.name, standing)
             if isinstance(outcome, Unloaded):
                 standing = outcome.standing
+                # What this very turn had loaded gives back only its own room, so nobody can rely on it.
                 unloaded += [outcome.name] if outcome.name in before else []
             continue
         entry = catalog.find(call.name)
+        # Unknown, hidden or refused before it was read: its own call refuses it too.
         ready = prepared.get((entry.name, call.arguments)) if entry is not None else None
         if ready is None:
             continue

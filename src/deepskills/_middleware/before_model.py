@@ -1,7 +1,9 @@
-"""What happens before each model call: evicted texts return, loads without room are undone, wishes are granted.
+"""Acts before each model call: evicted texts return, loads without room are undone, what was asked for is loaded.
 
 Evicted texts are restored in state first, because every `before_model` hook behind this one (guards, summarizers) must
-see them. Then what users and extensions asked for is loaded, and what changed on the backend is loaded again.
+see them. Then come loads that relied on a refused unload, what users and extensions asked for, and what changed on the
+backend. All of them decide on the state before this step; their updates are merged in this order, so that a skill which
+is undone and asked for again ends up loaded.
 """
 
 import logging
@@ -34,6 +36,8 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     """Return what changes in state before the model is called, or `None` if nothing does."""
     update = merged(forgotten(run.thread), (yield from _restored(run)), _undone(run))
     update = merged(update, (yield from user_loads(run)), (yield from _caught_up(run)))
+    # Tool calls of one turn cannot write the list of problems itself: two writes of a key without a reducer raise.
+    # They leave theirs in the context, and this hook, which runs alone, moves them.
     waiting = run.thread.section("problems")
     fresh = run.new_problems()
     log_problems(fresh, run.settings.backend)
@@ -50,7 +54,7 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
 def _restored(run: Run) -> Plan[dict[str, Any]]:
     """Return texts that were evicted in the turn of their load to their messages, so that every guard sees them.
 
-    Hooks that stand before this one have seen the stub alone: then the step starts over.
+    Hooks that run before this one have seen only the stub. If there are any, the step starts over.
     """
     thread = run.thread
     own = {record["message"]: name for name, record in thread.standing.records.items() if record.get("message")}
@@ -58,8 +62,10 @@ def _restored(run: Run) -> Plan[dict[str, Any]]:
         own[message.id]: message
         for message in (thread.messages if own else ())
         if message.id in own
+        # Only tool results are replaced in state: of a user's message deepagents evicts the copy in the request.
         and isinstance(message, ToolMessage)
         and is_evicted(message)
+        # Once, or a hook that evicts it again would make the step start over forever.
         and not thread.section("texts").get(message.id, {}).get("restored")
     }
     if not evicted:
@@ -73,6 +79,8 @@ def _restored(run: Run) -> Plan[dict[str, Any]]:
         "skills_context": {"texts": texts},
         "skills_load_records": records,
     }
+    # Steps are numbered: a tool runs in one, and this hook in the next if it comes first. If the number is higher,
+    # other hooks have run in between and seen only the stub. A record without a step (0) says nothing.
     starts_over = any(current_step() > record.get("step", 0) + 1 > 1 for record in records.values())
     return {} if not restored else {**update, "jump_to": "model"} if starts_over else update
 
@@ -82,16 +90,17 @@ def _texts_of(names: Sequence[str], run: Run) -> Plan[dict[str, tuple[str, LoadR
     standing = run.thread.standing
     known = {name: run.settings.memory.text(standing.records[name].get("text", "")) for name in names}
     found = {name: (text, standing.records[name]) for name, text in known.items() if text is not None}
+    # The file would bring back what somebody has changed in the text.
     unread = [name for name, text in known.items() if text is None and not standing.records[name].get("edited")]
     read = yield from read_again(unread, standing, run)
     return found | {name: text for name, text in read.items() if not isinstance(text, str)}
 
 
 def _caught_up(run: Run) -> Plan[dict[str, Any]]:
-    """Load again what changed on the backend while it was loaded, and what state calls loaded without a load of ours.
+    """Load what changed on the backend while it was loaded, and what state calls loaded without a load of ours.
 
-    Both take the way of a call of the model: visibility, extensions and budgets count. What is refused is unloaded, for
-    its old text would stand beside a description that is no longer its own, or no text would be there at all.
+    Both pass the same checks as a call by the model: visibility, extensions and budgets. What is refused is unloaded,
+    because its old text would stand beside a description that is no longer its own, or there would be no text at all.
     """
     thread = run.thread
     if not thread.standing.loaded and not thread.unbacked:
@@ -107,7 +116,10 @@ def _caught_up(run: Run) -> Plan[dict[str, Any]]:
         if name in shelf.unjudged:
             # Nobody could tell whether it may be seen: the next step tries again.
             continue
+        # As the model would have to ask for it: a name that an application wrote grants nothing that the model does not
+        # have.
         known = shelf.find_visible(name)
+        # Under its own spelling only: the name in state must be the one of the record that the load will write.
         if known is not None and known.name == name:
             wishes.append(Wish(known, "", "system"))
         else:
@@ -124,22 +136,24 @@ def _caught_up(run: Run) -> Plan[dict[str, Any]]:
 
 
 def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
-    """Return the loaded skills whose file is another one now than the catalog had at the load."""
+    """Return the loaded skills whose file differs from the one that the catalog had at the load."""
     found: dict[str, SkillEntry] = {}
     for name in standing.loaded:
         entry, record = catalog.by_name.get(name), standing.records[name]
+        # Not an edit: `Run.use` deals with a skill that is gone, out of reach, or another one of that name.
         if entry is None or not entry.is_read or entry.path != record["path"]:
             continue
         if entry.origin is not None or "origin" in record:
             # What a server sends now was not asked for: it comes by a load that somebody wants.
             continue
+        # `listed` is the catalog's digest at the load: a backend that keeps skills in parts has digests of its own.
         if entry.digest not in (record.get("listed"), record["digest"]):
             found[name] = entry
     return found
 
 
 def _reloads(edited: Mapping[str, SkillEntry], shelf: Shelf, run: Run) -> tuple[list[Wish], list[str]]:
-    """Return the wishes for files that changed, with the arguments of their loads, and the names that may not come."""
+    """Return the wishes for changed files, with the arguments of their loads, and the names that may not be loaded."""
     wishes, refused = [], []
     for name, entry in edited.items():
         record = run.thread.standing.records[name]
@@ -175,21 +189,21 @@ def _reloaded(entry: SkillEntry, done: Settled, run: Run) -> dict[str, Any] | No
 
 
 def _claimed(name: str, done: Settled, run: Run) -> dict[str, Any]:
-    """Return what loading a name changes that state called loaded without a load of ours."""
+    """Return the update for a name that state called loaded without a load of ours, given what its load came to."""
     if isinstance(done.outcome, outcomes.Loaded):
         return done.update
     return _not_ours(run, name, "its load was refused")
 
 
 def _not_ours(run: Run, name: str, reason: str) -> dict[str, Any]:
-    """Return the update that takes a name away which state called loaded, and report it."""
+    """Return the update that removes a name which state called loaded, and report it."""
     run.problems.append(problem("skills_loaded", "load-unknown", name=quoted(name), reason=reason))
     report_unload(name, "gone", run)
     return unload_update([name])
 
 
 def _undone(run: Run) -> dict[str, Any]:
-    """Take back loads that relied on an unload which another middleware refused; all others no longer rely on any."""
+    """Undo loads that relied on an unload which another middleware refused; the others no longer rely on any."""
     standing = run.thread.standing
     names = loads_to_undo(standing, run.settings.budgets)
     settled: dict[str, Any] = {

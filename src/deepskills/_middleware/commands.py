@@ -35,6 +35,7 @@ MAX_PIN_PROBLEMS = 50
 MAX_COMMAND_LENGTH = 1 + MAX_SHOWN_NAME_LENGTH
 """Longest slash command: no name is longer."""
 
+# No slash inside: `/etc/hosts` is a path.
 _WORD = re.compile(r"/[^\s/]+(?=\s|\Z)")
 _NEXT_WORD = re.compile(r" [^\s/]+(?=\s|\Z)")
 
@@ -43,14 +44,17 @@ def user_loads(run: Run) -> Plan[dict[str, Any]]:
     """Return the update that loads what pins, slash commands and extensions ask for; empty if nothing does."""
     pins, loads = run.state.get("pinned_skills"), run.thread.section("loads")
     message = run.thread.section("run").get("message")
+    # Nothing asked for: no look at the sources.
     if not pins and not loads and not message:
         return {}
     shelf = yield from shelf_of(run)
     wishes = [*_pinned(pins, shelf, run), *_waiting(loads, shelf, run)]
     if message:
         wishes += _commanded(message, shelf, run)
+    # Cleared whatever becomes of the wishes: a refusal is reported once and not tried before every model call.
     update: dict[str, Any] = {"skills_context": {"loads": dict.fromkeys(loads), "run": {"message": None}}}
     if pins:
+        # The reducer of pins adds up, so only an overwrite empties the list.
         update["pinned_skills"] = Overwrite([])
     # One load per skill: what is asked for last counts, such as a slash command; no arguments never replace some.
     by_name: dict[str, Wish] = {}
@@ -64,6 +68,7 @@ def user_loads(run: Run) -> Plan[dict[str, Any]]:
 def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:
     """Yield the skills that are to be pinned; unknown names become problems."""
     unknown = []
+    # Whatever a caller wrote: what is not a list asks for nothing.
     for item in pins if isinstance(pins, list) else ():
         given: Mapping[str, Any] = item if isinstance(item, Mapping) else {"name": item}
         name, arguments = str(given.get("name")), given.get("arguments")
@@ -95,6 +100,7 @@ def _waiting(loads: Mapping[str, Any], shelf: Shelf, run: Run) -> Iterator[Wish]
 def _commanded(message_id: str, shelf: Shelf, run: Run) -> list[Wish]:
     """Return the skills that the user's newest message starts with slash commands."""
     message = next((known for known in run.thread.messages if known.id == message_id), None)
+    # Another middleware may have replaced the message since the run began.
     if message is None or not is_users_own(message):
         return []
     rest = first_line(message)
@@ -102,6 +108,7 @@ def _commanded(message_id: str, shelf: Shelf, run: Run) -> list[Wish]:
     while len(entries) < MAX_STACKED and (found := _command(rest, shelf)) is not None:
         entry, rest = found
         entries.append(entry)
+    # The next word may be a command whose skill is broken, and the user should know.
     if len(entries) < MAX_STACKED and (name := command_word(rest)):
         _report_if_broken(name, shelf, run)
     return [Wish(entry, rest, "user", is_limited=False) for entry in entries]
@@ -133,7 +140,7 @@ def _report_if_broken(name: str, shelf: Shelf, run: Run) -> None:
 
 
 def command_word(line: str) -> str:
-    """Return the word that a line has as a slash command; empty if it has none."""
+    """Return the name in the slash command that a line starts with; empty if it starts with none."""
     word = _WORD.match(line)
     return line[1 : word.end()] if word is not None and word.end() <= MAX_COMMAND_LENGTH else ""
 

@@ -1,11 +1,13 @@
-"""Calls of one turn share what they read, so that each file is read once however many calls need it.
+"""The middleware's settings, what it remembers between calls, and how a plan is performed on the backend of a run.
 
-A call that needs a skill which no other call of the turn is reading claims it, and must deliver it; others wait. What
-was delivered is used for a few seconds only: a call that is executed again later, after an interrupt, reads again.
+Settings are checked once, when the middleware is made, so that a wrong value fails there and not in mid-run.
 
-What a middleware remembers between calls: nothing that belongs to a run, all of it bounded and shared by threads.
+`Memory` holds nothing that belongs to a run: one instance serves many agents, threads and users. All of it is bounded
+in bytes and safe to share by threads.
 
-The middleware's settings, checked once, and how a plan is performed on the backend of a run.
+`TurnReadings` lets the calls of one turn share what they read, so that each file is read once however many calls need
+it. A call that needs a skill which no other call of the turn is reading claims it, and must deliver it; others wait.
+What was delivered is used for a few seconds only: a call that is executed again later, after an interrupt, reads again.
 """
 
 import threading
@@ -38,10 +40,10 @@ from deepskills._middleware.state import fingerprint
 from deepskills._types import SkillMetadata, SkillSource
 
 MAX_TURN_BYTES = 64_000_000
-"""How much memory texts take that the calls of recent turns share."""
+"""How much memory the texts that calls of recent turns share may take."""
 
 FRESH_SECONDS = 5.0
-"""How long what was read serves the other calls of its turn."""
+"""How many seconds a reading serves the other calls of its turn."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ class _Claim:
 class TurnReadings:
     """Claims of the calls of each turn; safe to share by threads.
 
-    A claim is kept after its turn is over, as nobody can tell when that is. What it keeps alive is a whole text, also
-    of a load that was refused because it is too large, so claims are bounded by what they weigh. A call that finds a
-    claim forgotten reads for itself.
+    A claim is kept after its turn is over, because nobody can tell when that is. It keeps a whole text alive, even that
+    of a load that was refused as too large, so claims are bounded by their weight. A call whose claim has been
+    forgotten reads for itself.
     """
 
     def __init__(self) -> None:
@@ -68,6 +70,7 @@ class TurnReadings:
         place = (turn, key)
         with self._lock:
             known = self._claims.get(place)
+            # A reading that is under way counts whatever its age: to start a second one would help nobody.
             if known is not None and not (known.future.done() and now - known.made > FRESH_SECONDS):
                 return known.future, False
             future: Future[Prepared] = Future()
@@ -85,14 +88,14 @@ def _weigh_claim(claim: _Claim) -> int:
     return ENTRY_BYTES + size_of([prepared.block, prepared.text, prepared.arguments, prepared.inventory.resources])
 
 
-# What a middleware remembers between calls: nothing that belongs to a run, all of it bounded and shared by threads.
+# What is remembered between calls.
 
 
 MAX_TEXT_BYTES = 64_000_000
-"""How much memory texts of loaded skills take that a middleware remembers."""
+"""How much memory the remembered texts of loaded skills may take."""
 
 MAX_RULE_BYTES = 16_000_000
-"""How much memory the fixed rules of visibility take, worked out for each catalog."""
+"""How much memory the fixed rules of visibility may take, worked out for each catalog."""
 
 
 class Memory:
@@ -118,8 +121,8 @@ class Memory:
     def looks_of(self, runtime: object) -> Looks | None:
         """Return what this invocation of a graph has seen; `None` outside of one.
 
-        LangGraph makes a stream writer for each invocation and hands it to every hook and tool of it, so the writer is
-        what an invocation is known by: an interrupted run that is resumed has another one.
+        LangGraph makes a stream writer for each invocation and hands it to every hook and tool of it, so the writer
+        identifies an invocation: an interrupted run that is resumed has another one.
         """
         writer = getattr(runtime, "stream_writer", None)
         if writer is None:
@@ -148,7 +151,7 @@ class Memory:
         return self._texts.get(key)
 
 
-# The middleware's settings, checked once, and how a plan is performed on the backend of a run.
+# Settings.
 
 
 Refresh: TypeAlias = Literal["thread", "run"]
@@ -214,6 +217,7 @@ class Settings:
         for name, value in (("max_loaded_tokens", self.budgets.tokens), ("catalog_budget", self.catalog_budget)):
             if value is not None:
                 _check_number(name, value, at_least=0)
+        # `not > 0`, so that `nan` is refused as well.
         if self.backend_timeout is not None and not self.backend_timeout > 0:
             raise ValueError(f"backend_timeout must be above 0 or None, got {self.backend_timeout!r}")
         if not is_backend(self.backend) and not callable(self.backend):
@@ -245,9 +249,10 @@ class Settings:
     def look(self, runtime: object, thread_id: str = "") -> Look:
         """Return a look at the sources of a run on a thread.
 
-        Each user's backend may lead elsewhere by one path, so with a backend function a look trusts only itself.
+        The same path may lead elsewhere on another user's backend, so with a function a look trusts only itself.
         """
         memory = self.memory
+        # A function may give each user another backend, so what one run learned of paths says nothing to the next.
         led = memory.led if is_backend(self.backend) else remembered_files()
         return Look(
             Library(
@@ -257,6 +262,7 @@ class Settings:
                 memory.catalogs,
                 led,
                 thread_id,
+                # Only where runs differ: with fixed sources the believed catalog serves all of them.
                 memory.looks_of(runtime) if self.varies_by_user else None,
             )
         )
@@ -298,6 +304,7 @@ class Settings:
         except GraphBubbleUp:
             raise
         except Exception as error:
+            # It asked for the running event loop, which a worker thread lacks: the driver calls it again on the loop.
             if needs_loop(error):
                 raise
             raise SkillsError(f"the backend could not be made: {_explain(error)}") from error
@@ -332,6 +339,7 @@ def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def _check_number(name: str, value: object, *, at_least: int) -> None:
+    # `True` is an `int` to Python.
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ValueError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
 
@@ -349,6 +357,7 @@ def _check_visibility(rule: object) -> None:
 
 def _explain(error: Exception) -> str:
     text = f"{type(error).__name__}: {error}"
+    # The commonest slip: factories written for older releases of deepagents pass the runtime.
     if isinstance(error, TypeError) and "StateBackend" in text:
         return f"{text} (StateBackend takes no argument: pass StateBackend() itself)"
     return text

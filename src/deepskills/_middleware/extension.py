@@ -1,4 +1,4 @@
-"""The seam: what a capability outside the core can do, and what it is told.
+"""The seam: what a capability outside the core can do, and what it gets to know.
 
 An extension overrides the methods it is about; the others do nothing. Each method `x` that the core calls has an async
 twin `ax`, which calls `x` unless it is overridden; an extension with I/O overrides both.
@@ -106,7 +106,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ModelCallReport:
-    """A model call that has ended, and what of skills stood in it."""
+    """A model call that has ended, and which skills' texts were in it."""
 
     request: ModelRequest[Any]
     """The request as it went out."""
@@ -143,7 +143,7 @@ class SkillRun(Protocol):
 
     @property
     def found(self) -> Sequence[SkillEntry]:
-        """Every skill that the sources hold, also those that are off."""
+        """Every skill that the sources hold, including those that are off."""
 
     @property
     def sources(self) -> Sequence[str]:
@@ -168,7 +168,7 @@ class SkillRun(Protocol):
         """Names of the skills' own tools: load, unload, extra tools, and those that skills in use bring by `tools=`."""
 
     def owners(self, tool: str) -> frozenset[str] | None:
-        """Return the names of the skills in use whose own tool this is; `None` for a tool that is no skill's."""
+        """Return the names of the skills in use whose own tool this is; `None` for a tool that belongs to no skill."""
 
     def holders(self, entry: SkillEntry) -> frozenset[str]:
         """Return the paths of all of the run's sources that hold a skill's file, where sources overlap."""
@@ -191,7 +191,7 @@ class SkillRun(Protocol):
         """Write an event to the custom stream, and tell the other extensions."""
 
     def load(self, name: str, arguments: str = "", *, trigger: Trigger = "system") -> None:
-        """Ask at the start of a run that a skill be loaded, unless it is."""
+        """Ask at the start of a run that a skill be loaded, unless it already is."""
 
     def note(self, message_id: str, text: str) -> None:
         """Put a note at the end of a message, in every request while the message is there; the history stays."""
@@ -298,7 +298,7 @@ class SkillExtension:
     """
 
     name: ClassVar[str] = ""
-    """Under which private state is kept; the class's name by default."""
+    """The key of its private state; the class's name by default."""
 
     protective: ClassVar[bool] = False
     """Whether every method of this extension fails closed."""
@@ -307,7 +307,7 @@ class SkillExtension:
     """Frontmatter keys to keep with each entry, for `SkillEntry.frontmatter`."""
 
     ranks_skills: bool = False
-    """Whether this extension ranks skills against texts: what is searched of their files is kept then."""
+    """Whether this extension ranks skills against texts: the searchable parts of their files are then kept."""
 
     extra_tools: Sequence[str] = ()
     """Extra tools of the middleware that this extension turns on, such as `search_skills`."""
@@ -382,7 +382,7 @@ class SkillExtension:
         return {}
 
     def after_model(self, report: ModelCallReport, run: SkillRun) -> None:
-        """Look at a model call that has ended; what `run.remember` is told is lost if the call failed."""
+        """Look at a model call that has ended; whatever goes to `run.remember` is lost if the call failed."""
 
     async def aafter_model(self, report: ModelCallReport, run: SkillRun) -> None:
         """Look at a model call that has ended."""

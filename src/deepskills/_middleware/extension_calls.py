@@ -1,6 +1,9 @@
-"""What one extension knows of a run and what it can ask for, on the backend and the state of that run.
+"""Calls the extensions, in their order, guarded, sync or async as the run is.
 
-Calls the extensions: in their order, guarded, sync or async as the run is.
+`ExtensionRun` is the view of a run that one extension gets: whatever it reads or runs by it passes the checks that the
+core's own tools pass. The functions below it each call one method of the seam on all extensions. There is one rule for
+failures: what judges (visibility, loads, texts, files, tool calls) fails closed, because a guard that crashed has not
+agreed; everything else fails open, unless the extension says that it protects.
 """
 
 import inspect
@@ -65,7 +68,7 @@ class ExtensionRun:
         self._shelf = shelf
         self.name = name_of(extension)
         self.runtime = run.runtime
-        # Messages have the keys here that extensions find at them in requests, also where the host gave no id.
+        # Messages have the same keys here as in requests, even where the host gave no id.
         keyed = run.thread.messages is not run.thread.given
         self.state = {**run.state, "messages": list(run.thread.messages)} if keyed else run.state
 
@@ -104,6 +107,7 @@ class ExtensionRun:
         # Where each run makes its own backend, the same path may be another user's.
         if not is_backend(self._run.settings.backend) or all(own.path != source for own in shelf.catalog.sources):
             return False
+        # A skill that left the catalog may still be named in an old note; the rule for its name decides.
         return name not in shelf.hidden if name in shelf.catalog.by_name else shelf.shows_absent(name)
 
     @property
@@ -117,15 +121,17 @@ class ExtensionRun:
         return self._run.settings.own_tools | self._run.skill_tools
 
     def owners(self, tool: str) -> frozenset[str] | None:
-        """Return the skills in use whose own tool this is; `None` for a tool that is no skill's."""
+        """Return the skills in use whose own tool this is; `None` for a tool that belongs to no skill."""
         name = self._run.tool_origins.get(tool)
         if name is None:
             return None
+        # Only those whose grants count: a tool of a skill whose file nobody has read is nobody's.
         return frozenset(entry.name for entry in self._run.use.granting if name in include_names(entry))
 
     def holders(self, entry: SkillEntry) -> frozenset[str]:
         """Return the paths of all sources that hold a skill's file."""
         sources = (source.path for source in self._known_shelf.catalog.sources)
+        # A file may lie below two sources (one inside the other); the less trusted one decides, so all are given.
         return frozenset({entry.source, *(path for path in sources if lies_under(entry.path, path))})
 
     @property
@@ -151,7 +157,7 @@ class ExtensionRun:
         tell(event, self.runtime, self._run.settings.extensions)
 
     def load(self, name: str, arguments: str = "", *, trigger: Trigger = "system") -> None:
-        """Ask that a skill be loaded before the next model call, unless it is."""
+        """Ask that a skill be loaded before the next model call, unless it already is."""
         self._run.collect({"skills_context": {"loads": {name: {"arguments": arguments, "trigger": trigger}}}})
 
     def note(self, message_id: str, text: str) -> None:
@@ -200,6 +206,7 @@ class ExtensionRun:
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file."""
+        # "all" means any file inside the skill; hidden files and those of hidden skills inside it stay closed.
         return self.drive(judged_asset(self._run, _read(entry), relative_path, "all", self._closed(entry)))
 
     async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
@@ -276,6 +283,8 @@ def _written(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> Plan[Non
 def tool_problems(run: Run) -> dict[str, Any]:
     """Return the problems of a tool call as an update that calls of one turn can make side by side."""
     fresh = run.new_problems()
+    # Keyed by cause: parallel calls write side by side, and LangGraph refuses two values for a key without such a
+    # reducer.
     return {"skills_context": {"problems": {f"{p['code']}:{p['path']}": p for p in fresh}}} if fresh else {}
 
 
@@ -312,16 +321,17 @@ _GIVES: Mapping[str, tuple[type, ...]] = {
     "after_tool": (ToolMessage, Command, NoneType),
     "search": (Sequence, NoneType),
 }
-"""What a method may return; where nothing is expected, all but a coroutine that nobody awaits."""
+"""What a method may return; where nothing is expected, anything except a coroutine that nobody awaits."""
 
 
 def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) -> Plan[Any]:  # noqa: ANN401
     """Call one method of an extension, sync or async as the run is, and return what it gives.
 
-    A result that means nothing is a failure as an exception is: logged, noted as a problem and returned as `Failed`.
+    A result that means nothing is a failure like an exception: logged, recorded as a problem, returned as `Failed`.
     """
     reply = yield Attempt(
         Ask(
+            # Resolved inside the lambda: a method that is missing or async only fails like one that raises.
             lambda: _sync_method(extension, method)(*given, run),
             lambda: getattr(extension, f"a{method}")(*given, run),
         )
@@ -338,6 +348,7 @@ def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) 
 
 def _sync_method(extension: SkillExtension, method: str) -> Callable[..., object]:
     """Return the method that a sync run calls; the default must not pass for a judgement that only the twin makes."""
+    # A guard that is written `async def abefore_load` alone would otherwise be skipped silently in sync runs.
     if _defines(extension, f"a{method}") and not _defines(extension, method):
         raise SkillsError(_ONLY_ASYNC.format(method=method))
     found: Callable[..., object] = getattr(extension, method)
@@ -351,6 +362,7 @@ def _is_usable(method: str, value: object) -> bool:
 def unusable(value: object) -> str:
     """Say what was returned that means nothing here, such as the coroutine of a method that should not be async."""
     if inspect.iscoroutine(value):
+        # Closed, or Python warns that it was never awaited.
         value.close()
     return f"it returned {type(value).__name__}, which means nothing here"
 
@@ -391,6 +403,7 @@ def judged_script(run: Run, entry: SkillEntry, script_name: str, closed: Sequenc
         SkillsError: If the path or the script is refused, or no script is there.
     """
     path = yield from script_path(entry.skill, script_name, closed=closed)
+    # The content is read only if somebody judges it: scripts may be large.
     if any(overrides(extension, "before_file") for extension in run.settings.extensions):
         relative = script_to_relative(script_name)
         content = yield from read_asset_bytes(entry.skill, relative, STANDARD_DIRECTORIES, closed)
@@ -421,6 +434,7 @@ def change_text(load: SkillLoad, run: Run) -> Plan[str | Failed]:
     text = load.text
     for extension in run.settings.extensions:
         if overrides(extension, "change_text"):
+            # Each extension sees what those before it made of the text.
             given = SkillLoad(load.entry, load.arguments, load.trigger, text, load.tokens, load.resources, load.runtime)
             changed = yield from ask(extension, "change_text", ExtensionRun(run, extension), given)
             if isinstance(changed, Refuse):
@@ -469,7 +483,7 @@ def traced(run: Run) -> Iterator[None]:
 
 
 def after_model(report: ModelCallReport, run: Run) -> Plan[None]:
-    """Show the extensions a model call that has ended; a failure is logged and noted."""
+    """Show the extensions a model call that has ended; a failure is logged and recorded."""
     for extension in run.settings.extensions:
         if overrides(extension, "after_model"):
             yield from ask(extension, "after_model", ExtensionRun(run, extension), report)
@@ -505,6 +519,7 @@ def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> Plan[l
                 raise SkillsError(names.reason)
             if isinstance(names, Sequence):
                 by_name = {entry.name: entry for entry in shelf.visible}
+                # Through the visible ones: an extension may know names that this run must not show.
                 return [by_name[name] for name in names if name in by_name][:n]
     return None
 

@@ -121,6 +121,7 @@ class ExtraTools:
 
     def _search_skills(self, run: Run, query: str, n: int = 5) -> Plan[str]:
         shelf = yield from shelf_of(run)
+        # A source that is down must not look like a library without skills.
         check_known(shelf.visible, shelf.problems, words.TRIED_AGAIN)
         hidden = {name for name, visibility in shelf.hidden.items() if visibility in {"user-only", "off"}}
         limit = max(1, min(n, MAX_RESULTS))
@@ -132,6 +133,7 @@ class ExtraTools:
             bare = frozenset(name for name, visibility in shelf.hidden.items() if visibility == "name-only")
             found = yield from apart(lambda: search(catalog, query, limit, without, bare), LARGE)
         if not found:
+            # Nothing was found, perhaps because the source that has it is down.
             check_known(found, shelf.problems, words.TRIED_AGAIN)
             return words.nothing_found(query)
         return words.found_skills(found, frozenset(shelf.hidden))
@@ -154,12 +156,14 @@ class ExtraTools:
         return (yield from judged_script(run, entry, script_name, closed))
 
     def _entry(self, run: Run, skill_name: str) -> Plan[tuple[SkillEntry, list[str]]]:
-        """Return a skill that the model may read, seen or loaded, and what below it belongs to one it may not."""
+        """Return a visible or loaded skill, and the directories in it of skills the model may not read."""
         shelf = yield from shelf_of(run)
         entry, loaded = shelf.find(skill_name), run.thread.standing.loaded
+        # Loaded counts as well: a user may have started a skill that the model cannot see.
         if entry is None or not (shelf.is_shown(entry) or entry.name in loaded):
             missing = yield from shelf.not_found(skill_name)
             raise not_found_error(missing, list(shelf.problems), words.TRIED_AGAIN)
+        # The catalog's path may be as old as the thread; it is checked before it is read.
         refusals = yield from run.look.refusals([entry])
         if refusals:
             raise SkillsError(words.unreadable(skill_name, refusals[entry.name]))
@@ -172,6 +176,7 @@ def _shown_content(content: bytes, path: str) -> Content:
     if text is not None:
         return text
     kind = kind_of(content)
+    # Other binary files, and what is too large for a message, are described instead.
     if kind.media is None or len(content) > MAX_MEDIA_BYTES:
         limit = MAX_MEDIA_BYTES if kind.media else None
         raise SkillFormatError(words.binary_file(path, kind.mime_type, len(content), limit))

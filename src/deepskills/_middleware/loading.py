@@ -98,6 +98,7 @@ class Settled:
 def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> Plan[dict[str, Settled]]:
     """Load skills in messages of their own, one after the other, and return by name what became of each."""
     refused: dict[Key, outcomes.Refused] = {}
+    # In their order, one after the other: an extension may interrupt, and LangGraph matches answers by position.
     for wish in wishes:
         refusal = yield from admit(wish, run)
         if refusal is not None:
@@ -110,6 +111,7 @@ def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> 
         outcome = refused.get(wish.key) or decide_load(ready, standing, wish.budgets(run))
         done = yield from settle(wish, ready, outcome, run)
         settled[wish.entry.name] = done
+        # Each wish is decided with those before it granted, so that together they keep to the budget.
         if isinstance(done.outcome, outcomes.Loaded):
             standing = done.outcome.standing
     return settled
@@ -126,6 +128,8 @@ def settle(wish: Wish, ready: Prepared, outcome: outcomes.Outcome, run: Run, too
 
     `tool` names the tool whose call is answered; without one the text goes into a message of its own.
     """
+    # A load that is already there, unreadable or refused is not worth a human's time. One without room is still asked
+    # about, because an extension may answer it otherwise (a fork needs no room).
     if isinstance(outcome, outcomes.Loaded | outcomes.OverBudget):
         decision = yield from judge(wish, ready, run)
         if isinstance(decision, Answer):
@@ -134,8 +138,10 @@ def settle(wish: Wish, ready: Prepared, outcome: outcomes.Outcome, run: Run, too
             outcome = outcomes.Refused(ready.entry, decision.reason)
     reply = report(outcome, wish.trigger, run, record_of(ready) if ready.digest else ready.entry)
     if isinstance(outcome, outcomes.Loaded):
+        # Before any other middleware can touch the message: memory has the text as it was loaded.
         run.settings.memory.keep_text(reply.text)
         message = _pin(ready, reply.text) if tool is None else tool_message(run, tool, reply)
+        # The id is ours, so that the record and the message agree before LangGraph has seen either.
         message.id = new_message_id()
         message.additional_kwargs[MARK] = load_mark(outcome)
         return Settled(outcome, load_update(outcome, message, run.thread, wish.trigger))
@@ -166,6 +172,7 @@ def judge(wish: Wish, ready: Prepared, run: Run) -> Plan[Refuse | Answer | None]
 
 def _reason(outcome: outcomes.Outcome, reply: Reply) -> str:
     """Return why a load without a call to answer did not happen."""
+    # What a model reads begins with "Error: "; a problem has its own form.
     return outcome.reason if isinstance(outcome, outcomes.Refused) else reply.text.removeprefix("Error: ").rstrip(".")
 
 
@@ -184,6 +191,8 @@ def _answered(wish: Wish, ready: Prepared, answer: Answer, run: Run, tool: str |
             permit = {"arguments": ready.arguments, "turn": run.thread.turn}
             permits = {"skills_context": {"permits": {ready.name: permit}}}
         if answer.text:
+            # With `lc_source` it cannot be taken for the user's own words, for a slash command or for the newest
+            # message.
             source = {"lc_source": "deepskills"}
             messages = [HumanMessage(answer.text, id=new_message_id(), additional_kwargs=source)]
     return Settled(outcome, merged({**answer.update}, permits, {"messages": messages} if messages else {}))
@@ -232,6 +241,7 @@ def prepare(wishes: Sequence[Wish], run: Run) -> Plan[dict[Key, Prepared]]:
     distinct = {wish.key: wish for wish in wishes}
     if not distinct:
         return {}
+    # Trust first: no path is read, not even listed, that does not lie under a current source.
     refusals = yield from run.look.refusals([wish.entry for wish in distinct.values()])
     result = {
         key: Prepared(wish.entry, wish.arguments, failure=refusals[wish.entry.name])
@@ -252,6 +262,7 @@ def prepare_in_turn(
     turn: Hashable, wishes: Sequence[Wish], run: Run, own: Key | None = None
 ) -> Plan[dict[Key, Prepared]]:
     """Prepare what calls of one turn need, each file read by one of them; of `own` no other call's failure counts."""
+    # No key: nobody can tell which calls belong together, so each reads for itself.
     if turn is None:
         return (yield from prepare(wishes, run))
     # Once for each: a second claim of the same reading would make a call wait for itself.
@@ -265,14 +276,18 @@ def prepare_in_turn(
         result = yield from prepare([distinct[key] for key in mine], run)
         for key, future in mine.items():
             future.set_result(result[key])
+    # Even when this call is cancelled or interrupted: the others must not wait for a reading that nobody delivers.
     finally:
         _abandon(mine.values())
     others = {key: future for key, (future, is_mine) in claims.items() if not is_mine}
     if others:
+        # Only now, after our own readings are delivered: two calls that waited for each other first would never end.
         replies = yield tuple(Attempt(WaitFor(future)) for future in others.values())
         lost = [
             key
             for key, reply in zip(others, replies, strict=True)
+            # Its own file decides about the call, and a sibling's outage may be over. A predecessor's failure is
+            # assumed to be granted (`after_calls`).
             if isinstance(reply, Failed) or (key == own and _is_worth_another_try(reply))
         ]
         result |= {key: reply for key, reply in zip(others, replies, strict=True) if not isinstance(reply, Failed)}
@@ -297,6 +312,7 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     if failure is not None:
         return Prepared(entry, arguments, failure=failure)
     shelf = yield from shelf_of(run)
+    # Files of a hidden skill that lies inside this one are not listed: its path alone would reveal it.
     inventory = without_closed(contents.inventory, parent(entry.path), shelf.closed_below(entry, loaded=()))
     shell = contents.shell_directory
     readings, content = run.settings.memory.readings, contents.file.content or b""
@@ -314,11 +330,13 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
         lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), size
     )
     found = {} if is_served else reading.frontmatter
+    # The entry as the file says it now: an extension has to judge what will be loaded, not what was listed.
     present = replace(entry, frontmatter={**entry.frontmatter, **found}, sha256=reading.sha256)
     load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)
     changed = yield from change_text(load, run)
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
+    # Escaping goes through the whole text; as above, 64 characters count as one item of work.
     block = yield from apart(lambda: skill_block(entry, changed, inventory, shell), len(changed) // 64)
     tokens = yield from _tokens(block, run)
     return Prepared(present, arguments, block, inventory, contents.digest or reading.digest, tokens, text=changed)
@@ -333,6 +351,7 @@ def _tokens(text: str, run: Run) -> Plan[int]:
     if isinstance(value, Failed):
         reason = value.reason
     else:
+        # `True` counts as a number in Python; `nan` and infinity would spoil every sum.
         is_number = not isinstance(value, bool) and isinstance(value, Real)
         if is_number and 0 <= value < math.inf:
             count: int = math.ceil(value)

@@ -1,10 +1,7 @@
-"""What the middleware offers to extensions, menus and hooks of others.
+"""`SkillsMiddleware`: its parameters, its hooks, and the methods that applications and extensions call.
 
-What the middleware offers beside its hooks: for graphs of one's own, menus, and extensions.
-
-The end of a run: a hook that only agents whose extensions act there have, for a hook costs a step of the graph.
-
-`SkillsMiddleware`: settings and hooks, each hook a few lines.
+Every hook is a few lines that perform a plan. Sync and async stand side by side because LangChain has two names for
+each hook; what they do is written once, in the plans of this folder.
 """
 
 import copy
@@ -50,7 +47,7 @@ from deepskills._middleware.config import (
 from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun
 from deepskills._middleware.extension_calls import ExtensionRun, at, overrides
 from deepskills._middleware.extra_tools import ExtraTools, check_names
-from deepskills._middleware.nesting import follow_runs
+from deepskills._middleware.nesting import follow_runs, handing_over
 from deepskills._middleware.request import (
     PreparedCall,
     open_call,
@@ -73,7 +70,7 @@ from deepskills._middleware.run import (
 )
 from deepskills._middleware.served import with_guard
 from deepskills._middleware.skill_tools import ToolSource, answer_from_context, disclosed
-from deepskills._middleware.startup import handing_over, start
+from deepskills._middleware.startup import start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, merged, with_own_keys
 from deepskills._middleware.tool_call import ToolCall, open_tool_call
 from deepskills._middleware.tools import LOAD_TOOL, UNLOAD_TOOL, SkillTools
@@ -93,6 +90,7 @@ def checked(extensions: Sequence[SkillExtension]) -> tuple[SkillExtension, ...]:
     """
     plugged = tuple(extensions)
     for extension in plugged:
+        # At construction, not at the first run: a class in place of an instance is the usual slip.
         if not isinstance(extension, SkillExtension):
             raise TypeError(f"extensions must be SkillExtension instances, got {extension!r}")
     names = [name_of(extension) for extension in plugged]
@@ -109,8 +107,10 @@ def extension_run(run: Run, extension: SkillExtension) -> SkillRun:
 
 def known_run(settings: Settings, state: Mapping[str, Any]) -> Run | None:
     """Return the run of a state, if this process has looked at the sources of the thread; no I/O."""
+    # Without a runtime: nothing here calls a function of the user's, so nothing needs one.
     run = Run(settings, state, None)
     catalog = settings.memory.catalogs.believed(run.thread.catalog)
+    # Only a catalog that this process made itself; state alone proves nothing.
     if catalog is None:
         return None
     # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
@@ -150,7 +150,7 @@ def current_runtime() -> Any:  # noqa: ANN401 - LangGraph's runtime
         return None
 
 
-# What the middleware offers beside its hooks: for graphs of one's own, menus, and extensions.
+# Methods beside the hooks: for custom graphs, menus, and extensions.
 
 
 class Services:
@@ -174,6 +174,7 @@ class Services:
 
         Outside a run, functions of the runtime (`visibility`, `sources`, `backend`) are given `runtime`.
         """
+        # A menu is often built outside any run, where LangGraph has no runtime to offer.
         run = Run(self._settings, state, runtime or current_runtime())
         return slash_menu(self._settings.perform(shelf_of(run), run.runtime))
 
@@ -237,12 +238,13 @@ def _for_own_graph(prepared: PreparedCall, run: Run) -> tuple[list[AnyMessage], 
 
 def appended(message: SystemMessage | None, section: str) -> SystemMessage:
     """Return a system message with the section at its end."""
+    # Content blocks, not text: a host's cache marks on its blocks would be lost in a string.
     blocks: list[Any] = list(message.content_blocks) if message is not None else []
     text = f"\n\n{section}" if blocks else section
     return SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}])
 
 
-# The end of a run: a hook that only agents whose extensions act there have, for a hook costs a step of the graph.
+# The end of a run. Only agents with extensions that act there have this hook, because a hook costs a step of the graph.
 
 
 def with_end_of_run(middleware: Any, extensions: Sequence[SkillExtension]) -> None:  # noqa: ANN401 - our own class
@@ -320,7 +322,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         unload_when: `"now"` to take an unloaded skill's text out of requests at once; `"cheap"` to leave it until the
             prefix changes anyway, so that prompt caches hold.
         subagent_inherit: `"isolated"` for sub-agents that begin with nothing loaded (a fork knows what it continues);
-            `"inherit"` for such as begin with what this agent has loaded, within their own budgets.
+            `"inherit"` for sub-agents that begin with what this agent has loaded, within their own budgets.
         asset_directories: Which files of a skill the extra tools list and read: `"all"`, or names of directories.
         token_counter: Counts the tokens of a text.
         extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.
@@ -368,7 +370,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         turned_on = [name for extension in plugged for name in extension.extra_tools]
         extra = check_names([*check_names(extra_tools), *turned_on])
         fixed = None if callable(sources) else parse_sources(sources)
-        # deepagents' class judges the tools, then asks for what each model call has resolved.
+        # Twice: the first call raises for tools that deepagents refuses, the second installs our resolver in their
+        # place. Its own sources stay empty, because discovery is ours.
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
         self._tool_source = ToolSource(tools)
@@ -401,6 +404,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         self.source_labels: list[str] = [source.label for source in fixed or ()]
         self.system_prompt_template = system_prompt
         self._extra_tools = extra
+        # After the settings, which every tool holds on to.
         self.tools: Sequence[BaseTool] = self._own_tools()
         self._section = None
         if system_prompt is not None:
@@ -411,23 +415,29 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
                 searchable="search_skills" in self._extra_tools,
                 shows_places=self.has_directories,
             )
+        # On the instance: a subclass may have its own schema, and the class itself must stay as its author wrote it.
         self.state_schema = with_own_keys(type(self).state_schema)
         with_end_of_run(self, plugged)
         if slash_commands and slash_commands != "always":
+            # Only where it is needed: it registers a callback with LangChain for the whole process.
             follow_runs()
         for extension in plugged:
+            # Last, when everything that an extension may look at is there.
             extension.attach(self)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SkillsMiddleware[ContextT, ResponseT]":
         """Return a copy that remembers nothing and whose tools work on its own settings."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
+        # Shared, not copied: backends hold connections and locks, and extensions may hold anything.
         for shared in (self._settings.backend, self._tool_source, self.state_schema, *self._settings.extensions):
             memo[id(shared)] = shared
         for key, value in vars(self).items():
+            # The tools hold on to the old settings; they are made again below.
             if key != "tools":
                 setattr(twin, key, copy.deepcopy(value, memo))
         own = {tool.name: tool for tool in twin._own_tools()}  # noqa: SLF001 - of the same class
+        # In the user's order, with tools that were replaced or added by hand kept.
         twin.tools = [own.get(tool.name, tool) for tool in self.tools]
         for extension in twin._settings.extensions:  # noqa: SLF001 - of the same class
             extension.attach(twin)
@@ -441,6 +451,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     @property
     def name(self) -> str:
         """The slot this middleware takes, for subclasses too."""
+        # `create_deep_agent` gives its slot for skills, and the general-purpose sub-agent, only to this name.
         return "SkillsMiddleware"
 
     def before_agent(  # type: ignore[override]
@@ -465,6 +476,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
     def modify_request(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Append the skills section to the request's system message."""
+        # Inside a model call the section was rendered beforehand, off the event loop; deepagents' hook is sync and asks
+        # for it here.
         section = section_in_use.get()
         if section is None:
             names = [getattr(tool, "name", None) for tool in request.tools]
@@ -501,6 +514,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         model_call = self._settings.perform(plan, run.runtime)
 
         def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
+            # Extensions come last, behind deepagents' hook, so that they judge the tools which really go out.
             outgoing = self._settings.perform(model_call.outgoing(changed), run.runtime)
             try:
                 with model_call.traced():
@@ -513,10 +527,12 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
         with model_call.in_context():
             try:
+                # deepagents' hook adds the tools of skills and calls `modify_request`.
                 response = super().wrap_model_call(model_call.request(), call)
             except Exception as error:
                 if not model_call.may_retry(error):
                     raise
+                # Once: a model that has no room without the put-backs either fails as it would without us.
                 response = super().wrap_model_call(model_call.bare_request(), call)
         return model_call.finish(response)
 
@@ -530,6 +546,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         plan = open_call(request, run, self._section, self._tool_source)
         model_call = await self._settings.aperform(plan, run.runtime)
 
+        # The same steps as above, and for the same reasons.
         async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
             outgoing = await self._settings.aperform(model_call.outgoing(changed), run.runtime)
             try:

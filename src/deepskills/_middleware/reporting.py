@@ -1,6 +1,6 @@
-"""Who hears what became of a load: the log, the custom stream, the extensions, and the model's or the user's answer.
+"""Reports what became of a load: to the log, the custom stream, the extensions, and whoever asked for it.
 
-Every outcome passes `report`, once: it is worded, logged and told there and nowhere else.
+Every outcome passes `report`, once: it is worded, logged and streamed there and nowhere else.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ MAX_LOGGED_LINES = 20
 """How many problems that are found together are logged one by one; more are one line with counts."""
 
 MAX_REMEMBERED_PROBLEMS = 100_000
-"""How many problems a process knows to have logged."""
+"""How many logged problems a process remembers."""
 
 
 def skill_event(
@@ -49,6 +49,7 @@ def tell(event: Mapping[str, Any], runtime: Any, extensions: tuple[SkillExtensio
     if writer is not None:
         writer(dict(event))
     for extension in extensions:
+        # Whoever listens must not be able to stop a run.
         try:
             extension.on_event(event, runtime)
         except Exception:
@@ -70,6 +71,7 @@ def report(
             event = skill_event("unloaded", name, trigger, record)
         case outcomes.ToolsWithdrawn(name):
             event = skill_event("unloaded", name, trigger, known)
+        # Nothing changed. An extension that answered reports that itself.
         case outcomes.AlreadyLoaded() | outcomes.Answered():
             return reply
         case _:
@@ -114,11 +116,12 @@ _numbers = itertools.count()
 
 
 def log_problems(problems: Iterable[SkillProblem], backend: object) -> None:
-    """Log problems: one of the same file once per process, many at a time as one line with counts by code.
+    """Log problems: each once per process, many at a time as a single line with counts by code.
 
     A source that fails is logged each time it does: that is about this run, not about a file.
     """
     place = _place(backend)
+    # Middleware is often made for each request, so what was logged is remembered by the process.
     fresh = [found for found in problems if found["code"] in SOURCE_ERRORS or _is_first(found, place)]
     if len(fresh) > MAX_LOGGED_LINES:
         counts = Counter(found["code"] for found in fresh)
@@ -134,6 +137,7 @@ def log_problems(problems: Iterable[SkillProblem], backend: object) -> None:
 
 def _is_first(found: SkillProblem, place: str) -> bool:
     """Whether a problem was not logged before; the message changes with what is wrong in the file."""
+    # The place is part of the key: the same path on two backends is two files.
     text = "\0".join((place, found["path"], found["code"], found["message"]))
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     if _logged.get(key) is not None:
@@ -143,7 +147,8 @@ def _is_first(found: SkillProblem, place: str) -> bool:
 
 
 def _place(backend: object) -> str:
-    """Return what tells the files of a backend from those of another: where it lies on this machine, or the object."""
+    """Return what distinguishes a backend's files from another's: its directory on this machine, or the object."""
+    # Backends for the same directory are one place, however many objects a process makes.
     root = getattr(backend, "cwd", None)
     if root is not None:
         return f"local:{root}:{getattr(backend, 'virtual_mode', None)}"

@@ -1,13 +1,37 @@
-"""Which texts were lost: those that other middleware evicted or cleared, by the signs it leaves. All else is intent.
+"""Composes the messages of each model call: every loaded skill's text once, no unloaded skill's, notes in their places.
 
-Composes the messages of a request: every loaded skill's text once, no unloaded skill's, notes in their places.
+Theory of operation
+-------------------
 
-How a lost text is put back: `losses` tells what was lost, `placement` decides where it goes and what fits, `_recalled`
-recovers it, `step` restores a text that was evicted before guards saw it. The history in state stays as it is here.
+A load puts a skill's text into one message, its *carrier*, and the carrier's id into a private record. From then on
+the conversation is not ours alone. Before the next request
 
-Before each model call: evicted texts return, loads without room are undone, what users ask for is loaded.
+* a summary may have removed the carrier: deepagents' from the request only, LangChain's from state;
+* the filesystem middleware may have evicted the text: a stub that names a file stands in its place;
+* context editing may have cleared it, or clear it further in, after this module has run;
+* a guard may have changed it: redacted a name, cut a paragraph, emptied it;
+* the skill may have been unloaded or loaded again, or be out of bounds for the user who resumed the run.
 
-One model call with skills: the request that goes out, a second try, and what comes back into state.
+One rule tells these apart: **only a known loss is made good.** A carrier that is gone, or that bears the sign which
+eviction and clearing leave, lost its text to housekeeping, and the text is put back. Any other change is somebody's
+intent. It stands, however large, and it is what is put back if that text is lost later.
+
+`compose` takes these steps, and numbers them:
+
+1. Find the carriers by the ids in private state, never by marks or content, which callers can write.
+2. Leave out what this run may not use, and take over what others changed in place.
+3. Decide what is kept, replaced by a notice or put back, newest first within the budget (`_loading/placement.py`).
+4. Recover the texts to put back: from the history in state, else from memory, else from the file. Their real cost is
+   known only now, so step 3 is repeated until nothing is missing.
+5. Let go of texts that lingered to keep the prefix stable, if the prefix changes anyway.
+6. Apply the decisions to copies of the messages, and add the notes.
+
+Two rules hold throughout. The history in state is never edited here: updates concern private records alone, and the one
+edit of history (a text evicted in the turn of its load) is made in `before_model.py`, where guards can still see it.
+And the bytes are the same from call to call: texts go back into their own messages, or right behind a leading summary,
+and notes are tied to message ids, so that provider prompt caches hold.
+
+If the model refuses the request for its length, it is tried once more without what was put back (`ModelCall`).
 """
 
 import itertools
@@ -70,6 +94,8 @@ from deepskills._types import LoadRecord, ResourceMetadata
 logger = logging.getLogger("deepskills")
 
 
+# The openings of deepagents' stubs. Its template goes on with a file's path and a preview, which differ from call to
+# call.
 _EVICTED_RESULT = "Tool result too large, the result of this tool call"
 _EVICTED_MESSAGE = "Message content too large and was saved to the filesystem at:"
 _CLEARED = {"cleared": True}
@@ -83,6 +109,7 @@ def is_lost(message: AnyMessage) -> bool:
 def is_evicted(message: AnyMessage) -> bool:
     """Whether the filesystem middleware put a stub in the place of a message's text."""
     text = str(message.text)
+    # Only carriers are asked about, so this sentence means nothing in anybody else's message.
     if isinstance(message, ToolMessage):
         return text.startswith(_EVICTED_RESULT)
     return isinstance(message, HumanMessage) and text.startswith(_EVICTED_MESSAGE)
@@ -94,18 +121,15 @@ def _is_cleared(message: AnyMessage) -> bool:
 
 
 def shielded(message: AnyMessage) -> AnyMessage:
-    """Return a message that context editing further in passes over: it takes it for one that it has cleared."""
+    """Return a message that context editing further in will skip, because it looks cleared already."""
+    # Context editing touches tool results alone.
     if not isinstance(message, ToolMessage):
         return message
     metadata = {**message.response_metadata, "context_editing": _CLEARED}
     return message.model_copy(update={"response_metadata": metadata})
 
 
-# Composes the messages of a request: every loaded skill's text once, no unloaded skill's, notes in their places.
-#
-# How a lost text is put back: `losses` tells what was lost, `placement` decides where it goes and what fits,
-# `_recalled` recovers it, `step` restores a text that was evicted before guards saw it. The history in state stays
-# as it is here.
+# Composing the messages. The numbers are the steps in the theory above.
 
 
 @dataclass(frozen=True)
@@ -113,7 +137,7 @@ class Composition:
     """The messages to send, and what follows from them."""
 
     messages: list[AnyMessage]
-    """With the keys of messages that their host gave no id: extensions know a message by it. `sent` takes them off."""
+    """With the keys of messages that their host gave no id: extensions know messages by them. `sent` removes them."""
 
     bare: list[AnyMessage] | None = None
     """The messages without what was put back, for a model that has no room for it; `None` if nothing was."""
@@ -125,7 +149,7 @@ class Composition:
     """The skills whose text was put back."""
 
     reattached: dict[str, LoadRecord] = field(default_factory=dict)
-    """Those of them whose loss was not told yet."""
+    """Those of them whose loss was not reported yet."""
 
     lost: dict[str, str] = field(default_factory=dict)
     """The skills whose text could not be recovered, each with the reason."""
@@ -138,22 +162,24 @@ class Composition:
         return Composition(self.bare or self.messages, update=update, lost=self.lost, shown=shown)
 
     shown: list[str] = field(default_factory=list)
-    """The loaded skills whose text is in the messages: of no other does the section say that it is loaded."""
+    """The loaded skills whose text is in the messages: the section marks these as loaded, and no others."""
 
 
 def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = False) -> Plan[Composition]:
     """Return the request's messages; `prefix_changes` says that texts which linger may leave now."""
     thread = run.thread
+    # 1. Carriers, by id.
     messages = thread.keyed(messages)
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
         return Composition(_noted(list(messages), thread))
     budget = run.settings.budgets.tokens
-    # What this run may not use leaves here too: a resumed run has no start that would have taken it away.
+    # 2. What this run may not use leaves here too: a resumed run has no start that would have taken it away.
     leaving, withheld = run.use.leaving, run.use.withheld
     standing = _with_edits(messages, carriers, thread.standing.without([*leaving, *withheld]), run)
     texts: dict[str, str] = {}
     lost: dict[str, str] = {}
+    # 3. and 4. Decide and recover, in turns.
     decisions = decide(carriers, standing, budget)
     # A text that is recovered may cost more or less than the one that was lost, and one that cannot be recovered costs
     # nothing, so what fits is decided again until nothing more is missing. Each round recovers at least one text or
@@ -173,20 +199,24 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     shown = [name for name in standing.loaded if name in kept or name in put_back]
     # From here on guards have had their look at these texts.
     standing = _seen(standing, shown)
+    # A loss is one event and one line of log, not one per call: `told` keeps the digest that was reported.
     newly = [name for name in put_back if thread.section("told").get(name) != standing.records[name]["digest"]]
     update = _update(thread, put_back, newly, standing, lost)
+    # Skills that are gone for this run leave in the same update, so that no later hook finds their records.
     update = merged(update, take_away(run, list(leaving)))
     if newly or lost or prefix_changes or standing.is_crowded(run.settings.budgets):
-        # The prefix changes in any case, or the room is needed: texts of unloaded skills that lingered for the sake of
-        # prompt caches have no reason to stay.
+        # 5. The prefix changes in any case, or the room is needed: texts of unloaded skills that lingered for the sake
+        # of prompt caches have no reason to stay.
         gone = without_lingering(thread)
         if gone:
             update = merged(update, {"skills_context": {"texts": gone}})
             carriers = [_settled(carrier) for carrier in carriers]
             decisions = decide(carriers, standing, budget)
+    # Without its record the skill looks unloaded to `decide`, which is not so: it stays loaded and its limits hold.
     for position, (name, _reason) in decisions.notices.items():
         if name in withheld:
             decisions.notices[position] = (name, "withheld")
+    # 6. Both forms are made now: a second try after an overflow must not read or decide again.
     bare = _noted(_applied(messages, decisions, {}, lost), thread)
     whole = _noted(_applied(messages, decisions, texts, lost), thread) if put_back else bare
     return Composition(
@@ -207,6 +237,8 @@ def sent(messages: list[AnyMessage]) -> list[AnyMessage]:
 
 def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
     """Return the messages that brought skills into the conversation, as private state knows them."""
+    # Texts of unloaded skills are carriers too: a notice has to take their place. Records come last, because they
+    # are the authority.
     known = {message: text["skill"] for message, text in thread.section("texts").items()}
     for name in thread.standing.loaded:
         message = thread.standing.records[name].get("message")
@@ -229,6 +261,7 @@ def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]
 
 
 def _settled(carrier: Carrier) -> Carrier:
+    # Built by hand so that `is_lingering` falls back to its default.
     return Carrier(carrier.position, carrier.skill, carrier.message, carrier.is_lost, is_undone=carrier.is_undone)
 
 
@@ -236,10 +269,12 @@ def _with_edits(messages: Sequence[AnyMessage], carriers: Sequence[Carrier], sta
     """Take over texts that others changed in place: what was hidden stays hidden when the text is put back later."""
     for carrier in carriers:
         record = standing.records.get(carrier.skill)
+        # A lost text says nothing, and an older carrier of a reloaded skill is not the one that the record describes.
         if carrier.is_lost or record is None or record.get("message") != carrier.message:
             continue
         text, memory = str(messages[carrier.position].text), run.settings.memory
         # A text that this process has seen survives its file, whichever process loaded it.
+        # The first comparison is the cheap one: nothing is hashed while the text is the one in memory.
         if memory.text(record.get("text", "")) == text or memory.keep_text(text) == record.get("text"):
             continue
         standing = standing.with_load(carrier.skill, _left_as(text, record, run))
@@ -249,7 +284,7 @@ def _with_edits(messages: Sequence[AnyMessage], carriers: Sequence[Carrier], sta
 def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
     """Return the text of each skill as it was left: from the history in state, from memory, else from its file.
 
-    State comes first, for a guard may have changed the text there in this very step. Where the text cannot be
+    State comes first, because a guard may have changed the text there in this very step. Where the text cannot be
     recovered, the reason stands in its place.
     """
     found: dict[str, tuple[str, LoadRecord] | str] = {}
@@ -259,13 +294,16 @@ def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[s
         record = standing.records[name]
         message = history.get(record.get("message", ""))
         known = _from_history(record, message)
+        # Memory has the text as it was loaded, which may be what a guard removed from state in that very step.
         if known is None and _is_unseen(record, message, run):
             found[name] = "it was taken away before any request held it, so that nobody can tell what guards did to it"
         elif known is None and (known := run.settings.memory.text(record.get("text", ""))) is None:
+            # The file has the author's words, not what a guard left of them: better no text than that one.
             if record.get("edited") or _is_edited(record, message):
                 found[name] = "others had changed the text, and only the file's own could be read"
             else:
                 unread.append(name)
+        # Extensions judge what is put back like a first load (`change_text`): a rule may have changed since.
         if known is not None:
             found[name] = yield from _changed(name, known, _left_as(known, record, run), run)
     found |= yield from read_again(unread, standing, run)
@@ -275,8 +313,8 @@ def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[s
 def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
     """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
 
-    The file that was loaded was judged then. One that has changed since is judged like any other load: for all we know
-    it is the user's alone now, and a record whose digest nobody read may be a forged one. It gives its present text,
+    The file that was loaded was judged then. One that has changed since is judged like any other load: it may be
+    for users only by now, and a record whose digest nobody read may be forged. It gives its present text,
     which says so, and the record that goes with it.
     """
     if not names:
@@ -286,6 +324,7 @@ def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[
     entries = {name: entry for name in names if (entry := shelf.catalog.by_name.get(name)) is not None}
     wishes = [Wish(entry, records[name].get("arguments", ""), "system") for name, entry in entries.items()]
     prepared = yield from prepare(wishes, run)
+    # What no wish was made for is missing from the catalog.
     found: dict[str, tuple[str, LoadRecord] | str] = dict.fromkeys(names, "it is no longer in the catalog")
     for wish in wishes:
         ready, name = prepared[wish.key], wish.entry.name
@@ -322,7 +361,7 @@ def _changed_refusal(wish: Wish, ready: Prepared, record: LoadRecord, shelf: She
 
 
 def _changed(name: str, text: str, record: LoadRecord, run: Run) -> Plan[tuple[str, LoadRecord] | str]:
-    """Return a text that is put back, after extensions have seen it again."""
+    """Return a text to put back, after extensions have seen it again."""
     if run.settings.extensions:
         catalog = (yield from shelf_of(run)).catalog
         entry = catalog.by_name.get(name)
@@ -332,21 +371,25 @@ def _changed(name: str, text: str, record: LoadRecord, run: Run) -> Plan[tuple[s
             if isinstance(changed, Failed):
                 return changed.reason
             text = changed
+    # Kept for the next call: one loss is at most one read in a process.
     run.settings.memory.keep_text(text)
     return text, record
 
 
 def _from_history(record: LoadRecord, message: AnyMessage | None) -> str | None:
-    """Return the text that a message in state holds; where others changed it for requests alone, state's is not it."""
+    """Return the text of a message in state; `None` if it was lost, or if others changed it for requests only."""
     if message is None or is_lost(message):
         return None
     text = str(message.text)
+    # `edited` says that the text last seen in a request differed from what was loaded. If state still has another one,
+    # the change was made for requests alone and cannot be found there.
     return None if record.get("edited") and fingerprint(text) != record.get("text") else text
 
 
 def _is_unseen(record: LoadRecord, message: AnyMessage | None, run: Run) -> bool:
     """Whether a text left state in the step of its load, after guards may have changed it there."""
     if message is not None:
+        # A text that was restored in state has passed every guard since (`before_model.py`).
         was_restored = run.thread.section("texts").get(message.id or "", {}).get("restored")
         return is_evicted(message) and "step" in record and not was_restored
     return "step" in record
@@ -364,9 +407,10 @@ def _is_edited(record: LoadRecord, message: AnyMessage | None) -> bool:
 
 
 def _seen(standing: Standing, names: Iterable[str]) -> Standing:
-    """Return the standing in which these loads were in a request: guards have had their look at them."""
+    """Return the standing after these loads were in a request: guards have seen them by now."""
     for name in names:
         record = standing.records[name]
+        # While a record has its `step`, no request has held the text: see `_is_unseen`.
         if "step" in record:
             kept: Any = {key: value for key, value in record.items() if key != "step"}
             standing = standing.with_load(name, kept)
@@ -381,8 +425,10 @@ def _applied(
     for position, (name, reason) in decisions.notices.items():
         result[position] = _emptied(result[position], context_notice(name, reason))
     for position, name in decisions.restored.items():
+        # The same decisions serve the form without put-backs, which has no texts.
         text = texts.get(name) or context_notice(name, "no_room")
         result[position] = result[position].model_copy(update={"content": text})
+    # Kept ones as well: context editing further in would clear them after we have counted on them.
     for position in (*decisions.restored, *decisions.kept):
         result[position] = shielded(result[position])
     front = [_message(texts.get(name) or context_notice(name, "no_room")) for name in decisions.inserted]
@@ -390,6 +436,7 @@ def _applied(
     front += [_message(lost_notice(name)) for name in lost]
     if not front:
         return result
+    # Behind system messages, which providers want first, and behind a summary, which tells what came before.
     place = 0
     while place < len(result) and isinstance(result[place], SystemMessage):
         place += 1
@@ -400,6 +447,7 @@ def _applied(
 
 def _emptied(message: AnyMessage, notice: str) -> AnyMessage:
     """Return a message whose text gave way to a notice; it no longer counts as a pin."""
+    # A notice that still looked like a pin would be taken for one by deepagents.
     extra = {key: value for key, value in message.additional_kwargs.items() if key not in {"lc_source", "skill"}}
     return message.model_copy(update={"content": notice, "additional_kwargs": extra})
 
@@ -424,6 +472,7 @@ def _noted(messages: list[AnyMessage], thread: Thread) -> list[AnyMessage]:
         if note is None:
             result.append(message)
             continue
+        # Before the user's message and never behind it: guards look at the last message.
         result += [_message(text) for text in note.get("before", ())]
         ends = note.get("end", ())
         result.append(_with_end(message, "\n\n".join(ends)) if ends else message)
@@ -435,6 +484,7 @@ def _with_end(message: AnyMessage, note: str) -> AnyMessage:
     content = message.content
     if isinstance(content, str):
         return message.model_copy(update={"content": f"{content}\n\n{note}"})
+    # Images and other blocks stay untouched.
     return message.model_copy(update={"content": [*content, {"type": "text", "text": note}]})
 
 
@@ -443,11 +493,14 @@ def _update(
 ) -> dict[str, Any]:
     told: dict[str, str | None] = {name: standing.records[name]["digest"] for name in newly}
     noted = thread.section("told")
+    # A text that the model had no room for, and that is not put back this time, no longer needs the mark.
     told |= {name: None for name, digest in noted.items() if digest == LEFT_OUT and name not in put_back}
     before = thread.standing.records
     changed = {
         name: standing.records[name] for name in standing.loaded if standing.records.get(name) != before.get(name)
     }
+    # A text that cannot be recovered means that the skill is not loaded: a record without a text would say `[Loaded]`
+    # of nothing.
     update: dict[str, Any] = unload_update(lost) if lost else {}
     if told:
         update = merged(update, {"skills_context": {"told": told}})
@@ -459,6 +512,8 @@ def _update(
 # One model call with skills: the request that goes out, a second try, and what comes back into state.
 
 
+# Providers have no common error for this. Each sign is looked for only beside a status that such errors have, because
+# a skill's text in some other error could hold any of these words.
 _OVERFLOW_SIGNS = (
     *(f"context{gap}{noun}" for gap in (" ", "_", "") for noun in ("length", "window", "size", "limit")),
     "prompt is too long",
@@ -468,6 +523,7 @@ _SUMMARIZED = "_summarization_event"
 """State key of deepagents' summarization: what it has summed up, in requests alone."""
 
 _OVERFLOW_STATUS = frozenset({400, 413, 422})
+"""HTTP statuses by which providers refuse a request for its length."""
 
 section_in_use: ContextVar[str | None] = ContextVar("deepskills_section", default=None)
 """The skills section of the model call that is being made, rendered before deepagents' class asks for it."""
@@ -478,6 +534,7 @@ def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | No
     shelf = yield from shelf_of(run)
     prefix: dict[str, str] = {}
     changes = False
+    # Comparing prefixes costs a rendering, so only those pay who let texts linger for the sake of caches.
     if run.settings.unload_when == "cheap":
         prefix = _prefix(messages, (yield from _section(section, run, run.thread.standing.loaded)))
         before = run.thread.section("prefix")
@@ -485,14 +542,16 @@ def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | No
     composed = yield from compose(messages, run, prefix_changes=changes)
     if prefix and run.thread.section("prefix") != prefix:
         composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
+    # A skill whose text was lost just now no longer brings its tools.
     granting = [entry for entry in run.use.granting if entry.name not in composed.lost]
     use = skills_in_use(composed.messages, granting, disclosed_skills(run))
+    # Rendered after composing: the section must say `[Loaded]` of those texts alone that are in the request.
     text = yield from _section(section, run, composed.shown)
     return PreparedCall(composed, use, text, bool(shelf.visible))
 
 
 def _section(section: Section | None, run: Run, loaded: Sequence[str]) -> Plan[str]:
-    """Return the skills section; a large one is rendered apart from the event loop."""
+    """Return the skills section; a large one is rendered off the event loop."""
     return (yield from apart(lambda: section_text(section, run, loaded), len(run.known_shelf.catalog.entries)))
 
 
@@ -515,6 +574,7 @@ def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> st
     shelf, settings = run.known_shelf, run.settings
     resources: Mapping[str, list[ResourceMetadata]] = run.thread.resources
     errors = run.state.get("skills_load_errors")
+    # Fixed sources are shown as configured, even before or without a discovery that worked.
     sources = settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources
     return section.render(
         SectionInput(
@@ -542,6 +602,8 @@ def _replaced_list(run: Run) -> str | None:
             run.problems.append(
                 problem("extensions", "extension-failed", name=name, method="catalog_list", reason=reason)
             )
+            # An extension that protects may replace the list to hide it, so a failure must not show what it would have
+            # hidden.
             text = LIST_WITHHELD if extension.protective else None
         if text is not None:
             return text
@@ -562,6 +624,8 @@ def open_call(
     request: ModelRequest[ContextT], run: Run, section: Section | None, source: ToolSource
 ) -> Plan["ModelCall[ContextT]"]:
     """Prepare one model call: its messages, its section, and the tools of the skills in use."""
+    # deepagents has summarized, and the request does not begin with its summary: our hook runs before its, so what we
+    # put back would be summarized away again.
     if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
         run.problems.append(problem("middleware", "middleware-order"))
     run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
@@ -590,6 +654,7 @@ class ModelCall(Generic[ContextT]):
         self._section = prepared.section
         self._resolved = {name: found.tools for name, found in resolutions.items()}
         tools, self._record = bound(request.tools, prepared.use, self._resolved, acceptance(request.model))
+        # Skills exist, and none for the model: offering the tool would only reveal that something is hidden.
         if not prepared.has_visible_skills and run.known_shelf.catalog.entries:
             tools = [item for item in tools if name_of(item) != LOAD_TOOL]
         self._tools = tools
@@ -606,6 +671,8 @@ class ModelCall(Generic[ContextT]):
 
     def request(self) -> ModelRequest[ContextT]:
         """Return the request with every loaded skill's text and tools."""
+        # deepagents' hook reads this key to find skill tools. It gets only skills that may use theirs, whatever a
+        # caller wrote there.
         state: Any = {**self._request.state, "skills_metadata": self._use.shown_to_deepagents()}
         return self._request.override(messages=self._composed.messages, tools=self._tools, state=state)
 
@@ -626,6 +693,7 @@ class ModelCall(Generic[ContextT]):
         Raises:
             SkillsError: If an extension that protects failed.
         """
+        # The state that was made up for deepagents' hook stays inside: extensions and inner hooks see the real one.
         request = request.override(state=self._request.state)
         if not self._run.settings.extensions:
             return request.override(messages=sent(request.messages))
@@ -653,7 +721,8 @@ class ModelCall(Generic[ContextT]):
         response: ModelResponse[Any] | ExtendedModelResponse[Any] | None,
         error: Exception | None = None,
     ) -> Plan[None]:
-        """Show the extensions how the call ended; one that was interrupted has not."""
+        """Show the extensions how the call ended; an interrupted call has not ended."""
+        # An interrupt is not an end: the same call is made again when the run resumes.
         if self._run.settings.extensions and not isinstance(error, GraphBubbleUp):
             inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
             composed = self._composed
@@ -663,10 +732,11 @@ class ModelCall(Generic[ContextT]):
     def finish(
         self, response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]
     ) -> ExtendedModelResponse[ResponseT]:
-        """Return the response with what this call changes in state, and tell what became of lost texts."""
+        """Return the response with what this call changes in state, and report what became of lost texts."""
         tell_composed(self._composed, self._run)
         command = response.command if isinstance(response, ExtendedModelResponse) else None
         before = command.update if command is not None and isinstance(command.update, dict) else {}
+        # Sorted: the same tools give the same checkpoint, whatever order they were found in.
         record = dict(sorted({**before.get(DISCLOSED, {}), **self._record}.items()))
         inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
         update = merged(before, self._composed.update, self._run.collected, problems_update(self._run))

@@ -106,12 +106,14 @@ class Shelf:
 
     def closed_below(self, entry: SkillEntry, loaded: Container[str]) -> list[str]:
         """Return the directories below a skill's own that belong to skills which the model may not read."""
+        # The usual case, on a path that each load takes.
         if not self.hidden:
             return []
         root, known = f"{parent(entry.path).rstrip('/')}/", self.catalog.by_name
         # By the path first: thousands may be hidden, and hardly any lies inside another.
         inside = [other for name in self.hidden if (other := known.get(name)) and other.path.startswith(root)]
         return [
+            # The skill's own `SKILL.md` lies below the root as well; only directories further down are meant.
             parent(other.path).removeprefix(root)
             for other in inside
             if other.name not in loaded and parent(other.path).startswith(root) and not self.is_shown(other)
@@ -119,6 +121,7 @@ class Shelf:
 
     def sources_to_show(self, sources: Sequence[Source]) -> Sequence[Source]:
         """Return the sources without those that are themselves the directory of a skill which the model may not see."""
+        # The path of such a source would name the hidden skill in the prompt.
         unseen = {
             tidy(parent(entry.path))
             for name in self.hidden
@@ -163,6 +166,7 @@ def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any
         execution_info=getattr(runtime, "execution_info", None),
         server_info=getattr(runtime, "server_info", None),
     )
+    # Custom graphs pass runtimes with more fields; the user's functions find those as well.
     fields = [found.name for found in dataclasses.fields(runtime)] if dataclasses.is_dataclass(runtime) else ()
     for name in (*fields, *getattr(runtime, "__dict__", {})):
         if not hasattr(own, name):
@@ -212,6 +216,7 @@ class Run:
         fresh = {(found["path"], found["code"], found["message"]): found for found in self.problems}
         return [found for key, found in fresh.items() if key not in known]
 
+    # Cached for this call alone: a `Run` lives as long as one hook, and the state cannot change in it.
     @cached_property
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
@@ -226,6 +231,8 @@ class Run:
     @property
     def seen(self) -> list[SkillEntry]:
         """The skills whose text the model has seen: in use before this call or by now, or unloaded and still shown."""
+        # In a tool call, `loaded` counts the calls before it in its turn as done. A skill that is unloaded in this very
+        # turn was still seen, so both count.
         found = [skill.entry for skill in (*self.loaded, *self.use.skills)]
         records, known = self.thread.standing.records, self.known_shelf.catalog.by_name
         for name in self.use.leaving:
@@ -242,6 +249,8 @@ class Run:
     def limited(self, skill: LoadedSkill) -> LoadedSkill:
         """Return a skill in use as others may see it: without what an extension withholds."""
         withheld = self.withheld(skill.entry)
+        # What a server sends grants nothing by itself, so powers are added where a human granted them and not taken
+        # away.
         if skill.entry.origin is not None:
             skill = replace(skill, entry=with_powers(skill.entry, self.granted(skill.entry)))
         return without_powers(skill, withheld)
@@ -250,6 +259,7 @@ class Run:
         """Return what a human granted to a served skill, as the extensions that ask for approvals know."""
         found: set[str] = set()
         for extension in self.settings.extensions:
+            # Looked up by name: only extensions that ask for approvals have it, and the seam does not promise it.
             ask = getattr(extension, "granted", None)
             if callable(ask):
                 found.update(ask(entry, _Asking(memory_of(extension, self.state, self.collected))) or ())
@@ -283,10 +293,13 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
     for name in thread.standing.loaded:
         record = thread.standing.records[name]
         current = shelf.catalog.by_name.get(name)
+        # The same name at another path is another skill: its visibility and file say nothing about the one that was
+        # loaded.
         current = current if current is not None and current.path == record["path"] else None
         if current is None and found is not None and is_gone(record, found):
             leaving[name] = "gone"
             continue
+        # Turned off by somebody's decision. A judgement that failed is not a decision: it withholds and lifts nothing.
         if shelf.hidden.get(name) == "off" and name not in shelf.unjudged:
             leaving[name] = "off"
             continue
@@ -299,6 +312,7 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
                 arguments=record.get("arguments", ""),
                 trigger=record.get("trigger", "model"),
                 tokens=record["tokens"],
+                # Without a user's message there is no turn, and two empty ids must not match.
                 is_recent=bool(turn) and record.get("turn") == turn,
                 grants=entry.is_read and is_visible and name not in shelf.unjudged,
             )
@@ -308,6 +322,7 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
 
 def disclosed_skills(run: Run) -> list[SkillEntry]:
     """Return the skills whose file the model has read by `read_file`, unchanged since and visible now."""
+    # The catalog's digest then and now: a file that changed after the read discloses nothing until it is read again.
     shelf, catalog = run.known_shelf, run.known_shelf.catalog
     return [
         entry
@@ -332,6 +347,7 @@ def memory_of(extension: SkillExtension, state: Mapping[str, Any], collected: Ma
     """Return an extension's private state on the thread, with what it asked to change in this call."""
     name, kept = name_of(extension), state.get("skills_extensions")
     own = kept.get(name) if isinstance(kept, Mapping) else None
+    # What was asked for in this call is not in state yet, and an extension must see its own writes.
     asked = collected.get("skills_extensions", {}).get(name, {})
     values = {**(own if isinstance(own, Mapping) else {}), **asked}
     return {key: value for key, value in values.items() if value is not None}
@@ -351,6 +367,7 @@ def withheld_powers(
                 found |= POWERS.intersection(extension.withholds(entry, memory_of(extension, state, collected)))
             except Exception:
                 logger.exception("The extension %s failed in withholds", name_of(extension))
+                # Fails closed: which powers it wanted to withhold is not known, so it is all of them.
                 return POWERS
     return frozenset(found)
 

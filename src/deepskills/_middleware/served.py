@@ -30,16 +30,18 @@ _SCRIPTS = "scripts"
 
 def with_guard(extensions: tuple[SkillExtension, ...], backend: object) -> tuple[SkillExtension, ...]:
     """Return the extensions with the guard first, if the backend may serve skills of its own."""
+    # A function of the runtime may give a backend that serves skills, so it counts as one that does.
     if is_backend(backend) and not serves_skills(backend):
         return extensions
     return (ServedSkills(), *extensions)
 
 
 def is_idle(extension: SkillExtension, request: ToolCallRequest, own_tools: frozenset[str]) -> bool:
-    """Whether the guard has nothing to ask about a call, told without a look at sources: no skill can be in use."""
+    """Whether the guard has nothing to ask about a call: no skill can be in use. Decided without a look at sources."""
     if not isinstance(extension, ServedSkills):
         return False
     call, state = request.tool_call, request.state
+    # Our own tools execute nothing; `run_skill_script` is an extension's.
     if call["name"] in own_tools:
         return True
     if state.get("skills_loaded") or turn_of(state, call["id"], call["name"], call["args"]).earlier:
@@ -54,6 +56,7 @@ class ServedSkills(SkillExtension):
 
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Ask a human about a call that executes code, unless scripts were granted to every served skill in use."""
+        # By `seen`, not by what is loaded: a skill that is unloaded in this very turn has already moved the model.
         in_use = {entry.name: entry for entry in cast("ExtensionRun", run).seen if entry.origin is not None}
         if not in_use or request.tool_call["name"] not in EXECUTING_TOOLS | run.executing_tools:
             return None
@@ -61,6 +64,7 @@ class ServedSkills(SkillExtension):
         if not asking:
             return None
         answer = interrupt(_question(request, asking))
+        # Anything but a clear "approve" is a refusal, even an answer of a shape that nobody foresaw.
         kind = answer.get("type") if isinstance(answer, Mapping) else None
         if kind == "approve":
             grants = answer.get("grants", ())

@@ -41,7 +41,7 @@ def answer_from_context(name: str, runtime: object) -> Sequence[BaseTool]:  # no
 
 @dataclass(frozen=True)
 class Resolution:
-    """What a name stands for, or why nobody can say."""
+    """What a name stands for, or why it could not be resolved."""
 
     tools: Sequence[BaseTool] = ()
     failure: str | None = None
@@ -66,11 +66,13 @@ class ToolSource:
             return self._listed(name)
         try:
             found = self._resolver(name, runtime)
+        # Interrupts are LangGraph's.
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a failure
             return _failed(name, f"{type(error).__name__}: {error}")
         if inspect.isawaitable(found):
+            # Closed, or Python warns that it was never awaited.
             if inspect.iscoroutine(found):
                 found.close()
             return _failed(name, "it is async; run the agent with ainvoke or astream")
@@ -114,6 +116,7 @@ def _checked(name: str, found: object) -> Resolution:
     if not is_list or not all(isinstance(item, BaseTool) for item in found):  # type: ignore[attr-defined]
         return _failed(name, f"it returned {type(found).__name__}, not a list of tools")
     tools: dict[str, BaseTool] = {}
+    # The first of a name counts: a request with two tools of one name is refused by providers.
     for item in found:  # type: ignore[attr-defined]
         tools.setdefault(item.name, item)
     return Resolution(list(tools.values()))
@@ -162,10 +165,12 @@ def skills_in_use(
     read = {entry.name: entry for entry in disclosed if include_names(entry) and entry.name not in loaded}
     if not loaded and not read:
         return InUse()
+    # deepagents knows no unload: what its messages show after one would be disclosed again.
     seen = _last_seen(messages)
     unloads = _last_unloads(messages)
     use = InUse()
     for entry in (*loaded.values(), *read.values()):
+        # Seen since it was last unloaded.
         if seen(entry) > unloads.get(entry.name, -1):
             use.seen.append(entry)
         else:
@@ -226,7 +231,9 @@ def tidy_path(path: str) -> str:
 
 def acceptance(model: object) -> Callable[[BaseTool], bool]:
     """Return which tools a model's provider takes; one that it refuses would fail the whole request."""
+    # `bind_tools` and the like wrap the model.
     model = model.bound if isinstance(model, RunnableBinding) else model
+    # By the module's name: a look must not import a package that is optional.
     if not any(base.__module__.startswith("langchain_anthropic.") for base in type(model).__mro__):
         return lambda _tool: True
 
@@ -253,6 +260,7 @@ def bound(
     result = list(tools)
     record: dict[str, str] = {}
     for name in dict.fromkeys(n for entry in use.loaded for n in include_names(entry)):
+        # A tool that the agent has itself is not resolved: its name is its own.
         produced = [by_name[name]] if name in by_name else resolved.get(name, ())
         for item in produced:
             present = by_name.get(name_of(item) or "")
@@ -260,6 +268,7 @@ def bound(
                 if item.name not in record and accepts(item):
                     result.append(item)
                     record[item.name] = name
+            # Present but deferred: the provider would show it only after a search, and a skill in use needs it now.
             elif isinstance(present, BaseTool) and (present.extras or {}).get(_DEFER_LOADING) is True:
                 extras = {key: value for key, value in (present.extras or {}).items() if key != _DEFER_LOADING}
                 shown = present.model_copy(update={"extras": extras})

@@ -1,21 +1,13 @@
-"""What passes from an agent to one that a tool call of it starts, in this process, never by input or marks.
+"""The start of a run: when skills are discovered, what that changes in state, and what is reported.
 
-A fork starts with its parent's messages, or a summary of them, and without its parent's private state. What a tool call
-gives to an agent as its first message was written by a model: it is not a user's word.
-
-What a thread starts with: loads that its messages show, a parent's loads, and loads of an older version.
-
-Marks on messages are claims, for callers can write them. A claim counts only if the message's text is the very block
-that the skill's file gives with the arguments claimed; sizes and files come from that reading.
-
-The start of a run: when skills are discovered, what that changes in state, and who is told.
+A thread may start with loads: those that its messages show, a parent's, and those of an older version. Marks on
+messages are claims, because callers can write them. A claim counts only if the message's text is the very block that
+the skill's file gives with the arguments claimed; sizes and files come from that reading.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,12 +18,11 @@ from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_error
 from deepskills._catalog.entries import SkillEntry
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
-from deepskills._io.served import loads_in_use
 from deepskills._loading.turn import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, load, prepare, take_away
-from deepskills._middleware.nesting import is_handed_on
+from deepskills._middleware.nesting import is_continued, is_users_word, taken_over
 from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import Run, Shelf, is_user_only
 from deepskills._middleware.state import (
@@ -49,76 +40,6 @@ from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._types import LoadRecord, SkillProblem
 
 logger = logging.getLogger("deepskills")
-
-
-TASK_TOOL = "task"
-"""deepagents' tool that starts a sub-agent."""
-
-_SUB_AGENT = "subagent"
-"""What deepagents calls an agent that its `task` tool has started, in the configuration of its run."""
-
-
-class _Parent:
-    """What a parent has loaded; the first sub-agent that starts may take it."""
-
-    def __init__(self, thread: Thread, *, passes_on: bool) -> None:
-        self.thread: Thread | None = thread
-        self.passes_on = passes_on
-        """Whether a sub-agent that does not continue the conversation takes it as well."""
-
-
-_parent: ContextVar[_Parent | None] = ContextVar("deepskills_parent", default=None)
-_in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=False)
-
-
-@contextmanager
-def handing_over(tool_name: str, state: Mapping[str, Any], *, passes_on: bool = False) -> Iterator[None]:
-    """Let a sub-agent that starts inside know what this agent has loaded."""
-    inside = _in_tool_call.set(True)
-    parent = _parent.set(_Parent(Thread.of(state), passes_on=passes_on) if tool_name == TASK_TOOL else None)
-    loads = loads_in_use.set(_served_loads(state))
-    try:
-        yield
-    finally:
-        loads_in_use.reset(loads)
-        _parent.reset(parent)
-        _in_tool_call.reset(inside)
-
-
-def _served_loads(state: Mapping[str, Any]) -> tuple[LoadRecord, ...]:
-    """Return the loads of skills that were served from elsewhere, for the backends that hold them."""
-    if not state.get("skills_loaded"):
-        return ()
-    standing = Thread.of(state).standing
-    return tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
-
-
-def is_users_word(message: AnyMessage, run: Run) -> bool:
-    """Whether a message is the user's own, and not what a model or a node of an outer graph gave this agent to do."""
-    if run.settings.slash_commands == "always":
-        return True
-    kind = (run.runtime.config.get("configurable") or {}).get("ls_agent_type")
-    return not is_handed_on(message, in_tool_call=_in_tool_call.get() or kind == _SUB_AGENT)
-
-
-def taken_over() -> tuple[Thread | None, bool]:
-    """Return the thread of the parent that started this one by `task`, and whether its skills are passed on to all."""
-    parent = _parent.get()
-    if parent is None:
-        return None, False
-    found, parent.thread = parent.thread, None
-    return found, parent.passes_on
-
-
-def is_continued(thread: Thread) -> bool:
-    """Whether a sub-agent's thread continues its parent's conversation: a task alone is one message."""
-    return len(thread.messages) > 1
-
-
-# What a thread starts with: loads that its messages show, a parent's loads, and loads of an older version.
-#
-# Marks on messages are claims, for callers can write them. A claim counts only if the message's text is the very block
-# that the skill's file gives with the arguments claimed; sizes and files come from that reading.
 
 
 MAX_CLAIMS = 200
@@ -155,8 +76,10 @@ class _Claim:
 def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     """Return what is loaded on a thread that starts: what its parent hands over, or what its messages prove."""
     parent, passes_on = taken_over()
+    # A fork's messages hold the texts already, and only the records are missing. Any other sub-agent has to load them.
     if parent is not None and is_continued(run.thread):
         return _inherited(parent, shelf)
+    # Written even if empty: on a new thread users find these keys.
     empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}, "skills_load_records": {}}
     if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
         return merged(empty, (yield from _loaded_again(parent, shelf, run)))
@@ -170,17 +93,21 @@ def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     resources: dict[str, Any] = {}
     texts: dict[str, Any] = {}
     for claim in claims:
+        # An unload needs no proof: to believe it grants nothing.
         if not claim.is_load:
             records.pop(claim.skill, None)
             continue
         ready = prepared.get((claim.skill, claim.arguments))
         text = str(claim.message.text)
+        # Word for word: otherwise any text could be passed off as a skill by a mark.
         if ready is None or ready.failure is not None or _bare(text) != ready.block:
             continue
         run.settings.memory.keep_text(text)
         texts[claim.message.id or ""] = {"skill": claim.skill}
         resources[claim.skill] = ready.inventory.resources
+        # To the end: the newest load decides the order.
         records.pop(claim.skill, None)
+        # Not "user", and of no turn: a claim must not earn what a user's own start earns (`use_of`).
         records[claim.skill] = {
             **record_of(ready),
             "text": fingerprint(text),
@@ -211,6 +138,7 @@ def _worth_reading(claims: Sequence[_Claim], shelf: Shelf, run: Run) -> list[Wis
         if not _may_be_true(claim, entry, shelf, run):
             continue
         characters += len(claim.arguments)
+        # Arguments are filled into texts, so they count before anything is prepared.
         if characters > MAX_CLAIMED_ARGUMENTS:
             break
         wishes[claim.skill, claim.arguments] = Wish(entry, claim.arguments, "system")
@@ -245,6 +173,7 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
         "skills_loaded": names,
         "skill_resources": {name: parent.resources.get(name, []) for name in names},
         "skills_load_records": {name: records[name] for name in names},
+        # These keep the requests of a fork the same as its parent's. What waits or was permitted stays the parent's.
         "skills_context": {key: parent.section(key) for key in ("texts", "notes", "disclosed")},
     }
 
@@ -256,6 +185,7 @@ def _loaded_again(parent: Thread, shelf: Shelf, run: Run) -> Plan[dict[str, Any]
         Wish(entry, records[name].get("arguments", ""), "system")
         for name in parent.standing.loaded
         if (entry := shelf.catalog.by_name.get(name)) is not None
+        # A skill that only users may start is passed on if a user has started it.
         and (shelf.is_shown(entry) or (shelf.find(name) and records[name].get("trigger") in {"user", "pin"}))
     ]
     settled = yield from load(wishes, run)
@@ -301,15 +231,16 @@ def upgraded(thread: Thread) -> dict[str, Any]:
         if record.get("message"):
             continue
         message = by_text.get(record.get("text", "")) or by_text.get(f"{name}:{record['digest']}")
+        # A record without a message was written by a version that kept neither arguments nor triggers.
         records[name] = {**record, "message": message or "", "arguments": "", "trigger": "model"}
     return {"skills_load_records": records, "skills_context": {"texts": texts}} if records or texts else {}
 
 
-# The start of a run: when skills are discovered, what that changes in state, and who is told.
+# The start itself.
 
 
 MAX_KNOWN_COMMANDS = 100
-"""How many messages with slash commands a thread knows again."""
+"""How many messages with slash commands a thread remembers."""
 
 _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 
@@ -317,9 +248,11 @@ _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 def current_catalog(run: Run) -> Catalog | None:
     """Return the thread's catalog if it can be used as it is, else `None`."""
     settings = run.settings
+    # Whoever resumes the thread may be another user.
     if settings.varies_by_run:
         return None
     catalog = settings.memory.catalogs.believed(run.thread.catalog)
+    # A copy that differs is a caller's wish to look again, and so is `None`.
     if catalog is None or not catalog.is_copied_in(run.state.get("skills_metadata")):
         return None
     if not catalog.is_of(settings.fixed_sources or ()):
@@ -330,6 +263,7 @@ def current_catalog(run: Run) -> Catalog | None:
 def needs_start(run: Run, catalog: Catalog | None) -> bool:
     """Whether the start of a run has anything to do."""
     settings = run.settings
+    # The usual start of a run has nothing to do, and must not cost a look at sources or rules.
     return bool(
         catalog is None
         or settings.extensions
@@ -347,27 +281,32 @@ def start(run: Run) -> Plan[SkillsStateUpdate | None]:
     """
     thread = run.thread
     copy = run.state.get("skills_metadata")
+    # Compared entry by entry with the copy in state; with thousands of skills that takes its time.
     catalog = yield from apart(lambda: current_catalog(run), len(copy) if isinstance(copy, list) else 0)
     if not needs_start(run, catalog):
         return None
     found = None
     if catalog is None:
+        # The entries known so far go in: a source that fails now keeps those that it gave before.
         found = yield from run.look.discover((yield from run.look.claimed(thread.catalog, copy)))
         run.look.started(thread.catalog, found)
     shelf = yield from shelf_of(run, found)
     update: dict[str, Any] = {}
     if found is not None:
         update = yield from _discovered(run, found, shelf)
+    # Only after the shelf: what leaves depends on what was found and on how visible it is now.
     gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
     update = merged(update, take_away(run, list(run.use.leaving)))
     if run.settings.slash_commands:
         update = merged(update, _noticed_message(run))
+    # Last, so that extensions see what is in use after discovery and unloads.
     yield from at("at_start", run)
     update = merged(update, run.collected)
     problems = _problems(run, found, gone)
     if problems is not None:
         update["skills_problems"] = problems
         update["skills_load_errors"] = source_errors(problems)
+    # After everything was logged: the exception names the errors, and the log has the warnings as well.
     if run.settings.strict and found is not None:
         _raise_errors(found.problems)
     return _changes(run.state, update)
@@ -380,6 +319,7 @@ def _discovered(run: Run, found: Discovery, shelf: Shelf) -> Plan[dict[str, Any]
     update: dict[str, Any] = {"skills_catalog": catalog.record}
     if not catalog.is_copied_in(run.state.get("skills_metadata")):
         update["skills_metadata"] = catalog.copy_skills()
+    # A thread that has loads and no catalog was written by an older version.
     if thread.is_new:
         update |= yield from adopted(run, shelf)
     elif thread.catalog is None:
@@ -398,6 +338,7 @@ def _noticed_message(run: Run) -> dict[str, Any]:
     """
     thread = run.thread
     message = thread.user_message
+    # Without a key nobody could tell later that the message was looked at; every user's message has one (`with_keys`).
     if message is None or not message.id or not is_users_word(message, run):
         return {}
     seen, commands = thread.section("run"), thread.section("commands")
@@ -405,6 +346,7 @@ def _noticed_message(run: Run) -> dict[str, Any]:
         return {}
     update: dict[str, dict[str, Any]] = {"run": {"message": message.id, "seen": message.id}}
     if command_word(first_line(message)):
+        # The oldest leave, so that a thread that lives for years stays small.
         oldest = list(commands)[: max(0, len(commands) + 1 - MAX_KNOWN_COMMANDS)]
         update["commands"] = {**dict.fromkeys(oldest), message.id: True}
     return {"skills_context": update}
@@ -428,7 +370,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
 
 
 def _out_of_reach(run: Run) -> list[SkillProblem]:
-    """Return the one problem that tells of skills which only a user may start, while no user can."""
+    """Return the one problem about skills that only a user may start, while no user can."""
     if run.settings.slash_commands:
         return []
     shelf = run.known_shelf
@@ -442,6 +384,7 @@ def _out_of_reach(run: Run) -> list[SkillProblem]:
 
 def _changes(state: Mapping[str, Any], update: dict[str, Any]) -> SkillsStateUpdate | None:
     """Return `update` unless state holds all of it already."""
+    # Nothing is written where nothing changed: a write costs a checkpoint.
     if all(key in state and state[key] == value for key, value in update.items()):
         return None
     return cast("SkillsStateUpdate", update)

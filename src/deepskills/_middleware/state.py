@@ -20,8 +20,8 @@ remains is used. Nothing outside this module looks at a private key itself.
 - `prefix`: what the latest request began with, to tell when it changes.
 
 Messages are known by their id. Not all have one: the message channel of `create_deep_agent` gives none to input that
-came as a text or a tuple. Such a message is given a key that follows from its content and from how many messages of the
-same content stand before it, so that it is the same in every hook, after a resume and in another process (`with_keys`).
+came as a text or a tuple. Such a message is given a key derived from its content and from how many messages of the same
+content stand before it, so that it is the same in every hook, after a resume and in another process (`with_keys`).
 """
 
 import hashlib
@@ -78,6 +78,7 @@ def merge_loaded(current: list[str] | None, update: Sequence[str] | Unload | Non
     loaded = _names(current)
     if isinstance(update, Mapping):
         gone = set(_names(update.get("unload")))
+        # Unload first, then load: one update can move a skill to the end, as an unload and a load in one turn do.
         kept = [name for name in loaded if name not in gone]
         return list(dict.fromkeys([*kept, *_names(update.get("load"))]))
     return list(dict.fromkeys([*loaded, *_names(update)]))
@@ -103,6 +104,7 @@ def merge_sections(
     current: dict[str, dict[str, Any]] | None, update: Mapping[str, Mapping[str, Any] | None] | None
 ) -> dict[str, dict[str, Any]]:
     """Merge an update in two levels: each key of each section is replaced, `None` removes it."""
+    # A new mapping, never a change in place: LangGraph may hand the same object to parallel branches.
     merged = {section: dict(values) for section, values in _mapping(current).items() if isinstance(values, Mapping)}
     for section, values in _mapping(update).items():
         kept = merge_by_name(merged.get(section), values) if isinstance(values, Mapping) else {}
@@ -122,8 +124,9 @@ def merge_pins(
 ) -> list[str | PinnedSkill]:
     """Add up the skills to pin that were named in one step; whatever is not a list is set aside.
 
-    No skill has a name that is longer than what is kept here, so a pin that is cut stays one of an unknown skill.
+    No skill has a name that is longer than what is kept here, so a pin that is cut still names an unknown skill.
     """
+    # Pins of one step add up: parallel branches may each write some, and two writes without a reducer raise.
     return [*_listed(current), *(_short_pin(pin) for pin in _listed(update))]
 
 
@@ -136,6 +139,7 @@ def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - whatever a caller gave
             **({"name": _short_pin(kept["name"])} if "name" in kept else {}),
             **({"arguments": kept["arguments"]} if is_plain else {}),
         }
+    # Cut here, in the reducer: whatever a caller sends is copied into every checkpoint until it is used.
     return pin if isinstance(pin, int | float | None) else str(pin)[: MAX_SHOWN_NAME_LENGTH + 1]
 
 
@@ -201,8 +205,10 @@ def with_own_keys(schema: Any) -> Any:  # noqa: ANN401 - a TypedDict class
     """Return a state schema that has every key of ours, with our reducers; a loss of one would lose loads."""
     own = get_type_hints(SkillsState, include_extras=True)
     theirs = get_type_hints(schema, include_extras=True)
+    # The common case: a subclass that adds nothing, or adds keys and inherits ours, keeps its own class.
     if all(theirs.get(key) == annotation for key, annotation in own.items()):
         return schema
+    # Their `messages` stays: a host may have another channel for it (deepagents has its `DeltaChannel`).
     merged = {**theirs, **own, "messages": theirs.get("messages", own["messages"])}
     return TypedDict(schema.__name__, merged, total=False)  # type: ignore[operator]
 
@@ -274,6 +280,7 @@ _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
 
 def _checked(value: object, adapter: TypeAdapter[ValueT], key: str, malformed: list[str]) -> dict[str, ValueT]:
     """Return what a mapping in state holds in the right shape; the rest is set aside, and `malformed` names the key."""
+    # An absent key is not malformed.
     if value is None:
         return {}
     items = value if isinstance(value, dict) else {}
@@ -284,6 +291,7 @@ def _checked(value: object, adapter: TypeAdapter[ValueT], key: str, malformed: l
         except ValidationError:
             continue
         if isinstance(name, str):
+            # The item itself, not pydantic's copy: the same bytes go back into the checkpoint.
             good[name] = item
     if len(good) < len(items) or not isinstance(value, dict):
         malformed.append(key)
@@ -305,7 +313,7 @@ class Thread:
     """The messages as state has them; `messages` are the same with keys."""
 
     unbacked: list[str] = field(default_factory=list)
-    """Names that state calls loaded without a load of ours: an application wrote them, or a record was spoiled."""
+    """Names that state calls loaded without a load of ours: an application wrote them, or a record was corrupted."""
 
     malformed: list[str] = field(default_factory=list)
     """Keys of state that had the wrong shape."""
@@ -317,6 +325,7 @@ class Thread:
     def of(cls, state: Mapping[str, Any]) -> "Thread":
         """Read a thread's state."""
         malformed: list[str] = []
+        # The context first: what lingers decides how much room there is.
         context = _context(state.get("skills_context"), malformed)
         standing, unbacked = _standing(state, context.get("texts", {}), malformed)
         return cls(
@@ -345,6 +354,8 @@ class Thread:
         """Return the messages of a request with the keys that they have in state, whichever others were left out."""
         if self.messages is self.given:
             return with_keys(messages)
+        # By identity: a middleware further out may have left out messages, and then the count of equal contents would
+        # differ.
         known = {id(given): own for given, own in zip(self.given, self.messages, strict=True) if given is not own}
         return with_keys([known.get(id(message), message) for message in messages])
 
@@ -367,7 +378,7 @@ class Thread:
 
     @property
     def turn(self) -> str:
-        """What the user's turn is known by: the id of the newest message; empty if there is none."""
+        """The id of the user's newest message, which identifies the turn; empty if there is none."""
         user = self.user_message
         return (user.id or "") if user is not None else ""
 
@@ -399,6 +410,7 @@ def _standing(state: Mapping[str, Any], texts: Mapping[str, Any], malformed: lis
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         malformed.append("skills_loaded")
         names = ()
+    # Records first: a name without a record has cost, path and digest that nobody knows, so it is not loaded for us.
     records = _checked(state.get("skills_load_records"), _RECORD, "skills_load_records", malformed)
     lingering = sum(text.get("tokens", 0) for text in texts.values() if text.get("state") == LINGERING)
     standing = Standing(tuple(name for name in names if name in records), records, lingering)
@@ -420,6 +432,7 @@ def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
 
 def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
     items = value if isinstance(value, list) else []
+    # As a mapping only to share the checking; the keys mean nothing.
     good = list(_checked(dict(zip(map(str, range(len(items))), items, strict=True)), _PROBLEM, "", []).values())
     if len(good) < len(items) or (value is not None and not isinstance(value, list)):
         malformed.append("skills_problems")
@@ -427,11 +440,12 @@ def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
 
 
 def with_keys(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
-    """Return messages of which every user's has an id: where the host gave none, one that follows from its content.
+    """Return messages in which every user message has an id: the host's, or else one derived from its content.
 
-    Only requests and hooks see it. It is not written to the conversation: a channel takes a message with an id that it
-    does not know for a new one.
+    Only requests and hooks see it. It is not written to the conversation: a channel treats a message with an
+    unknown id as a new one.
     """
+    # The usual case costs one look and copies nothing.
     if all(message.id or not isinstance(message, HumanMessage) for message in messages):
         return messages
     counts: dict[str, int] = {}
@@ -440,6 +454,7 @@ def with_keys(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
         if message.id or not isinstance(message, HumanMessage):
             keyed.append(message)
             continue
+        # `default=str`: content blocks may hold anything a host put there, and a key must never fail.
         content = fingerprint(json.dumps(message.content, sort_keys=True, default=str))
         counts[content] = counts.get(content, 0) + 1
         keyed.append(message.model_copy(update={"id": f"{_KEY}{content}-{counts[content]}"}))
@@ -482,12 +497,13 @@ def mark_of(message: object) -> Mark | None:
         return None
     try:
         return _MARK.validate_python(given)
+    # Marks come from anybody who can send messages, nested as deep as they like.
     except (ValidationError, RecursionError):
         return None
 
 
 def fingerprint(text: str) -> str:
-    """Return the digest by which a message's text is known again."""
+    """Return the digest by which a message's text is recognized."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -537,6 +553,7 @@ def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: T
         "trigger": trigger,
         "turn": thread.turn,
     }
+    # Marks a text that no request has held yet (`_is_unseen` in `request.py`); outside a graph there are no steps.
     step = current_step()
     if step:
         record["step"] = step
@@ -548,6 +565,7 @@ def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: T
         "skills_load_records": {name: record},
         "skills_context": {
             "texts": {message.id or "": {"skill": name}},
+            # A new text starts over: what was reported, waiting or permitted for the old one no longer counts.
             "told": {name: None},
             "loads": {name: None},
             "permits": {name: None},
@@ -560,6 +578,7 @@ def unload_update(names: Iterable[str], standing: Standing | None = None, state:
     """Return the update that takes skills away; `state` says what becomes of their texts, if not the usual."""
     gone = list(names)
     context: dict[str, Any] = {"told": dict.fromkeys(gone)}
+    # Usually nothing special is recorded: a carrier whose skill has no record shows a notice by itself.
     if state is not None and standing is not None:
         context["texts"] = {
             message: {"skill": name, "state": state, "tokens": standing.size(name)}
@@ -575,7 +594,7 @@ def unload_update(names: Iterable[str], standing: Standing | None = None, state:
 
 
 def without_lingering(thread: Thread) -> dict[str, Any]:
-    """Return the `texts` of unloaded skills as of now gone from requests."""
+    """Return the `texts` entries that mark lingering texts as gone from requests."""
     texts = thread.section("texts")
     return {key: {"skill": text["skill"]} for key, text in texts.items() if text.get("state") == LINGERING}
 
@@ -599,10 +618,12 @@ def forgotten(thread: Thread) -> dict[str, Any]:
     update: dict[str, Any] = {}
     for section in ("texts", "notes"):
         entries = thread.section(section)
+        # Looking through all messages costs more than a few stale records, so it waits until there are many.
         if len(entries) <= MAX_GONE:
             continue
         if known is None:
             known = {message.id for message in thread.messages if message.id}
+            # A carrier that is gone from the messages still belongs to a loaded skill, which will be put back.
             known |= {record.get("message", "") for record in thread.standing.records.values()}
         gone = [key for key in entries if key not in known]
         if len(gone) > MAX_GONE:
@@ -639,9 +660,11 @@ def _merged_names(before: Any, value: Any) -> Any:  # noqa: ANN401 - a list, or 
     """Return two updates of `skills_loaded` as one; the second comes after the first."""
     first = before if isinstance(before, dict) else {"unload": [], "load": before}
     second = value if isinstance(value, dict) else {"unload": [], "load": value}
+    # An unload cancels a load of the same name that was asked for before it.
     loads = [name for name in first.get("load", []) if name not in second["unload"]]
     merged_names = {
         "unload": [*first["unload"], *second["unload"]],
         "load": [*loads, *second.get("load", [])],
     }
+    # A plain list where nothing is unloaded, as a single load writes it.
     return merged_names if merged_names["unload"] else merged_names["load"]

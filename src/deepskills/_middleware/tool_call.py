@@ -55,6 +55,8 @@ class CallRun(Run):
         for call in self._turn.earlier:
             if call.kind == "unload":
                 outcome = decide_unload(call.name, standing)
+                # What this very turn loads is not unloaded again here: its limits are assumed to hold, whatever becomes
+                # of the calls.
                 if isinstance(outcome, Unloaded):
                     found.pop(outcome.name, None)
             elif (entry := self.known_shelf.find_visible(call.name)) is not None:
@@ -76,6 +78,7 @@ class ToolCall:
 
     def reviewed(self, result: ToolResult) -> Plan[ToolResult]:
         """Return the call's result after the extensions have seen it."""
+        # A failed read has shown nothing.
         if self.discloses is not None and isinstance(result, ToolMessage) and result.status != "error":
             known = {"disclosed": {self.discloses.name: self.discloses.digest}}
             result = _with_update(result, {"skills_context": known})
@@ -89,6 +92,7 @@ class ToolCall:
 
 def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSource) -> Plan[ToolCall | ToolResult]:
     """Return a call that may run, with the tool it means; or the answer to one that may not."""
+    # Known without I/O, so that an agent whose extensions judge no calls pays nothing here.
     methods = ("before_tool", "after_tool")
     judging = [extension for extension in settings.extensions if not is_idle(extension, request, settings.own_tools)]
     judges = any(overrides(extension, method) for extension in judging for method in methods)
@@ -102,6 +106,7 @@ def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSou
         decision = yield from before_tool(request, run)
         if isinstance(decision, Refuse):
             return _refusal(request, decision, run)
+    # After the judgement: a refused read discloses nothing.
     read = yield from _disclosing(request, settings, run)
     name = yield from hidden_tool(request, settings)
     if name is None:
@@ -125,6 +130,7 @@ def _disclosing(request: ToolCallRequest, settings: Settings, judging: Run | Non
     entry = next((known for known in catalog.with_tools if tidy_path(known.path) == read), None)
     if entry is None or not entry.is_read or not (yield from shelf_of(run)).is_shown(entry):
         return None
+    # Judged as a load would be. A skill that extensions refuse or answer otherwise brings no tools by a read either.
     load = SkillLoad(entry, "", "model", "", 0, (), run.runtime)
     decision = yield from before_load(load, run)
     return entry if decision is None else None
@@ -136,6 +142,7 @@ def _with_update(result: ToolResult, update: Mapping[str, Any]) -> ToolResult:
         return result
     if isinstance(result, ToolMessage):
         return Command(update=merged(update, {"messages": [result]}))
+    # A list of pairs or an object, which LangGraph also takes: nothing of ours can be merged into it safely.
     if not isinstance(result.update, Mapping):
         return result
     return Command(graph=result.graph, update=merged(result.update, update), resume=result.resume, goto=result.goto)
@@ -150,6 +157,7 @@ def hidden_tool(request: ToolCallRequest, settings: Settings) -> Plan[str | None
 
     State says which tools the model was shown; a caller may have written that, so a skill in use must name the tool.
     """
+    # The agent's own tool of that name comes first.
     if request.tool is not None:
         return None
     state: Any = request.state

@@ -1,6 +1,9 @@
-"""The calls of one turn of the model: which come before a call, and what was made of them.
+"""The tools `load_skill` and `unload_skill`: calls become plans, outcomes become `Command`s and messages.
 
-The tools `load_skill` and `unload_skill`: calls to plans, outcomes to `Command`s and messages.
+How the calls of one turn see each other is decided in `_loading/turn.py`, which opens with the theory. This module
+supplies the facts: which calls stand before a call in the model's message (`turn_of`), leaving out those that were
+already answered and taking those that a human edited as edited. Each call reads the files of its predecessors as well
+as its own, because it has to know what they cost; calls of one turn share these readings (`prepare_in_turn`).
 """
 
 import logging
@@ -51,7 +54,7 @@ _KINDS: dict[str, Any] = {LOAD_TOOL: "load", UNLOAD_TOOL: "unload"}
 
 @dataclass(frozen=True)
 class Turn:
-    """A call's turn: what calls of it are known by, and the loads and unloads before this call."""
+    """A call's turn: a key that its calls share, and the loads and unloads before this call."""
 
     key: Hashable = None
     earlier: Sequence[SkillCall] = ()
@@ -68,15 +71,19 @@ def turn_of(state: Mapping[str, Any], call_id: str | None, name: str, args: Mapp
     if message is None:
         return Turn()
     edits = _edits(state.get("hitl_edited_tool_calls"))
+    # A human's edit replaces the call that will run, while the message keeps the one that the model made.
     made = [edits.get(call["id"] or "", call) if call["id"] else call for call in message.tool_calls]
     ids = [call["id"] for call in message.tool_calls]
     places = [place for place, known in enumerate(ids) if known == call_id]
+    # The position is what all calls of a turn agree on; without one of its own, a call assumes that all others come
+    # first, so that it claims too little room rather than too much.
     before = range(places[0]) if len(places) == 1 else _all_but(made, places, name, args)
     earlier = [
         SkillCall(_KINDS[call["name"]], asked, _text(call["args"].get("arguments")))
         for place in before
         if (call := made[place])["name"] in _KINDS
         and isinstance(asked := call["args"].get("skill_name"), str)
+        # With shared ids an answer may belong to any of the calls, so none counts as answered.
         and (ids[place] not in answered or len(places) > 1)
     ]
     return Turn((message.id, len(ids)) if message.id else None, earlier)
@@ -109,8 +116,10 @@ def _turn_message(messages: Sequence[AnyMessage], call_id: str | None) -> tuple[
 
 def _all_but(made: Sequence[Any], places: Sequence[int], name: str, args: Mapping[str, Any]) -> list[int]:
     """Return every call of a turn except the one that is meant: the first with this name and these arguments."""
+    # LangGraph injects `runtime`; the model's message does not have it.
     given = {key: value for key, value in args.items() if key != "runtime"}
     own = next((p for p in places if made[p]["name"] == name and _same(made[p]["args"], given)), places[-1])
+    # Exact twins are left out on both sides. If each counted the other as earlier, neither would load the skill.
     alike = {p for p in places if made[p]["name"] == name and _same(made[p]["args"], given)} | {own}
     return [place for place in range(len(made)) if place not in alike]
 
@@ -127,6 +136,7 @@ ToolResult = Command[Any] | ToolMessage
 
 def _as_text(value: object) -> object:
     """Read what a model gives for no arguments as none."""
+    # Some models send `null` for a parameter that they leave out.
     return "" if value is None else value
 
 
@@ -171,6 +181,7 @@ class SkillTools:
                 _guarded(plan(run, skill_name, arguments), name, skill_name, run), run.runtime
             )
 
+        # Both tools share these functions; the explicit schema keeps `arguments` out of `unload_skill`'s.
         return StructuredTool.from_function(
             call, acall, name=name, description=description, args_schema=schema, infer_schema=False
         )
@@ -185,12 +196,14 @@ class SkillTools:
         if shelf.visibility(entry) == "user-only":
             if permit is None:
                 return _refused(run, outcomes.UserOnly(entry))
+            # The user's arguments win over the model's: the user started it, the model only carries it out.
             arguments = permit or arguments
         wish = Wish(entry, arguments)
         refused = yield from admit(wish, run)
         if refused is not None:
             settled = yield from settle(wish, outcomes.Prepared(entry, arguments), refused, run, LOAD_TOOL)
             return _result(settled.update, run)
+        # The predecessors' files are read too: what they cost decides what is left (`after_calls`).
         prepared = yield from prepare_in_turn(turn.key, [*_wished(turn, shelf), wish], run, own=wish.key)
         own, before, budgets = prepared[wish.key], run.thread.standing, run.settings.budgets
         # The file may have become the user's alone since it was listed.
@@ -207,6 +220,7 @@ class SkillTools:
     def _unload(self, run: Run, skill_name: str, _arguments: str) -> Plan[ToolResult]:
         thread, standing = run.thread, run.thread.standing
         turn = _turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
+        # Without predecessors an unload needs no catalog and no I/O, so it works while the source is down.
         if turn.earlier:
             shelf = yield from shelf_of(run)
             prepared = yield from prepare_in_turn(turn.key, _wished(turn, shelf), run)
@@ -215,6 +229,7 @@ class SkillTools:
         outcome: outcomes.Outcome = decide_unload(skill_name, standing)
         entry = None
         update: dict[str, Any] = {}
+        # Perhaps it was only read by `read_file`, which discloses tools without loading anything.
         if isinstance(outcome, outcomes.NotLoaded):
             entry = (yield from shelf_of(run)).find(skill_name)
             if entry is not None and entry.name in thread.section("disclosed"):
@@ -222,6 +237,7 @@ class SkillTools:
         message = tool_message(run, UNLOAD_TOOL, report(outcome, "model", run, entry))
         if isinstance(outcome, outcomes.Unloaded | outcomes.ToolsWithdrawn):
             message.additional_kwargs[MARK] = unload_mark(outcome.name)
+            # Both kinds of unload take disclosed tools away; a skill can be loaded and read as a file.
             update = {"skills_context": {"disclosed": {outcome.name: None}}}
         if isinstance(outcome, outcomes.Unloaded):
             lingers = LINGERING if run.settings.unload_when == "cheap" else None
@@ -230,18 +246,21 @@ class SkillTools:
 
 
 def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
-    """Return the turn of a call, known by its step in its run: ids of messages may be the same for several users."""
+    """Return the turn of a call, identified by its step in its run: message ids may repeat between users."""
     turn = turn_of(run.state, run.runtime.tool_call_id, tool, args)
+    # Without a checkpoint there is nothing that tells two runs with the same message ids apart, so readings are not
+    # shared.
     checkpoint = getattr(getattr(run.runtime, "execution_info", None), "checkpoint_id", None)
     return replace(turn, key=(turn.key, checkpoint) if turn.key and checkpoint else None)
 
 
 def _permit(entry: SkillEntry, turn: Turn, shelf: Shelf, run: Run) -> str | None:
-    """Return the arguments of a start by the user that asks for one call of the model, or `None` without one.
+    """Return the arguments of a user's start that permits one call by the model; `None` if there is none.
 
     It lasts until the user's next message, and only the first call of a turn gets it.
     """
     permitted = run.thread.permitted_arguments(entry.name)
+    # The permit is for one start. Calls run in parallel and all see it, so only the first of the turn takes it.
     is_taken = any(call.kind == "load" and shelf.find(call.name) is entry for call in turn.earlier)
     return None if is_taken else permitted
 
@@ -255,6 +274,7 @@ def _wished(turn: Turn, shelf: Shelf) -> list[Wish]:
 def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, turn: Turn, run: Run) -> outcomes.Outcome:
     """Tell apart what stays loaded from before this turn from what only an earlier call of it may have loaded."""
     name = outcome.name
+    # An unload earlier in the turn makes the load from before irrelevant, even if a sibling then loads it again.
     unloads = [call.name for call in turn.earlier if call.kind == "unload"]
     stays = name in run.thread.standing.loaded and all(
         isinstance(decide_unload(asked, run.thread.standing), outcomes.NotLoaded)
@@ -263,13 +283,15 @@ def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, tu
     )
     if stays:
         return replace(outcome, crowded=outcome.crowded or run.thread.is_left_out(name))
+    # Loaded by a sibling, as far as we know, but the file could not be read here: nobody can promise that the text is
+    # there.
     if outcome.unchecked:
         return outcomes.Unreadable(prepared.entry, outcome.unchecked)
     return replace(outcome, by_sibling=True)
 
 
 def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> Plan[ToolResult]:
-    """Turn what nobody foresaw into an error message; a tool never raises."""
+    """Turn an unexpected failure into an error message; a tool never raises."""
     try:
         return (yield from plan)
     except GraphBubbleUp:
@@ -288,6 +310,7 @@ def _refused(run: Run, outcome: outcomes.Refusal) -> ToolResult:
 def _result(update: dict[str, Any], run: Run) -> ToolResult:
     """Return a call's result with what extensions asked to change, and the problems that were found on the way."""
     whole = merged(update, run.collected, tool_problems(run))
+    # Where nothing changes in state, as in most refusals, the answer is a plain message.
     if whole.keys() == {"messages"}:
         [message] = whole["messages"]
         answer: ToolMessage = message

@@ -1,4 +1,9 @@
-"""Which skills exist in a run and which the model may see: the strictest of frontmatter, rule and extensions counts."""
+"""Decides which skills exist in a run and which the model may see.
+
+Three parties have a say: the author by frontmatter, the operator by a rule, and the extensions. The strictest counts,
+except that the operator may overrule an author by `"always"`. Whoever fails to answer hides the skill, because a guard
+that crashed has not agreed; but that is not a decision, so nothing is unloaded for it (`Shelf.unjudged`).
+"""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +36,7 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
         if found is not None
         else (yield from run.look.catalog(run.thread.catalog, run.state.get("skills_metadata")))
     )
+    # In a run that has not looked at the sources itself, the problems are those that state remembers.
     looked = found or run.look.found
     problems = looked.problems if looked is not None else run.thread.problems
     judged, unjudged = yield from _judged(run, catalog, _broken_skills(problems, catalog))
@@ -46,7 +52,7 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
         broken,
         lambda name: _shows_absent(run, name),
     )
-    # Whoever asked before this look was told by an older one.
+    # Anything worked out before this look rests on an older one.
     vars(run).pop("use", None)
     return run.shelf
 
@@ -83,10 +89,11 @@ def _judged(
     """Return every skill that is not simply visible, and those of them that are off because a judgement failed.
 
     Skills whose files are broken go by their directories' names. A failure hides, because nobody knows whether the
-    skill may be seen; it is no reason to unload it for good.
+    skill may be seen; that is not a reason to unload it for good.
     """
     rule = run.settings.visibility
     rules = run.settings.memory.rules
+    # What is fixed is worked out once per catalog, not for every hook of every run.
     hidden: Mapping[str, Visibility] | None = rules.get(catalog.serial)
     if hidden is None:
         hidden = yield from apart(lambda: _fixed_rules(catalog.entries, rule), len(catalog.entries))
@@ -94,10 +101,12 @@ def _judged(
     entries = [*catalog.entries, *broken] if broken else catalog.entries
     if broken:
         hidden = {**hidden, **_fixed_rules(broken, rule)}
+    # Off because somebody said so. Only such a skill may be unloaded for good.
     decided = {name for name, how in hidden.items() if how == "off"}
     unjudged: set[str] = set()
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
+        # No limit: `backend_timeout` is about backends, and this calls the function once for every skill.
         reply = yield Attempt(CallFunction(lambda: _ruled(entries, call, run.runtime), seconds=None))
         ruled, failed, problems = _all_off(entries, reply.reason) if isinstance(reply, Failed) else reply
         hidden = _overruled(hidden, ruled)
@@ -106,11 +115,14 @@ def _judged(
         run.problems += problems
     for extension in run.settings.extensions:
         if overrides(extension, "visibility"):
+            # "always" is the operator's word to the core. Extensions know only the four visibilities, and may hide such
+            # a skill as well.
             shelf = Shelf(catalog, {name: how for name, how in hidden.items() if how != "always"})
             given, failed = yield from _asked(run, extension, shelf, entries)
             hidden = strictest(hidden, given)
             unjudged |= failed
             decided |= {name for name, how in given.items() if how == "off" and name not in failed}
+    # Where one judge failed and another said "off", the decision stands.
     return hidden, frozenset(unjudged - decided)
 
 
@@ -119,6 +131,7 @@ def _asked(
 ) -> Plan[tuple[dict[str, Visibility], set[str]]]:
     own = ExtensionRun(run, extension, shelf)
     value = yield from ask(extension, "visibility", own, entries)
+    # Checked here as well as in `ask`: a mapping with other values must not pass for one that hides nothing.
     if isinstance(value, Mapping) and all(isinstance(given, str) and given in STRICTNESS for given in value.values()):
         return {name: given for name, given in value.items() if given != "on"}, set()
     if not isinstance(value, Failed):
@@ -169,6 +182,7 @@ def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
 
     def by_rule(name: str) -> Visibility:
         key = name_key(name)
+        # The exact spelling first: a rule may name two skills that differ only in case.
         given = rule.get(name) or names.get(key)
         if given is not None:
             return given
@@ -188,6 +202,7 @@ def _ruled(
     problems: list[SkillProblem] = []
     for entry in entries:
         try:
+            # A copy: a function that changes what it is given must not change the catalog.
             given = rule(entry.skill.copy(), runtime)
             is_known = isinstance(given, str) and given in STRICTNESS
             reason = None if is_known else f"it returned {given!r}"

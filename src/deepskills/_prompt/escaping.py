@@ -19,6 +19,7 @@ def field_text(text: str, limit: int) -> str:
     """Return a stranger's text as one bounded line that holds no tag."""
     line = one_line(text)
     if len(line) > limit:
+        # Cut before escaping: a cut through `&lt;` would leave half of it.
         line = f"{line[:limit].rstrip()}..."
     return _TAG.sub("&lt;", line)
 

@@ -192,6 +192,7 @@ def _unknown(outcome: outcomes.Unknown) -> str:
 
 def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
     standing, name = outcome.standing, shown_name(outcome.entry.name)
+    # The sizes were made up here (`after_calls`), so they must not be shown.
     if standing.is_assumed:
         return f"The skill '{name}' was not loaded: earlier calls of this turn may need the room. Try again after them."
     loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "nothing"
@@ -254,7 +255,8 @@ _HIDDEN = (
     r"\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a"
     r"\U000e0000-\U000e0fff]*+"
 )
-"""Any run of characters that nobody sees; they do not make another tag of a tag."""
+"""Any run of invisible characters; they do not turn a tag into something else."""
+# With invisible characters between its letters a model still reads the tag.
 _TAGS = "|".join(_HIDDEN.join(name) for name in ("skill_content", "skill_hook"))
 _BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)
 

@@ -83,7 +83,7 @@ def default_template(*, is_listed: bool = True, files: str = _FILES) -> str:
 
 
 SKILLS_SYSTEM_PROMPT = default_template()
-"""The section that is appended to the system prompt, in its longest form: an agent is shown what is so in it.
+"""The section that is appended to the system prompt, in its longest form: each agent is shown what applies to it.
 
 Custom templates take the same three slots.
 """
@@ -146,6 +146,7 @@ def render_warnings(errors: Sequence[str]) -> str:
     """Say which sources could not be read, as data and not as instructions."""
     if not errors:
         return ""
+    # As JSON and escaped: an error may quote a path that closes the tag and goes on with instructions.
     shown = [html.escape(json.dumps(field_text(error, MAX_WARNING_LENGTH)), quote=False) for error in errors]
     lines = [
         "<skill_load_warnings>",
@@ -169,7 +170,7 @@ LOADED_STATUS = " [Loaded]"
 """Marks a loaded skill in the list."""
 
 LIST_WITHHELD = "(The list of skills cannot be shown at the moment.)"
-"""Stands in place of the list where what decides about it has failed."""
+"""Stands in place of the list when the code that decides about it has failed."""
 
 MIN_CAP = 12
 """Shortest common length of descriptions; with less they say nothing, and names stand alone."""
@@ -195,6 +196,7 @@ class CatalogList:
         without = frozenset(name_only)
         self._entries = entries
         self._places = {entry.name: place for place, entry in enumerate(entries)}
+        # In parts, so that marking a skill as loaded or cutting descriptions makes new only what changes.
         self._heads = [_head(entry) for entry in entries]
         self._descriptions = ["" if entry.name in without else shown_description(entry) for entry in entries]
         self._tails = ["" if entry.name in without else _notes(entry) for entry in entries]
@@ -222,6 +224,7 @@ class CatalogList:
         changed = {place: self._marked(place, line) for place, line in marked.items()}
         if self._whole_length + _growth(self._whole, changed) <= budget:
             return _joined(self._whole, changed)
+        # The line about what is left out counts in the budget too.
         note = shortened_line(len(self._entries), len(self._entries), searchable=searchable)
         if self._hintless_length + _growth(self._hintless, changed) + len(note) + 1 <= budget:
             return f"{_joined(self._hintless, changed)}\n{note}"
@@ -448,11 +451,12 @@ class Section:
         return self._template_for(given).format(
             skills_locations=self._locations(given),
             skills_load_warnings=warnings,
+            # A template without the slot must not lose the warnings.
             skills_list=skills if self._has_warnings else f"{skills}{warnings}",
         )
 
     def _template_for(self, given: SectionInput) -> str:
-        """Return the template; the library's own says only what is so in this agent."""
+        """Return the template; the library's own says only what applies to this agent."""
         if self._template != SKILLS_SYSTEM_PROMPT:
             return self._template
         files = ""

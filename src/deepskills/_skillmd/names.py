@@ -78,6 +78,7 @@ def name_key(name: str) -> str:
 
 def meant(by_key: Mapping[str, ValueT], asked: str) -> ValueT | None:
     """Return what is filed under the name that was asked for, as it is or with marks around it."""
+    # As it is first: a name may have marks of its own.
     found = by_key.get(name_key(asked))
     return found if found is not None else by_key.get(name_key(one_line(asked).strip(_MARKS)))
 

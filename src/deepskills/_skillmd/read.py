@@ -34,7 +34,7 @@ MAX_GLUED_CHECKED = 16 * 1024
 """How many characters are tried as YAML to tell a fence with a heading glued to it from text in quotes."""
 
 MAX_PLAIN_LENGTH = MAX_FRONTMATTER_BYTES // 4
-"""How many characters are frontmatter of an allowed size, whatever they are."""
+"""Up to this many characters, frontmatter is within its limit of bytes, whatever the characters are."""
 
 # Fences: the two lines of dashes around the frontmatter, as authors write them.
 
@@ -94,6 +94,7 @@ def to_lf(text: str) -> str:
 
 def end_of_preamble(text: str) -> int:
     """Return where blank lines and HTML comments at the start of `text` end."""
+    # The usual file has no preamble.
     if text.startswith("---"):
         return 0
     position = _end_of_blank(text, 0)
@@ -108,12 +109,14 @@ def end_of_preamble(text: str) -> int:
 
 def _unwrapped(text: str, start: int) -> str | None:
     """Return what a Markdown fence around the whole text holds; `None` if there is none, or more than one block."""
+    # Seen in public skills: the whole file stands inside a code block.
     opening = _MARKDOWN_FENCE.match(text, start)
     if opening is None:
         return None
     end = len(text.rstrip())
     last = max(text.rfind("\n", 0, end), text.rfind("\r", 0, end)) + 1
     mark = opening[1]
+    # The last line must be the same fence: anything behind it would be lost.
     closes = last >= opening.end() and text[last:end].startswith(mark) and not text[last:end].strip(mark[0])
     return text[opening.end() : last] if closes else None
 
@@ -190,6 +193,7 @@ def validate_skill(content: bytes | str, *, path: str, profile: Profile = "spec"
         theirs = [key for key in unknown if key in KEYS]
         nobodys = [key for key in unknown if key not in KEYS]
         found += [problem(path, "unknown-field", keys=listed(nobodys))] if nobodys else []
+        # A warning each, beside the errors: the file is fine here, and the key does its work elsewhere.
         foreign = [problem(path, "foreign-field", keys=listed([key]), clients=readers_of([key])) for key in theirs]
     strict = [SkillProblem(path=p["path"], code=p["code"], severity="error", message=p["message"]) for p in found]
     return strict + foreign
@@ -214,6 +218,16 @@ def decode_skill(content: bytes, *, path: str) -> tuple[str, SkillProblem | None
         return _Reader(path).decode(content), None
     except _Refusal as refusal:
         return "", problem(path, refusal.code, **refusal.values)
+
+
+def start_of_instructions(text: str) -> int:
+    """Return where the instructions of a `SKILL.md` begin, which is after its frontmatter; 0 if it has none."""
+    try:
+        _, body = _Reader("SKILL.md").split(text)
+    except _Refusal:
+        return 0
+    # From behind: a file inside a Markdown fence goes on after its body.
+    return text.rfind(body)
 
 
 class _Refusal(Exception):  # noqa: N818 - a turn in the flow, never seen outside
@@ -251,7 +265,7 @@ class _Reader:
         body = ""
         try:
             text = self.decode(content)
-            yaml_text, body = self._split(text)
+            yaml_text, body = self.split(text)
             frontmatter = self._frontmatter(yaml_text)
             metadata = self._metadata(frontmatter)
         except _Refusal as refusal:
@@ -300,8 +314,9 @@ class _Reader:
             self._report("encoding-utf16")
         return text
 
-    def _split(self, text: str) -> tuple[str, str]:
+    def split(self, text: str) -> tuple[str, str]:
         """Return what is between the fences, its line ends made LF, and what comes after them."""
+        # Most files, at a fraction of the cost of the full search.
         plain = split_plain(text)
         if plain is not None:
             return plain
@@ -319,6 +334,7 @@ class _Reader:
         furthest = opening.end() + MAX_FRONTMATTER_BYTES
         closing, is_glued = closing_fence(text, opening.end(), furthest)
         if closing is None:
+            # Beyond the limit nobody has looked, so it may be closed further down.
             raise _Refusal("frontmatter-unclosed" if len(text) <= furthest else "frontmatter-too-large")
         if is_glued:
             self._report("fence-glued")
@@ -352,6 +368,7 @@ class _Reader:
             raise _Refusal("frontmatter-not-mapping", found="a list" if isinstance(tree, list) else "plain text")
         if not tree.keys() <= SPECIFIED_FIELDS:
             unknown = [key for key in tree if key not in SPECIFIED_FIELDS]
+            # Advice to move a key to `metadata` would stop these from working.
             fixed = [key for key in unknown if key in KEYS and not KEYS[key].works_in_metadata]
             movable = [key for key in unknown if key not in fixed]
             if movable:
@@ -361,6 +378,7 @@ class _Reader:
         return tree
 
     def _report_notes(self, notes: Notes) -> None:
+        # The usual file has nothing to report, and thousands are read, so that is decided first.
         if not self._has_odd_fence and (notes is NOTHING_UNUSUAL or not any(vars(notes).values())):
             return
         for code, names in (
@@ -388,6 +406,7 @@ class _Reader:
         not_text = [key for key, value in fields.items() if isinstance(value, _NESTED)]
         if not_text:
             self._report("field-not-text", keys=listed(not_text))
+        # In the order of `_TEXT_FIELDS`.
         given, description, license_text, compatibility = map(as_text, fields.values())
         name = self._name(given.strip())
         if not description.strip():
@@ -462,6 +481,7 @@ def split_tools(text: str) -> list[str]:
         if character == "(":
             depth += 1
         elif character == ")":
+            # A stray `)` must not keep what follows from being split.
             depth = max(0, depth - 1)
         elif depth == 0 and (character == "," or character.isspace()):
             tools.append(text[start:position])

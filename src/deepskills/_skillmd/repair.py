@@ -69,12 +69,14 @@ class _Salvage:
     def _values(self, key: str, block: list[str], depth: int) -> dict[str, Tree]:
         """Return the value of `key`, and of keys below it that only YAML itself makes out."""
         text = "\n".join(block)
+        # Every attempt is paid for in advance, so that no text of any shape costs more than all budgets together.
         if self._parses > 0 and self._failures > 0 and len(text) <= self._characters:
             self._parses -= 1
             self._characters -= len(text)
             notes = Notes()
             try:
                 tree = compose(text, notes, self._steps)
+            # Taken as text at once: going down level by level would parse the same depths again and again.
             except TooDeepError:
                 self._failures -= 1
                 self._notes.too_deep.append(key)
@@ -111,6 +113,7 @@ def _blocks(lines: Iterable[str], notes: Notes) -> Iterator[tuple[str, list[str]
             line, indent = " " * base + stripped, base  # noqa: PLW2901 - read as if it were not indented
             notes.repaired.append(_key_of(stripped) or "")
         is_comment = stripped.startswith("#") and (base is None or indent <= base)
+        # Only a line at the base indentation opens a key; whatever is indented further belongs to the value above.
         starts = None if not stripped or is_comment or (base is not None and indent > base) else _key_of(stripped)
         if starts is not None:
             if key is not None:
@@ -126,6 +129,7 @@ def _blocks(lines: Iterable[str], notes: Notes) -> Iterator[tuple[str, list[str]
 
 
 def _key_of(stripped: str) -> str | None:
+    # Cut before matching: a line may be 64 KB long.
     match = _KEY.match(stripped[:_MAX_KEY_LENGTH])
     return match[2] if match else None
 
@@ -215,6 +219,7 @@ def read_full_yaml(cleaned: str, *, is_cleaned: bool = False) -> tuple[Tree, Not
         tree = repair(cleaned, notes)
         if not tree:
             raise FrontmatterError(str(error)) from None
+        # Nothing in particular was wrong with any key, yet the whole did not parse: each was read in a way of its own.
         if not notes.slips():
             notes.repaired += tree
         return tree, notes

@@ -1,6 +1,6 @@
 """Cleans text that strangers wrote, before a model, a terminal or a log shows it.
 
-Removed is whatever makes text look like something else: control sequences, direction overrides, tags that only models
+It removes whatever makes text look like something else: control sequences, direction overrides, tags that only models
 see. Everything else stays as written, in any script.
 """
 
@@ -30,6 +30,7 @@ def clean(text: str) -> str:
     # Whatever Python calls printable is safe, and telling so is much cheaper than the search.
     if text.replace("\n", "").isprintable() or not _UNSAFE.search(text):
         return text
+    # Whole sequences first: without its escape character the rest of one would stay as text.
     return _UNSAFE.sub("", _TERMINAL.sub("", text))
 
 

@@ -52,10 +52,12 @@ def generate_skill_md(
 def _check(text: str, frontmatter: dict[str, Tree], body: str) -> None:
     """Read `text` again and raise unless it is valid and says what was meant."""
     name = frontmatter.get("name")
+    # In a directory of its name, where the reader expects it.
     path = f"{name}/SKILL.md" if isinstance(name, str) and "/" not in name else "SKILL.md"
     problems = [p for p in validate_skill(text, path=path) if p["code"] not in {"unknown-field", "client-field"}]
     if problems:
         raise SkillFormatError(" ".join(p["message"] for p in problems))
+    # Valid is not enough: the values must be those that were given.
     reading = read_skill(text, path=path)
     changed = [key for key, value in frontmatter.items() if reading.frontmatter.get(key) != value]
     metadata = reading.metadata
@@ -77,6 +79,7 @@ def _as_tree(value: object, key: str) -> Tree:
     """Return `value` as a reader would see it: every scalar as text, nothing and empty ones as `None`."""
     if value is None or isinstance(value, str):
         return value
+    # Before numbers: `True` is an `int` to Python.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float | dt.date):

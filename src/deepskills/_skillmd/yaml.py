@@ -154,7 +154,7 @@ class _Composer:
         self._split: list[str] | None = None
 
     def take(self, event: yaml.Event) -> None:
-        """Build on by one event; scalars come first because they come most."""
+        """Take one event; scalars are asked about first because they are the most frequent."""
         if isinstance(event, yaml.ScalarEvent):
             self._place(self._scalar(event))
         elif isinstance(event, yaml.CollectionStartEvent):
@@ -164,6 +164,7 @@ class _Composer:
             self._place(self._as_written(frame, event) if frame.is_template else frame.container)
         elif isinstance(event, yaml.AliasEvent):
             self._notes.aliases = True
+            # As written, never expanded: a few hundred bytes of aliases can stand for megabytes.
             self._place(f"*{event.anchor}")
         elif isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
@@ -171,6 +172,7 @@ class _Composer:
                 raise FrontmatterError("it holds more than one YAML document")
 
     def _start(self, event: yaml.CollectionStartEvent) -> None:
+        # Cut while events arrive: libyaml is quadratic on flow nesting, and 60 KB of `[` take it over six seconds.
         if len(self._open) == MAX_DEPTH:
             raise TooDeepError(f"it nests deeper than {MAX_DEPTH} levels")
         self._note_properties(event)
@@ -205,6 +207,7 @@ class _Composer:
             return cleaned
         # The text was cleaned as a whole, and only quotes can bring characters in by escapes.
         if is_key:
+            # A merge key is an alias by another name, and stays a plain key here.
             self._notes.aliases |= event.value == "<<"
         elif event.value in NULLS:
             return None
@@ -221,6 +224,7 @@ class _Composer:
         if is_key:
             self._open[-1].key_line = end.line
         elif self._open and event.style not in ("'", '"') and isinstance(self._open[-1].container, dict):
+            # Only values on a later line than their key can have a comment between.
             between = self._lines[self._open[-1].key_line : start.line]
             self._notes.odd_comments |= any(map(_COMMENT_FOR_VALUE.search, between))
 
@@ -239,6 +243,7 @@ class _Composer:
         if isinstance(frame.container, list):
             frame.container.append(value)
         elif frame.key is None:
+            # A key may be a list or a mapping in YAML; it becomes its text.
             frame.key = as_text(value)
             if isinstance(value, dict) and frame.is_flow:
                 frame.is_template = True
@@ -283,6 +288,7 @@ def read_plain(text: str) -> dict[str, Tree] | None:  # noqa: C901, PLR0911, PLR
     indent = position = 0
     end = len(text)
     while position < end:
+        # One expression per line, possessive throughout: no line can make it try again.
         line = _LINE.match(text, position)
         if line is None:
             return None
@@ -299,6 +305,7 @@ def read_plain(text: str) -> dict[str, Tree] | None:  # noqa: C901, PLR0911, PLR
             if not is_empty:
                 return None
         elif key is not None and depth == 0:
+            # Duplicates and whatever else has to be reported are left to the full reading.
             if key in found:
                 return None
             found[key] = value
@@ -317,4 +324,5 @@ def read_plain(text: str) -> dict[str, Tree] | None:  # noqa: C901, PLR0911, PLR
             if item is None:
                 return None
             below.append(value)
+    # Nothing at all may be a comment or an empty document, which YAML tells apart.
     return found or None

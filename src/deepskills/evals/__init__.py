@@ -18,6 +18,7 @@ from typing import Any, Self, TypedDict, Unpack
 
 from langchain_core.language_models import BaseChatModel
 
+from deepskills._io.drivers import adrive, drive
 from deepskills.evals.agents import LibraryCopy, check_agent, is_model, resolved_model
 from deepskills.evals.budget import Budget, Estimate, Journal, estimate, journal_path
 from deepskills.evals.evaluation import Conditions, Evaluation, Progress
@@ -26,7 +27,7 @@ from deepskills.evals.grading import Verdict
 from deepskills.evals.html import to_html
 from deepskills.evals.library import EvalLibrary, LibraryReport, Overlap, StrPath, Taken, find_overlaps
 from deepskills.evals.report import EvalReport, Rate, TaskResult, TriggerResult
-from deepskills.evals.runs import Outcome, adrive, drive
+from deepskills.evals.runs import Outcome
 
 __all__ = [
     "Estimate",
@@ -176,6 +177,7 @@ class _Prepared:
             chat = resolved_model(model)
             grader = grader or chat
             agent = self._agent(chat, self._library.skills)
+            # A copy of its own without the skill: hiding it would leave its files in reach.
             without = self._agent(chat, self._library.without(self._evals.name)) if self._evals.tasks else None
             name = model if isinstance(model, str) else _name(chat)
         else:

@@ -78,11 +78,13 @@ class LibraryCopy:
         budget = _CopyBudget()
         for number, skill in enumerate(skills):
             source = Path(skill["path"]).parent
+            # Numbered: two skills may have directories of one name.
             shutil.copytree(source, root / f"{number:05}" / source.name, ignore=budget.left_out)
         self._root = root
 
     def agent(self, model: BaseChatModel) -> Any:  # noqa: ANN401 - a compiled graph
         """Return an agent with the library."""
+        # Workspaces live in graph state, so that each run starts with an empty one.
         backend = CompositeBackend(
             default=StateBackend(), routes={f"{SKILLS}/": _ReadOnlyFiles(root_dir=self._root, virtual_mode=True)}
         )

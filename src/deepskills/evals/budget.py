@@ -1,4 +1,4 @@
-"""What an evaluation will take and has taken, and what of it is done: estimates, a limit, a journal to go on from."""
+"""Keeps the books of an evaluation: an estimate beforehand, a limit on tokens, and a journal to resume from."""
 
 import hashlib
 import json
@@ -47,10 +47,11 @@ class Estimate:
 
 
 def estimate(evals: SkillEvals, library: Sequence[str], runs: int, *, compares: bool, done: frozenset[str]) -> Estimate:
-    """Return about what is to come, for a library with these descriptions.
+    """Return an estimate of what is to come, for a library with these descriptions.
 
     A run for a query that should load the skill ends with the load, after a call; others take a second call.
     """
+    # 25 tokens are about what the catalog writes around a description.
     request = AGENT_TOKENS + sum(count_text_tokens(text) + 25 for text in library) + ANSWER_TOKENS
     counts = {"runs": 0, "gradings": 0, "calls": 0, "tokens": 0}
 
@@ -69,6 +70,7 @@ def estimate(evals: SkillEvals, library: Sequence[str], runs: int, *, compares: 
         for side in ("with", "without") if compares else ("with",):
             own = count_text_tokens(task.prompt) + (text if side == "with" else 0)
             add(task_key(task.id, side), "runs", TASK_CALLS, TASK_CALLS * (request + own))
+            # The grader sees a task and its result, no library and no tools: little beside a request of the agent.
             add(grade_key(task.id, side), "gradings", 1, 4 * ANSWER_TOKENS)
     return Estimate(**counts)
 

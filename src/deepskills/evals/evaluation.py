@@ -1,6 +1,6 @@
 """The plan of an evaluation: which runs and gradings to make, in which order, and where to stop.
 
-Pure but for its journal: it yields runs and questions, and is sent what became of them. Ranking comes first, for it
+Pure except for its journal: it yields runs and questions, and is sent their outcomes. Ranking comes first, because it
 costs nothing; then queries, then tasks with the skill and without it, each graded right after its run.
 """
 
@@ -10,15 +10,16 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from deepskills._io.plan import Plan
 from deepskills.evals.budget import Budget, Journal, grade_key, task_key, trigger_key
 from deepskills.evals.files import EvalTask, SkillEvals, TriggerQuery
 from deepskills.evals.grading import Verdict, question, verdicts
 from deepskills.evals.library import SHOWN, EvalLibrary
 from deepskills.evals.report import EvalReport, TaskResult, TriggerResult
-from deepskills.evals.runs import AgentRun, Outcome, Plan, Question, Request
+from deepskills.evals.runs import AgentRun, Outcome, Question, Request, performed
 
 TRIGGER_STEPS = 4
-"""How many model calls a query may take to load its skill; whoever has not loaded it by then will not."""
+"""How many model calls a query may take to load its skill; a model that has not loaded it by then will not."""
 
 MAX_FAILURES = 5
 """After how many failed runs in a row an evaluation stops: the next would fail too, and may cost."""
@@ -91,13 +92,16 @@ class Evaluation:
         if self.conditions is not None:
             compares = 2 if self.conditions.without is not None else 1
             self._total = len(triggers) * self.conditions.runs + len(self.evals.tasks) * compares * 2
+            # Filled in place, as `tasks` is: a plan that is stopped returns nothing, yet its results so far count.
             measured: list[TriggerResult] = []
             try:
                 yield from self._triggers(self.conditions, triggers, measured)
                 yield from self._tasks(self.conditions, tasks)
             except _StoppedError as stop:
                 stopped = str(stop)
+            # Where a model was asked, ranking alone would count queries that were never run.
             triggers = measured
+            # Kept as long as anything is left to do again.
             if stopped is None and not self._had_failure:
                 self.journal.remove()
         return EvalReport(
@@ -146,6 +150,7 @@ class Evaluation:
             try:
                 other, others = yield from self._task(conditions, task, "without", conditions.without)
             except _StoppedError:
+                # The run with the skill is made and paid for, so it is shown without its counterpart.
                 tasks.append(TaskResult(task, outcome, verdicts=judged))
                 raise
             tasks.append(TaskResult(task, outcome, other, judged, others))
@@ -167,6 +172,7 @@ class Evaluation:
         )
         label = f"task {task.id} {side} the skill"
         outcome = yield from self._made(task_key(task.id, side), request, label)
+        # Nothing to grade; the step that grading would have been counts as done.
         if outcome.status not in _KEPT:
             self._done += 1
             return outcome, (Verdict(None, f"the run ended early: {outcome.error}"),) * len(task.expectations)
@@ -184,19 +190,21 @@ class Evaluation:
         Raises:
             _StoppedError: If it must not be made, or was the last that could be.
         """
+        # First: what is known costs nothing, even when the budget is spent.
         known = self.journal.get(key)
         if known is not None:
             self._done += 1
             return known
         if self.budget.is_spent:
             raise _StoppedError(self._spent())
-        outcome = yield request
+        outcome = yield from performed(request)
         self._done += 1
         self.budget.take(outcome.tokens)
         if outcome.status in _KEPT:
             self.journal.put(key, outcome)
         if self.conditions is not None and self.conditions.on_progress is not None:
             self.conditions.on_progress(Progress(self._done, self._total, label, outcome, self.budget.used))
+        # After the journal and the progress, so that even the run that broke the budget is shown.
         if outcome.status == "over-budget":
             raise _StoppedError(self._spent())
         if outcome.status in _KEPT:

@@ -158,6 +158,7 @@ class _Reader:
             return None
         prompt = self._text(TASKS, f"{place}.prompt", entry.get("prompt"))
         number = entry.get("id")
+        # `True` is an `int` to Python.
         if isinstance(number, bool) or not isinstance(number, int | str) or not str(number).strip():
             self._wrong(TASKS, f"{place}.id", f"must be a number or a text, not {_kind(number)}")
             return None
@@ -202,6 +203,7 @@ class _Reader:
                 continue
             file = self._directory / item
             try:
+                # A link may lead to anything on the author's machine, or on yours.
                 if not file.resolve().is_relative_to(self._directory.resolve()):
                     raise OSError(0, "it leads out of the skill")  # noqa: TRY301 - told like the rest
                 if file.stat().st_size > MAX_FILE_BYTES:
@@ -212,12 +214,13 @@ class _Reader:
         return found
 
     def _json(self, name: str) -> Any:  # noqa: ANN401 - whatever an author wrote
-        """Return the content of a file; `None` if it is missing or broken, which is told."""
+        """Return the content of a file; `None` if it is missing or broken, which is reported."""
         file = self._directory / name
         try:
             if file.stat().st_size > MAX_FILE_BYTES:
                 self._wrong(name, "", f"is larger than {MAX_FILE_BYTES:,} bytes")
                 return None
+            # Editors on Windows begin files with a byte order mark, which `json` refuses.
             text = file.read_bytes().decode("utf-8-sig")
         except FileNotFoundError:
             self._note(name, "", "is missing, so this part is not measured", code="eval-file-missing")

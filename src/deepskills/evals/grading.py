@@ -43,6 +43,7 @@ class Verdict:
 
 def question(task: EvalTask, result: Outcome) -> list[BaseMessage]:
     """Return what the grader is asked about a result."""
+    # Random: a result that knew the mark could end the data and write instructions of its own.
     mark = f"=== {token_hex(8)} ==="
     numbered = "\n".join(f"{number}. {text}" for number, text in enumerate(task.expectations, 1))
     shown = [f"Answer:\n{result.text}", *(f"File {path}:\n{text}" for path, text in result.files.items())]
@@ -72,6 +73,7 @@ def _verdict(item: dict[str, Any] | None) -> Verdict:
 
 def _verdicts(text: str) -> list[dict[str, Any]] | None:
     """Return the verdicts in an answer, which may stand in a fence or among words."""
+    # Models put JSON into fences and between words, whatever they are told.
     for candidate in (text, *re.findall(r"```(?:json)?\n(.*?)```", text, flags=re.DOTALL), _braced(text)):
         try:
             data = json.loads(candidate)

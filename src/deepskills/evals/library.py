@@ -15,7 +15,7 @@ SHOWN = 5
 """How many skills are suggested for a request, as `SkillSuggestions` has it by default."""
 
 MIN_SIMILARITY = 0.5
-"""From which share of common words two descriptions count as overlapping."""
+"""The share of common words from which two descriptions count as overlapping."""
 
 MAX_AGE = 3600.0
 """A library is looked at once for an evaluation."""
@@ -32,6 +32,7 @@ class EvalLibrary:
         if missing:
             raise EvalError(f"There is no directory {' and '.join(missing)}. Name directories that hold skills.")
         if skill is not None:
+            # Last, so that it wins over a skill of its name in the library.
             paths = [*(paths or [skill.parent]), skill]
         self._manager = SkillsManager(
             backend=FilesystemBackend(root_dir="/", virtual_mode=True),
@@ -160,6 +161,7 @@ def find_overlaps(*sources: StrPath) -> LibraryReport:
                 ranked = library.ranked(item.query, SHOWN)
                 is_found = evals.name in ranked
                 before = ranked[: ranked.index(evals.name)] if is_found else ranked
+                # If nothing is suggested at all, nobody takes the request, but it fails all the same.
                 if before or not is_found:
                     taken.append(Taken(item.query, evals.name, tuple(before), is_found))
     with_queries = tuple(evals for evals in measured if evals.triggers or evals.is_broken)
@@ -192,6 +194,7 @@ def _similar(words: dict[str, frozenset[str]]) -> set[tuple[str, str]]:
     for name, known in words.items():
         for word in known:
             by_word.setdefault(word, []).append(name)
+    # A word that many skills share pairs all of them with each other, which is quadratic and says nothing.
     limit = max(20, len(words) // 20)
     candidates = {
         _sorted(a, b)

@@ -1,4 +1,4 @@
-"""What an evaluation found, as values, as plain data and as a table with bars."""
+"""Reports what an evaluation found: as values, as plain data and as a table with bars."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -355,6 +355,7 @@ def _bar(rate: Rate, is_ascii: bool) -> str:  # noqa: FBT001 - one caller
     full, empty = ("#", ".") if is_ascii else ("█", "·")
     filled = round((rate.share or 0) * BAR)
     if rate.part:
+        # One of many must not look like none.
         filled = max(1, filled)
     return full * filled + empty * (BAR - filled)
 

@@ -1,17 +1,14 @@
 """Runs an agent once and says what happened: which skills were loaded, what it cost, how it ended.
 
-Loads are known from the events of the run, never guessed from what the model wrote. Runs are values that a plan yields;
-one driver performs them on `stream`, the other on `astream`.
+Loads are known from the events of the run, never guessed from what the model wrote.
 """
 
-import asyncio
 import base64
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextvars import copy_context
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 from uuid import UUID, uuid4
 
 from deepagents.backends.utils import create_file_data
@@ -22,9 +19,8 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphRecursionError
 
+from deepskills._io.plan import Attempt, CallFunction, Failed, Plan
 from deepskills._loading.budget import count_text_tokens
-
-ResultT = TypeVar("ResultT")
 
 Status: TypeAlias = Literal["done", "loaded", "failed", "timed-out", "over-steps", "over-budget"]
 """How a run ended: with an answer, by a load that was waited for, or before its end."""
@@ -116,62 +112,26 @@ class Outcome:
 
 
 Request: TypeAlias = AgentRun | Question
-Plan: TypeAlias = Generator[Request, Outcome, ResultT]
-"""Yields runs and questions, is sent what became of each, and returns its result."""
 
 
-def drive(plan: Plan[ResultT]) -> ResultT:
-    """Perform a plan on sync methods; a run that does not end in time is left behind in its thread."""
-    try:
-        request = next(plan)
-        while True:
-            request = plan.send(_perform(request))
-    except StopIteration as stop:
-        result: ResultT = stop.value
-        return result
-    finally:
-        plan.close()
-
-
-async def adrive(plan: Plan[ResultT]) -> ResultT:
-    """Perform a plan on async methods."""
-    try:
-        request = next(plan)
-        while True:
-            request = plan.send(await _aperform(request))
-    except StopIteration as stop:
-        result: ResultT = stop.value
-        return result
-    finally:
-        plan.close()
-
-
-def _perform(request: Request) -> Outcome:
+def performed(request: Request) -> Plan[Outcome]:
+    """Perform a run or ask a question; whatever goes wrong is part of the outcome."""
     watch = _Watch(request)
-    # A daemon thread: a model that never answers must not keep the process from ending.
-    thread = threading.Thread(target=copy_context().run, args=(watch.run,), daemon=True, name="deepskills-eval")
-    thread.start()
-    thread.join(request.timeout)
-    if thread.is_alive():
+    try:
+        # A model that hangs must not hold up the rest, and a failure is a result.
+        reply = yield Attempt(CallFunction(watch.run, seconds=request.timeout, twin=watch.arun))
+    finally:
+        # In a sync evaluation a run that is late, or was interrupted, still goes on in its thread.
         watch.is_given_up = True
+    if not isinstance(reply, Failed):
+        return watch.outcome()
+    if reply.timed_out:
         return watch.outcome("timed-out", f"no end after {request.timeout:g} s")
-    if watch.raised is not None:
-        raise watch.raised
-    return watch.outcome()
-
-
-async def _aperform(request: Request) -> Outcome:
-    watch = _Watch(request)
-    try:
-        async with asyncio.timeout(request.timeout):
-            await watch.arun()
-    except TimeoutError:
-        return watch.outcome("timed-out", f"no end after {request.timeout:g} s")
-    return watch.outcome()
+    return watch.outcome("failed", reply.reason)
 
 
 class _Counter(BaseCallbackHandler):
-    """Counts model calls and their tokens, also those of sub-agents."""
+    """Counts model calls and their tokens, including those of sub-agents."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -200,6 +160,7 @@ class _Counter(BaseCallbackHandler):
         with self._lock:
             sent = self._sent.pop(run_id, 0)
             used = [message.usage_metadata for message in found if isinstance(message, AIMessage)]
+            # All or none: a sum of counted and estimated tokens would be neither.
             if used and all(used):
                 self.tokens_in += sum(int(usage["input_tokens"]) for usage in used if usage)
                 self.tokens_out += sum(int(usage["output_tokens"]) for usage in used if usage)
@@ -222,7 +183,6 @@ class _Watch:
         self._error: str | None = None
         self._answer: BaseMessage | None = None
         self.is_given_up = False
-        self.raised: BaseException | None = None
 
     def run(self) -> None:
         """Perform the request."""
@@ -240,8 +200,6 @@ class _Watch:
                     break
         except Exception as error:  # noqa: BLE001 - models and agents may raise anything; it is part of the result
             self._failed(error)
-        except BaseException as error:  # noqa: BLE001 - handed over to the one who waits
-            self.raised = error
 
     async def arun(self) -> None:
         """Perform the request without blocking."""
@@ -274,6 +232,7 @@ class _Watch:
         config: RunnableConfig = {"callbacks": [self._counter]}
         if isinstance(self._request, AgentRun):
             config["configurable"] = {"thread_id": f"eval-{uuid4()}"}
+            # Steps are counted by model calls here; LangGraph's own limit only has to be out of the way.
             config["recursion_limit"] = (self._request.max_steps + 1) * GRAPH_STEPS_PER_CALL
         return config
 
@@ -291,6 +250,7 @@ class _Watch:
         request, counter = self._request, self._counter
         if mode == "custom" and isinstance(value, Mapping) and value.get("type") == "skill.loaded":
             self._loaded.append(str(value.get("skill")))
+        # The state of the agent itself, not that of a sub-agent.
         elif mode == "values" and not place and isinstance(value, Mapping):
             self._state = value
         if not isinstance(request, AgentRun):

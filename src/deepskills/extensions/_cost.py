@@ -1,9 +1,9 @@
-"""What skills caused on a thread: a ledger as plain data, so that it survives in graph state. Pure.
+"""Counts what skills caused on a thread, in a ledger of plain data that survives in graph state. Pure.
 
 A call is credited to the skills that were in use when the model was asked: a model call to those of its request, a tool
-call to those of the request that asked for it. Each of them is credited with the whole call, for without it the call
-would not have been the same; the `shared_` tokens divide a call evenly instead, so that they add up over skills to what
-the provider counted.
+call to those of the request that asked for it. Each of them is credited with the whole call, because without it the
+call would not have been the same; the `shared_` tokens divide a call evenly instead, so that they add up over skills
+to what the provider counted.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ class Origin:
 
     @property
     def key(self) -> str:
-        """Under which a ledger has it: another content is another row."""
+        """The ledger's key: another content is another row."""
         return f"{self.skill}\n{self.digest or ''}"
 
 
@@ -107,6 +107,7 @@ class Ledger:
             for message in messages
             if isinstance(message, ToolMessage) and message.tool_call_id in calls
         }
+        # Read from the conversation at the next model call: tools run in parallel, perhaps in another process.
         failed = sum(message.status == "error" for message in answers.values())
         origins = pending.get("origins")
         for origin in origins if isinstance(origins, list) else ():
@@ -142,6 +143,7 @@ def shares(whole: int, parts: int) -> list[int]:
 def tokens_of(sent: Iterable[str], answered: Iterable[object]) -> Tokens:
     """Return what a call took: as the provider says, else about what the texts come to."""
     messages = [message for message in answered if isinstance(message, AIMessage)]
+    # All or none: a sum of counted and estimated tokens would be neither.
     if messages and all(message.usage_metadata for message in messages):
         used: list[Mapping[str, Any]] = [message.usage_metadata or {} for message in messages]
         details = [_mapping(usage.get("input_token_details")) for usage in used]

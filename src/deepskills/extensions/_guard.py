@@ -1,4 +1,4 @@
-"""What guards of a skill's files share: the agent's own file tools and shell lead to these files as well.
+"""The base of `SkillLock` and `SkillApproval`: judges every way by which a skill's files reach the model or run.
 
 A guard knows the files of a skill that it stands for. The skills' own tools give it the very bytes they read
 (`before_file`). Tools of others do not: a call of `read_file`, `grep` or `execute` that touches a skill is judged by
@@ -49,7 +49,7 @@ class FileGuard(SkillExtension):
 
     @abstractmethod
     def guards_source(self, source: str) -> bool:
-        """Whether what lies in a source is judged; also where no skill is, because its `SKILL.md` is gone."""
+        """Whether files of a source are judged, even in a directory whose `SKILL.md` is gone."""
 
     @abstractmethod
     def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:
@@ -113,6 +113,7 @@ class FileGuard(SkillExtension):
         except SkillsError as error:
             return Refuse(str(error))
         present = {path: file.sha256 for path, file in manifest.files.items()}
+        # Both sides: a file that was added is as telling as one that is gone.
         paths = sorted(present.keys() | expected.keys()) if only is None else [only]
         differences = [_difference(path, expected) for path in paths if present.get(path) != expected.get(path)]
         return self.complaint(entry, differences, run) if differences else None
@@ -120,6 +121,7 @@ class FileGuard(SkillExtension):
     def _judge_call(self, request: ToolCallRequest, shown: str, run: SkillRun) -> Plan[Refuse | None]:
         name, arguments = request.tool_call["name"], request.tool_call["args"]
         if name == READ_TOOL:
+            # Among all that the sources hold, hidden skills included: a file tool does not know visibility.
             found = _owner(str(arguments.get("file_path", "")), run.found)
             if found is None:
                 return self._judge_stray([str(arguments.get("file_path", ""))], run)
@@ -149,6 +151,7 @@ class FileGuard(SkillExtension):
         for source in filter(self.guards_source, run.sources):
             root = f"{source.rstrip('/')}/"
             stray = next((tidy for tidy in map(_tidy, paths) if tidy.startswith(root)), None)
+            # A file directly in a source, such as a README, belongs to no skill.
             if stray is not None and "/" in stray[len(root) :]:
                 return Refuse(STRAY.format(path=stray, source=source))
         return None
@@ -203,6 +206,7 @@ def _owner(path: str, entries: Sequence[SkillEntry]) -> tuple[SkillEntry, str] |
     inside = [entry for entry in entries if tidy.startswith(f"{_directory(entry).rstrip('/')}/")]
     if not inside:
         return None
+    # A skill may lie inside another; its files are its own.
     entry = max(inside, key=lambda found: len(found.path))
     return entry, tidy[len(_directory(entry).rstrip("/")) + 1 :]
 

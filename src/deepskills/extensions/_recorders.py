@@ -64,6 +64,7 @@ class JsonLinesRecorder:
 
     def __call__(self, event: UsageEvent) -> None:
         """Write one event."""
+        # Each time: whoever cleans up may remove the directory while the process runs.
         self._directory.mkdir(parents=True, exist_ok=True)
         line = json.dumps(event.as_dict(), ensure_ascii=False, default=str)
         self._file.handle(logging.LogRecord("deepskills.usage", logging.INFO, "", 0, line, None, None))
@@ -147,6 +148,7 @@ class OpenTelemetryRecorder:
             self._span(event, origin)
 
     def _span(self, event: UsageEvent, origin: Mapping[str, str]) -> None:
+        # The span is made after the fact, with the times of what happened.
         ended = int(event.time.timestamp() * 1e9)
         seconds = event.details.get("seconds")
         took = int(seconds * 1e9) if isinstance(seconds, int | float) else 0

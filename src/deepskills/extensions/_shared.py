@@ -11,7 +11,8 @@ _EDITED_CALLS = "hitl_edited_tool_calls"
 
 
 def as_edited(request: ToolCallRequest) -> ToolCallRequest:
-    """Return a call as it will run, also where the middleware that changes it stands behind ours."""
+    """Return a call as it will run, even if the middleware that changes it comes after ours."""
+    # A policy must judge what will run, not what the model asked for.
     edits = request.state.get(_EDITED_CALLS) if isinstance(request.state, Mapping) else None
     edited = edits.get(request.tool_call["id"]) if isinstance(edits, Mapping) else None
     if edited is None:

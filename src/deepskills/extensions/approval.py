@@ -1,19 +1,24 @@
 """`SkillApproval`: a human approves each skill's content, once, and nothing else of it reaches the model or runs.
 
-Theory of operation. An approval is of a digest over all files of a skill, not of a name. Whoever could change a file
-between two looks would have the second look's content approved by the first, so every look is bound to the digest:
+Theory of operation
+-------------------
 
-- *Asking* (`before_read`) takes the manifest of the files as they are and interrupts with its digest. The call is
-  executed again when the answer comes, and the files may have changed meanwhile. An answer counts only for the digest
-  that was shown: the interrupt that waits in the checkpoint says which that was. If it is another one now, a human is
-  asked again.
+An approval is of a digest over all files of a skill, not of a name. Whoever could change a file between two looks would
+have the second look's content approved by the first, so every look is bound to the digest:
+
+- *Asking* (`before_read`) takes the manifest of the files as they are and interrupts with its digest.
+- *At the resume* LangGraph executes the call again from its beginning, perhaps in another process, and each `interrupt`
+  returns its answer by position without stopping. The files may have changed meanwhile. An answer counts only for the
+  digest that was shown at its position: the interrupt that waits in the checkpoint says which that was, and carries
+  what was shown before it (`history`). If it is another one now, a human is asked again (`_ask`).
 - *Reading* (`change_text`): the text that enters the conversation was made from bytes whose SHA-256 is in the approved
   set, or it does not enter. This holds for loads, pins, commands, forks and for texts that are put back.
 - *Acting* (`before_file`, and the agent's file tools): each file is compared with the approved set at every read, all
   of them before a script runs. That does not end with the load: it holds as long as anybody can reach the files.
 
 What is approved is kept in the thread's private state, by digest alone; which files a digest stands for is remembered
-in the process, in the store, or computed again from what is there.
+in the process, in the store, or computed again from what is there. A digest proves its files, so it does not matter who
+kept them: what does not hash to it is not used (`_files_of`).
 """
 
 import hashlib
@@ -38,10 +43,10 @@ from deepskills.extensions._shared import tidy_source, tidy_sources
 logger = logging.getLogger("deepskills")
 
 GRANTS = ("tools", "hooks", "scripts", "model")
-"""What of a skill can be made to wait for an approval of its own."""
+"""The powers of a skill that can be made to need an approval of their own."""
 
 INTERRUPT_TYPE = "skill_approval"
-"""What `type` of the interrupt's value says."""
+"""The `type` in the interrupt's value."""
 
 AppliesTo: TypeAlias = Callable[[SkillEntry], bool] | Iterable[str]
 """Which skills need an approval: a function of the entry, or paths of sources."""
@@ -50,7 +55,7 @@ MAX_ASKED = 20
 """How often one load asks, if the files change again after each answer."""
 
 MAX_REMEMBERED = 256
-"""Of how many approved skills the files are remembered in the process."""
+"""How many approved skills' files the process remembers."""
 
 _BYTES_PER_TOKEN = 4
 
@@ -176,6 +181,7 @@ class SkillApproval(FileGuard):
             approved = yield from self._recalled(entry, manifest, run)
         if approved is None:
             return Refuse(NOT_APPROVED.format(name=f'"{entry.name}"'))
+        # An approval is of a digest; which files that stands for has to be found first.
         files = yield from self._files_of(approved, entry, run)
         return files if files is not None else self.complaint(entry, ["its files"], run)
 
@@ -190,6 +196,7 @@ class SkillApproval(FileGuard):
             manifest = yield from manifest_of(entry, run)
         except SkillsError as error:
             return Refuse(str(error))
+        # Approved before, by this thread or in the store: nobody is asked twice about the same bytes.
         if (yield from self._recalled(entry, manifest, run)) is not None:
             return None
         decision = yield from self._ask(entry, manifest, run)
@@ -211,6 +218,7 @@ class SkillApproval(FileGuard):
         return self._judge_digest(entry, expected, run)
 
     def _judge_digest(self, entry: SkillEntry, expected: Mapping[str, str], run: SkillRun) -> Refuse | None:
+        # Of a served skill only its server's digest is known here; the backend compares the bytes itself.
         is_same = not entry.sha256 or entry.is_dynamic or expected.get(SKILL_FILE) == entry.sha256
         return None if is_same else self.complaint(entry, [f"`{SKILL_FILE}`"], run)
 
@@ -234,27 +242,34 @@ class SkillApproval(FileGuard):
             logger.error("The skill %r needs an approval, and the agent has no checkpointer", entry.name)
             return Refuse(NO_CHECKPOINTER)
         history = (yield from unwrapped(Ask(place.history, place.ahistory))) or self._asked.get(place.task) or []
+        # Each round is one question. At a resume the rounds that were answered pass without stopping.
         for _ in range(MAX_ASKED):
+            # Several skills may ask in one execution, so positions are counted for the task and not for the skill.
             position = _position(run.memory, place.task)
             shown = history[position] if position < len(history) else None
             own = [entry.path, manifest.digest]
+            # What was asked before goes along, with gaps where it is not known: positions must stay.
             asked = [*history[:position], *([["", ""]] * (position - len(history))), own]
             if shown is None:
                 # The answer, when it comes, is for this; the checkpoint knows it too, for other processes.
                 self._asked.put(place.task, asked)
             answer = interrupt(_question(entry, manifest, self._grants, asked[:-1]))
+            # Counted after the interrupt: only a question that was answered has a position behind it.
             run.remember("asked", {"task": place.task, "count": position + 1})
             decision = _decided(answer, self._grants)
             if isinstance(decision, Refuse):
                 return decision
             grants, digest = decision
+            # The path must match too: the second execution may ask about other skills.
             was_shown = shown[1] if shown is not None and shown[0] == entry.path else None
+            # A digest in the answer is stronger: then whoever approves says what they saw.
             if manifest.digest == (digest or was_shown):
                 return grants
         return Refuse(RESTLESS.format(name=f'"{entry.name}"'))
 
     def _recalled(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Plan[Mapping[str, Any] | None]:
         """Return the approval of content that the thread or the store remembers."""
+        # Content that changes with every read is asked about every time.
         if not manifest.remembered:
             return None
         approved = self._approved(entry, run.memory)
@@ -281,11 +296,13 @@ class SkillApproval(FileGuard):
             self._report_store(entry, error, run)
             return None
         value = getattr(item, "value", None)
+        # The key is a hash of both; the value has to say so as well, because a store may be shared.
         is_ours = isinstance(value, Mapping) and (value.get("origin"), value.get("digest")) == (origin, digest)
         return value if is_ours else None
 
     def _keep(self, entry: SkillEntry, manifest: SkillManifest, grants: list[str], run: SkillRun) -> Plan[None]:
         """Remember an approval in the thread and, if there is one, in the store."""
+        # The thread first: a store that fails must not cost the approval.
         self._remember(entry, manifest, grants, run)
         store = getattr(run.runtime, "store", None)
         if store is None or not manifest.remembered:
@@ -338,6 +355,7 @@ class SkillApproval(FileGuard):
             return known
         value = yield from self._stored(entry, approved["origin"], digest, run)
         files = value.get("files") if value is not None else None
+        # Whoever wrote them: they prove themselves.
         if isinstance(files, Mapping) and digest_over(files) == digest:
             self._files.put(digest, dict(files))
             return files
@@ -380,6 +398,7 @@ def _question(
 
 def _decided(answer: object, grants: Sequence[str]) -> tuple[list[str], str | None] | Refuse:
     """Return the grants of an approval and the digest it names, if any; or the refusal."""
+    # The envelope that LangChain's own human review uses, so that one user interface serves both.
     if isinstance(answer, Mapping) and isinstance(answer.get("decisions"), list) and len(answer["decisions"]) == 1:
         answer = answer["decisions"][0]
     kind = answer.get("type") if isinstance(answer, Mapping) else None
@@ -417,6 +436,7 @@ class _Place:
         """Return the place of this execution; `None` where an interrupt would be lost."""
         try:
             given: Mapping[str, Any] = get_config().get("configurable") or {}
+        # Outside a graph.
         except RuntimeError:
             return None
         # LangGraph hands the checkpointer down under this key, to sub-graphs too; there is no public name for it.
@@ -424,6 +444,7 @@ class _Place:
         if not hasattr(saver, "get_tuple"):
             return None
         namespace = str(given.get("checkpoint_ns") or "")
+        # The task's own checkpoint namespace; its pending writes are kept one level up.
         above, _, own = namespace.rpartition("|")
         config = {"thread_id": given.get("thread_id"), "checkpoint_ns": above}
         checkpoint = (given.get("checkpoint_map") or {}).get(above)
@@ -479,6 +500,7 @@ class _Remembered:
     def put(self, key: str, value: object) -> None:
         """Remember a value."""
         with self._lock:
+            # To the end: what was put last is forgotten last.
             self._values.pop(key, None)
             self._values[key] = value
             while len(self._values) > MAX_REMEMBERED:

@@ -37,7 +37,7 @@ MAX_DEPTH = 3
 MAX_REASON_CHARACTERS = 500
 
 _CHAIN_KEY = "__deepskills_forks"
-"""Under which the running forks go along with the run's configuration, to graphs that run elsewhere too."""
+"""The key under which a run's configuration carries the running forks, even to graphs that run elsewhere."""
 
 _NOT_SHARED = frozenset({*SkillsState.__annotations__, "todos", "rubric", "hitl_edited_tool_calls"})
 """State that belongs to one conversation: its messages, its skills, its to-dos, and what a human said of its calls."""
@@ -124,6 +124,7 @@ class SkillForks(SkillExtension):
         """Answer a load that no call of `load_skill` asks for: there is no call yet that could wait for a sub-agent."""
         if not is_fork(load.entry) or load.trigger == "model":
             return None
+        # Nobody asked in the conversation, so there is nobody to ask for a call.
         if load.trigger == "system":
             return Refuse(messages.FORK_NO_CONVERSATION.format(name=_quoted(load.entry.name)))
         arguments = f" and arguments {json.dumps(load.arguments, ensure_ascii=False)}" if load.arguments.strip() else ""
@@ -146,6 +147,7 @@ class SkillForks(SkillExtension):
         config: RunnableConfig = {"configurable": {**inherited, _CHAIN_KEY: [*chain, load.entry.name]}}
         if agent in self._agents:
             return _GraphFork(load, agent, self._agents[agent], config)
+        # The agent's own tool: it knows the sub-agents, their models and their middleware.
         task = next((item for item in runtime.tools if item.name == "task"), None)
         if task is not None:
             return _TaskFork(load, agent, task, config)
@@ -213,12 +215,14 @@ class _GraphFork(_Fork):
         """Return the sub-agent's last words, and what it changed of the state that it was given."""
         if not isinstance(result, Mapping) or "messages" not in result:
             return self._failed("it must return a state with `messages`")
+        # With a checkpointer of its own the graph keeps the interrupt to itself, and nobody could answer it.
         if result.get("__interrupt__"):
             return self._failed("it was interrupted; compile it without a checkpointer of its own to pass that on")
         text = _last_words(result)
         update = {
             key: value
             for key, value in _shared(result).items()
+            # Only what changed: writing back everything would undo what siblings wrote meanwhile.
             if key not in self._shared or not _is_same(value, self._shared[key])
         }
         return (
@@ -232,6 +236,7 @@ class _TaskFork(_Fork):
     """A run by deepagents' `task` tool."""
 
     def _input(self, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
+        # A sub-agent type in `mode="fork"` would take the conversation along, which a fork of a skill must not see.
         unseen = dataclasses.replace(runtime, state=_WithoutConversation(runtime.state))
         arguments = {"description": self._load.text, "subagent_type": self._agent, "runtime": unseen}
         return {"type": "tool_call", "name": "task", "args": arguments, "id": runtime.tool_call_id or str(uuid4())}
@@ -255,7 +260,7 @@ class _ConversationAskedError(Exception):
 
 
 class _WithoutConversation(dict[str, Any]):
-    """A graph's state for a sub-agent that must not see the conversation: there is none, and to ask for it fails."""
+    """A graph's state for a sub-agent that must not see the conversation: there is none, and asking for it fails."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         super().__init__({key: value for key, value in state.items() if key != "messages"})

@@ -1,4 +1,8 @@
-"""`SkillLock`: only what a lock lists, byte for byte, reaches the model or runs."""
+"""`SkillLock`: only what a lock lists, byte for byte, reaches the model or runs.
+
+A lock is checked twice. At the listing, so that a skill which differs is not even shown; and on the very bytes that
+enter the request, because a file can change between the listing and the load.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +26,7 @@ _SENTENCES = {
 }
 
 MAX_REMEMBERED = 100_000
-"""Of how many files the SHA-256 is remembered."""
+"""How many SHA-256 digests are remembered."""
 
 
 class SkillLock(FileGuard):
@@ -105,6 +109,8 @@ class SkillLock(FileGuard):
         """Return the SHA-256 of a skill's file; of one that was read long ago, what is remembered."""
         key = (entry.path, entry.digest)
         if entry.sha256:
+            # An entry that comes from a summary or from state has no SHA-256 of its own; the digest leads to the one
+            # that was seen.
             if key not in self._seen and len(self._seen) < MAX_REMEMBERED:
                 self._seen[key] = entry.sha256
             return entry.sha256

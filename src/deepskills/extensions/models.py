@@ -25,7 +25,7 @@ Models: TypeAlias = Mapping[str, BaseChatModel | str] | Callable[[str], BaseChat
 """Models by the name that skills give, or a function that returns one, or `None` for a name it does not know."""
 
 INHERIT = "inherit"
-"""What a skill says that wants the model of the conversation."""
+"""How a skill asks for the model of the conversation."""
 
 UNKNOWN_CODE = "model-unknown"
 UNKNOWN = (
@@ -80,6 +80,7 @@ class SkillModels(SkillExtension):
         except Exception:
             logger.exception("The function of SkillModels failed for the model %r", one_line(name)[:100])
             return None
+        # Judged by what an agent needs of a model: a function may give anything.
         return model if hasattr(model, "bind_tools") else None
 
     def _picked(self, run: SkillRun) -> BaseChatModel | None:
@@ -99,7 +100,7 @@ def _model_of(entry: SkillEntry) -> str | None:
 
 
 class _FirstTries:
-    """Which model the first try of each model call had; a fallback around us shows by another one."""
+    """Remembers the model of each call's first try: another one in a later try was chosen by a fallback."""
 
     def __init__(self) -> None:
         self._models: dict[object, BaseChatModel] = {}
@@ -109,6 +110,8 @@ class _FirstTries:
         """Whether this is a later try of a model call, and somebody around us has chosen another model for it."""
         call = _call_of(request)
         with self._lock:
+            # The first try has the conversation's model. Another one in a later try of the same call was chosen by a
+            # fallback.
             first = self._models.setdefault(call, request.model)
             while len(self._models) > MAX_CALLS:
                 del self._models[next(iter(self._models))]
@@ -120,4 +123,5 @@ def _call_of(request: ModelRequest[Any]) -> object:
     info = getattr(request.runtime, "execution_info", None)
     task = (info.checkpoint_ns, info.task_id, info.checkpoint_id) if info is not None else None
     messages = request.state["messages"]
+    # Without execution info, as in a custom graph, the conversation's length and end have to do.
     return task, len(messages), messages[-1].id if messages else None

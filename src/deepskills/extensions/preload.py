@@ -28,6 +28,7 @@ class Preload(SkillExtension):
         """Ask for the loads that this thread has not had yet."""
         visible = [entry.name for entry in run.visible]
         for given in self._names:
+            # Once per thread: a skill that was unloaded since must stay unloaded.
             if given in run.memory:
                 continue
             name = meant_name(visible, given)

@@ -1,4 +1,9 @@
-"""Skills suggested beside each user message, so that a library of any size costs as much as a few entries."""
+"""Suggests skills beside each user message, so that a library of any size costs as much as a few entries.
+
+The note goes to the end of the user's message and stays there: a note at the end of the request would move with every
+call and break the provider's prompt cache. So it is recorded once, with the lines as they were sent, and shown again in
+every later request, except for lines of skills that this run's user may not see.
+"""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +36,7 @@ class SkillSuggestions(SkillExtension):
     """Puts the skills that fit the newest user message best into a note at its end, in requests only.
 
     The note is recorded once and stays the same in all later requests of the thread, so that prompt caches hold.
-    Nothing fits: no note. What this run may not see is left out, also of notes that were made for another user.
+    If nothing fits, there is no note. Skills that this run may not see are left out, even of older notes.
 
     Args:
         k: How many skills are suggested at most.
@@ -80,6 +85,7 @@ class SkillSuggestions(SkillExtension):
         if message is not None:
             library = self._library(run)
             text = str(message.text)
+            # Some more, since those that are loaded are left out afterwards.
             ranking = self._ranker.rank(library, text, self._k + len(run.loaded), store=_store(run))
             self._note(message, ranking, run)
 
@@ -120,7 +126,7 @@ class SkillSuggestions(SkillExtension):
         return self._found(await self._ranker.asearch(library, query, n, store=_store(run)), run)
 
     def at_end(self, run: SkillRun) -> None:
-        """Tell of a skill that was clearly the right one, if none was loaded."""
+        """Report a skill that was clearly the right one, if none was loaded."""
         ahead = run.memory.get(_AHEAD)
         if not isinstance(ahead, Mapping):
             return
@@ -136,6 +142,7 @@ class SkillSuggestions(SkillExtension):
     def _library(self, run: SkillRun) -> Library:
         """Return what is ranked: the skills that the model may see, by what it may see of them."""
         entries, bare = tuple(run.visible), run.name_only
+        # By identity, which is quick for thousands; the shelf holds the entries, so no id is used again.
         key = (tuple(map(id, entries)), bare)
         return self._libraries.get_or_make(key, lambda: _Shelf(entries, bare)).library
 
@@ -150,10 +157,12 @@ class SkillSuggestions(SkillExtension):
         shown = _shown(set(names), run)
         run.remember(f"{_NOTE}{message.id}", [list(shown[name]) for name in names])
         run.remember(_ASKED, message.id)
+        # Slash commands of the same message are loaded only after this; `_settle` looks again.
         run.remember(_FRESH, message.id)
         is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]
         run.remember(_AHEAD, {"message": message.id, "skill": names[0]} if is_ahead else None)
         _report(ranking, run)
+        # Notes of messages that are gone would stay in the thread's state forever.
         present = {known.id for known in run.state.get("messages", ())}
         for message_id, _ in _notes(run.memory):
             if message_id not in present:
@@ -224,7 +233,7 @@ def _shown(names: set[str], run: SkillRun) -> dict[str, _Line]:
 def _may_show(line: _Line, shown: Mapping[str, _Line], run: SkillRun) -> bool:
     """Whether a line that was recorded is shown in this run.
 
-    It stays as it was sent, so that prompt caches hold, also after its skill was edited or removed; but not if this run
+    It stays as it was sent, so that prompt caches hold, even after its skill was edited or removed; but not if this run
     belongs to somebody who may not see the skill.
     """
     now = shown.get(line.name)

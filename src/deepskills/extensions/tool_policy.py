@@ -7,6 +7,29 @@ one, is covered by no pattern, quoted or not. `Rule` reads one item of the front
 it hides tools that no call could be made of, refuses calls, and tells LangChain's human review which calls nobody has
 to approve.
 
+Approval at resume
+------------------
+
+`HumanInTheLoopMiddleware` asks `when` (our `needs_approval`) for each call when it interrupts. The run ends there. When
+a human has answered, perhaps days later and in another process, it asks again for the same calls and expects the same
+number of answers as there are questions now. Meanwhile a source may be down, a file may have changed, the process may
+know no catalog, and the human may have edited a call. Judging again could give another number, and the run would fail;
+or the same number for other calls, and an answer would count for a call that it was not meant for.
+
+So each call is judged once, and the verdict travels with the thread:
+
+1. `after_model` judges the calls right after the model has asked for them, with the sources at hand, and keeps the
+   granted ones in private state: by the call's id, with a fingerprint of tool and arguments.
+2. `needs_approval` only looks that up. It does no I/O, so the answer is the same at the interrupt and at the resume, in
+   any process. A call whose tool or arguments differ from what was judged is not granted, and neither is one that
+   nobody judged.
+3. `before_tool` judges again what limits say when the call runs, as a human edited it. A verdict spares the human; it
+   never lifts a limit.
+
+A skill spares the human only if it is in use, was loaded since the user's newest message, comes from a trusted source,
+and is not unloaded in the same turn: otherwise a turn could use up a grant that it is about to give back. Whoever can
+write the thread's state could write a verdict too; such a caller can as well answer for the human.
+
 In doubt a call is refused and a human is asked: the policy is there for skills that nobody here has written.
 """
 
@@ -81,10 +104,12 @@ class CommandPattern:
         """Read `git add:*` or `git add *` (a start), or `git status` (that command alone)."""
         text = text.strip(" ")
         start = text
+        # One ending only: `git :* *` is not a pattern that anybody means.
         for ending in (":*", " *"):
             start = start.removesuffix(ending) if start == text else start
         if text == "*":
             start = ""
+        # A star anywhere else has no meaning here, so such a pattern covers nothing.
         return cls(start.rstrip(" "), is_open=start != text, is_known="*" not in start and bool(text))
 
     def covers(self, command: object) -> bool:
@@ -104,6 +129,7 @@ class CommandPattern:
             return True
         if set("'\"\\$") & set(command):
             return True
+        # `--flag=rm` hands a word on as well. One iterator for all: the words must occur in their order.
         words = iter(command.replace("=", " ").split(" "))
         return all(any(_could_be(word, wanted) for word in words) for wanted in self.start.split(" ") if wanted)
 
@@ -128,6 +154,7 @@ def _is_harmless(command: str) -> bool:
         unicodedata.category(c) in {"Cf", "Zs", "Co", "Cn"} for c in characters
     ):
         return False
+    # A full-width semicolon becomes a real one in some code pages.
     return not any(set(unicodedata.normalize("NFKC", c)) & (_OPERATORS | set("$'\"\\")) for c in characters)
 
 
@@ -179,6 +206,7 @@ class Rule:
 
     def forbids(self, tool: str, arguments: Mapping[str, Any]) -> bool:
         """Whether the rule, as one that forbids, could be about a call."""
+        # A pattern on another tool cannot be judged, so it forbids every call of it.
         if tool not in self.tools or self.pattern is None or tool != self.shell:
             return tool in self.tools
         return not arguments.keys() <= _SHELL_ARGUMENTS or self.pattern.could_match(arguments.get("command"))
@@ -206,6 +234,7 @@ def _covers_script(pattern: CommandPattern, arguments: Mapping[str, Any]) -> boo
         return False
     if not script:
         return pattern.is_open
+    # Both spellings, with and without `scripts/`, mean the same file.
     is_named = script_to_relative(named) == script_to_relative(script)
     return is_named and given[: len(first)] == first and (pattern.is_open or len(given) == len(first))
 
@@ -218,6 +247,7 @@ def parse_rules(texts: tuple[str, ...], aliases: Mapping[str, str], shell: str) 
         name = matched[1] if matched else text.partition("(")[0]
         pattern = CommandPattern.parse(matched[2]) if matched else None
         if matched is None and name != text:  # parentheses that are not closed
+            # A pattern that covers nothing and, as one that forbids, could match anything.
             pattern = CommandPattern.parse("")
         rules.append(Rule(text, frozenset({name, aliases.get(name, name)}), pattern, shell))
     return tuple(rules)
@@ -256,10 +286,10 @@ NEVER_FORBIDDEN = frozenset({"load_skill", "unload_skill"})
 """Tools that no skill can take away: one that could would stay for good."""
 
 MAX_RULE_BYTES = 8_000_000
-"""How much memory rules take that were read from frontmatter."""
+"""How much memory the rules read from frontmatter may take."""
 
 _VERDICTS = "granted"
-"""Under which the calls of the model's newest turn are kept that need no human: a fingerprint by the call's id."""
+"""The key of the verdicts on the model's newest turn: the fingerprint of each call that needs no human, by its id."""
 
 MAX_LISTED = 40
 """Most allowed tools that an answer names."""
@@ -272,7 +302,7 @@ class _Call:
     tool: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     owners: frozenset[str] | None = None
-    """The skills in use whose own tool it is; `None` if it is no skill's."""
+    """The skills in use whose own tool it is; `None` if it belongs to no skill."""
 
     def belongs_to(self, entry: SkillEntry) -> bool:
         """Whether a skill may allow the call: another skill's tools and scripts are not its to grant."""
@@ -329,6 +359,7 @@ class ToolPolicy(SkillExtension):
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Take away the tools that no call could be made of."""
+        # A skill's tool that no skill in use owns any more has no privilege.
         own = frozenset(name for name in run.own_tools if run.owners(name) != frozenset())
         is_offered = self._offer(run.loaded, own)
         tools = [item for item in request.tools if is_offered(item)]
@@ -366,19 +397,22 @@ class ToolPolicy(SkillExtension):
         """Judge the calls that the model has just asked for, and keep the verdicts with the thread.
 
         Human review asks `needs_approval` when it interrupts and again at the resume, perhaps in another process and
-        with a source out of reach, and compares the numbers: the answer must be the same, and is, as it is kept.
+        with a source out of reach, and compares the numbers: the answer must be the same, so it is kept.
         """
         if self._mode != "approve" or report.response is None:
             return
+        # Step 1: once, while the sources are at hand.
         calls = [call for item in report.response.result if isinstance(item, AIMessage) for call in item.tool_calls]
         if not calls:
             return
+        # For the whole turn: its calls run in parallel, so an unload counts for those before it too.
         granting = self._granting(run, _unloaded_by(calls))
         granted = {
             str(call["id"]): _fingerprint(call["name"], call["args"])
             for call in calls
             if self._is_granted(_Call(call["name"], call["args"], run.owners(call["name"])), granting)
         }
+        # Replaced as a whole, so that verdicts of an earlier turn with the same ids cannot be used again.
         if run.memory.get(_VERDICTS) != granted:
             run.remember(_VERDICTS, granted)
 
@@ -390,6 +424,7 @@ class ToolPolicy(SkillExtension):
         found when the model asked for the call.
         """
         try:
+            # Step 2: a lookup.
             return not self._was_granted(request)
         except Exception:
             logger.exception(
@@ -411,8 +446,10 @@ class ToolPolicy(SkillExtension):
                 )
                 for run in runs
             )
+        # Read from state by hand: `when` is given no run of ours.
         kept = (request.state.get("skills_extensions") or {}).get(self.name or type(self).__name__) or {}
         granted = kept.get(_VERDICTS) or {}
+        # The id alone is not enough: a human may have edited the call, and other code may reuse ids.
         return bool(granted.get(str(call["id"])) == _fingerprint(call["name"], call["args"]))
 
     def _granting(self, run: SkillRun, ended: set[str]) -> list[SkillEntry]:
@@ -433,12 +470,14 @@ class ToolPolicy(SkillExtension):
         return all(any(self._covers(entry, made) for entry in granting) for made in calls)
 
     def _judged(self, call: _Call, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Refuse | None:
+        # What is forbidden comes first: no other skill can allow it.
         for skill in skills:
             if self._forbids(skill.entry, call):
                 return _refusal(messages.POLICY_FORBIDDEN, call, [skill.entry])
         declaring = self._declaring(skills)
         if not declaring or call.tool in own | self._always or any(self._covers(entry, call) for entry in declaring):
             return None
+        # Its rules are unknown, which is another thing than not allowed, and the answer says so.
         unread = [entry for entry in declaring if not entry.is_read]
         if unread:
             return _refusal(messages.POLICY_UNREADABLE, call, unread)
@@ -450,6 +489,8 @@ class ToolPolicy(SkillExtension):
     def _offer(self, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Callable[[BaseTool | dict[str, Any]], bool]:
         """Return which tools are offered."""
         forbidding = [rule for skill in skills for rule in self._forbidden(skill.entry)]
+        # Only tools that no call could be made of: one that a pattern forbids in part is offered, and judged at the
+        # call.
         withheld = {name for rule in forbidding for name in rule.tools if rule.withholds(name)} - NEVER_FORBIDDEN
         declaring = self._declaring(skills)
         rules = [rule for entry in declaring for rule in self._allowed(entry)]
@@ -465,11 +506,13 @@ class ToolPolicy(SkillExtension):
 
     def _calls(self, request: ToolCallRequest, run: SkillRun) -> list[_Call]:
         """Return what a call amounts to: as a person edited it, and the sub-agent that a skill in it would start."""
+        # Step 3 at resume: the edited arguments are judged, because they are what will run.
         given = as_edited(request).tool_call
         # A tool that the agent has itself is nobody's own, whatever the state says.
         call = _Call(given["name"], given["args"], run.owners(given["name"]) if request.tool is None else None)
         if call.tool != "load_skill" or not self._runs_forks():
             return [call]
+        # Among all skills of the run, those that only the user may start too: one may be permitted this once.
         forks = [entry.name for entry in run.skills if is_fork(entry)]
         starts_agent = meant_name(forks, str(call.arguments.get("skill_name", ""))) is not None
         return [call, _Call("task")] if starts_agent else [call]
@@ -506,6 +549,7 @@ class ToolPolicy(SkillExtension):
 
 def _fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
     """Return what tells a call from one that was changed since it was judged."""
+    # Sorted: a checkpoint may bring arguments back in another order.
     text = json.dumps([tool, arguments], sort_keys=True, default=str)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
@@ -515,6 +559,7 @@ def _declares(entry: SkillEntry) -> bool:
     if not entry.is_read:
         return True
     given = entry.frontmatter.get("allowed-tools")
+    # An empty list, or something odd, still declares that nothing is allowed; only a blank text does not.
     return bool(entry.skill["allowed_tools"]) or not (given is None or (isinstance(given, str) and not given.strip()))
 
 

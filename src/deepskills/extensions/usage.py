@@ -1,4 +1,4 @@
-"""Which skills are used and what they cost: every event as a typed value, recorded beside the run, never in its way.
+"""Records which skills are used and what they cost: every event as a typed value, beside the run, never in its way.
 
 Events are put into a queue, which takes no longer than an append; one thread of our own hands them to the recorder in
 the order in which they came. What skills cost is counted in graph state, so that it survives a resume in another
@@ -39,7 +39,7 @@ EXIT_SECONDS = 2.0
 """How long the end of the process waits for events that are not recorded yet."""
 
 MAX_FAILED_THREADS = 1_000
-"""For how many threads failed model calls are remembered until the next call that is answered."""
+"""How many threads' failed model calls are remembered until a call succeeds."""
 
 LOGGED_EVERY = 1_000
 """How many failures of a recorder pass between two log lines about them."""
@@ -143,6 +143,7 @@ class SkillUsage(SkillExtension):
         captured = None
         if self._capture is not None:
             try:
+                # In the run itself: what is current there, such as a tracing span, is gone in the recorder's thread.
                 captured = self._capture(runtime)
             except Exception:
                 logger.exception("The recorder of skill events failed to look at the run")
@@ -192,7 +193,7 @@ class SkillUsage(SkillExtension):
         _keep(run, _PENDING, pending_calls(origins, report.response.result))
 
     def at_end(self, run: SkillRun) -> None:
-        """Tell what each skill has cost since its last event, and begin again."""
+        """Report what each skill has cost since its last event, and begin again."""
         for event in self._ledger(run).events():
             run.emit(event)
         _keep(run, _LEDGER, None)
@@ -217,6 +218,7 @@ class SkillUsage(SkillExtension):
         place = _place(run)
         if not origins:
             return
+        # Nothing tells this conversation from another in memory.
         if place is None:
             ledger = self._ledger(run)
             ledger.failed_model_call(origins)
@@ -298,6 +300,7 @@ class _Queue:
             self._begin()
         with self._changed:
             if len(self._waiting) >= self._max_waiting:
+                # Dropped rather than waited for: a slow recorder must never slow a run.
                 self.dropped += 1
                 is_first = self.dropped % LOGGED_EVERY == 1
             else:
@@ -323,7 +326,7 @@ class _Queue:
         while True:
             with self._changed:
                 if not self._changed.wait_for(lambda: bool(self._waiting), IDLE_SECONDS):
-                    # Who makes a recorder for every request must not collect threads.
+                    # Whoever makes a recorder for every request must not accumulate threads.
                     self._thread = None
                     return
                 size = min(len(self._waiting), MAX_BATCH if self._batch is not None else 1)
@@ -340,6 +343,7 @@ class _Queue:
                 self._own_loop().run_until_complete(_awaited(result))
         except Exception:
             self._failures += 1
+            # A recorder that is down fails for every event; one line in a thousand says enough.
             if self._failures % LOGGED_EVERY == 1:
                 logger.exception("The recorder of skill events failed (%d times so far)", self._failures)
 

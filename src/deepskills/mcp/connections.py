@@ -4,7 +4,7 @@ A session of the SDK belongs to one event loop, and its streams to the one task 
 has a *home*: the loop on which all of its work runs. A connection that we open lives on a loop of our own, in a thread
 that nobody waits for at the end of the process; a session that a caller opened lives on the caller's loop. Callers on
 the home loop await the work directly; all others hand it over and wait: async ones without blocking their own loop,
-sync ones by blocking their thread. A sync caller *on* the home loop would wait for itself for ever, which is an error.
+sync ones by blocking their thread. A sync caller *on* the home loop would wait for itself forever, which is an error.
 
 A connection that we open is held by one task from its start to its end, since the SDK's cancel scopes must be left in
 the task that entered them. When a request shows that the connection is gone, the task is told to end, and the next
@@ -78,6 +78,7 @@ class CallersLoop:
         Raises:
             SkillsError: If the caller runs on that loop, or the loop does not answer.
         """
+        # It would wait for itself.
         if threading.get_ident() == self._thread and self._is_running():
             raise SkillsError(_OWN_LOOP)
         self._check_that_it_turns()
@@ -139,6 +140,7 @@ class OwnLoop:
     def stop(self) -> None:
         """End the thread; a later use starts another."""
         with self._lock:
+            # Forgotten first: a use that comes now starts a new one.
             loop, self._loop = self._loop, None
             if loop is not None and self._process == os.getpid():
                 loop.call_soon_threadsafe(loop.stop)
@@ -291,6 +293,7 @@ class _Held:
         held = cls(spec, tasks)
         try:
             async with asyncio.timeout(timeout):
+                # Shielded: a timeout here must not cancel the future that the task will set.
                 held.peer = await asyncio.shield(held._ready)
         except TimeoutError:
             held._task.cancel()
@@ -346,6 +349,7 @@ async def _answered(
     except Exception as error:  # noqa: BLE001 - a transport may raise anything
         code = code_of(error)
         reason = shown(reason_of(error))
+        # The server has answered, so the connection is fine and a second try would get the same answer.
         if code is not None and code not in LOST_CODES and _ENDED not in reason:
             raise ServerError(f"{method} was refused ({code}): {reason}", code) from None
         if type(error).__name__ == "ValidationError":

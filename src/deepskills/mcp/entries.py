@@ -122,6 +122,7 @@ class ServedSkill:
             described = self.files.get(path)
             if described is None:
                 return "the file is not in the skill's entry"
+            # The cheaper comparison first, and the one that says more.
             if len(content) != described.size:
                 return f"it has {len(content)} bytes, and the entry says {described.size}"
             if not described.holds(content):
@@ -151,12 +152,14 @@ def parse_entry(label: str, given: object) -> ServedSkill:
     if len(segments) < 2 or segments[-1] != SKILL_FILE:  # noqa: PLR2004 - a directory and the file
         raise EntryError("mcp-entry-invalid", uri, reason=f"its uri does not end with a directory and {SKILL_FILE}")
     frontmatter, front = _frontmatter(given.get("frontmatter"), uri)
+    # As the extension demands, so that one skill cannot lie at another's address.
     if segments[-2] != frontmatter["name"]:
         raise EntryError("mcp-entry-invalid", uri, reason="the last directory of its uri is not its name")
     if "resources" not in given:
         raise EntryError("mcp-entry-invalid", uri, reason="it does not say which files the skill has")
     files = _files(given["resources"], uri, root, len(segments) - 1)
     path = "/".join(segments[:-1])
+    # Sorted: the order of a server's list is not part of the content.
     described = sorted((file.uri, file.digest, file.size) for file in files.values()) if files is not None else DYNAMIC
     known = json.dumps([label, uri, frontmatter, described], sort_keys=True).encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(known, digest_size=16).hexdigest()
@@ -236,6 +239,7 @@ def _files(given: object, uri: str, root: str, depth: int) -> dict[str, ServedFi
         files[file.path] = file
     if SKILL_FILE not in files or files[SKILL_FILE].uri != uri:
         raise EntryError("mcp-entry-invalid", uri, reason=f"its resources do not name its {SKILL_FILE}")
+    # No disk could hold both, so tools would see one or the other.
     if any(parent in files for path in files for parent in _parents(path)):
         raise EntryError("mcp-entry-invalid", uri, reason="it names a file that is also a directory")
     if sum(file.size for file in files.values()) > MAX_BYTES:
@@ -249,6 +253,7 @@ def _file(item: object, uri: str, root: str, depth: int) -> ServedFile:
     if not isinstance(item, Mapping):
         raise EntryError("mcp-entry-invalid", uri, reason="one of its resources is not an object")
     own, digest, size = item.get("uri"), item.get("digest"), item.get("size")
+    # By text, before decoding: an entry must not claim files of another skill.
     if not isinstance(own, str) or not own.startswith(root) or own == root:
         raise EntryError("mcp-entry-invalid", uri, reason="one of its resources lies outside the skill")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
@@ -309,6 +314,7 @@ def _scalar(text: str) -> object:
 
 def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
     """Return the skills of one server by the names they get here: `label:name`, or `label:path` for one of several."""
+    # By path, so that names do not depend on the order in which a server lists.
     ordered = sorted(skills, key=lambda skill: skill.path)
     by_name: dict[str, list[ServedSkill]] = {}
     for skill in ordered:
@@ -319,6 +325,7 @@ def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
         is_only = len(by_name[_folded(f"{skill.label}:{skill.name}")]) == 1
         name = f"{skill.label}:{skill.name if is_only else skill.path}"
         shown = shown_name(name)
+        # Two names may look the same after cutting or cleaning; a mark from the URI tells them apart.
         if len(name) > MAX_SHOWN_NAME_LENGTH or _folded(shown) in taken:
             mark = hashlib.sha256(skill.uri.encode()).hexdigest()[:_HASH_LENGTH]
             shown = f"{shown_name(name)[: MAX_SHOWN_NAME_LENGTH - _HASH_LENGTH - 1]}~{mark}"

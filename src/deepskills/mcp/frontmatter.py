@@ -36,6 +36,7 @@ def json_frontmatter(content: bytes, reading: SkillReading) -> dict[str, Any]:
                 found = None
             if isinstance(found, dict) and all(isinstance(key, str) for key in found):
                 return found
+    # In doubt as text: a host that reads another value would refuse the skill.
     return dict(reading.frontmatter)
 
 

@@ -15,18 +15,13 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from deepagents.backends.protocol import (
-    BackendProtocol,
-    DeleteResult,
-    EditResult,
     FileData,
     FileDownloadResponse,
     FileInfo,
-    FileUploadResponse,
     GlobResult,
     GrepResult,
     LsResult,
     ReadResult,
-    WriteResult,
 )
 from deepagents.backends.utils import (
     InvalidGlobPatternError,
@@ -48,6 +43,7 @@ from deepskills._types import (
     SkillProblem,
     SkillSummary,
 )
+from deepskills.inline import ReadOnlyBackend
 from deepskills.mcp.connections import Home, OwnLoop, check_label, connection_of
 from deepskills.mcp.entries import ServedSkill
 from deepskills.mcp.listing import Listed, Server
@@ -55,7 +51,6 @@ from deepskills.mcp.listing import Listed, Server
 VIA = "MCP"
 """How the skills came, as people and models read it."""
 
-_READ_ONLY = "Skills of MCP servers are read-only: '{path}' cannot be changed. Write to another directory."
 _NOT_LOADED = "Files of the skill '{name}' can be read only while it is loaded. Load it with load_skill first."
 _NOT_LISTED = "'{path}' is not a file of the skill as it was loaded."
 
@@ -77,7 +72,7 @@ def loads_of_run() -> Sequence[LoadRecord] | None:
     return ()
 
 
-class McpSkills(BackendProtocol):
+class McpSkills(ReadOnlyBackend):
     """The skills of MCP servers, to pass as a backend or to mount in `CompositeBackend`.
 
     Name a server's label as a source: `SkillsMiddleware(backend=McpSkills({"docs": ...}), sources=["/docs"])`. Each
@@ -95,6 +90,8 @@ class McpSkills(BackendProtocol):
     Raises:
         ValueError: If a label or a connection cannot be used.
     """
+
+    holds = "Skills of MCP servers"
 
     def __init__(
         self,
@@ -231,6 +228,7 @@ class McpSkills(BackendProtocol):
         for label in labels:
             found = listed[label]
             problems += found.problems
+            # Without the skills it had: discovery itself keeps those of a source that failed.
             if found.failure is not None:
                 failures.append(found.failure)
             else:
@@ -259,6 +257,7 @@ class McpSkills(BackendProtocol):
             if skill is None:
                 return OpenedSkill(None, error="file_not_found: the server does not list this skill any more")
             content = await server.read(skill, SKILL_FILE)
+            # Only after the text was read and compared: from now on the held entry says which files exist.
             server.hold(skill)
             return OpenedSkill(content, skill.digest)
 
@@ -305,6 +304,7 @@ class McpSkills(BackendProtocol):
         if server is None:
             return LsResult(error=f"Path '{path}': path_not_found")
         failure = None
+        # A server's own directory is listed afresh; below it, what is known serves.
         if len(parts) == 1 or not server.known:
             failure = (await self._listed([server], server.connection.home, at_home))[parts[0]].failure
         if failure is not None:
@@ -379,6 +379,7 @@ class McpSkills(BackendProtocol):
                 held = await server.held(*_known_by(load)) if load["origin"]["label"] == server.label else None
                 if held is not None and inside.startswith(f"{held.path}/"):
                     below = inside[len(held.path) + 1 :]
+                    # Nothing that is not in the entry held since the load, whatever the server lists by now.
                     if held.is_dynamic or held.file_uri(below) is not None:
                         return await server.read(held, below)
                     return _NOT_LISTED.format(path=path)
@@ -434,6 +435,7 @@ class McpSkills(BackendProtocol):
         root = _rooted(path)
         files: dict[str, FileData] = {}
         for load in loads_of_run() or ():
+            # Only skills that are loaded: a search must not fetch a server's whole library.
             server = self._servers.get(load["origin"]["label"])
             if server is None or server not in self._below(root):
                 continue
@@ -455,28 +457,6 @@ class McpSkills(BackendProtocol):
         """Return the servers whose files may lie below a directory."""
         label = root.strip("/").partition("/")[0]
         return [server for own, server in self._servers.items() if label in {"", own}]
-
-    def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - the protocol's signature
-        """Refuse: the skills are their servers'."""
-        return WriteResult(error=_READ_ONLY.format(path=file_path))
-
-    def edit(
-        self,
-        file_path: str,
-        old_string: str,  # noqa: ARG002 - the protocol's signature
-        new_string: str,  # noqa: ARG002 - the protocol's signature
-        replace_all: bool = False,  # noqa: ARG002, FBT001, FBT002 - the protocol's signature
-    ) -> EditResult:
-        """Refuse: the skills are their servers'."""
-        return EditResult(error=_READ_ONLY.format(path=file_path))
-
-    def delete(self, file_path: str) -> DeleteResult:
-        """Refuse: the skills are their servers'."""
-        return DeleteResult(error=_READ_ONLY.format(path=file_path))
-
-    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Refuse: the skills are their servers'."""
-        return [FileUploadResponse(path=path, error="permission_denied") for path, _content in files]
 
     # One logic for sync and async callers: only the hop to a server's home differs.
 
@@ -512,6 +492,7 @@ async def _awaiting(home: Home, work: Callable[[], Coroutine[Any, Any, ResultT]]
 def _driven(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Return the result of a coroutine that never suspends."""
     try:
+        # The sync hop blocks inside the coroutine, so it runs to its end in one step and needs no event loop.
         work.send(None)
     except StopIteration as stop:
         result: ResultT = stop.value
@@ -529,6 +510,7 @@ async def _holder(server: Server, inside: str) -> ServedSkill | None:
     if not server.known:
         await server.listing()
     parts = inside.split("/")
+    # The longest path first: a skill may lie inside another's directory.
     for length in range(len(parts) - 1, 0, -1):
         skill = server.known.get("/".join(parts[:length]))
         if skill is not None and (skill.is_dynamic or skill.file_uri("/".join(parts[length:])) is not None):

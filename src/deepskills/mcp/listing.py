@@ -1,4 +1,4 @@
-"""What one MCP server serves: its skills as they were listed, brought by URI, and held since their loads.
+"""Knows the skills of one MCP server: as they were listed, as they were brought by URI, and as loads were given them.
 
 Everything here runs on the home loop of the server's connection, so nothing is locked but the listing itself. Three
 memories have three meanings. *Listed* is what `skills/list` showed last; within its time to live nobody asks again.
@@ -103,6 +103,7 @@ class Server:
                     self._listed = await self._asked()
                 except SkillsError as error:
                     failure = f"{self.label}: {error}"
+                    # Not kept: the next one asks again. What was known serves meanwhile.
                     return Listed(self.known, failure=failure)
             return self._listed
 
@@ -183,6 +184,7 @@ class Server:
             if error.code == INVALID_PARAMS:
                 raise SkillNotFoundError(f"The MCP server {self.label!r} has no skill {quoted(uri)}.") from None
             raise
+        # Two URIs may decode to one path, and a file must not be two.
         taken = self.known.get(skill.path)
         if taken is not None and taken.uri != uri:
             raise SkillsError(f"{quoted(uri)} would lie where {quoted(taken.uri)} lies; only one of them can be used.")
@@ -198,6 +200,7 @@ class Server:
     async def _fetched(self, uri: str) -> tuple[ServedSkill, float]:
         answer = await self.connection.request("skills/get", {"uri": uri})
         skill = parse_entry(self.label, answer.get("skill"))
+        # Otherwise a server could answer for a skill that was approved with another one.
         if skill.uri != uri:
             raise EntryError("mcp-entry-invalid", uri, reason="the server answered with another skill")
         self.check(skill)
@@ -236,6 +239,7 @@ class Server:
             except EntryError:
                 return None
             except ServerError as error:
+                # "Unknown" is an answer, and an outage must not pass for one.
                 if error.code != INVALID_PARAMS:
                     raise
                 return None
@@ -260,11 +264,13 @@ class Server:
             content = content_of(await self.connection.request("resources/read", {"uri": uri}), uri)
             reason = skill.mismatch(path, content)
         except ServerError as error:
+            # A refusal of the read itself, such as "not now", says nothing about the file.
             if error.code not in (None, INVALID_PARAMS):
                 raise
             content, reason = b"", str(error)
         if reason is None:
             return content
+        # Before the refusal goes out: the next load finds the entry as it is now, and asks for approval again.
         await self._recover(skill)
         raise MismatchError(self._mismatch(skill, path, reason))
 
@@ -275,7 +281,7 @@ class Server:
         except (EntryError, ServerError, ConnectionLostError) as error:
             reason = error.code if isinstance(error, EntryError) else one_line(str(error))
             logger.warning("Cannot fetch %s again from the MCP server %r: %s", skill.uri, self.label, reason)
-            # What is known is known to be wrong: the next listing asks, however long the last one was to be believed.
+            # What is known is known to be wrong: the next listing asks again, whatever time to live the last one had.
             if self._listed is not None:
                 before = self._listed
                 self._listed = Listed(before.skills, before.problems, names=before.names)
@@ -336,8 +342,10 @@ class _Gathered:
 
     def _add(self, skill: ServedSkill) -> None:
         self._server.check(skill)
+        # Roughly what a file's row takes: URI, path and digest.
         self._weight += len(skill.front) + 400 * len(skill.files or ())
         taken = self.skills.setdefault(skill.path, skill)
+        # The same entry on two pages is what a listing that changes meanwhile looks like.
         if taken is skill or taken.digest == skill.digest:
             return
         how = "twice, in different words" if taken.uri == skill.uri else f"where {quoted(taken.uri)} already lies"

@@ -58,7 +58,7 @@ logger = logging.getLogger("deepskills")
 
 SCHEME = "skill://"
 ROOT = f"{SCHEME}skills"
-"""Under which all skills are served."""
+"""The URI below which all skills are served."""
 
 PAGE_SIZE = 50
 """How many entries a page of `skills/list` has."""
@@ -70,10 +70,10 @@ TTL_MS = 5_000
 """For how long clients may believe an answer, in milliseconds."""
 
 PATIENCE = 10
-"""How many times as long as the look at the skills took its result is used, if that is longer."""
+"""A look at the skills is used for this many times as long as it took, if that is longer than `TTL_MS`."""
 
 MAX_TOLD = 10_000
-"""How many problems are known to have been logged."""
+"""How many logged problems are remembered."""
 
 INTERNAL_ERROR = -32603
 DIRECTORY_TYPE = "inode/directory"
@@ -133,6 +133,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         if not is_backend(backend) and not callable(backend):
             raise TypeError(f"backend must be a backend, a directory or a function of the context, got {backend!r}")
         if not callable(sources):
+            # Only to fail now: a function is asked at each request.
             parse_sources(sources)
         self._backend: Any = backend
         self._sources = sources
@@ -185,6 +186,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             except Exception:
                 logger.exception("The request %s failed", ctx.method)
                 raise MCPError(INTERNAL_ERROR, "The skills could not be read.") from None
+            # What one user may see must not be cached for another.
             scope = "public" if self._is_fixed else "private"
             return {"resultType": "complete", **found, "ttlMs": TTL_MS, "cacheScope": scope}
 
@@ -197,6 +199,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         after = _after(params.cursor)
         names = shelf.after(after)
         page = names[:PAGE_SIZE]
+        # One after the other: each entry reads all files of its skill.
         entries = [await shelf.entry(name) for name in page]
         found: dict[str, Any] = {"skills": [entry for entry in entries if entry is not None]}
         if len(names) > len(page):
@@ -265,7 +268,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         found = await adrive(plan, lambda: backend, None, backend)
         now = time.monotonic()
         for problem in found.problems:
-            # Every look finds them again; each is told once.
+            # Every look finds them again; each is logged once.
             if self._told.get(key := (problem["path"], problem["message"])) is None:
                 self._told.put(key, value=True)
                 logger.warning("%s: %s: %s", one_line(problem["path"]), problem["code"], one_line(problem["message"]))
@@ -281,7 +284,7 @@ def _of_middleware(middleware: SkillsMiddleware[Any, Any]) -> tuple[Any, Any]:
 
 
 async def _given(function: Any, ctx: Any) -> Any:  # noqa: ANN401 - whatever a user's function gives
-    """Call a user's function: an async one here, any other in a thread, for it may block."""
+    """Call a user's function: an async one here, any other in a thread, because it may block."""
     if inspect.iscoroutinefunction(function):
         return await function(ctx)
     found = await asyncio.to_thread(function, ctx)
@@ -289,7 +292,7 @@ async def _given(function: Any, ctx: Any) -> Any:  # noqa: ANN401 - whatever a u
 
 
 def _is_servable(entry: SkillEntry) -> bool:
-    """Whether a skill's name can be a part of a URI; a served skill is passed on by nobody."""
+    """Whether a skill's name can be a part of a URI; a served skill is never passed on."""
     name = entry.name
     return entry.origin is None and name not in {".", ".."} and not any(mark in name for mark in "/\\%")
 
@@ -318,6 +321,7 @@ class _Shelf:
         content = files[SKILL_FILE]
         reading = read_skill(content, path=f"/{name}/{SKILL_FILE}")
         frontmatter = json_frontmatter(content, reading)
+        # Hosts refuse an entry whose name is not the last directory of its URI.
         if frontmatter.get("name") != name or not isinstance(frontmatter.get("description"), str):
             logger.warning("The skill %r is not served: its file does not name it so, or has no description", name)
             return None
@@ -340,6 +344,7 @@ class _Shelf:
         try:
             assets = await self._driven(list_assets(entry.skill, "all"))
             paths = [path for path in assets.paths if _is_shown(path)]
+            # `SKILL.md` is one of them. With a note the list is incomplete, and an entry must name every file.
             if assets.notes or len(paths) >= MAX_FILES:
                 reason = assets.notes[0] if assets.notes else f"it has more than {MAX_FILES} files"
                 logger.warning("The skill %r is not served: %s", name, one_line(reason))

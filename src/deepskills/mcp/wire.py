@@ -214,6 +214,7 @@ class Spec:
         Raises:
             ValueError: If it cannot be a connection; the message names no value that may be secret.
         """
+        # Messages name the connection and the key, never a value: any of them may be a secret.
         where = f"the connection {label!r}"
         transport = given.get("transport")
         if transport == "stdio":
@@ -269,7 +270,9 @@ class Spec:
             found += [pair.partition("=")[2] for pair in parts.query.split("&")]
         for value in (self.options.get("headers") or {}).values():
             found += [value, *value.split()]
+        # Short values, such as `1`, would black out half of every message.
         found += [value for value in (self.options.get("env") or {}).values() if len(value) >= _SHORTEST_SECRET]
+        # A short secret may be part of a long one, whose rest would stay readable.
         return sorted({text for text in found if text}, key=len, reverse=True)
 
     def without_secrets(self, text: str) -> str:
@@ -312,12 +315,13 @@ def _http_client(headers: Mapping[str, str] | None, query: str, auth: tuple[str,
         """Adds the query below the place where the client logs a URL."""
 
         async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401 - of either major
-            # Another request, for the client logs its own once more when the answer is there.
+            # A new request, because the client logs its own once more when the answer is there.
             url = request.url.copy_with(query=query.encode())
             further = {"headers": request.headers, "stream": request.stream, "extensions": request.extensions}
             return await super().handle_async_request(httpx.Request(request.method, url, **further))
 
     further = {"transport": WithQuery()} if query else {}
+    # What a caller waits is limited in `connections`; these end what nobody waits for any more.
     timeout = httpx.Timeout(30.0, read=300.0)
     return httpx.AsyncClient(headers=dict(headers or {}), auth=auth, timeout=timeout, **further)
 
@@ -347,6 +351,7 @@ def content_of(answer: Mapping[str, Any], uri: str) -> bytes:
     if not isinstance(contents, list) or len(contents) != 1 or not isinstance(contents[0], Mapping):
         raise ServerError("the answer does not hold exactly one file")
     [item] = contents
+    # A server must not answer one file's name with another file.
     if item.get("uri") != uri:
         raise ServerError("the answer holds another file than was asked for")
     text, blob = item.get("text"), item.get("blob")

@@ -69,6 +69,7 @@ def _check(entries: Sequence[zipfile.ZipInfo], limits: StoreLimits) -> None:
     """Check entries by what the archive says of them; no more than that is ever unpacked."""
     if len(entries) > limits.files + 1:
         raise SkillTooLargeError(f"The archive has {len(entries)} files; at most {limits.files} are kept.")
+    # Two readers could see two different files.
     if len({entry.filename for entry in entries}) < len(entries):
         raise SkillPathError("Two files of the archive have the same path. Zip the skill again.")
     for entry in entries:
@@ -76,6 +77,7 @@ def _check(entries: Sequence[zipfile.ZipInfo], limits: StoreLimits) -> None:
         kind = stat.S_IFMT(entry.external_attr >> _UNIX_SHIFT)
         if kind not in (0, stat.S_IFREG):
             raise SkillPathError(f"The entry {shown} is a link or another special file. Zip plain files alone.")
+        # The library has already cut the name at a NUL, or changed its separators.
         if entry.orig_filename != entry.filename:
             raise SkillPathError(f"The entry {shown} has characters that paths must not have. Rename the file.")
         if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _METHODS:
@@ -92,6 +94,7 @@ def _check(entries: Sequence[zipfile.ZipInfo], limits: StoreLimits) -> None:
 
 def _taken_apart(files: dict[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
     tops = {path.partition("/")[0] for path in files}
+    # Zipping a directory gives one with that directory in it.
     if SKILL_FILE not in files and len(tops) == 1:
         top = f"{tops.pop()}/"
         files = {path.removeprefix(top): content for path, content in files.items()}

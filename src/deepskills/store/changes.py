@@ -105,6 +105,7 @@ class Changes:
         skill.words = text.words
         revision = await self.advance(skill, writer, "created")
         skill.created_at = skill.updated_at
+        # The row number of SQLite's full-text table; revisions are unique, so they serve.
         skill.number = skill.text_since = revision
         skill.name_since = NEVER_SEEN
         skill.files = [SkillFile(id=uuid4(), **vars(file), since=revision) for file in files]
@@ -125,18 +126,23 @@ class Changes:
         has_new_text = document != before
         has_new_contents = has_new_text or bool(stale or fresh)
         has_new_readers = (is_public, shared_with) != (skill.is_public, skill.shared_with)
+        # Nothing to do leaves no trace: no revision, no time, no entry in the log.
         if not has_new_contents and not has_new_readers:
             return
         if has_new_readers:
+            # Group members may write text; who reads the skill is the owner's to decide.
             check_right(skill, writer, "own")
             check_groups(shared_with.keys() - skill.shared_with.keys(), writer, self._policy.limits)
+        # Before the lookup: the answer must not tell which names the owner has.
         check_rename(skill, writer, document.name)
         if name_key(document.name) != skill.name_key:
             await self.check_name_free(document.name, skill.owner_id, other_than=skill.id)
         files_before = sum(file.size for file in kept.values())
         files_after = files_before - sum(file.size for file in stale) + sum(file.size for file in fresh)
+        # From the row: the text itself was not rendered for this change.
         text_size = max(0, skill.size - files_before) if values.text is None else values.text.size
         size = text_size + files_after
+        # Shrinking is always allowed, even for an owner who is over a limit that was lowered since.
         if size > skill.size:
             await self.check_quota(skill.owner_id, size, other_than=skill.id, tells=owns(skill, writer))
         revision = await self.advance(skill, writer, action, name=document.name)
@@ -150,6 +156,7 @@ class Changes:
         skill.is_approved = skill.is_approved and not has_new_contents
         self.reveal(skill)
         await self._replace_files(skill, stale, fresh, kept, revision)
+        # The full-text table is written by hand, so the row must be there first.
         await self._session.flush()
         if has_new_text:
             await self._skills.index(skill)
@@ -161,6 +168,7 @@ class Changes:
         revision = await self._history.next_revision()
         skill.revision = revision
         skill.stamp = secrets.randbits(STAMP_BITS)
+        # A clock may be set back, and two changes may come within its resolution.
         skill.updated_at = max(now(), skill.updated_at + timedelta(microseconds=1))
         change = SkillChange(
             revision=revision,
@@ -239,6 +247,7 @@ class Changes:
     def _take(self, skill: Skill, document: Document, *, is_public: bool, shared_with: dict[str, Right]) -> None:
         """Set a skill's values."""
         is_renamed = name_key(document.name) != skill.name_key
+        # Published again: others may have used the name while it was private.
         if is_public and not skill.is_public:
             skill.name_since = NEVER_SEEN
         skill.name = document.name
@@ -259,6 +268,7 @@ class Changes:
         await self._files.retire(stale, revision)
         rows = [SkillFile(**vars(file), skill_id=skill.id, since=revision) for file in fresh]
         for row in rows:
+            # A link to a file stays valid when its content is replaced.
             row.id = ids.get(row.path) or uuid4()
         await self._files.add(rows)
 

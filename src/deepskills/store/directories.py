@@ -74,6 +74,7 @@ async def import_skills(
     Returns:
         For each skill what was done; one that fails stops no other.
     """
+    # Only the owner's own: a skill of that name that is merely visible is somebody else's.
     owned = {
         name_key(skill.name): skill.id
         for skill in await service.list_skills(user_id, include_public=False, system=system)
@@ -129,6 +130,7 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> Outcome:
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
         raise SkillsError(f"{directory} is a link or a file; remove it, or export to another place")
     is_new = not directory.exists()
+    # Files below would be removed as stale, so it must be a skill's directory.
     if not is_new and any(directory.iterdir()) and not (directory / SKILL_FILE).is_file():
         raise SkillsError(f"{directory} holds something that is not a skill; remove it, or export to another place")
     present = {} if is_new else {file.relative_to(directory).as_posix(): file for file in files_below(directory)}

@@ -28,6 +28,7 @@ def read_directory(path: str | os.PathLike[str], limits: StoreLimits | None = No
     total = 0
     for file in files_below(root):
         relative = file.relative_to(root).as_posix()
+        # The link itself, not what it leads to; sizes are added up before anything is read.
         status = file.lstat()
         if not stat.S_ISREG(status.st_mode):
             raise SkillPathError(f"{file} is a link or another special file. Put a plain file in its place.")

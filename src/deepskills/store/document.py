@@ -55,6 +55,7 @@ class Document:
             description=reading.metadata["description"],
             content=reading.body,
             tags=_tags_of(reading.frontmatter),
+            # Everything before the body, fences and odd bytes included: an export must give them back.
             frontmatter=text[: len(text) - len(reading.body)],
             encoding=encoding,
         )
@@ -99,6 +100,7 @@ class Document:
         rendered = document.render()
         check_skill_size(len(rendered))
         if document.frontmatter is not None:
+            # Columns and frontmatter say the same or nothing is saved: agents read the one, searches the other.
             _check_agreement(document, read_skill(rendered, path=SKILL_FILE))
         return document
 
@@ -110,6 +112,8 @@ class Document:
         """
         document = replace(self, **values)  # type: ignore[arg-type]
         told = [key for key in ("name", "description", "tags") if getattr(document, key) != getattr(self, key)]
+        # Whoever gives new frontmatter has said all of it; only values that changed beside the old one have to be
+        # written in.
         if document.frontmatter is None or document.frontmatter != self.frontmatter or not told:
             return document
         return document.with_new_frontmatter()
@@ -153,6 +157,7 @@ def _tags_of(frontmatter: Mapping[str, Tree]) -> list[str]:
         items = tree
     else:
         text = as_text(tree)
+        # With a comma anywhere, spaces are part of the tags.
         items = text.split(",") if "," in text else text.split()
     found = []
     for item in items:
@@ -193,6 +198,7 @@ def _differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Ite
         if old == new:
             continue
         names = ("/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}")
+        # Counted before it is split: each line is an object of its own.
         if any(content.count(b"\n") > MAX_LINES for content in (old or b"", new or b"")):
             yield f"Files {names[0]} and {names[1]} differ, and have too many lines to be shown\n"
             continue
@@ -215,6 +221,7 @@ def _unified(
     old: Sequence[str], new: Sequence[str], old_name: str, new_name: str, limit: int
 ) -> Generator[str, None, int]:
     """Yield a unified diff and return how many lines were matched; if they are too many, one hunk replaces them all."""
+    # Equal lines at both ends cost nothing to find, and are most of any file; only the middle is matched.
     start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     longest = min(len(old), len(new)) - start
     pairs = zip(reversed(old), reversed(new), strict=False)

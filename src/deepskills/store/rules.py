@@ -8,8 +8,8 @@ Pure, so that every rule can be read and tested without a database. Three parts:
 - `Policy`, the one object that carries what the application decides (groups, operators, approval, retention, limits)
   to every place that serves its users.
 
-Whoever breaks a rule gets an exception that says what to do. What one may not see is reported exactly as what does not
-exist, so that an error never tells more than a listing would.
+Whoever breaks a rule gets an exception that says what to do. A skill that one may not see is reported exactly like one
+that does not exist, so that an error never tells more than a listing would.
 """
 
 import inspect
@@ -170,6 +170,7 @@ class StoreLimits:
         if self.extensions is None:
             return
         extension = PurePosixPath(path).suffix.casefold()
+        # An empty entry allows files without an extension.
         allowed = {f".{name.lstrip('.').casefold()}" if name else "" for name in self.extensions}
         if extension not in allowed:
             raise SkillFormatError(
@@ -182,6 +183,7 @@ def name_key(name: str) -> str:
     """Return what two spellings of one name have in common, whatever their case."""
     if name.isascii():
         return name.casefold()
+    # Twice: folding case can take apart what was composed.
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
@@ -286,6 +288,7 @@ def checked_tags(tags: Iterable[str]) -> list[str]:
     """
     distinct: dict[str, str] = {}
     for tag in tags:
+        # The first spelling is kept.
         distinct.setdefault(tag.strip().casefold(), tag.strip())
     found = list(distinct.values())
     if len(found) > MAX_TAGS:
@@ -414,7 +417,7 @@ class Guarded(Protocol):
 
 
 def owns(skill: Guarded, writer: Viewer) -> bool:
-    """Return whether a skill is the writer's own: a system skill is the operator's code's, and never nobody's."""
+    """Return whether a skill is the writer's own; system skills belong to the operator's code, never to nobody."""
     if writer.is_system:
         return skill.owner_id is None
     return writer.user is not None and skill.owner_id == writer.user
@@ -491,13 +494,14 @@ def check_groups(groups: Collection[str], writer: Viewer, limits: StoreLimits) -
     Raises:
         SkillPermissionError: If one is not the writer's and the limits ask for that.
     """
+    # Agents trust what is shared with their user's groups, so nobody gives skills to a group of strangers.
     strange = sorted(set(groups) - writer.groups)
     if strange and limits.own_groups_only and not writer.is_operator:
         raise SkillPermissionError(f"You are not in the group {quoted(strange[0])}. Share with groups of your own.")
 
 
 def as_id(given: object) -> UUID | None:
-    """Return an id, also where it comes as text; `None` for what is not an id."""
+    """Return an id, given as such or as text; `None` for what is not an id."""
     if isinstance(given, UUID):
         return given
     try:
@@ -579,6 +583,7 @@ class Policy:
         if user is not None and self.groups_of is not None:
             viewer = replace(viewer, groups=group_keys(await _settled(self.groups_of(user))))
         if user is not None and self.is_operator is not None:
+            # `is True`: a function that returns a user or a text by mistake must not make an operator.
             viewer = replace(viewer, is_operator=await _settled(self.is_operator(user)) is True)
         return viewer
 

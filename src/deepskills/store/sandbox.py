@@ -76,6 +76,7 @@ class Mark:
     def read(cls, content: bytes, directory: str) -> "Mark | Doubt":
         """Return what the marker in a directory says."""
         try:
+            # Bounded: a marker may have been replaced by anything.
             mark = cls(**json.loads(content[:_MAX_MARKER_BYTES]))
         except (ValueError, TypeError, RecursionError):
             return _half_written(content, directory)
@@ -100,6 +101,7 @@ _FOREIGN = Doubt("was not written by the loader", is_foreign=True)
 
 def _half_written(content: bytes, directory: str) -> Mark | Doubt:
     """Return what the beginning of a marker says: the directory comes first."""
+    # Another loader may be writing at this moment, so a beginning of our own marker is not a stranger's file.
     beginning = json.dumps({"directory": directory})[:-1].encode()
     if content.startswith(beginning):
         return Mark(directory)
@@ -148,13 +150,16 @@ class SkillDirectory:
             pass
         elif mark is None and there and (changed or stale):
             raise SkillsError(f"{self.path} was not made by the loader; remove it, or rename the skill")
+        # Somebody copied the directory, marker and all; what is in the copy is theirs.
         elif mark is not None and mark.directory != self.path:
             raise SkillsError(f"{self.path} is a copy of, or a link to, {mark.directory}; remove it")
         elif mark is None and stale:
             raise SkillsError(f"{self.path} holds files that are not the loader's; remove them, or rename the skill")
+        # Tells this writing from another of the same revision, when the marker is read back.
         token = secrets.token_hex(8)
         new = Mark(self.path, skill.id.hex, skill.revision, skill.stamp, is_complete=True, token=token)
         if changed or stale:
+            # Incomplete first: after a crash the marker says that the directory is ours and not whole.
             await self._upload({self.marker: Mark(self.path, token=token).write()})
             await self._change(changed, stale, there)
         await self._upload({self.marker: new.write()})
@@ -181,6 +186,7 @@ class SkillDirectory:
     async def _change(self, changed: dict[str, bytes], stale: list[str], there: Mapping[str, bytes]) -> None:
         own = f"{self.path}/{SKILL_FILE}"
         others = {path: content for path, content in changed.items() if path != own}
+        # If `SKILL.md` alone changed, one write replaces it, and it is never missing.
         if own in there and (others or stale):
             await self._withdraw()
             changed = {**changed, own: changed.get(own, there[own])}
@@ -207,6 +213,7 @@ class SkillDirectory:
 
     async def _look(self, wanted: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
         """Return the wanted files that are there, and what no wanted file needs."""
+        # Only directories that wanted files need are entered. Any other goes as a whole, so nobody has to look into it.
         needed = {str(parent) for path in wanted for parent in PurePosixPath(path).parents}
         await check_links(self._backend, self._root, wanted)
         present: list[str] = []
@@ -306,7 +313,8 @@ async def _delete(path: str, backend: BackendProtocol) -> None:
 
 
 def _is_gone(path: str, error: str) -> bool:
-    """Whether what was to be deleted is not there any more, as others may have deleted it."""
+    """Whether a file that should be deleted is gone already: others may have deleted it."""
+    # Without the path, which may hold any word.
     told = error.removeprefix("Error:").replace(f"'{path}'", "").strip(" .:")
     return told.lower() == "not found" or is_missing_error(error)
 
@@ -357,7 +365,7 @@ class SkillSandboxLoader:
         """Do the same for several skills; one that fails stops no other.
 
         Skills that are there already cost one call to the backend together. Of two skills of one name the first is
-        loaded, for both would take the same directory. Skills that these require come along.
+        loaded, because both would take the same directory. Skills that these require come along.
 
         Returns:
             For each skill whether its directory is right now.
@@ -379,6 +387,7 @@ class SkillSandboxLoader:
             else:
                 chosen[skill.id] = skill
         for skill in await self._service.required_skills(list(chosen), user_id) if chosen else ():
+            # What was asked for by id comes before what is only required.
             if names.setdefault(name_key(skill.name), skill.id) == skill.id:
                 chosen.setdefault(skill.id, skill)
         done = await self._load(list(chosen.values()), backend, user_id)
@@ -461,7 +470,7 @@ class SkillSandboxLoader:
         backend: BackendProtocol,
         user_id: UserId | None,
     ) -> None:
-        """Bring one directory up to date, also while others do the same: who writes last looks again."""
+        """Bring one directory up to date, even while others do the same: whoever writes last looks again."""
         # Rows may have been written outside the service.
         check_name(skill.name)
         await check_links(backend, self._root, [directory.path])
@@ -476,6 +485,7 @@ class SkillSandboxLoader:
             known = await self._service.deliveries([directory.path], user_id)
             is_known = await directory.holds_any(known.get(directory.path, frozenset()))
         for attempt in range(MAX_ATTEMPTS):
+            # Read again in each attempt: it may have changed while another loader wrote.
             whole = await self._service.get_skill(skill.id, user_id)
             if whole.name != skill.name:
                 raise SkillsError(f"it has just been renamed to {whole.name!r}; load it again")

@@ -112,7 +112,7 @@ MAX_CHANGES = 1_000
 """How many changes one call returns at most."""
 
 WATCH_SECONDS = 1.0
-"""How often a watcher looks where the database does not tell of changes."""
+"""How often a watcher polls where the database sends no notifications."""
 
 MAX_EVENTS = 10_000
 """How many usage events one call takes at most."""
@@ -277,6 +277,7 @@ class SkillService:
         tag_keys = tuple(sorted({storable(tag).strip().casefold() for tag in tags or ()}))
         if len(tag_keys) > MAX_TAGS_ASKED:
             raise SkillFormatError(f"A listing filters by {MAX_TAGS_ASKED} tags at most, got {len(tag_keys)}.")
+        # Deleted skills are shown to those alone who can restore them.
         if deleted:
             reasons = frozenset({Reason.SYSTEM if viewer.is_system else Reason.OWN})
         else:
@@ -318,6 +319,7 @@ class SkillService:
         return await self._listings.mark(viewer, chosen)
 
     async def _ranked(self, viewer: Viewer, chosen: Filter, query: str, mark: str) -> list[UUID]:
+        # By the mark, not by the user: users who see the same skills share an index.
         index = rankers.get(mark)
         if index is None:
             skills = await self._searchable(viewer, chosen)
@@ -337,6 +339,7 @@ class SkillService:
             ids = ranked[offset : offset + size + 1]
         else:
             ids = await self._listings.search(viewer, chosen, query, size + 1, offset)
+        # Visibility is checked again: the index may be from a moment before.
         skills = await self._listings.light(ids[:size], viewer, chosen)
         more = len(ids) > size and offset + size < MAX_FOUND
         return SkillPage(skills, cursor_at(offset + size) if more else None)
@@ -418,6 +421,7 @@ class SkillService:
     async def _required(self, skill_ids: list[UUID], viewer: Viewer) -> list[Skill]:
         found: dict[UUID, None] = {}
         frontier = skill_ids
+        # Level by level, each skill once: requirements may form circles.
         while frontier and len(found) < MAX_REQUIRED_SKILLS:
             names = [name for wanted in (await self._skills.requires(frontier)).values() for name in wanted]
             frontier = []
@@ -463,6 +467,7 @@ class SkillService:
     async def _shown(self, skill_id: UUID, viewer: Viewer, *, contents: bool, max_bytes: int | None = None) -> Skill:
         """Return a skill as a viewer may see it: which groups it is shared with is not for all its readers."""
         skill = await self._readable(skill_id, viewer, contents=contents and max_bytes is None)
+        # The size is known from the row: a large skill's contents are not read only to be thrown away.
         if contents and max_bytes is not None and skill.size <= max_bytes:
             await self._history.fill(skill.files)
         if not sees_groups(skill, viewer):
@@ -589,6 +594,7 @@ class SkillService:
         """
         writer = await self._policy.writer(user_id, system=system)
         given = files if files is not None else data.files if isinstance(data, SkillCreate) and data.files else None
+        # Read once: it may be an iterator, and a write is prepared again if others were first.
         listed = given if given is None or isinstance(given, Mapping) else list(given)
         size = _size_of(data, listed)
 
@@ -628,6 +634,7 @@ class SkillService:
         """Change a skill to what `prepare` makes of it, and return it without the contents of its files."""
 
         async def attempt() -> Skill | None:
+            # Rights are checked before anything is prepared: a stranger's update must not cost a parse.
             skill = await self._writable(skill_id, writer, expected_revision, name=name)
             values = await computed(size + len(skill.content), lambda: prepare(skill))
             return await self._change(skill, writer, action, values)
@@ -688,6 +695,7 @@ class SkillService:
         if not force:
             await self._check_not_required(skill, writer)
         await self._changes.advance(skill, writer, "deleted")
+        # The row stays: versions, the log and a restore need it.
         skill.deleted_at = skill.updated_at
 
     async def add_file(
@@ -799,6 +807,7 @@ class SkillService:
         needing = await self._skills.required_by(skill, MAX_NAMED)
         if not needing:
             return
+        # Skills that the writer may not see are counted, and not named.
         seen = await self._listings.existing({other.id for other in needing}, writer)
         names = [quoted(other.name) for other in needing if other.id in seen]
         shown = ", ".join(names) if names else "skills of other users"
@@ -817,6 +826,7 @@ class SkillService:
         """Return a skill as the database has it after changes."""
         await self._session.flush()
         self._session.expunge_all()
+        # As an operator: this very call may have handed the skill over, out of the writer's sight.
         return await self._readable(skill.id, Viewer(is_operator=True))
 
     # -- Versions, changes, usage --------------------------------------------------------------------------------------
@@ -926,6 +936,7 @@ class SkillService:
         left = MAX_COMPARED_BYTES
         for path in sorted({*listed[0], *listed[1]}):
             pair = [files.get(path) for files in listed]
+            # Equal by digest: neither content is read.
             if len({None if file is None else file.digest for file in pair}) == 1:
                 continue
             left -= sum(file.size for file in pair if file is not None)
@@ -1027,7 +1038,7 @@ class SkillService:
         watches; give it a session of its own.
 
         Args:
-            user_id: Who watches; `None` for nobody, who hears of public and system skills.
+            user_id: Who watches; `None` for nobody, who gets changes of public and system skills.
             since: Begin after this revision; `None` begins now.
             interval: How often to look, in seconds, where the database does not tell.
             system: The operator's code watches.
@@ -1052,7 +1063,7 @@ class SkillService:
 
     @reads
     async def _changes_since(self, last: int, viewer: Viewer) -> list[tuple[SkillChange, bool]]:
-        """Return the next changes, each with whether the viewer hears of it."""
+        """Return the next changes, each with whether the viewer may know of it."""
         changes = await self._history.changes(since=last, limit=MAX_CHANGES)
         if viewer.is_operator:
             return [(change, True) for change in changes]
@@ -1089,6 +1100,7 @@ class SkillService:
         known = await self._listings.existing({key[0] for key in totals}, seen_by) if totals else set()
         rows = [
             {"skill_id": key[0], "day": today, "type": key[1], "trigger": key[2], "count": count}
+            # In one order everywhere: two that add to the same rows in different orders would deadlock.
             for key, count in sorted(totals.items(), key=str)
             if key[0] in known
         ]
@@ -1167,6 +1179,7 @@ class SkillService:
 
     async def _version_of(self, skill: Skill, revision: int, *, contents: bool = True) -> Skill:
         """Return a skill as it was at a revision, as a value that no session knows."""
+        # Beyond that, databases raise instead of finding nothing.
         is_kept = skill.kept_since <= revision < 1 << 63
         change = await self._history.change(skill.id, revision) if is_kept else None
         text = document_of(skill)
@@ -1359,11 +1372,13 @@ class SkillService:
         check_right(skill, writer, "remove")
         check_revision(skill, expected_revision)
         deleted = await self._history.change(skill.id, skill.revision)
+        # What an operator took down must not come back by the owner's own hand.
         if not writer.is_operator and deleted is not None and deleted.user_id != skill.owner_id:
             raise SkillPermissionError(f"An operator removed the skill {quoted(skill.name)}. Ask them to restore it.")
         await self._changes.check_name_free(skill.name, skill.owner_id)
         await self._changes.advance(skill, writer, "restored")
         skill.deleted_at = None
+        # While it was gone others may have taken the name; an old age would take it from them.
         self._changes.forget_age(skill)
         self._changes.reveal(skill)
         return await self._fresh(skill)
@@ -1494,6 +1509,7 @@ def _text_of(content: bytes | str) -> SkillCreate:
     """Return what a `SKILL.md` says, and nothing about who sees the skill."""
     read = SkillCreate.from_skill_md(content)
     return SkillCreate.model_construct(
+        # A `SKILL.md` says nothing about visibility; as unset, these stay as they are.
         read.model_fields_set - {"is_public", "shared_with", "files"},
         **{name: getattr(read, name) for name in SkillCreate.model_fields},
     )

@@ -58,6 +58,7 @@ def _measured(given: EvalArguments, skill: str, output: Output) -> evals.EvalRep
     options: evals.EvalOptions = {"sources": _sources(given.source)}
     if given.model is None:
         return evals.evaluate(skill, None, **options)
+    # No limits among them: an evaluation that --max-tokens stopped goes on in the same journal with a higher one.
     settings = {"model": given.model, "grader": given.grader, "runs": given.runs, "sources": sorted(given.source)}
     journal = evals.default_journal(known, **settings)
     if given.fresh:

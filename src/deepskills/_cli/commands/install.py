@@ -114,6 +114,7 @@ def verify(fix: bool, source: str, lock: str, as_json: bool) -> None:  # noqa: F
 
     output = _output()
     if fix:
+        # Put back first, then compared like without --fix: the exit code says how things are afterwards.
         with _project(source, lock).restoring(replace_drifted=True) as changes:
             changes.apply()
             fixed = [change.name for change in changes.to_do]
@@ -144,6 +145,7 @@ def _carry_out(changing: "AbstractContextManager[Changes]", verb: str, *, yes: b
             show_changes(output, changes)
         for item in changes.refused:
             output.remark(f"Not taken: {item.name} ({item.path}): {item.reason}", "yellow")
+        # Asked while the workspace is open: what was shown is what gets placed, without a second fetch.
         goes_on = bool(changes.to_do) and (yes or _agrees(verb, changes, output))
         if goes_on:
             changes.apply()
@@ -152,6 +154,7 @@ def _carry_out(changing: "AbstractContextManager[Changes]", verb: str, *, yes: b
     if not as_json:
         show_done(output, changes, is_done=goes_on)
     if changes.to_do and not goes_on:
+        # A person who said no has not misused the command; a script without --yes has.
         raise click.exceptions.Exit(FAILED if _is_person() else MISUSED)
     if changes.refused:
         raise click.exceptions.Exit(FAILED)

@@ -1,4 +1,4 @@
-"""How changes of installed skills look: what would come, what would go, and what differs from a lock."""
+"""Shows changes of installed skills: what would come, what would go, and what differs from a lock."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,7 @@ def show_done(output: Output, changes: "Changes", *, is_done: bool) -> None:
 
 
 def show_drift(output: Output, lock: Lock, drift: Sequence[Drift]) -> None:
-    """Show what differs from a lock, `skill/path: kind: sentence` a line."""
+    """Show what differs from a lock, one `skill/path: kind: sentence` per line."""
     for item in drift:
         place = f"{item.skill}/{item.path}" if item.path else item.skill
         output.lines([Text.assemble(visible(place), ": ", (item.kind, "red"), f": {SENTENCES[item.kind]}")])

@@ -87,6 +87,7 @@ def _run(database: str, work: "Callable[[SkillService], Awaitable[list[Done]]]",
     async def run() -> "list[Done]":
         engine = create_store_engine(database)
         try:
+            # A new database has no tables, and an old one may be behind; where nothing is to be done this costs little.
             await migrations.upgrade(engine)
             async with async_sessionmaker(engine)() as session:
                 return await work(SkillService(session))

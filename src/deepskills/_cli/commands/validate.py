@@ -36,6 +36,7 @@ class _Target:
         path = absolute(given)
         local = Path(path)
         try:
+            # Does not follow links: one that leads nowhere is a finding, not a wrong argument.
             local.lstat()
             is_directory = local.is_dir()
         except (FileNotFoundError, NotADirectoryError):
@@ -57,7 +58,7 @@ def validate_paths(paths: Sequence[str], profile: Profile = "deepskills") -> Val
     """Read every skill at or below `paths` strictly, each once.
 
     Raises:
-        UsageError: If a path leads nowhere, or to a file that is no `SKILL.md`.
+        UsageError: If a path leads nowhere, or to a file that is not a `SKILL.md`.
     """
     return perform(_validate([_Target.of(path) for path in paths], profile))
 

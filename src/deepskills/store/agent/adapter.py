@@ -80,6 +80,7 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         if record_usage:
             self._recorder = UsageRecorder(view)
             options["extensions"] = [*options.get("extensions", ()), self._recorder]
+        # Functions of the runtime, so that every run looks for itself: another user may resume the thread.
         super().__init__(backend=view.backend_for, sources=view.sources_for, **options)
 
     def mounted(self, backend: BackendProtocol) -> BackendProtocol:

@@ -46,7 +46,7 @@ class Layout:
 
 
 MISSING = "is not in the store, or this user may not see it"
-"""What is said of a skill that an agent was to have and does not."""
+"""What is said of a skill that an agent should have and does not."""
 
 
 def layout_of(heads: Iterable[Head], *, is_cut: bool = False, missing: Collection[UUID] = ()) -> Layout:
@@ -66,6 +66,8 @@ def layout_of(heads: Iterable[Head], *, is_cut: bool = False, missing: Collectio
         except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, costs no other
             logger.error("Skill %s cannot be served: %s: %s", head.id, type(error).__name__, error)  # noqa: TRY400 - the message says it all
             continue
+        # The first of a name wins in the store's order; the others sort behind it, where discovery reports them as
+        # shadowed.
         directory = head.name if head.name not in layout.directories else f"{head.name}~{head.id}"
         layout.directories[directory] = head
         layout.fronts[directory] = front
@@ -212,6 +214,7 @@ class _Tree:
             while item:
                 parent = item.rpartition("/")[0]
                 known = inside.setdefault(parent, set())
+                # Its parents are known too.
                 if item in known:
                     break
                 known.add(item)

@@ -43,6 +43,7 @@ class PrivateLoop:
         and with a pool of the same size, serves the private loop, and ends with the first.
         """
         bind = session.sync_session.bind
+        # A pool that keeps no connection, or takes turns with its one, works on any loop.
         if isinstance(bind, Engine) and not may_be_shared(bind):
             session.sync_session.bind = self._twin(bind).sync_engine
 

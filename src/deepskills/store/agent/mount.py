@@ -126,6 +126,7 @@ class MountedSkills(BackendProtocol):
 
     def _store(self) -> StoreBackend:
         """Return the skills of the user whose run is calling."""
+        # For every call, from the run that makes it: nothing of one user's is kept for the next.
         return self._view.backend_for(get_runtime())
 
     async def _als(self, path: str, store: StoreBackend) -> LsResult:
@@ -178,6 +179,7 @@ class MountedSkills(BackendProtocol):
     async def _files(self, path: str | None, store: StoreBackend) -> list[str]:
         """Return the files at and below a path; of the whole store the texts of skills alone."""
         given = (path or "/").rstrip("/")
+        # The root of all skills: their files would be the whole database.
         if given.count("/") <= 1:
             listing = await store.als(store.root)
             directories: list[Any] = listing.entries or []

@@ -26,7 +26,7 @@ MAX_HEADS = MAX_DIRECTORIES
 
 @dataclass(frozen=True)
 class Overview:
-    """The visible skills as of one moment, in order: of one name the first is the one that counts."""
+    """The visible skills as of one moment, in order: the first of a name counts."""
 
     stamp: int
     mark: str
@@ -50,8 +50,10 @@ class AgentReader(SkillService):
         # A pinned version may show where the skill itself does not.
         reader = _reader_of(viewer, is_pinned=bool(pins))
         stamp, mark = await self._listings.state(reader, chosen, known.stamp if known is not None else None)
+        # Nothing changed in the store, or nothing of what this user sees.
         if known is not None and mark in (None, known.mark):
             return known if stamp == known.stamp else replace(known, stamp=stamp)
+        # One more, to know whether the listing is cut.
         heads = await self._listings.heads(viewer, chosen, MAX_HEADS + 1)
         if pins:
             pinned = await self._pinned(viewer, chosen, pins)
@@ -66,6 +68,7 @@ class AgentReader(SkillService):
         found: dict[UUID, bytes] = {}
         by_id = {head.id: head for head in heads}
         skills: list[Skill] = []
+        # Two queries at most: a pinned version is judged by its own approval.
         for is_pinned in {head.is_pinned for head in heads}:
             ids = [head.id for head in heads if head.is_pinned is is_pinned]
             skills += await self._listings.documents(ids, _reader_of(viewer, is_pinned=is_pinned), chosen)

@@ -1,4 +1,4 @@
-"""Counts what agents use, in the background: no run waits for it, and no failure of it ends one."""
+"""Counts what agents use, in the background: no run waits for that, and none fails because of it."""
 
 import asyncio
 import logging
@@ -78,6 +78,7 @@ class UsageRecorder(SkillExtension):
     async def _write_entries(self, entries: list[tuple[AsyncSession, str | None, Event]]) -> None:
         batches: dict[tuple[int, str | None], tuple[AsyncSession, list[Event]]] = {}
         for session, owner, event in entries:
+            # Events of one user in one database are written together, by the first of their sessions.
             key = (id(session.sync_session.bind or session), owner)
             batches.setdefault(key, (session, []))[1].append(event)
         for (_, owner), (session, events) in batches.items():

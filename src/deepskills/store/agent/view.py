@@ -45,7 +45,7 @@ _HEAD_BYTES = 1_500
 class Memory:
     """Remembers the skills that users saw last; bounded in bytes, safe to share by threads.
 
-    What is remembered is used only where the database says that it is the same still.
+    What is remembered is used only where the database says that it is still the same.
     """
 
     def __init__(self, size: int = MEMORY_BYTES) -> None:
@@ -114,6 +114,7 @@ class View:
                 who = await viewer(reader)
                 known = self.memory.get(who)
                 overview = await reader.overview(who, self.chosen, self.pins, known[0] if known else None)
+            # The very same heads: nothing to lay out again.
             if known is not None and known[0].heads is overview.heads:
                 self.memory.put(who, overview, known[1])
                 return known[1]
@@ -139,9 +140,9 @@ class View:
         return StoreBackend(_root(owner), Store(layout, documents, paths, content))
 
     def sources_for(self, runtime: object) -> list[OptionalSource]:
-        """Return where the skills of this run's user appear to lie, which is nowhere else for any other user.
+        """Return where the skills of this run's user appear to lie, a place that no other user shares.
 
-        A user who cannot be told gets a place that never holds skills, so that nothing of an earlier user stays.
+        If the user cannot be determined, the place never holds skills, so that nothing of an earlier user stays.
         """
         try:
             root = _root(self.owner(runtime))

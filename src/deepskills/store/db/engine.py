@@ -67,6 +67,7 @@ class OneLoopPool(AsyncAdaptedQueuePool):
             SkillsError: If another event loop uses the pool.
         """
         running = asyncio.get_running_loop()
+        # Weakly: an ended event loop must not be kept alive, and a dead reference is another loop too.
         if self._loop is None:
             self._loop = weakref.ref(running)
         if self._loop() is not running:
@@ -153,6 +154,7 @@ def create_store_engine(
         SkillsError: If it is another kind of database.
     """
     target = make_url(url)
+    # A URL that names a driver keeps it.
     target = target.set(drivername=_DRIVERS.get(target.drivername, target.drivername))
     if target.get_backend_name() not in ("sqlite", "postgresql"):
         raise SkillsError(
@@ -192,6 +194,7 @@ def _postgres_arguments(connect: float, statement: float | None, options: dict[s
     settings = {"application_name": "deepskills"}
     arguments: dict[str, Any] = {"timeout": connect}
     if statement is not None:
+        # The server's own limit comes first, because its message is better; the client's is for a server that is dead.
         arguments["command_timeout"] = statement + _GRACE_SECONDS
         settings["statement_timeout"] = str(round(statement * 1000))
         settings["idle_in_transaction_session_timeout"] = str(round(IDLE_SECONDS * 1000))
@@ -220,6 +223,7 @@ def patient_twin(engine: AsyncEngine) -> Iterator[AsyncEngine]:
         if sync.dialect.name == "sqlite" and _is_in_memory(sync.url):
             yield engine
         else:
+            # No pool: the patient connections end with the migration, and none with lifted limits stays behind.
             pool = NullPool(sync.pool._creator, dialect=sync.dialect, _dispatch=sync.pool.dispatch)  # noqa: SLF001 - as `recreate` does
             yield AsyncEngine(Engine(pool, sync.dialect, sync.url))
     finally:
@@ -232,7 +236,9 @@ def _is_in_memory(url: URL) -> bool:
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a driver's connection
     cursor = connection.cursor()
+    # Off by default, for each connection.
     cursor.execute("PRAGMA foreign_keys=ON")
+    # In the older mode a writer would wait for every reader, and snapshots could not last.
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.close()
 
@@ -256,6 +262,7 @@ def unavailable(error: BaseException) -> SkillStoreUnavailableError | None:
         return error
     if isinstance(error, IntegrityError | DataError):
         return None
+    # By module name: a driver that is not installed cannot be imported to ask.
     from_driver = type(error).__module__.partition(".")[0] in {"asyncpg", "aiosqlite", "sqlite3"}
     if not from_driver and not isinstance(error, DBAPIError | PoolTimeoutError | OSError):
         return None

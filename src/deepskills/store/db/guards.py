@@ -39,6 +39,7 @@ def guards(dialect: str) -> list[str]:
         # PostgreSQL allows no subquery in WHEN, so the function itself decides.
         row = "OLD" if action == "DELETE" else "NEW"
         if (table, action) == ("skills", "DELETE"):
+            # A statement that empties the whole table is an operator's; an old process always names rows.
             when += " AND current_query() ILIKE '%where%'"
         found += [
             f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "

@@ -74,7 +74,7 @@ def now() -> datetime:
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A time in UTC, also where the database keeps no time zone."""
+    """A time in UTC, even where the database keeps no time zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -242,7 +242,7 @@ class Skill(Base):
             sqlite_where=text(LIVE),
             postgresql_where=text(LIVE),
         ),
-        # Databases hold any number of rows without an owner to be distinct.
+        # A unique index treats rows without an owner as distinct, so system skills need one of their own.
         Index(
             "uq_deepskills_skills_system_name_key",
             "name_key",
@@ -261,9 +261,9 @@ class Skill(Base):
         Index(None, "name_key"),
         Index(None, "number"),
         Index(None, "owner_id", "deleted_at"),
-        # Of deleted skills alone: a database that knows little of its rows takes it for a short way to all the others.
+        # Deleted skills only: over all rows, a planner without statistics would take this index for every query.
         Index(None, "deleted_at", sqlite_where=text(_DELETED), postgresql_where=text(_DELETED)),
-        # As an expression, for then a comparison by Alembic leaves it out where the database has no such index.
+        # As an expression, which Alembic leaves out when it compares tables on a database without such an index.
         Index("ix_deepskills_skills_words", text("words"), postgresql_using="gin").ddl_if(dialect="postgresql"),
     )
 
@@ -290,7 +290,7 @@ class Skill(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revision: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
-    """Raised by every change of the skill or its files; of two changes in the store the later has the higher one."""
+    """Raised by every change of the skill or its files; the later of two changes in the store has the higher one."""
 
     stamp: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
     """A random number of each change: skills with the same stamps are the same skills, in any copy of a database."""
@@ -327,7 +327,7 @@ class Skill(Base):
     """Its tags and groups where they were read without their rows."""
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - SQLAlchemy's constructor
-        # A skill without files, tags and groups has none, also before it was written.
+        # Set explicitly: once the row is written, whatever was never set counts as not loaded.
         super().__init__(**{"files": [], "tags": [], "share_rows": [], "frontmatter": None, **values})
 
     @hybrid_property
@@ -444,7 +444,7 @@ CREATE_SEARCH_TABLE = (
 
 
 class SkillRequirement(Base):
-    """A name that a skill requires, so that who deletes a skill learns which others need it."""
+    """A name that a skill requires, so that whoever deletes a skill learns which others need it."""
 
     __tablename__ = "deepskills_requires"
     __table_args__ = (Index(None, "name_key", "skill_id"),)

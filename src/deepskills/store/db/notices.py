@@ -1,4 +1,4 @@
-"""Hears of changes: PostgreSQL tells when a writer commits; on SQLite one looks again after a while."""
+"""Waits for changes: PostgreSQL notifies when a writer commits; SQLite is polled."""
 
 import asyncio
 from types import TracebackType
@@ -11,7 +11,7 @@ CHANNEL = "deepskills_changes"
 """What writers notify on PostgreSQL."""
 
 QUIET_SECONDS = 30.0
-"""After how long one looks again on PostgreSQL even if nothing was heard: a connection may be dead without a word."""
+"""How often PostgreSQL is polled although nothing was heard: a connection may have died unnoticed."""
 
 
 class Notices:
@@ -27,6 +27,7 @@ class Notices:
 
     async def __aenter__(self) -> Self:
         if self._engine.dialect.name == "postgresql" and self._engine.dialect.driver == "asyncpg":
+            # A connection of its own: one in the pool would lose its listener when it is given back.
             self._connection = await AsyncEngine(self._engine).connect()
             self._driver = (await self._connection.get_raw_connection()).driver_connection
             await self._driver.add_listener(CHANNEL, self._hear)
@@ -42,6 +43,7 @@ class Notices:
 
     async def wait(self) -> None:
         """Wait until something may have changed."""
+        # A lost connection is not an error: from then on the store is polled, as on SQLite.
         is_told = self._driver is not None and not self._driver.is_closed()
         try:
             await asyncio.wait_for(self._heard.wait(), QUIET_SECONDS if is_told else self._interval)

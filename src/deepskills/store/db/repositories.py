@@ -100,6 +100,7 @@ class SkillRepository:
 
     async def by_name(self, name_key: str, viewer: Viewer) -> UUID | None:
         """Return the id of the skill of that name that `viewer` sees first."""
+        # One query per reason, each on its own index; the union is sorted by who wins.
         branches: list[Any] = [
             select(Skill.id, literal(int(reason)).label("rank"), since(reason, viewer).label("since")).where(
                 Skill.name_key == name_key, Skill.deleted_at.is_(None), seen_for(reason, viewer)
@@ -153,7 +154,7 @@ class SkillRepository:
         )
 
     async def required_by(self, skill: Skill, limit: int) -> Sequence[Skill]:
-        """Return skills that require a skill by its name: of those who see it, as far as that shows from the skill.
+        """Return skills that require a skill by its name and whose owners see it, as far as that skill shows.
 
         A public or system skill is for all; of others, the owner's skills count, and those of the same groups.
         """
@@ -189,12 +190,13 @@ class SkillRepository:
         return (await self._session.scalars(query)).all()
 
     async def purge(self, skills: Sequence[Skill]) -> None:
-        """Delete skills with all that belongs to them, also where the database does not cascade."""
+        """Delete skills with all that belongs to them, even where the database does not cascade."""
         if self._dialect == "sqlite":
             await self._unindex([skill.number for skill in skills])
         ids = [skill.id for skill in skills]
         for skill in skills:
             self._session.expunge(skill)
+        # By hand: on SQLite foreign keys cascade only where the application's engine switched them on.
         for table in (SkillFile, SkillTag, SkillShare, SkillRequirement, FormerText, FormerFile, SkillUsage):
             await self._session.execute(delete(table).where(one_of_ids(table.skill_id, ids, self._dialect)))
         await self._session.execute(delete(Skill).where(one_of_ids(Skill.id, ids, self._dialect)))
@@ -246,6 +248,7 @@ class SkillFileRepository:
         if files:
             chosen = one_of_ids(SkillFile.id, [file.id for file in files], self._dialect)
             columns = ["id", "since", "skill_id", "path", "size", "is_text", "digest", "data"]
+            # INSERT ... SELECT: a skill of 64 MB is kept as a version without being read.
             moved = select(*(getattr(SkillFile, name) for name in columns), literal(until)).where(chosen)
             table: Any = FormerFile.__table__
             await self._session.execute(table.insert().from_select([*columns, "until"], moved))
@@ -320,6 +323,8 @@ class Position:
         try:
             name, rank, since_, skill_id = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
             are_numbers = isinstance(rank, int) and isinstance(since_, int) and abs(since_) < 1 << 63
+            # A cursor comes back from clients, so it is checked like any input: PostgreSQL refuses NUL and numbers that
+            # are too large.
             if not isinstance(name, str) or "\x00" in name or not are_numbers:
                 raise SkillFormatError(_BAD_CURSOR)
             return cls(name.encode("utf-8", "replace").decode(), rank, since_, UUID(hex=skill_id))
@@ -378,7 +383,7 @@ class ListingRepository:
     async def page(
         self, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
     ) -> tuple[list[Skill], Position | None]:
-        """Return skills in order of name, light, and where to go on; of one name the first is the one that counts."""
+        """Return skills in order of name, light, and where to go on; the first of a name counts."""
         reasons = [None] if chosen.is_everything else sorted(chosen.reasons)
         branches = [self._branch(reason, viewer, chosen, limit, after) for reason in reasons]
         found = union_all(*(select(branch.subquery()) for branch in branches)).subquery() if branches else None
@@ -387,6 +392,7 @@ class ListingRepository:
         order = (found.c.name_key, found.c.rank, found.c.since, found.c.id)
         query = light().join(found, found.c.id == Skill.id).add_columns(*order).order_by(*order)
         if limit is not None:
+            # One more than the page has tells whether another page follows.
             query = query.limit(limit + 1)
         rows = (await self._session.execute(query)).all()
         shown = rows if limit is None else rows[:limit]
@@ -453,6 +459,7 @@ class ListingRepository:
         if chosen.tag_keys:
             tagged = select(SkillTag.skill_id).where(SkillTag.tag_key.in_(chosen.tag_keys))
             if chosen.tag_match == "all":
+                # Distinct: a tag that somebody wrote twice must not stand for two.
                 matches = func.count(SkillTag.tag_key.distinct())
                 tagged = tagged.group_by(SkillTag.skill_id).having(matches == len(chosen.tag_keys))
             found.append(Skill.id.in_(tagged))
@@ -477,6 +484,8 @@ class ListingRepository:
         Other skills, or the same in another revision, have another mark.
         """
         stamps = self._all_seen(viewer, chosen, Skill.stamp.label("stamp"))
+        # Stamps are random, so that other skills practically never have the same sum; one row then names any number of
+        # them.
         total = func.coalesce(func.sum(stamps.c.stamp), 0)
         return select(cast(func.count(), Text) + literal(":") + cast(total, Text)).select_from(stamps)
 
@@ -537,6 +546,7 @@ class ListingRepository:
             return {}
         is_postgres = self._dialect == "postgresql"
         pair = (func.json_build_array if is_postgres else func.json_array)(first, second)
+        # One value per skill, not one row per tag: rows of thousands of skills take seconds to make.
         pairs = (func.json_agg if is_postgres else func.json_group_array)(pair, type_=JSON)
         query = select(skill_id, pairs).where(one_of_ids(skill_id, ids, self._dialect)).group_by(skill_id)
         return {row[0]: row[1] for row in await self._session.execute(query)}
@@ -548,14 +558,16 @@ class ListingRepository:
         """
         marks = self._mark(viewer, chosen).scalar_subquery()
         last = select(Counter.stamp).where(Counter.id == 1).scalar_subquery()
+        # CASE evaluates the mark only if something changed anywhere, so the usual run costs one row.
         shown = case((last == cast(literal(known), BigInteger), null()), else_=marks)
         row = (await self._session.execute(select(last, shown))).one()
         return int(row[0] or 0), row[1]
 
     async def heads(self, viewer: Viewer, chosen: Filter, limit: int) -> list[Head]:
-        """Return what an agent's run needs of each visible skill: of one name the first is the one that counts."""
+        """Return what an agent's run needs of each visible skill; the first of a name counts."""
         found: list[Head] = []
         for reason in sorted(chosen.reasons):
+            # In the database: a frontmatter that is too long is not sent at all.
             written = case((func.length(Skill.head) <= MAX_HEAD_LENGTH, Skill.head))
             described = case((written.is_(None), Skill.description))
             columns = (Skill.id, Skill.name, Skill.revision, Skill.stamp, Skill.encoding, written, described)
@@ -588,10 +600,11 @@ class ListingRepository:
         return set(await self._session.scalars(query))
 
     async def existing(self, ids: Collection[UUID], viewer: Viewer | None) -> set[UUID]:
-        """Return which of the ids are of skills that exist and `viewer` may read, and keep those from being purged."""
+        """Return the ids of those skills that exist and that `viewer` may read, and keep those from being purged."""
         query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect))
         if viewer is not None:
             query = query.where(readable(viewer))
+        # The weakest lock that keeps a row from being purged before its count is written; other writers go on.
         return set(await self._session.scalars(query.with_for_update(read=True, key_share=True)))
 
 
@@ -646,6 +659,7 @@ class HistoryRepository:
         value: int | None = await self._session.scalar(
             query.returning(Counter.value), execution_options={"synchronize_session": False}
         )
+        # Somebody emptied the table, or it was never filled: go on after the highest revision there is.
         if value is None:
             known = await self._session.scalar(select(func.coalesce(func.max(Skill.revision), 0)))
             value = int(known or 0) + 1
@@ -702,7 +716,7 @@ class HistoryRepository:
         return found
 
     async def text_at(self, skill_id: UUID, revision: int) -> FormerText | None:
-        """Return the text that a skill had at a revision and has no more."""
+        """Return the text that a skill had at a revision, if it has been replaced since."""
         query = select(FormerText).where(
             FormerText.skill_id == skill_id, FormerText.since <= revision, FormerText.until > revision
         )
@@ -756,6 +770,7 @@ class HistoryRepository:
         approved = select(SkillChange.revision).where(
             SkillChange.skill_id == skill.id, SkillChange.action == APPROVED, SkillChange.revision >= skill.kept_since
         )
+        # An approval is of text and files together, so it holds from the last change of either until the next.
         bounds = union(
             select(FormerText.until).where(FormerText.skill_id == skill.id),
             select(FormerFile.since).where(FormerFile.skill_id == skill.id),
@@ -797,6 +812,7 @@ class HistoryRepository:
             count += len(rows)
             if count >= limit:
                 break
+        # A changed stamp makes every agent look again; without it a pinned version that is gone would still be listed.
         if count:
             await self._session.execute(
                 update(Counter).where(Counter.id == 1).values(stamp=secrets.randbits(STAMP_BITS)),
@@ -817,6 +833,7 @@ class HistoryRepository:
         """Return the digests of what the loader wrote, by directory of a user's sandbox."""
         found: dict[str, frozenset[str]] = {}
         keys = [_digest(directory) for directory in directories]
+        # Databases bound the number of parameters of a statement.
         for start in range(0, len(keys), 500):
             query = select(Delivery.directory, Delivery.digests).where(
                 Delivery.user_key == user_key, Delivery.directory_key.in_(keys[start : start + 500])

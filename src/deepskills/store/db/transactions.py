@@ -35,7 +35,7 @@ revision it had), writes, and commits. If it does not fit, the call prepares aga
 
 A transaction that the database gives up because of others (a serialization failure, a deadlock) is run again, which is
 safe for the same reason: nothing outside the database happened in it. A session that is in a transaction already is
-refused, for its snapshot may be an old one and its commit is not ours to make.
+refused, because its snapshot may be old and its commit is not ours to make.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ def writes(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, Pa
 
 
 def counts(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
-    """Run a method in a transaction that adds to counts, and where the database can, beside other writers."""
+    """Run a method in a transaction that adds to counts: beside other writers, where the database can."""
 
     @functools.wraps(method)
     async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
@@ -133,6 +133,7 @@ class Transactions:
         Raises:
             SkillsError: If the session is in a transaction already.
         """
+        # A method that calls another stays in its snapshot; a second BEGIN would see a second moment.
         if self._inside is not None and self._inside is asyncio.current_task():
             return await work()
         return await self._run(work, writes=False)
@@ -143,6 +144,8 @@ class Transactions:
         Raises:
             SkillsError: If the session is in a transaction already.
         """
+        # Adding needs no snapshot. Under REPEATABLE READ two that add to one row would collide, and one would start
+        # over.
         is_sqlite = self._session.get_bind().dialect.name == "sqlite"
         return await self._run(work, writes=is_sqlite, isolation="READ COMMITTED")
 
@@ -155,6 +158,8 @@ class Transactions:
         """
         try:
             return await self._run(work, writes=True)
+        # Writers take turns, so a name cannot be taken between check and write, except by somebody who does without the
+        # service.
         except IntegrityError:
             raise SkillConflictError("Somebody has just taken the name or the path. Choose another.") from None
 
@@ -163,6 +168,7 @@ class Transactions:
         # A session may stand on a connection whose transaction somebody else began, and will end.
         if self._session.in_transaction() or (isinstance(bind, Connection) and bind.in_transaction()):
             raise SkillsError(_IN_TRANSACTION)
+        # Before a connection is touched: a driver that is used from a second event loop hangs or crashes.
         check_loop(bind.engine)
         pause = FIRST_PAUSE_SECONDS
         for attempt in range(1, MAX_ATTEMPTS + 1):
@@ -171,9 +177,11 @@ class Transactions:
                 await held.enter_async_context(self._begun(writes=writes, isolation=isolation))
                 self._inside = asyncio.current_task()
                 result = await work()
+                # Flushed before everything is detached: what is expunged would not be written.
                 await self._session.flush()
                 self._session.expunge_all()
                 await self._session.commit()
+            # Cancelled work too: a connection must not go back to the pool in the middle of a transaction.
             except BaseException as error:
                 await self._session.rollback()
                 self._session.expunge_all()
@@ -183,7 +191,9 @@ class Transactions:
                 return result
             finally:
                 self._inside = None
+                # After commit or rollback: the next writer of this process begins only when this one is done.
                 await held.aclose()
+            # Spread, or those that collided would collide again.
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only to spread attempts
             pause *= 2
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
@@ -211,11 +221,13 @@ class Transactions:
 
     async def _begin_to_write_on_sqlite(self, turns: Turns) -> None:
         connection = await self._session.connection()
+        # SQLite's own waiting would block the driver's thread and ask seldom; it is switched off while we ask.
         seconds = (await connection.run_sync(_timeout_of_sqlite)) / 1000
         deadline = time.monotonic() + seconds
         await connection.run_sync(_set_timeout_of_sqlite, 0)
         try:
             while not await connection.run_sync(_try_to_begin):
+                # Nobody of this process holds it, so another process does.
                 turns.contended()
                 if time.monotonic() > deadline:
                     raise locked(f"another process was writing for {seconds:g} s")
@@ -266,4 +278,5 @@ def is_collision(error: BaseException) -> bool:
     origin = error.orig if isinstance(error, DBAPIError) else None
     if getattr(origin, "sqlstate", None) in _COLLISIONS:
         return True
+    # A reader that began to write on an old snapshot; plain BUSY was waited for already.
     return getattr(origin, "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT"

@@ -64,6 +64,7 @@ class Turns:
 
     async def _wait(self, seconds: float) -> None:
         with self._lock:
+            # The common case, without a future.
             if not self._is_taken:
                 self._is_taken = True
                 return
@@ -85,6 +86,7 @@ class Turns:
         with self._lock:
             while self._waiting:
                 following = self._waiting.popleft()
+                # Whoever gave up waiting is passed over; from here on a future can no longer be cancelled.
                 if following.set_running_or_notify_cancel():
                     following.set_result(None)
                     return

@@ -48,7 +48,7 @@ def seen_for(reason: Reason, viewer: Viewer) -> ColumnElement[bool]:
 
 
 def seen_by_group(viewer: Viewer) -> ColumnElement[bool]:
-    """Return what must hold beside that a skill is shared with one of the viewer's groups.
+    """Return what must hold besides the skill being shared with one of the viewer's groups.
 
     A system skill is seen by all, as the system's; being shared gives it no other place.
     """
@@ -80,7 +80,7 @@ def readable(viewer: Viewer) -> ColumnElement[bool]:
 
 
 def since(reason: Reason, viewer: Viewer) -> ColumnElement[int]:
-    """Return since when a skill has had its name, as those see it who see it for `reason`."""
+    """Return since when a skill has had its name, for those who see it for `reason`."""
     if reason is Reason.GROUP:
         query = select(func.min(SkillShare.since)).where(
             SkillShare.skill_id == Skill.id, SkillShare.group_id.in_(sorted(viewer.groups))

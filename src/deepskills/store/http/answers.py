@@ -1,4 +1,4 @@
-"""What the store answers over HTTP: the envelope, skills in pieces, and every failure, small whatever was sent.
+"""Answers of the store over HTTP: the envelope, skills in pieces, and every failure, small whatever was sent.
 
 Large skills are written in pieces beside the event loop, so that one client's large answer costs no other client.
 `route_class` makes sure that nothing leaves the router outside the envelope, whoever raised it.
@@ -215,9 +215,10 @@ def documented_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
 
 
 def invalid(errors: Iterable[Any]) -> JSONResponse:
-    """Return the answer to a request of which these parts are invalid; the first few are named."""
+    """Return the answer to a request with invalid parts; the first few are named."""
     details: list[ErrorDetail] = []
     for problem in errors:
+        # A body of a million wrong values must not become an answer of a million lines.
         if len(details) == MAX_DETAILS:
             break
         where = ".".join(str(part)[:MAX_DETAIL_LENGTH] for part in problem["loc"])
@@ -319,6 +320,7 @@ async def shown_skill(skill: Skill, *, read: ReadPiece | None = None, code: int 
 
 async def _pieces(shown: str, skill: Skill, read: ReadPiece | None) -> AsyncIterator[bytes]:
     """Yield the answer with a skill, so that one piece of one file is held at a time."""
+    # Put together by hand: a JSON library would want the whole skill in memory, and once more as text.
     yield f'{{"success":true,"data":{shown.removesuffix("}")},"content":"'.encode()
     for start in range(0, len(skill.content), PIECE_BYTES):
         part = skill.content[start : start + PIECE_BYTES]
@@ -340,6 +342,7 @@ async def _pieces(shown: str, skill: Skill, read: ReadPiece | None) -> AsyncIter
 
 async def _content(file: SkillFile, read: ReadPiece) -> AsyncIterator[bytes]:
     """Yield a file's content as it stands in JSON, between the quotes."""
+    # Pieces are cut by bytes, and a character may lie across the cut.
     decoder = codecs.getincrementaldecoder("utf-8")()
     for offset in range(0, file.size, PIECE_BYTES):
         if file.has_content:
@@ -419,6 +422,7 @@ _OWN = (SkillsError, RequestValidationError, HTTPException, CurrentUserError, Cl
 
 def route_class(www_authenticate: str) -> type[APIRoute]:
     """Return the class of routes that answer every failure in the envelope."""
+    # By path: each method of an address is a route of its own, and a refusal has to name the methods of all of them.
     methods: dict[str, set[str]] = {}
 
     class EnvelopeRoute(APIRoute):
@@ -429,6 +433,7 @@ def route_class(www_authenticate: str) -> type[APIRoute]:
             methods.setdefault(path, set()).update(self.methods or ())
 
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            # Starlette would answer 405 by itself, outside the envelope.
             if scope["method"] in (self.methods or ()):
                 await super().handle(scope, receive, send)
                 return

@@ -1,4 +1,4 @@
-"""What the store takes over HTTP: who asks, what they sent, which revision they know.
+"""Reads requests to the store over HTTP: who asks, what they sent, which revision they know.
 
 Identity comes before the body: an anonymous write is refused before anything is read. Bodies are read within bounds
 and parsed beside the event loop; JSON is measured before anything is made of it, because a few megabytes of brackets
@@ -62,6 +62,7 @@ async def bounded_body(request: Request, limit: int) -> bytes:
     Raises:
         SkillTooLargeError: If it is larger than the limit; no more than that is read.
     """
+    # A client that says how much it sends is refused before it has sent it. One that lies is stopped while it does.
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and len(declared) < len(str(1 << 63)) and int(declared) > limit:
         raise _too_large(limit)
@@ -110,7 +111,7 @@ _OWN_HEADERS = ("authorization", "if-match", "x-requested-with", "x-csrf-token")
 
 
 def check_json(media_type: str) -> None:
-    """Check that a body says to be JSON.
+    """Check that a body claims to be JSON.
 
     Raises:
         SkillFormatError: If it does not.
@@ -145,6 +146,7 @@ def file_content(path: str, media_type: str, body: bytes, max_values: int) -> by
     """
     if media_type == FILE_TYPE:
         return parsed(SkillFileContent, body, max_values).content
+    # A `.json` file that happens to have our keys is still a file.
     if not is_json(media_type) or path.lower().endswith(".json") or not _has_our_keys(body, max_values):
         return body
     return parsed(SkillFileContent, body, max_values).content
@@ -242,6 +244,8 @@ class Parts:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
+        # Functions of this router: FastAPI finds out what depends on what from signatures. Because a body depends on
+        # its writer, an anonymous one is never read.
         async def user(given: Annotated[object, Depends(settings.current_user)]) -> str | None:
             return checked_user(given)
 
@@ -292,7 +296,7 @@ class Parts:
 
 
 def checked_user(given: object) -> str | None:
-    """Return who asks; an empty id is nobody's.
+    """Return who asks; an empty id means nobody.
 
     Raises:
         CurrentUserError: If it is not text: the text of any other object may be another user's later.
@@ -312,6 +316,7 @@ async def matching(if_match: str | None, write: Callable[[int | None], Awaitable
     """
     if if_match is None or if_match.strip() == "*":
         return await write(None)
+    # Bounded: the header comes from a client.
     known = [_revision_of(tag) for tag in if_match.split(",", _MAX_MATCHES)[:_MAX_MATCHES]]
     try:
         return await write(known[0])

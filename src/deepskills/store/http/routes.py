@@ -127,7 +127,7 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
 
     @router.api_route("/skills/{skill_id}/{rest:path}", methods=[NO_METHOD], include_in_schema=False)
     async def nothing() -> None:
-        """Stand for every address below a skill that no operation has, for the one method too that it is said to take.
+        """Answer every address below a skill that no operation has, whatever the method.
 
         Raises:
             SkillNotFoundError: Always.
@@ -193,6 +193,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         """
         media_type = content_type(request)
         if media_type in ZIP_TYPES:
+            # A small archive may unpack to the limit, so it counts as that much work.
             size = len(raw) + limits.skill_bytes
             data = await computed(size, lambda: SkillCreate.from_skill_md(*unpacked(raw, limits)))
         elif media_type == MARKDOWN_TYPE:
@@ -209,6 +210,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         contents: bool = True,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
         """Get a skill with its files, their contents included or not. The `ETag` names its revision."""
+        # Contents of a large skill are read piece by piece while they are sent.
         skill = await service.get_skill(skill_id, user, contents=contents, max_bytes=WHOLE_BYTES)
         return await shown_skill(skill, read=parts.read_piece if contents else None)
 
@@ -329,6 +331,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         """
         most = parts.settings.max_values
         content = await computed(len(raw), lambda: file_content(path, content_type(request), raw, most))
+        # Without validation: the content may be bytes of any kind, and the service checks path and size.
         data = SkillFileCreate.model_construct(path=path, content=content)
         return shown_file(
             await matching(if_match, lambda known: service.save_file(skill_id, data, user, expected_revision=known))
@@ -356,6 +359,7 @@ def _shown(skills: Iterable[Skill]) -> list[SkillSchema]:
 
 def _json_body(model: type[BaseModel], *other_types: str) -> dict[str, Any]:
     """Return the documentation of a body, which the framework does not see: it is read once the writer is known."""
+    # Inlined: OpenAPI keeps definitions elsewhere than pydantic's references say.
     schema = model.model_json_schema()
     content: dict[str, Any] = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
     content |= {name: {"schema": {"type": "string", "format": "binary"}} for name in other_types}
@@ -414,6 +418,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     ) -> Response:
         """List the revisions of a skill, newest first."""
         before = None if cursor is None else number_of(cursor)
+        # One more tells whether another page follows.
         found = await service.list_versions(skill_id, user, before=before, limit=limit + 1)
         versions = [VersionSchema.model_validate(change) for change in found[:limit]]
         return page_of(versions, cursor_of(versions[-1].revision) if len(found) > limit else None)
@@ -597,10 +602,13 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
         `include_public`.
         """
         listed = await service.list_skills(user, include_public)
+        # Reversed, so that of one name the first in the listing stays.
         chosen = {skill.name: skill.id for skill in reversed(listed)}
 
         async def each() -> AsyncIterator[tuple[str, Skill]]:
             for name, skill_id in sorted(chosen.items()):
+                # A session for each skill: a slow client must not hold a connection, or a snapshot, for the whole
+                # export.
                 async with parts.settings.session_factory() as session:
                     own = SkillService(session, policy=parts.settings.policy)
                     try:

@@ -61,6 +61,7 @@ async def _migrate(database: AsyncEngine | str, run: Callable[[Config], None]) -
         with patient_twin(given) as engine:
             async with engine.begin() as connection:
                 if connection.dialect.name == "postgresql":
+                    # Tied to the transaction: a process that dies gives it back.
                     await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK})
                 elif connection.dialect.name == "sqlite":
                     await connection.run_sync(_begin_on_sqlite)
@@ -79,6 +80,7 @@ def _begin_on_sqlite(connection: Connection) -> None:
 
 def _config(connection: Connection) -> Config:
     config = Config()
+    # Alembic reads this as a template, in which `%` has a meaning.
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config

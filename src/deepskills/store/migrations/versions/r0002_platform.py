@@ -166,8 +166,10 @@ def _fill() -> None:
         sa.column("action", sa.String()),
         sa.column("at", sa.DateTime(timezone=True)),
     )
+    # Two orders: revisions follow the last change, the right to a name follows age.
     age = {row.id: n for n, row in enumerate(connection.execute(_ordered(skills, skills.c.created_at)), 1)}
     changed = [row.id for row in connection.execute(_ordered(skills, skills.c.updated_at))]
+    # One skill, and below one file, at a time: the contents of a whole store do not fit into memory.
     for number, skill_id in enumerate(changed, 1):
         row = connection.execute(sa.select(skills).where(skills.c.id == skill_id)).one()
         tag_texts = list(connection.scalars(sa.select(tags.c.tag).where(tags.c.skill_id == skill_id)))

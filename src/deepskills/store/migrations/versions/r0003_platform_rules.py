@@ -65,6 +65,7 @@ def _set_triggers() -> None:
     from deepskills.store.db.guards import guards  # noqa: PLC0415 - see above
 
     for statement in guards(op.get_bind().dialect.name):
+        # SQLAlchemy would take a colon for a parameter.
         op.execute(sa.text(statement.replace(":", r"\:")))
 
 
