@@ -98,7 +98,7 @@ test-browser: $(BROWSER)/.installed
 	@command -v "$${DEEPSKILLS_CHROMIUM:-chromium}" >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && { apt-get install -y -qq chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }; }; } \
 	  || { echo "Chromium is missing: install the package chromium, or name a browser in DEEPSKILLS_CHROMIUM." >&2; exit 1; }
-	$(BROWSER)/bin/pytest tests/browser
+	$(BROWSER)/bin/pytest tests/browser $(TESTS)
 
 # A host beside mcp 1.x talks to servers of 2.x, so the first environment starts those with the second.
 test-mcp: $(MCP1)/.installed $(MCP2)/.installed
@@ -117,6 +117,7 @@ pictures: $(VENV)/.installed
 	$(VENV)/bin/python docs/pictures/record_demo.py
 	$(VENV)/bin/python benchmarks/plot.py
 	$(VENV)/bin/python docs/pictures/draw_cost.py
+	$(MAKE) test-browser TESTS='-k pictures' DEEPSKILLS_PICTURES=docs/pictures
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python $(PIP_INSTALL) --group docs

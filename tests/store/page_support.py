@@ -126,9 +126,7 @@ class Visitor:
         assert self.last.status_code == code, (self.last.status_code, Html(self.last.text).words)
         return Html(self.last.text)
 
-    async def send(  # noqa: D417 - the rest are fields
-        self, form: Form, code: int = 200, *, files: Mapping[str, Any] | None = None, **fields: str
-    ) -> Html:
+    async def send(self, form: Form, code: int = 200, *, files: Mapping[str, Any] | None = None, **fields: str) -> Html:
         """Fill a form in, send it as a browser does, and return the page that it leads to."""
         values = {**form.fields, **fields}
         options: dict[str, Any] = {"data": values, "files": files} if files else {"data": values}

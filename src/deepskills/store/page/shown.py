@@ -63,7 +63,7 @@ def time(moment: dt.datetime) -> str:
 def size(count: int) -> str:
     """Return a number of bytes, as in `1.2 KB`."""
     if count < _KILO:
-        return f"{count} bytes"
+        return counted(count, "byte")
     amount = count / _KILO
     for unit in ("KB", "MB"):
         if amount < _KILO:
