@@ -303,6 +303,7 @@ async def test_nobody_approves_their_own(sessions: Sessions) -> None:
         for user, change in (
             ("bob", None),
             ("bob", service.update_skill(made.id, SkillUpdate(content="# Bob's\n"), "bob")),
+            ("ann", service.update_skill(made.id, SkillUpdate(content="# Ann's\n"), "ann")),
             ("bob", service.delete_file(made.files[0].id, "bob")),
         ):
             if change is not None:
@@ -320,6 +321,7 @@ async def test_nobody_approves_their_own(sessions: Sessions) -> None:
         assert list(seen.values()) == [
             {"ann": False, "bob": True, "olga": True},
             {"ann": False, "bob": False, "olga": True},
+            {"ann": False, "bob": True, "olga": True},
             {"ann": False, "bob": False, "olga": True},
         ]
         await service.approve_skill(made.id, kept.revision, "olga")
