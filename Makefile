@@ -4,8 +4,9 @@
 # make test-part   a quick part of the tests, for a second Python
 # make test-oldest   the tests on the oldest supported releases
 # make test-server   a LangGraph server and PostgreSQL with the projects of the documentation, in a .venv of its own
-# make test-browser   the pages that deepskills makes, in a real browser, in a .venv of its own
-# make test-mcp   skills over MCP with both majors of the mcp package, each in a .venv of its own
+# make test-browser   the pages that deepskills makes, in a real browser, in a .venv beside that of make test
+# make test-wheel   the built wheel in an empty environment, also with each extra alone
+# make test-mcp   skills over MCP with both majors of the mcp package, each in a .venv beside that of make test
 # make soak   all tests, in their long form where they have one
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
@@ -25,7 +26,7 @@ MCP1 := .venv-mcp1
 MCP2 := .venv-mcp2
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo page check test test-part test-oldest test-server test-browser test-mcp soak bench pictures docs format clean
+.PHONY: demo page check test test-part test-oldest test-server test-browser test-mcp test-wheel soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
 $(VENV)/.package: pyproject.toml
@@ -50,16 +51,13 @@ $(SERVER)/.installed: pyproject.toml
 	$(SERVER)/bin/python $(PIP_INSTALL) --editable '.[store,postgres,api]' --group server
 	touch $@
 
-$(BROWSER)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(BROWSER)
-	$(BROWSER)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
-	$(BROWSER)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api,page]' --group browser
-	touch $@
-
-$(MCP1)/.installed $(MCP2)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
-	$(@D)/bin/python $(PIP_INSTALL) --editable '.[cli,store,mcp]' --group $(if $(filter $(MCP1),$(@D)),mcp1,mcp2)
+# These add a few packages to those of `make test`, which they see by a file of paths: that takes seconds, not minutes.
+$(BROWSER)/.installed $(MCP1)/.installed $(MCP2)/.installed: $(VENV)/.installed
+	$(VENV)/bin/python -m venv --without-pip $(@D)
+	$(VENV)/bin/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
+	$(VENV)/bin/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check \
+	  --group $(@D:.venv-%=%)
 	touch $@
 
 demo: $(VENV)/.package
@@ -98,12 +96,15 @@ test-browser: $(BROWSER)/.installed
 	@command -v "$${DEEPSKILLS_CHROMIUM:-chromium}" >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && { apt-get install -y -qq chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }; }; } \
 	  || { echo "Chromium is missing: install the package chromium, or name a browser in DEEPSKILLS_CHROMIUM." >&2; exit 1; }
-	$(BROWSER)/bin/pytest tests/browser $(TESTS)
+	$(BROWSER)/bin/python -m pytest tests/browser $(TESTS)
 
 # A host beside mcp 1.x talks to servers of 2.x, so the first environment starts those with the second.
 test-mcp: $(MCP1)/.installed $(MCP2)/.installed
-	DEEPSKILLS_MCP_SERVER=$(CURDIR)/$(MCP2)/bin/python $(MCP1)/bin/pytest -n auto --dist worksteal tests/mcp/host
-	$(MCP2)/bin/pytest -n auto --dist worksteal tests/mcp/host tests/mcp/server
+	DEEPSKILLS_MCP_SERVER=$(CURDIR)/$(MCP2)/bin/python $(MCP1)/bin/python -m pytest -n auto --dist worksteal tests/mcp/host
+	$(MCP2)/bin/python -m pytest -n auto --dist worksteal tests/mcp/host tests/mcp/server
+
+test-wheel:
+	$(PYTHON) tests/wheel/try_wheel.py
 
 soak: $(VENV)/.installed
 	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto --dist worksteal

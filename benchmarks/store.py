@@ -21,7 +21,8 @@ from sqlalchemy import event, insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
 from deepskills.store import DatabaseSkillAdapter, Skill, SkillService, create_store_engine, migrations
-from deepskills.store.db.search import indexed_words
+from deepskills.store.db.models import INSERT_SEARCH_ROW
+from deepskills.store.db.search import indexed_words, search_row
 from deepskills.testing import ScriptedChatModel, call_tools
 
 BODY = "x" * 8_000
@@ -57,7 +58,7 @@ def metered(engine: AsyncEngine) -> Iterator[Meter]:
 async def fill(engine: AsyncEngine, start: int, stop: int, body: str = BODY) -> None:
     """Write system skills past the service: rows as it would write them."""
     for first in range(start, stop, 2_000):
-        rows = []
+        rows: list[dict[str, Any]] = []
         for number in range(first, min(first + 2_000, stop)):
             name, described = f"skill-{number:06}", DESCRIPTION.format(number).rstrip(", ")
             rows.append(
@@ -71,10 +72,8 @@ async def fill(engine: AsyncEngine, start: int, stop: int, body: str = BODY) -> 
         async with engine.begin() as connection:
             await connection.execute(insert(Skill), rows)
             if engine.dialect.name == "sqlite":
-                values = [{"number": row["number"], "words": row["words"]} for row in rows]
-                await connection.execute(
-                    text("INSERT INTO deepskills_search(rowid, words) VALUES (:number, :words)"), values
-                )
+                values = [search_row(row["number"], row["words"]) for row in rows]
+                await connection.execute(text(INSERT_SEARCH_ROW), values)
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE deepskills_counter SET value = :stop, stamp = :stop"), {"stop": stop})
     if engine.dialect.name == "postgresql":

@@ -2,7 +2,7 @@
 
 Runs on a scripted model. With a key in the environment, run it on a real one:
 
-    make demo ARGS="--model anthropic:claude-sonnet-4-5"
+    make demo ARGS="--model anthropic:claude-sonnet-5"
 """
 
 import logging

@@ -132,11 +132,43 @@ _MODULES = {
 }
 """Where each public name comes from; the imports above tell type checkers the same."""
 
+_ELSEWHERE = {
+    **dict.fromkeys(
+        (
+            "DEFAULT_ALIASES",
+            "JsonLinesRecorder",
+            "OpenTelemetryRecorder",
+            "Preload",
+            "SkillApproval",
+            "SkillForks",
+            "SkillHooks",
+            "SkillLock",
+            "SkillModels",
+            "SkillScripts",
+            "SkillSuggestions",
+            "SkillUsage",
+            "ToolPolicy",
+            "UsageEvent",
+        ),
+        "deepskills.extensions",
+    ),
+    **dict.fromkeys(
+        ("DatabaseSkillAdapter", "SharedSandbox", "SkillSandboxLoader", "SkillService"), "deepskills.store"
+    ),
+    **dict.fromkeys(("McpSkills", "SkillsExtension"), "deepskills.mcp"),
+    **dict.fromkeys(("ScriptedChatModel", "call_tools"), "deepskills.testing"),
+}
+"""Public names that people look for here, and where they are."""
+
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is first used."""
+        if name in _ELSEWHERE:
+            # `from deepskills import X` replaces an AttributeError by words of its own.
+            place = _ELSEWHERE[name]
+            raise ImportError(f"{name} is in {place}. Write `from {place} import {name}`.", name=__name__)
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(_MODULES[name]), name)

@@ -39,6 +39,23 @@ MAX_DIRECTORIES = 20_000
 MAX_RESOURCES = 200
 """How many resources a load lists."""
 
+# What an agent without settings has; the middleware's signature and the command line both read these.
+
+DEFAULT_LOADED_SKILLS = 10
+"""How many skills may be loaded at a time, unless `max_loaded_skills` says otherwise."""
+
+DEFAULT_LOADED_TOKENS = 50_000
+"""How many tokens they may take together, unless `max_loaded_tokens` says otherwise."""
+
+DEFAULT_DEPTH = 1
+"""How many levels below a source skills may lie, unless `max_depth` says otherwise."""
+
+DEFAULT_RESOURCE_DEPTH = 1
+"""How many levels of a skill's directories a load lists, unless `resource_depth` says otherwise."""
+
+DEFAULT_SUGGESTIONS = 5
+"""How many skills `SkillSuggestions` suggests, unless `k` says otherwise."""
+
 
 @dataclass(frozen=True)
 class OptionalSource:

@@ -14,12 +14,12 @@ from deepagents.backends import BackendProtocol, FilesystemBackend
 from langchain_core.embeddings import Embeddings
 from typing_extensions import TypedDict
 
-from deepskills._catalog.catalog import Catalog, Remembered
+from deepskills._catalog.catalog import Remembered
 from deepskills._catalog.discovery import discover
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import check_known, document_of, find_or_raise
-from deepskills._catalog.ranking import MAX_INDEXED, Ranker, Ranking
-from deepskills._catalog.search import Library
+from deepskills._catalog.ranking import Ranker, Ranking
+from deepskills._catalog.search import MAX_LIBRARY_BYTES, Library
 from deepskills._catalog.sources import lies_under, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
@@ -115,7 +115,7 @@ class SkillsManager:
         )
         self._max_age = max_age
         self._ranker = Ranker(embeddings)
-        self._libraries: BoundedCache[Catalog, Library] = BoundedCache(MAX_INDEXED, lambda library: 1 + len(library))
+        self._libraries: BoundedCache[int, Library] = BoundedCache(MAX_LIBRARY_BYTES, lambda library: library.weight)
         self._remembered: Remembered | None = None
         self._trouble: str | None = None
 
@@ -254,9 +254,9 @@ class SkillsManager:
         return problems
 
     def _library(self, remembered: Remembered) -> Library:
-        """Return the skills as a search takes them; an unchanged catalog is the same object at every look."""
+        """Return the skills as a search takes them; an unchanged catalog has the same number at every look."""
         catalog = remembered.catalog
-        return self._libraries.get_or_make(catalog, lambda: Library(map(document_of, catalog.entries)))
+        return self._libraries.get_or_make(catalog.serial, lambda: Library(map(document_of, catalog.entries)))
 
     def _results(self, remembered: Remembered, ranking: Ranking) -> list[SearchResult]:
         # Once per trouble, not per search.

@@ -4,21 +4,25 @@ import asyncio
 import copy
 import gc
 import importlib
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from langchain_core.embeddings import Embeddings
 from langgraph.store.memory import InMemoryStore
 
+from deepskills import SkillsManager
 from deepskills._catalog import search, semantic
+from deepskills._catalog.lookup import MAX_TAGS
 from deepskills._catalog.ranking import Indexes, Ranker, Ranking
 from deepskills._catalog.search import Document, Library, SearchIndex
 from deepskills._catalog.semantic import VectorMemory, checked_vectors, model_identity
-from support import Mode, both_modes, scaled
+from support import Mode, both_modes, scaled, skill_md, write_files
 
 benchmark: Any = importlib.import_module("suggesting")
 
@@ -293,6 +297,32 @@ def test_the_event_loop_is_not_held() -> None:
 
 
 # Meaning.
+
+
+class Pairs(Topics):
+    """Skills in pairs that share more than half of what they mean; a request means one skill, to a degree it names."""
+
+    def vector(self, text: str) -> list[float]:
+        number = int(text.partition(":")[0].rpartition("-")[2])
+        found = [0.0] * 61
+        found[number // 2], found[20 + number] = math.sqrt(0.6), math.sqrt(0.4)
+        return found
+
+    def embed_query(self, text: str) -> list[float]:
+        degree = float(text.rpartition(" ")[2])
+        return [*(degree * value for value in self.vector("skill-7")[:-1]), math.sqrt(1 - degree**2)]
+
+
+@both_modes
+def test_near_is_nearer_than_skills_are_to_each_other(mode: Mode) -> None:
+    """What fits by meaning alone is learned from the library: as near as its skills are to each other is not enough."""
+    library = Library(Document(f"skill-{number}", "Does what its neighbour does.") for number in range(40))
+    ranker = Ranker(Pairs())
+    shown = {
+        degree: rank(mode, ranker, library, f"Prune the cherry trees {degree}").fitting
+        for degree in (0.3, 0.6, 0.7, 0.9)
+    }
+    assert shown == {0.3: [], 0.6: [], 0.7: [], 0.9: ["skill-7"]}
 
 
 @both_modes
@@ -653,3 +683,22 @@ def test_any_text_is_ranked() -> None:
     odd = [Document("\ud800", "\x00 \udfff postmortem"), Document("b\x01", "\u202e")]
     for ranker in (Ranker(), Ranker(Topics())):
         assert ranker.rank(odd, "a postmortem \ud800 \x00").names[0] == "\ud800"
+
+
+def test_what_is_remembered_of_libraries_is_bounded_in_bytes(tmp_path: Path) -> None:
+    """Edits of a library whose files hold all that they may do not add up, in manager, suggestions or indexes."""
+    big = [Document(f"skill-{number}", "d" * 1_500, "t" * 2_000, b"b" * 4_000) for number in range(40)]
+    library = Library(big)
+    assert library.weight > 40 * 7_500, "a skill counts with all of its texts"
+    indexes = Indexes(most_bytes=3 * library.weight)
+    for edit in range(20):
+        indexes.of([*big[:-1], Document("edited", f"Edit {edit}.")])
+    assert len(indexes._made) <= 3  # noqa: SLF001 - nobody else can tell
+    tags = " ".join(f"tag{number}" for number in range(5_000))
+    for number in range(3):
+        write_files(tmp_path / f"s{number}", {"SKILL.md": skill_md(f"s{number}", metadata={"keywords": tags})})
+    manager = SkillsManager.from_directory(tmp_path)
+    assert [found["name"] for found in manager.search_skills("tag1", n=1)] == ["s0"]
+    [(key, (known, weight))] = manager._libraries._kept.items()  # noqa: SLF001 - as above
+    assert {len(document.tags) for document in known} == {MAX_TAGS}
+    assert (weight, type(key)) == (known.weight, int), "no catalog is kept alive by its key"

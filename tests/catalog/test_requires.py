@@ -1,9 +1,11 @@
 """Skills that need others: names from the frontmatter, what is missing, circles, and the order of loading."""
 
+from collections.abc import Callable, Mapping, Sequence
+
 import pytest
 
 from deepskills import read_skill
-from deepskills._catalog.requires import MAX_REQUIRED, Plan, circles_of, missing_of, plan, requires_of
+from deepskills._catalog.requires import MAX_BROUGHT, MAX_CIRCLES, MAX_REQUIRED, Plan, circles_of, plan, requires_of
 
 WRITTEN = {
     "requires: one two": ("one", "two"),
@@ -25,32 +27,36 @@ def test_names_from_the_frontmatter(line: str) -> None:
     assert tuple(name.casefold() for name in found) == WRITTEN[line]
 
 
+def resolving(needs: Mapping[str, Sequence[str]]) -> Callable[[str], list[tuple[str, str | None]]]:
+    return lambda name: [(wanted, wanted if wanted in needs else None) for wanted in needs[name]]
+
+
 def test_the_order_of_loading() -> None:
-    """What is required comes first, in the order written, each once; names are compared in any case."""
-    needs = {"top": ["Left", "right"], "left": ["base"], "right": ["base"], "base": []}
-    assert plan("TOP", needs) == Plan(("base", "left", "right", "top"))
-    assert plan("base", needs) == Plan(("base",))
+    """What is required comes first, in the order written, each once."""
+    needs = {"top": ["left", "right"], "left": ["base"], "right": ["base"], "base": []}
+    assert plan("top", resolving(needs)) == Plan(("base", "left", "right", "top"))
+    assert plan("base", resolving(needs)) == Plan(("base",))
 
 
 def test_what_is_missing() -> None:
     """A required name that no visible skill has is named, also further down."""
     needs = {"top": ["left", "gone"], "left": ["lost"]}
-    assert plan("top", needs).missing == ("lost", "gone")
-    assert missing_of(needs) == {"top": ("gone",), "left": ("lost",)}
-    assert plan("none", needs) == Plan((), ("none",))
+    assert plan("top", resolving(needs)).missing == ("gone", "lost")
 
 
 def test_circles() -> None:
-    """A circle is told by the names on it, once, and ends nothing."""
+    """A circle is reported by the names on it, once, and ends nothing; their number is bounded."""
     needs = {"a": ["b"], "b": ["c"], "c": ["a"], "d": ["d"], "e": ["a"]}
-    assert circles_of(needs) == [("a", "b", "c", "a"), ("d", "d")]
-    assert plan("a", needs).circle == ("a", "b", "c", "a")
-    assert set(plan("e", needs).order) == {"a", "b", "c", "e"}
-    assert plan("d", needs) == Plan(("d",), (), ("d", "d"))
+    assert circles_of(needs, resolving(needs)) == [("a", "b", "c", "a"), ("d", "d")]
+    assert set(plan("e", resolving(needs)).order) == {"a", "b", "c", "e"}
+    assert plan("d", resolving(needs)) == Plan(("d",))
+    crowd = {f"s{n}": [f"s{m}" for m in range(60)] for n in range(60)}
+    assert len(circles_of(crowd, resolving(crowd))) == MAX_CIRCLES
 
 
 def test_a_long_chain() -> None:
-    """Thousands of skills in a row are no problem for the stack."""
+    """Thousands of skills in a row are no problem for the stack; a load does not follow them all."""
     needs = {f"s{n}": [f"s{n + 1}"] for n in range(5_000)} | {"s5000": []}
-    assert plan("s0", needs).order[0] == "s5000"
-    assert circles_of(needs) == []
+    assert plan("s0", resolving(needs)).is_cut
+    assert plan(f"s{5_000 - MAX_BROUGHT}", resolving(needs)).order[0] == "s5000"
+    assert circles_of(needs, resolving(needs)) == []

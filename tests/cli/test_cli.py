@@ -23,11 +23,16 @@ from skills_ref import validate as reference_validate
 from deepskills import __main__ as entry
 from deepskills import validate_skill
 from deepskills._cli.app import app
+from deepskills._cli.commands.catalog import IN_SHELL
 from deepskills._cli.output import to_json, visible
+from deepskills._skillmd.problems import PROBLEMS
 from support import skill_md, write_files
 
 ROW_KEYS = ["name", "description", "path", "source", "tokens", "resources", "problems"]
-DETAIL_KEYS = [*ROW_KEYS, "license", "compatibility", "metadata", "allowed_tools", "files"]
+DETAIL_KEYS = [
+    *(*ROW_KEYS, "license", "compatibility", "metadata", "allowed_tools", "visibility", "user_invocable", "model"),
+    *("context", "agent", "hooks", "keys", "listed", "files"),
+]
 ESCAPE = "\x1b"
 STYLED = re.compile(r"\x1b\[[0-9;]*m")
 BROKEN = "no frontmatter here"
@@ -145,7 +150,7 @@ def test_list_counts_files_beyond_those_that_a_load_lists(workplace: Path) -> No
     write_files(workplace / "skills", {"many/SKILL.md": skill_md("many"), **files})
     [row] = as_json(invoke("list", "-s", "skills", "--json"))
     assert row["resources"] == 300
-    assert "200 scripts and 100 more" in invoke("list", "-s", "skills").stdout
+    assert "\t300 scripts\t" in invoke("list", "-s", "skills").stdout
 
 
 def test_list_shows_broken_skills_with_their_problem(workplace: Path) -> None:
@@ -213,7 +218,7 @@ def test_the_default_sources_are_the_users_and_the_projects(workplace: Path) -> 
         ".agents/skills",
         ".claude/skills",
     ]
-    assert "Skills from ~/.agents/skills, .claude/skills, skills and .agents/skills.\n" in listed.stderr
+    assert "Reading ~/.agents/skills, .claude/skills, skills and .agents/skills.\n" in listed.stderr
 
 
 def test_a_directory_that_is_only_called_skills_is_no_source(workplace: Path) -> None:
@@ -225,7 +230,7 @@ def test_a_directory_that_is_only_called_skills_is_no_source(workplace: Path) ->
     listed = invoke("list")
     assert [line.split("\t")[0] for line in listed.stdout.splitlines()] == ["a"]
     assert "source-empty" not in listed.stderr
-    assert listed.stderr.startswith("Skills from .claude/skills.\n1 skill from 1 source: ")
+    assert listed.stderr.startswith("Reading .claude/skills.\n1 skill from 1 source: ")
     assert "source-empty" in invoke("list", "-s", "skills").stderr, "named, it is complained about"
 
 
@@ -399,6 +404,37 @@ def test_names_stay_whole_and_lines_fit(workplace: Path, columns: int) -> None:
         assert [line for line in data if cell_len(line.rstrip()) > columns] == []
 
 
+def test_a_shell_is_told_what_a_shell_can_do(workplace: Path) -> None:
+    """What is meant for somebody who runs an agent is said in other words; the words that are replaced exist."""
+    messages = [message for _, message in PROBLEMS.values()]
+    assert [words for words in IN_SHELL if not any(words in message for message in messages)] == []
+    (workplace / "there").mkdir()
+    for args in (["list", "-s", "there", "-s", "gone"], ["doctor", "-s", "there", "-s", "gone"]):
+        shown = " ".join(invoke(*args).output.split())
+        assert "There is no such directory. Create it, or name another." in shown
+        assert "OptionalSource" not in shown
+
+
+def test_no_word_is_broken_at_eighty_columns(workplace: Path) -> None:
+    """In a terminal every line ends between words; a path longer than the line stays in one piece, to be copied."""
+    text = "Sentences of several ordinary words, one after the other. " * 12
+    long = "d" * 100
+    write_files(workplace, {f"s/{long}/SKILL.md": f"---\nname: x\ndescription: {text}\n---\n", "s/b/SKILL.md": BROKEN})
+    words = {*text.split(), f"{workplace}/s/{long}/SKILL.md"}
+    for args in (
+        ["info", "x", "-s", "s"],
+        ["validate", "s"],
+        ["doctor", "-s", "s"],
+        ["list"],
+        ["info", "nope", "-s", "s"],
+    ):
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", drawn(*args, columns=80))
+        lines = shown.splitlines()
+        assert all(cell_len(line) <= 80 or any(len(word) > 70 for word in line.split()) for line in lines), args
+        if args[0] == "info" and args[1] == "x":
+            assert words <= set(shown.split())
+
+
 def test_a_description_is_cut_at_two_lines_and_info_shows_it_all(workplace: Path) -> None:
     """A list of many skills stays a list; the cut is shown."""
     write_files(workplace / "s", {"a/SKILL.md": skill_md("a", "word " * 150 + "end")})
@@ -522,6 +558,7 @@ def test_info_shows_everything(workplace: Path) -> None:
         "License: MIT",
         "Compatibility: Needs git",
         "Allowed tools: Bash(git:*), Read",
+        "Visibility: on: the model and the user can start it",
         "Metadata author: me",
         f"Tokens: {row['tokens']}",
         "Files: 1 asset, 1 script",

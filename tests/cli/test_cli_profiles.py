@@ -75,6 +75,6 @@ def test_people_are_told_what_keys_do(workplace: Path) -> None:
     """`info` says what each key does and needs, `doctor` which extensions the skills need."""
     write_files(workplace / "s", {"ours/SKILL.md": OURS})
     told = invoke("info", "ours", "-s", "s").stdout
-    assert "Key model: picks the model while in use (needs the extension SkillModels)" in told
-    assert "Key tags: is searched" in told
-    assert "SkillModels (1 skill)" in invoke("doctor", "-s", "s").stdout
+    assert "Key model: fast (picks the model while in use; needs the extension SkillModels)" in told
+    assert "Key tags: a, b (is searched)" in told
+    assert "extensions=[SkillModels(...)]" in " ".join(invoke("doctor", "-s", "s").stdout.split())

@@ -7,18 +7,25 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from deepskills import SkillsMiddleware
 from deepskills._cli.app import app
 from deepskills._cli.commands import doctor
+from deepskills._cli.commands.show import tool_definitions
 from deepskills._loading.budget import count_text_tokens
+from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS
 from deepskills.testing import ScriptedChatModel
 from support import skill_md, write_files
 
-KEYS = ["versions", "sources", "skills", "user_only", "unusable", "prompt_tokens", "loads", "problems"]
+KEYS = [
+    *("versions", "sources", "skills", "user_only", "unusable", "prompt_tokens", "tool_tokens", "loads", "problems"),
+    "advice",
+]
 BROKEN = "no frontmatter here"
 
 
@@ -73,10 +80,11 @@ def test_a_report_holds_what_an_agent_sees_and_what_is_wrong(library: Path) -> N
 
 
 def test_the_limits_are_the_middlewares_defaults() -> None:
-    """What `doctor` says of default settings is what an agent without settings has."""
+    """What `doctor` says of default settings is what an agent without settings has, and the documented numbers."""
     defaults = {name: given.default for name, given in inspect.signature(SkillsMiddleware).parameters.items()}
-    assert defaults["max_loaded_skills"] == doctor.MAX_LOADED_SKILLS
-    assert defaults["max_loaded_tokens"] == doctor.MAX_LOADED_TOKENS
+    assert defaults["max_loaded_skills"] == DEFAULT_LOADED_SKILLS == 10
+    assert defaults["max_loaded_tokens"] == DEFAULT_LOADED_TOKENS == 50_000
+    assert (defaults["max_depth"], defaults["resource_depth"]) == (1, 1)
 
 
 def test_warnings_alone_are_no_failure(workplace: Path) -> None:
@@ -102,28 +110,65 @@ def test_a_skill_in_a_nested_source_is_not_too_deep(workplace: Path) -> None:
     assert report("-s", "s", "-s", "s/deep")["problems"] == []
 
 
-def test_the_prompts_cost_is_what_an_agents_request_holds(workplace: Path) -> None:
-    """The number is the size of the section that a real agent sends."""
+def test_the_cost_is_what_an_agents_request_holds(workplace: Path) -> None:
+    """The numbers are the size of the section and of the tools that a real deep agent sends; `show` prints the same."""
     write_files(workplace / "s", {f"s-{n}/SKILL.md": skill_md(f"s-{n}", "word " * 20 + "end") for n in range(12)})
-    model = ScriptedChatModel(replies=["ok"])
-    middleware = SkillsMiddleware(
-        backend=FilesystemBackend(root_dir="/", virtual_mode=False), sources=[(f"{workplace}/s", "s")]
-    )
-    create_agent(model, middleware=[middleware]).invoke({"messages": [HumanMessage("hi")]})
-    sent = count_text_tokens(model.requests[0].system)
-    assert report("-s", "s")["prompt_tokens"] == pytest.approx(sent, rel=0.03)
+    backend = FilesystemBackend(root_dir="/", virtual_mode=False)
+    requests = []
+    for middleware in ([SkillsMiddleware(backend=backend, sources=[(f"{workplace}/s", "s")])], []):
+        model = ScriptedChatModel(replies=["ok"])
+        create_deep_agent(model, backend=backend, middleware=middleware).invoke({"messages": [HumanMessage("hi")]})
+        requests.append(model.requests[0])
+    ours, bare = requests
+    found = report("-s", "s")
+    sent = count_text_tokens(ours.system) - count_text_tokens(bare.system)
+    assert found["prompt_tokens"] == pytest.approx(sent, abs=3)
+    shown = CliRunner().invoke(app, ["show", "-s", "s"]).stdout
+    assert shown.strip() in ours.system
+    schemas = [convert_to_openai_tool(tool) for tool in SkillsMiddleware(backend=backend, sources=["/s"]).tools]
+    assert list(tool_definitions()) == [{"function": schema["function"]} for schema in schemas]
 
 
 def test_a_large_library_stays_on_one_screen(workplace: Path) -> None:
-    """Hundreds of skills and problems take no more than forty lines of eighty columns, and say what was left out."""
-    files = {f"skill-number-{n}/SKILL.md": skill_md(f"skill-number-{n}") for n in range(300)}
+    """Hundreds of skills and problems take no more than forty lines of eighty columns, grouped by their cause."""
+    files = {f"skill-number-{n}/SKILL.md": skill_md(f"skill-number-{n}", "word " * 99 + "end") for n in range(300)}
     files |= {f"broken-{n}/SKILL.md": BROKEN for n in range(100)}
+    files |= {f"group/deep-{n}/SKILL.md": skill_md(f"deep-{n}") for n in range(50)}
+    files |= {"group/more/very/SKILL.md": skill_md("very")}
     write_files(workplace / "s", files)
     shown = invoke("-s", "s").stdout
     assert len(shown.splitlines()) <= 40
-    assert "100 errors, 0 warnings" in shown
-    assert "and 95 more" in shown
-    assert "over the defaults of 10 skills and 50,000 tokens" in shown
+    assert max(map(len, shown.splitlines())) <= 80 + len(str(workplace))
+    assert shown.startswith("Problems  100 errors, 51 warnings")
+    assert "no-frontmatter x 100" in shown
+    assert "skill-too-deep x 51" in shown
+    assert "and 99 more" in shown
+    assert "Set `max_depth=3`" in shown
+    assert 'SkillSuggestions(catalog="none")' in shown
+    assert "over the defaults of 10 skills and 50,000 tokens" in " ".join(shown.split())
+
+
+def test_what_keeps_a_source_from_being_read_comes_first(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many problems files have, a source that was not read whole is told before them."""
+    monkeypatch.setattr("deepskills._catalog.discovery.MAX_DIRECTORIES", 30)
+    write_files(workplace / "s", {f"s-{n:02}/SKILL.md": BROKEN for n in range(60)})
+    lines = invoke("-s", "s").stdout.splitlines()
+    assert lines[1].strip() == "source-cut"
+    assert any(line.strip().startswith("no-frontmatter x ") for line in lines[2:])
+
+
+def test_advice_names_the_extension_that_a_key_needs(workplace: Path) -> None:
+    """Keys that do nothing by themselves, and skills that nobody could start, are told with what to write."""
+    write_files(workplace / "s", {"a/SKILL.md": skill_md("a", model="fast", disable_model_invocation=True)})
+    advice = report("-s", "s")["advice"]
+    assert any("`slash_commands=True`" in line for line in advice)
+    assert any("`model` of 1 skill" in line and "SkillModels" in line for line in advice)
+    model = ScriptedChatModel(replies=["ok"])
+    skills = SkillsMiddleware(backend=FilesystemBackend(root_dir=workplace, virtual_mode=True), sources=["/s"])
+    create_agent(model, middleware=[skills]).invoke({"messages": [HumanMessage("hi")]})
+    shown = json.loads(CliRunner().invoke(app, ["show", "-s", "s", "--json"]).stdout)["parts"]
+    offered = [part["part"].removeprefix("tool ") for part in shown if part["part"].startswith("tool ")]
+    assert (offered, model.requests[0].system) == (model.requests[0].tools, "")
 
 
 def test_nothing_to_examine_says_what_to_do(workplace: Path) -> None:
@@ -138,8 +183,10 @@ def test_nothing_to_examine_says_what_to_do(workplace: Path) -> None:
         "user_only": [],
         "unusable": [],
         "prompt_tokens": 0,
+        "tool_tokens": 0,
         "loads": None,
         "problems": [],
+        "advice": [],
     }
     assert invoke("-s", str(workplace / "gone")).exit_code == 2
 
@@ -160,3 +207,25 @@ def test_hostile_names_reach_no_terminal(workplace: Path) -> None:
     for args in ((), ("--json",)):
         shown = invoke("-s", hostile, *args).output
         assert not {c for c in shown if c != "\n" and not c.isprintable()}
+
+
+def test_requirements_that_are_not_met(workplace: Path) -> None:
+    """`doctor`, `list` and `validate` warn of required skills that do not exist, and of circles."""
+    needs = {"one": "two", "two": "ONE", "three": "one nowhere", "four": "three"}
+    files = {f"skills/{name}/SKILL.md": skill_md(name, metadata={"requires": wanted}) for name, wanted in needs.items()}
+    write_files(workplace, files)
+    found = [(problem["code"], problem["severity"], problem["message"]) for problem in report()["problems"]]
+    assert [(code, severity) for code, severity, _ in found] == [
+        ("requires-circle", "warning"),
+        ("requires-missing", "warning"),
+    ]
+    assert "`one`, `two`" in found[0][2]
+    assert "`nowhere`" in found[1][2]
+    assert "requires-missing" in CliRunner().invoke(app, ["list", "--json"]).stdout
+    whole = CliRunner().invoke(app, ["validate", "skills", "--json"])
+    assert [problem["code"] for problem in json.loads(whole.stdout)] == ["requires-missing", "requires-circle"]
+    assert whole.exit_code == 0
+    # A skill that is validated by itself finds its neighbours.
+    single = CliRunner().invoke(app, ["validate", "skills/three", "skills/four/SKILL.md", "--json"])
+    assert [problem["message"].count("`") for problem in json.loads(single.stdout)] == [4]
+    assert json.loads(CliRunner().invoke(app, ["validate", "skills", "--spec", "--json"]).stdout) == []

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from install_support import (
@@ -405,3 +406,22 @@ def test_sources_that_cannot_be_fetched_change_nothing(tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert "no git on this machine" in refuse(1, "add", url, "--yes")
     assert snapshot(Path.cwd()) == before
+
+
+def test_required_skills_are_added_along(tmp_path: Path) -> None:
+    """`add --skill` also adds what the skill requires of the same source, and warns of what is nowhere."""
+    needs = {"top": "Base gone pdf", "base": "ground", "ground": "", "else": ""}
+    fields: dict[str, dict[str, Any]] = {
+        name: {"metadata": {"requires": wanted}} if wanted else {} for name, wanted in needs.items()
+    }
+    files = {f"lib/{name}/SKILL.md": skill_md(name, **extra) for name, extra in fields.items()}
+    # Two of the name: the neighbour is meant.
+    write_files(tmp_path / "source", {**files, "old/base/SKILL.md": skill_md("base", "The old one.")})
+    write_files(SKILLS, {"pdf/SKILL.md": skill_md("pdf")})
+    told = json.loads(succeed("add", str(tmp_path / "source"), "--skill", "top", "--yes", "--json").stdout)
+    assert sorted(lock_rows()) == ["base", "ground", "top"]
+    assert "old one" not in (SKILLS / "base/SKILL.md").read_text()
+    [row] = [row for row in told["skills"] if row["name"] == "top"]
+    assert [(found["code"], "`gone`" in found["message"], "pdf" in found["message"]) for found in row["problems"]] == [
+        ("requires-missing", True, False)
+    ]

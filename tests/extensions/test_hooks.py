@@ -439,3 +439,118 @@ def test_a_call_of_any_size_reaches_the_command(tmp_path: Path) -> None:
             code = subprocess.run(["/bin/sh", "-c", command], check=False).returncode
         assert (code, int((tmp_path / "size").read_text())) == (2, size)
         assert left_behind(command) == []
+
+
+def test_hooks_may_be_written_flat_and_bare() -> None:
+    """Without the inner list, without a type, alone or in a list: what runs is read, all else is a problem."""
+    hook = {"type": "command", "command": "./x"}
+    table: list[tuple[Any, list[tuple[str, str]], int]] = [
+        ([{"matcher": "send", **hook}], [("command", "./x")], 0),
+        ([{"matcher": "send", "command": "./x"}], [("command", "./x")], 0),
+        ({"command": "./x"}, [("command", "./x")], 0),
+        ([{"hooks": [{"command": "./x"}]}], [("command", "./x")], 0),
+        ([{"hooks": {"command": "./x", "shell": "bash"}}], [("command", "./x")], 0),
+        ([{"prompt": "Mind."}, {"handler": "check"}], [("prompt", "Mind."), ("python", "check")], 0),
+        ([{"hooks": []}], [], 0),
+        (None, [], 0),
+        ([{"command": "./x", "shell": "powershell"}], [], 1),
+        ([{"type": "agent", "prompt": "x"}], [], 1),
+        ([{"matcher": "send"}], [], 1),
+        (["./x"], [], 1),
+        ("./x", [], 1),
+        ([{"matcher": {"tool": "Bash"}, "command": "./x"}], [], 1),
+    ]
+    wrong = []
+    for event in ("PreToolUse", "PostToolUse", "SessionStart"):
+        for tree, expected, count in table:
+            hooks, problems = read_hooks({event: tree})
+            found = [(hook.type, hook.value) for hook in hooks]
+            if found != expected or len(problems) != count or any(hook.event != event for hook in hooks):
+                wrong.append((event, tree, found, problems))
+    assert wrong == []
+
+
+@both_modes
+def test_flat_hooks_run(mode: Mode, tmp_path: Path) -> None:
+    """A guard that its author wrote flat guards."""
+    tree = {"PreToolUse": [{"matcher": "send", "command": "grep -q bad && { echo no; exit 2; }; exit 0"}]}
+    world = World(mode, shell(tmp_path), commands(), tmp_path, guard=tree)
+    assert world.send("good") == []
+    assert len(world.send("bad")) == 1
+    assert world.sent == ["good"]
+
+
+@both_modes
+def test_a_start_is_the_load_and_each_later_run(mode: Mode, tmp_path: Path) -> None:
+    """Commands, prompts and handlers of `SessionStart`: once at the load, however it came, once per run after it."""
+    seen: list[tuple[str, Any]] = []
+    tree = {
+        "SessionStart": [
+            {"hooks": [{"type": "command", "command": "cat >> ../../starts; echo said by a command"}]},
+            {
+                "hooks": [
+                    {"type": "prompt", "prompt": "Said by a prompt."},
+                    {"type": "prompt", "prompt": "1x", "once": True},
+                ]
+            },
+            {"matcher": "resume", "prompt": "Welcome back."},
+            {"handler": "note"},
+            {"handler": "explode"},
+        ]
+    }
+
+    def explode(_request: ToolCallRequest) -> None:
+        raise ValueError("broken")
+
+    def note(request: ToolCallRequest) -> None:
+        seen.append((request.tool_call["name"], request.tool_call["args"]))
+
+    extension = commands(handlers={"note": note, "explode": explode})
+    world = World(mode, shell(tmp_path), extension, tmp_path, guard=tree)
+
+    def sources() -> list[str]:
+        decoder, text, found = json.JSONDecoder(), (tmp_path / "starts").read_text(), []
+        while text:
+            told, end = decoder.raw_decode(text)
+            assert (told["hook_event_name"], told["skill_name"]) == ("SessionStart", "guard")
+            found.append(told["source"])
+            text = text[end:]
+        return found
+
+    assert sources() == ["startup"]
+    first = said_by_hooks(world.talk.model.requests[-1])
+    assert [first.count(text) for text in ("said by a command", "Said by a prompt.", "1x", "Welcome")] == [1, 1, 1, 0]
+    before = len(world.talk.model.requests)
+    world.talk.say(call_tools(("send", {"text": "a"})), "Done.")
+    texts = [said_by_hooks(request) for request in world.talk.model.requests[before:]]
+    assert [text.count("Said by a prompt.") for text in texts] == [1, 0], "in the next request alone"
+    assert [text.count("Welcome back.") for text in texts] == [1, 0]
+    assert texts[0].count("1x") == 0
+    assert sources() == ["startup", "resume"]
+    assert seen == [("load_skill", {"skill_name": "guard", "source": source}) for source in ("startup", "resume")]
+    assert set(world.problems) == {"hook-failed"}
+    world.talk.call(unload("guard"))
+    assert sources() == ["startup", "resume", "resume"]
+    world.talk.say()
+    assert len(sources()) == 3, "it is not loaded any more"
+    world.talk.say(given={"messages": [("user", "go")], "pinned_skills": ["guard"]})
+    assert sources()[3:] == ["startup"], "a pin is a load"
+
+
+@both_modes
+def test_what_hooks_said_does_not_add_up_in_state(mode: Mode, tmp_path: Path) -> None:
+    """A long run with many calls of many hooks keeps the texts of its newest turn, and those within a bound."""
+    prompts = [{"type": "prompt", "prompt": f"{number} " + "x" * 280} for number in range(10)]
+    tree = {
+        "PreToolUse": [{"hooks": prompts}],
+        "PostToolUse": [{"type": "command", "command": "head -c 5000 /dev/zero | tr '\\0' y; exit 2"}] * 10,
+        "SessionStart": [{"hooks": prompts}],
+    }
+    world = World(mode, shell(tmp_path), commands(), tmp_path, guard=tree, warden=tree, third=tree)
+    sizes = []
+    for turns in (1, 3):
+        world.talk.say(*[call_tools(*[("send", {"text": str(n)}) for n in range(3)]) for _ in range(turns)], "Done.")
+        kept = world.talk.state["skills_extensions"]["SkillHooks"]
+        sizes.append(len(json.dumps(kept)))
+    assert max(sizes) < 40_000, sizes
+    assert max(len(said_by_hooks(request)) for request in world.talk.model.requests) < 9_000

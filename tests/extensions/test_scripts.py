@@ -421,7 +421,8 @@ def test_a_script_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         answer = tool_messages(items[-1][1])[-1]
         assert answer.status == "error"
         assert answer.text == (
-            "The script timed out after 2 s and was ended, with what it had started. Its output:\nbegun\n"
+            "The script timed out after 2 s and was ended, with every process that was found to be its own. "
+            "Its output:\nbegun\n"
         )
         [event] = script_events(items)
         assert (event["script"], event["exit_code"]) == ("scripts/run.sh", None)

@@ -21,7 +21,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from deepskills import SkillsMiddleware
 from deepskills.extensions import SkillScripts
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Mode, both_modes, load, skill_md, tool_messages, write_files
+from support import MODES, Conversation, Mode, both_modes, load, skill_md, tool_messages, write_files
 from support.waiting import at_once
 
 VALUE = "sk-live/T0p+Sëcret 'q'\"&=42"
@@ -195,6 +195,25 @@ def test_no_failure_gives_a_secret_away(mode: Mode, root: Path, caplog: pytest.L
     assert leaks(caplog.text) == []
     assert list(root.glob(".deepskills*")) == []
     assert list((root / "temporary").iterdir()) == []
+
+
+@both_modes
+def test_the_operator_hears_of_an_environment_that_fails(mode: Mode, root: Path) -> None:
+    """A function that raises, or gives what no process takes, is an error among the thread's problems, and no value."""
+
+    def raises(_runtime: Any, _skill: Any) -> Any:
+        raise KeyError(f"no key like {VALUE}")
+
+    backend = LocalShellBackend(root_dir=root, env=environment(root))
+    functions: list[Any] = [raises, lambda *_: [VALUE], lambda *_: {"KEY": VALUE.encode()}, lambda *_: {VALUE: "x"}]
+    for env in functions:
+        talk = Conversation(mode, skills(backend, env=env))
+        talk.call(load("tool"))
+        calls = [("run_skill_script", {"skill_name": "tool", "script_name": "prints.py"})] * 2
+        assert [answer.status for answer in talk.call(*calls)] == ["error", "error"]
+        told = [problem for problem in talk.state["skills_problems"] if problem["code"] == "script-env-failed"]
+        assert [(problem["severity"], problem["path"]) for problem in told] == [("error", "/skills/tool/SKILL.md")]
+        assert leaks(str(told)) == []
 
 
 class WatchedFiles(FilesystemBackend):

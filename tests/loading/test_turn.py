@@ -201,7 +201,8 @@ def test_a_load_remembers_the_unloads_that_it_needs() -> None:
     relied = []
     for budgets in (Budgets(1, None), Budgets(9, 199), Budgets(2, 200)):
         so_far = after_calls(calls("-alpha"), before, CATALOG, prepared, budgets)
-        outcome = decide_in_turn(ready("beta"), so_far, before, budgets)
+        outcome, along = decide_in_turn(ready("beta"), so_far, before, budgets)
+        assert along == []
         assert isinstance(outcome, Loaded)
         relied.append(outcome.relies_on)
 

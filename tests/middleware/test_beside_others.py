@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from deepskills import SkillsMiddleware
+from deepskills import SkillsError, SkillsMiddleware
 from deepskills.testing import Reply, Request, ScriptedChatModel, call_tools
 from support import (
     Conversation,
@@ -506,3 +506,26 @@ def test_a_skill_over_the_default_budget_is_refused_by_name(mode: Mode) -> None:
     assert answer.status == "error"
     assert "larger than the whole budget" in answer.text
     assert state_of(agent)["skills_loaded"] == []
+
+
+@both_modes
+def test_two_instances_in_a_deep_agent_are_an_error_and_no_silent_choice(mode: Mode, tmp_path: Path) -> None:
+    """Of several only the last is kept, without a word; the first run says so, and one alone works afterwards."""
+    write_files(tmp_path, {"a/one/SKILL.md": skill_md("one"), "b/two/SKILL.md": skill_md("two")})
+    backend = disk(tmp_path)
+
+    def made(source: str) -> Any:
+        return SkillsMiddleware(backend=backend, sources=[source])
+
+    def agent_of(*middleware: Any, **options: Any) -> Any:
+        return create_deep_agent(ScriptedChatModel(replies=[]), backend=backend, middleware=[*middleware], **options)
+
+    first, second = made("/a"), made("/b")
+    both = agent_of(first, TodoListMiddleware(), second)
+    with pytest.raises(SkillsError, match="keeps only the last"):
+        run(mode, both, {"messages": [("user", "go")]})
+    names = [middleware.name for middleware in (first, second)]
+    assert names == ["SkillsMiddleware"] * 2
+    worker: Any = {"name": "w", "description": "Works.", "system_prompt": "Work.", "middleware": [first]}
+    for alone in (agent_of(second, subagents=[worker]), agent_of(first), agent_of(first, first)):
+        assert run(mode, alone, {"messages": [("user", "go")]})["messages"][-1].type == "ai"

@@ -241,6 +241,6 @@ def test_the_row_is_true(mode: Mode, label: str, tmp_path: Path) -> None:
 
 def test_every_row_is_tested() -> None:
     """The table in the README has these rows and no others."""
-    table = README.read_text(encoding="utf-8").partition("## Beside deepagents")[2].partition("\n## ")[0]
+    table = README.read_text(encoding="utf-8").partition("## Compared with deepagents")[2].partition("\n## ")[0]
     labels = re.findall(r"^\| ([^|]+?) \|", table, flags=re.MULTILINE)
     assert set(labels) == ROWS.keys() | MEASURED

@@ -57,6 +57,10 @@ SHOWN = {
         "7 o'clock: {'skill.refused: release-notes': 1}",
         "9 o'clock: {'skill.loaded: release-notes': 1}",
     ],
+    "unit_test": [
+        "test_the_model_is_offered_the_skill: passed",
+        "test_a_loaded_skill_is_in_the_next_request: passed",
+    ],
     "store_app": ["alice posted release-notes with 5 files", "bob sees: no skills"],
 }
 """What each example prints."""

@@ -6,13 +6,13 @@ A list of different middleware needs the annotation that is shown here: type che
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, TodoListMiddleware
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
@@ -146,7 +146,7 @@ def readme() -> None:
     """Do what the README shows, line by line: its first code passes type checkers as it stands."""
     backend = FilesystemBackend(root_dir=".", virtual_mode=True)
     skills = SkillsMiddleware(backend=backend, sources=["/skills"])
-    agent = create_deep_agent("anthropic:claude-sonnet-4-5", backend=backend, middleware=[skills])
+    agent = create_deep_agent("anthropic:claude-sonnet-5", backend=backend, middleware=[skills])
     result = agent.invoke({"messages": [{"role": "user", "content": "Write the release notes."}]})
     print(result["messages"][-1].text)  # noqa: T201 - as the README has it
 
@@ -175,8 +175,25 @@ def agents(folder: Path) -> tuple[list[str], list[str]]:
     made = InlineBackend([InlineSkill("greeting", "Greet.", lambda: "# Hello\n", {"assets/a.txt": "a"}, license="MIT")])
     create_agent(model, middleware=[SkillsMiddleware(backend=made, sources=["/"])])
     create_deep_agent(model=model, backend=backend, middleware=[AuditedSkills(backend=backend, sources=["/skills"])])
+    agent.invoke(question(), thread)
     messages: list[BaseMessage] = state["messages"]
     return [message.text for message in messages if isinstance(message, AIMessage)], loaded(state)
+
+
+class Question(TypedDict):
+    """What an application sends besides messages, as the page on migrating shows it."""
+
+    messages: list[AnyMessage | dict[str, Any]]
+    pinned_skills: list[str]
+
+
+def question() -> Question:
+    """Ask with a pinned skill."""
+    question: Question = {
+        "messages": [{"role": "user", "content": "Hello."}],
+        "pinned_skills": ["csv-report"],
+    }
+    return question
 
 
 def loaded(state: Mapping[str, Any]) -> list[str]:

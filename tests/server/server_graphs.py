@@ -6,14 +6,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from deepskills import Refuse, SkillExtension, SkillLoad, SkillRun, SkillsMiddleware
+from deepskills.extensions import SkillModels, SkillSuggestions, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 
 LISTED = re.compile(r"^- \*\*(.+?)\*\*", re.MULTILINE)
@@ -62,6 +65,45 @@ _review: list[AgentMiddleware[Any, Any, Any]] = [HumanInTheLoopMiddleware(interr
 reviewed = create_agent(model, middleware=_review)
 asking = create_agent(model, middleware=[skills(extensions=[AskFirst()])])
 meeting = create_agent(model, middleware=[skills(extensions=[Meet()])])
+
+
+def _pinging(label: str) -> ScriptedChatModel:
+    """Return a model that calls `ping` for a user's message, then says who it is and whether the message has a note."""
+
+    def answer(messages: list[BaseMessage]) -> AIMessage | str:
+        if messages[-1].type != "tool":
+            return call_tools(("ping", {}))
+        commands = [str(message.text) for message in messages if str(message.text).startswith("/deploy")]
+        return f"{label}; noted: {[NOTED in text for text in commands]}"
+
+    return ScriptedChatModel(replies=answer)
+
+
+NOTED = "**incident-review**"
+
+
+@tool
+def ping() -> str:
+    """Answer a ping."""
+    return "pong"
+
+
+def _shaped(make: Any) -> Any:
+    """Return an agent with all that refers to a user's message: commands, suggestions, models and approvals."""
+    policy = ToolPolicy("approve", trusted_sources=["/more"])
+    asked: Any = {"allowed_decisions": ["approve", "reject"], "when": policy.needs_approval}
+    own = SkillsMiddleware(
+        backend=FilesystemBackend(root_dir=Path(__file__).parent, virtual_mode=True),
+        sources=["/skills", "/more"],
+        slash_commands=True,
+        extensions=[SkillSuggestions(), SkillModels({"deep": _pinging("deep")}), policy],
+    )
+    review: Any = HumanInTheLoopMiddleware(interrupt_on={"ping": asked})
+    return make(model=_pinging("main"), tools=[ping], middleware=[review, own])
+
+
+shaped = _shaped(create_agent)
+shaped_deep = _shaped(create_deep_agent)
 
 
 async def block(state: MessagesState) -> dict[str, Any]:  # noqa: ARG001 - a node takes the state

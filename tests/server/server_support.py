@@ -22,7 +22,7 @@ START_SECONDS = 180
 def blocks_of(page: str, language: str) -> list[str]:
     """Return what stands between fences of that language on a how-to page."""
     text = (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}(?: [^\n]*)?\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def free_port() -> int:

@@ -18,10 +18,24 @@ from server_support import ROOT, blocks_of, free_port, serving
 from deepskills import generate_skill_md
 
 PAGE = "deploy-langgraph.md"
-MODEL = '"anthropic:claude-sonnet-4-5"'
+MODEL = '"anthropic:claude-sonnet-5"'
 SCRIPTED = "from server_graphs import model as scripted_model\n"
 SKILLS = ["api-design-review", "csv-report", "incident-review", "release-notes", "周报"]
 RUNS = 30
+GRAPHS = ("reviewed", "asking", "meeting", "blocking", "shaped", "shaped_deep")
+DEPLOY = generate_skill_md("deploy", "Ships it.", "Ship it.\n", {"model": "deep", "allowed-tools": "ping"})
+COMMAND = "/deploy the postmortem after the outage"
+SHAPES: dict[str, Callable[[str], Any]] = {
+    "text": lambda text: text,
+    "list of text": lambda text: [text],
+    "tuple": lambda text: [["user", text]],
+    "dict": lambda text: [{"role": "user", "content": text}],
+    "typed dict": lambda text: [{"type": "human", "content": text}],
+    "content blocks": lambda text: [{"role": "user", "content": [{"type": "text", "text": text}]}],
+    "after earlier messages": lambda text: [["user", "hi"], {"role": "assistant", "content": "Hello."}, ["user", text]],
+}
+"""A user's message as a client writes it in JSON."""
+
 ResultT = TypeVar("ResultT")
 
 AGENT, CLIENT, AUTH, OWN, PUBLISH = blocks_of(PAGE, "python")
@@ -62,7 +76,9 @@ def started(project: Path, agent: str, config: Mapping[str, Any]) -> Iterator[Se
     (project / "agent.py").write_text(SCRIPTED + agent.replace(MODEL, "scripted_model"), encoding="utf-8")
     (project / "auth.py").write_text(AUTH, encoding="utf-8")
     (project / ".env").touch()
-    more = {name: f"./server_graphs.py:{name}" for name in ("reviewed", "asking", "meeting", "blocking")}
+    (project / "more" / "deploy").mkdir(parents=True)
+    (project / "more" / "deploy" / "SKILL.md").write_text(DEPLOY, encoding="utf-8")
+    more = {name: f"./server_graphs.py:{name}" for name in GRAPHS}
     (project / "langgraph.json").write_text(json.dumps({**config, "graphs": config["graphs"] | more}))
     port = free_port()
     command = ["langgraph", "dev", "--no-browser", "--no-reload", "--port", str(port), "--n-jobs-per-worker", str(RUNS)]
@@ -165,6 +181,39 @@ def test_a_load_waits_for_a_human_and_is_resumed(server: Server, graph: str, app
 
     assert server.drive(lambda client: talk(client, approval)) == ["csv-report"]
     assert server.drive(lambda client: talk(client, rejection)) == []
+
+
+def test_a_users_message_counts_in_every_shape_of_json(server: Server) -> None:
+    """Command, note, model and approval go by the newest message, end with it, and are known again at a resume."""
+
+    async def talk(client: LangGraphClient, graph: str, shape: str) -> list[Any]:
+        thread, given = await new_thread(client), SHAPES[shape]
+        found: list[Any] = []
+
+        async def note(**options: Any) -> None:
+            values: Any = await client.runs.wait(thread, graph, **options)
+            status = (await client.threads.get(thread))["status"]
+            found.append((status, values["messages"][-1]["content"] if status == "idle" else ""))
+
+        await note(input={"messages": given(COMMAND)})
+        loaded = (await state_of(client, thread))["skills_loaded"]
+        await note(input={"messages": given("thanks")})
+        await note(command={"resume": {"decisions": [{"type": "approve"}]}})
+        await note(input={"messages": given(f"{COMMAND}, again")})
+        return [loaded, *found]
+
+    async def talk_all(client: LangGraphClient) -> dict[Any, list[Any]]:
+        cases = [(graph, shape) for graph in ("shaped", "shaped_deep") for shape in SHAPES]
+        return dict(zip(cases, await asyncio.gather(*(talk(client, *case) for case in cases)), strict=True))
+
+    expected = [
+        ["deploy"],
+        ("idle", "deep; noted: [True]"),
+        ("interrupted", ""),
+        ("idle", "main; noted: [True]"),
+        ("idle", "deep; noted: [True, True]"),
+    ]
+    assert {case: found for case, found in server.drive(talk_all).items() if found != expected} == {}
 
 
 def test_thirty_runs_at_once_do_not_mix(server: Server) -> None:

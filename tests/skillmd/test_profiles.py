@@ -1,5 +1,7 @@
 """Profiles of validation, the table of keys, fenced files and placeholders that nobody filled in."""
 
+from pathlib import Path
+
 import pytest
 
 from deepskills import read_skill, validate_skill
@@ -105,3 +107,14 @@ def test_placeholders_are_their_text() -> None:
     assert "`name`, `description`" in repaired["message"]
     plain = read_skill(file("m: {a: {b: c}}\n"), path=PATH)
     assert plain.frontmatter["m"] == {"a": {"b": "c"}}
+
+
+def test_the_reference_page_has_the_same_table() -> None:
+    """Every known key has a row in the documentation that says what it does, what it needs and who else reads it."""
+    page = (Path(__file__).parents[2] / "docs/skill-files.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    told = {row[0].strip("`"): " | ".join(row[1:]) for row in rows}
+    for name, key in KEYS.items():
+        assert (key.does or "nothing") in told[name], name
+        assert key.needs in told[name], name
+        assert [client for client in key.others if client not in told[name]] == [], name

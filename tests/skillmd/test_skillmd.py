@@ -30,6 +30,8 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "mcp-renamed",
         "load-unknown",
         "pin-unknown",
+        "requires-missing",
+        "requires-circle",
         "skill-duplicate",
         "skill-file-misnamed",
         "skill-gone",

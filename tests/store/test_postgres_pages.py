@@ -22,7 +22,7 @@ def database(postgres_server: str) -> Iterator[str]:
 
 def code_of(page: str) -> list[str]:
     text = (HOW_TO / page).read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```python(?: [^\n]*)?\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def run_code(*blocks: str) -> dict[str, Any]:

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from deepagents import create_deep_agent
 from deepagents.backends import StateBackend
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from store_support import Sessions, draft, draft_with_files, names, seed
 
-from deepskills.store import DatabaseSkillAdapter
+from deepskills import generate_skill_md
+from deepskills.store import DatabaseSkillAdapter, SkillCreate
 from deepskills.store.agent.view import MEMORY_BYTES, Memory, View
 from deepskills.store.db.repositories import Filter
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -70,6 +72,31 @@ def test_file_tools_read_what_a_load_shows(mode: Mode, any_sessions: Sessions) -
     others = [message.text for message in tool_messages(ask(mode, agent, "bob", "2"))]
     assert not any("needle in the guide" in text or "# mine" in text for text in others)
     assert "not found" in others[1]
+
+
+def test_without_a_mount_no_path_is_shown(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+    """Where no file tool leads to the store, a load names files relative to the skill, and no digest of the user."""
+    files: dict[str, str | bytes] = {"references/guide.md": "The guide.\n", "scripts/run.py": "x", "data/a.txt": "a"}
+    text = generate_skill_md("mine", "Does mine.", "Read {baseDir}/references/guide.md first.\n")
+    seed(any_sessions, "alice", SkillCreate.from_skill_md(text, files))
+    seed(any_sessions, None, draft("mine"))
+    for extra in ((), ("load_skill_asset", "list_skill_assets")):
+        adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions, extra_tools=extra)
+        root = adapter._view.sources_for(None)[0].path  # noqa: SLF001 - what must not be seen
+        asset = ("load_skill_asset", {"skill_name": "mine", "relative_path": "references/guide.md"})
+        turns = [call_tools(load("mine")), *([call_tools(asset)] if extra else []), AIMessage("done")]
+        for make in (create_agent, create_deep_agent):
+            model = ScriptedChatModel(replies=list(turns))
+            made: Any = make
+            agent = made(model, middleware=[adapter], context_schema=dict, checkpointer=InMemorySaver())
+            answers = [message.text for message in tool_messages(ask(mode, agent, "alice"))]
+            assert "`references/guide.md`" in answers[0]
+            assert "Read ./references/guide.md first." in answers[0]
+            assert ("load_skill_asset" in answers[0]) == bool(extra)
+            assert all("The guide." in answer for answer in answers[1:])
+            seen = "\n".join(str(request.text) for request in model.requests) + caplog.text
+            assert root not in seen
+            assert root.rpartition("/")[2] not in seen
 
 
 def test_what_was_named_is_used(mode: Mode, any_sessions: Sessions) -> None:

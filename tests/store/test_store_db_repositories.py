@@ -15,9 +15,9 @@ from store_support import Sessions, draft, draft_with_files, on_postgres, servic
 from deepskills import SkillFormatError, SkillNotFoundError
 from deepskills.store import Skill, SkillFileCreate, SkillService, SkillUpdate
 from deepskills.store import service as reading
-from deepskills.store.db.models import SkillFile
+from deepskills.store.db.models import INSERT_SEARCH_ROW, SkillFile
 from deepskills.store.db.repositories import Position, TagMatch
-from deepskills.store.db.search import indexed_words
+from deepskills.store.db.search import indexed_words, search_row
 from support import picked
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ def statements(sessions: Sessions) -> Iterator[list[str]]:
 
 async def fill(sessions: Sessions, count: int, *, owner: str | None = None, words: str = "") -> None:
     """Write many public skills without going through the service; each has an owner of its own."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "id": uuid4(), "owner_id": owner or f"user-{n}", "name": f"skill-{n:06}", "name_key": f"skill-{n:06}",
             "description": f"Does {words} {n}.", "body": "x" * 50, "head": None, "is_public": True, "revision": n + 1,
@@ -51,9 +51,7 @@ async def fill(sessions: Sessions, count: int, *, owner: str | None = None, word
     async with sessions() as session:
         await session.execute(insert(Skill), rows)
         if session.get_bind().dialect.name == "sqlite":
-            await session.execute(
-                text("INSERT INTO deepskills_search(rowid, words) SELECT number, words FROM deepskills_skills")
-            )
+            await session.execute(text(INSERT_SEARCH_ROW), [search_row(row["number"], row["words"]) for row in rows])
         await session.execute(text("UPDATE deepskills_counter SET value = 1000000, stamp = 1"))
         await session.commit()
 

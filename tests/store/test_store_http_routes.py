@@ -658,3 +658,14 @@ def test_refusals_of_nobody_name_the_way_in(api: Api) -> None:
     """A 401 says how to sign in."""
     answer = api("POST", "/skills", None, json=body())
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+
+
+def test_a_required_skill_is_deleted_by_force(api: Api) -> None:
+    """Deleting what others require is a 409 that names them; `?force=true` deletes it."""
+    base = api.data("POST", "/skills", json=body("base"), code=201)
+    text = "---\nname: build\ndescription: Builds.\nmetadata:\n  requires: base\n---\n"
+    api.data("POST", "/skills", content=text, headers={"content-type": "text/markdown"}, code=201)
+    refused = api.error("DELETE", f"/skills/{base['id']}", code=409)
+    assert "`build`" in refused["message"]
+    api.data("DELETE", f"/skills/{base['id']}?force=true")
+    api.error("GET", f"/skills/{base['id']}", code=404)

@@ -19,11 +19,12 @@ from store_support import create_database, drop_database, new_engine, on_postgre
 
 from deepskills import SkillsError
 from deepskills.store import Base, SkillCreate, SkillService, SkillUpdate, migrations
+from deepskills.store import service as service_module
 from deepskills.store.db.models import SEARCH_TABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore:autogenerate skipping metadata-specified expression-based index")
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest revision."""
 
 
@@ -269,3 +270,31 @@ async def test_starts_of_one_process(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'many.db'}"
     await asyncio.gather(*(migrations.upgrade(url) for _ in range(12)))
     assert await migrations.current_revision(url) == HEAD
+
+
+@pytest.mark.anyio
+async def test_stored_skills_are_found_by_their_instructions(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before search read instructions is found by them, by the ranker and in the database."""
+    engine = new_engine(empty_url)
+    await migrations.upgrade(engine)
+    text_of = {"ships": "# Mooring masts\n\nLands zeppelins.\n", "boats": "Sails.\n", "kanji": "飛行船の係留\n"}
+    async with AsyncSession(engine) as session:
+        for name, content in text_of.items():
+            made = SkillCreate(name=name, description=f"Does {name}.", content=content, tags=["travel"])
+            await SkillService(session).create_skill(made, "alice")
+    await migrations.downgrade(engine, "0003")
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE deepskills_skills SET words = ''"))
+    await migrations.upgrade(engine)
+    for most in (3_000, 0):
+        monkeypatch.setattr(service_module, "MAX_RANKED", most)
+        async with AsyncSession(engine) as session:
+            service = SkillService(session)
+            for query, name in {
+                "zeppelin": "ships",
+                "a mooring mast": "ships",
+                "sailing": "boats",
+                "係留": "kanji",
+            }.items():
+                assert [skill.name for skill in await service.list_skills("alice", q=query)] == [name], (most, query)
+            assert len(await service.list_skills("alice", q="travel")) == 3

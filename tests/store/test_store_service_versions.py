@@ -269,7 +269,8 @@ async def test_usage(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> Non
         assert await service.record_usage(events[:1], "alice") == 1
         assert await service.record_usage(events[:2], "bob") == 0
         assert await service.record_usage(["skill.loaded", 7, None, events[0]], "alice") == 1  # type: ignore[list-item]
-        assert await service.record_usage(events[1:2]) == 1
+        assert await service.record_usage(events[1:2]) == 0, "nobody does not see a private skill"
+        assert await service.record_usage(events[1:2], system=True) == 1
         found = await service.usage(mine.id, None, "alice")
         assert UsageCount(today, "skill.loaded", "model", 5) in found
         assert UsageCount(today, "skill.loaded", "user", 1) in found

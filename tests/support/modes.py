@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, TypeVar
 import pytest
 
 CaseT = TypeVar("CaseT")
+ScaledT = TypeVar("ScaledT")
 
 SOAK = os.environ.get("DEEPSKILLS_SOAK") == "1"
 """Whether the long form was asked for."""
@@ -21,8 +22,8 @@ both_modes = pytest.mark.parametrize("mode", MODES)
 """Marks a test that runs once sync and once async."""
 
 
-def scaled(short: int, long: int) -> int:
-    """Return the count for the form that runs: `short` inside the ordinary tests, `long` under `make soak`."""
+def scaled(short: ScaledT, long: ScaledT) -> ScaledT:
+    """Return what counts for the form that runs: `short` inside the ordinary tests, `long` under `make soak`."""
     return long if SOAK else short
 
 

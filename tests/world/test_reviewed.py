@@ -28,6 +28,10 @@ from support import MODES, Mode, load, run, scaled, skill_md, unload, write_file
 
 NAMES = ("alpha", "beta")
 FILES = ("SKILL.md", "references/guide.md", "scripts/run.py", "assets/data/deep.txt")
+SHORT_WALKS = (2, 5)
+"""Seeds whose walks are short and still see texts and run scripts, under a lock and with approvals."""
+
+LONG_WALKS = 60
 MARK = re.compile(r"MARK-[0-9]+-KRAM")
 
 
@@ -163,6 +167,8 @@ class World:
 
     def talk(self, given: Any = None) -> None:
         if self.waiting:
+            # Nobody can talk to an agent that waits, so that a step would be lost.
+            self.answer()
             return
         self.model.replies = [*(["Done."] * len(self.model.requests)), call_tools(*self.calls())]
         self.go(given or {"messages": [("user", "go")]})
@@ -251,11 +257,11 @@ class World:
 def test_no_byte_that_nobody_reviewed_is_seen_or_runs(tmp_path: Path, mode: Mode, *, by_lock: bool) -> None:
     """Whatever changes at whatever step; and enough is seen and run that the walk means something."""
     seen = ran = 0
-    for seed in range(2, 2 + scaled(2, 40)):
+    for seed in scaled(SHORT_WALKS, range(LONG_WALKS)):
         world = World(tmp_path / str(seed), mode, seed, by_lock=by_lock)
         for _ in range(scaled(25, 60)):
             world.step()
         seen += world.check()
         ran += len(world.ran)
-    assert seen > scaled(2, 60)
-    assert ran > scaled(-1, 5)
+    assert seen > scaled(5, 150)
+    assert ran > scaled(0, 20)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.entries import Reading, Readings, SkillEntry
+from deepskills._catalog.requires import requirement_problems
 from deepskills._catalog.sources import PASSED_OVER, Source, distinct, lies_under
 from deepskills._io.plan import (
     Attempt,
@@ -360,9 +361,10 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalo
                 problems.append(problem(loser.path, "skill-shadowed", name=quoted(name), winner=quoted(entry.path)))
             # Set again, not moved: a name keeps its place in the list when a later source overrides it.
             entries[name] = entry
+    catalog = catalogs.made(list(entries.values()), sources)
     return Discovery(
-        catalog=catalogs.made(list(entries.values()), sources),
-        problems=problems,
+        catalog=catalog,
+        problems=problems + requirement_problems(catalog.entries, catalog.find),
         unsure=frozenset(harvest.source.path for harvest in harvests if harvest.unsure),
         unusable=frozenset(path for harvest in harvests for path in harvest.unusable),
         led=[pair for harvest in harvests for pair in harvest.led()],

@@ -12,9 +12,9 @@ from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS
 from deepskills._catalog.entries import TAG_KEYS, SkillEntry
 from deepskills._catalog.ranking import INDEXES
-from deepskills._catalog.search import Document, Library
+from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
-from deepskills._io.cache import BoundedCache
+from deepskills._io.cache import BoundedCache, size_of
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import PROBLEMS, listed, quoted
 from deepskills._skillmd.repair import as_text
@@ -29,11 +29,8 @@ MAX_COMPARED_NAMES = 300
 MAX_DESCRIPTION = 1_536
 """How much of a description and `when_to_use` together is shown and searched."""
 
-MAX_INDEX_BYTES = 256_000_000
-"""How much memory indexes take, over all catalogs that an instance serves: tens of thousands of skills."""
-
-_INDEXED_BYTES = 4_000
-"""What an indexed skill takes; descriptions and tags are bounded."""
+MAX_TAGS = 2_000
+"""How many characters of a skill's tags are searched."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,7 @@ class SearchCache:
 
     def __init__(self) -> None:
         self._libraries: BoundedCache[tuple[int, frozenset[str]], Library] = BoundedCache(
-            MAX_INDEX_BYTES, lambda library: _INDEXED_BYTES * (1 + len(library))
+            MAX_LIBRARY_BYTES, lambda library: library.weight, size_of
         )
 
     def search(
@@ -186,7 +183,8 @@ def document_of(entry: SkillEntry) -> Document:
     """Return what is searched of a skill: name, description with `when_to_use`, tags, beginning of instructions."""
     own = " ".join(entry.skill["metadata"].get(key, "") for key in TAG_KEYS)
     further = " ".join(as_text(entry.frontmatter.get(key)) for key in TAG_KEYS)
-    return Document(entry.name, full_description(entry), f"{own} {further}".strip(), entry.beginning)
+    # Frontmatter may hold 64 KB of them, in each of thousands of files.
+    return Document(entry.name, full_description(entry), f"{own} {further}".strip()[:MAX_TAGS], entry.beginning)
 
 
 def full_description(entry: SkillEntry) -> str:

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from deepskills._catalog.search import Document, Library, Match, Ranked, SearchIndex
+from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library, Match, Ranked, SearchIndex
 from deepskills._catalog.semantic import Likenesses, Meaning
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Plan, Work, unwrapped
@@ -32,15 +32,24 @@ MAX_INDEXED = 40_000
 SIMILAR_LOOKED_AT = 4
 """How many indexes are looked at for one that shares most skills with a new library."""
 
-MEANING = 0.5
+MEANING = 0.3
 """What the meaning of a skill counts that stands out as far as the best of a library would by chance; the best by
 words counts 1."""
 
 ABOVE_AVERAGE = 0.9
 """By how many standard deviations a skill is nearer than the average one, to be found by meaning alone."""
 
-ENOUGH_GAIN = 0.2
-"""How much of the way from an average skill to the very text of the request the nearest one has come, to fit."""
+NEARER_THAN_NEIGHBOURS = 1.3
+"""How many times nearer than a skill's nearest neighbour usually is, a skill must be to fit by its meaning alone.
+
+Learned from the library and the model at hand; small talk is rarely so near to anything.
+"""
+
+GAIN_BOUNDS = (0.2, 0.9)
+"""How near that is at least and at most, as a gain: for libraries whose skills are all different, or all the same."""
+
+NEAR_THE_NEAREST = 0.85
+"""How far another skill must stand out, as a share of what the nearest does, to fit beside it by its meaning alone."""
 
 NEAR_THE_BEST = 0.6
 """How much of the best skill's score another must have to be suggested beside it."""
@@ -70,17 +79,18 @@ class Ranking:
 
 
 class Indexes:
-    """Indexes of the catalogs used last, bounded by how many skills they hold; safe to share by threads."""
+    """Indexes of the catalogs used last, bounded by how many skills and bytes they hold; safe to share by threads."""
 
-    def __init__(self, most: int = MAX_INDEXED) -> None:
-        self._most = most
+    def __init__(self, most: int = MAX_INDEXED, most_bytes: int = MAX_LIBRARY_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
         self._lock = threading.Lock()
         self._made: OrderedDict[Library, Future[SearchIndex]] = OrderedDict()
 
     def of(self, documents: Sequence[Document]) -> SearchIndex:
         """Return the index of a catalog; threads that need the same one at the same time share its making."""
         library = documents if isinstance(documents, Library) else Library(documents)
-        hash(library)  # Takes a while the first time, and is remembered: nobody waits for it behind the lock.
+        # Both take a while the first time, and are remembered: nobody waits for them behind the lock.
+        _ = hash(library), library.weight
         with self._lock:
             known = self._made.get(library)
             if known is None:
@@ -88,7 +98,7 @@ class Indexes:
                 similar = self._ready()
                 self._made[library] = made
             self._made.move_to_end(library)
-            while len(self._made) > 1 and sum(map(len, self._made)) > self._most:
+            while len(self._made) > 1 and self._is_full():
                 self._made.popitem(last=False)
         if known is not None:
             return known.result()
@@ -100,6 +110,11 @@ class Indexes:
             made.set_exception(error)
             raise
         return made.result()
+
+    def _is_full(self) -> bool:
+        return (
+            sum(map(len, self._made)) > self._most or sum(library.weight for library in self._made) > self._most_bytes
+        )
 
     def _ready(self) -> list[SearchIndex]:
         """Return the latest indexes that are ready."""
@@ -218,9 +233,11 @@ def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ra
         fitting = [match.name for match in ranked.matches if match.place in fits]
         return Ranking(names[:k], fitting[:k], is_clear, meaning.trouble)
     joined = [place for place, _ in _by_scores([(match.place, match.score) for match in ranked.matches], meaning.leads)]
-    if meaning.gain >= ENOUGH_GAIN:
+    lowest, highest = GAIN_BOUNDS
+    if meaning.gain >= min(max(NEARER_THAN_NEIGHBOURS * meaning.closeness, lowest), highest):
         # Of a few skills none can stand out further than `sqrt(count - 1)`.
         least = min(_by_chance(len(library)), 0.9 * math.sqrt(len(library) - 1))
+        least = max(least, NEAR_THE_NEAREST * max(meaning.leads))
         fits |= {place for place in joined if meaning.leads[place] >= least}
     fitting = [library[place].name for place in joined if place in fits]
     is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name

@@ -32,6 +32,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any, NamedTuple
 
 from deepskills._catalog.words import (
@@ -146,6 +147,13 @@ class Document:
     """Headings and the beginning of the instructions, as `beginning_of` gives them."""
 
 
+MAX_LIBRARY_BYTES = 256_000_000
+"""How much memory the libraries take that a cache remembers, over all catalogs: tens of thousands of usual skills."""
+
+_DOCUMENT_BYTES = 400
+"""What a skill takes in a library beside its texts."""
+
+
 class Library(tuple[Document, ...]):  # noqa: SLOT001 - it remembers
     """A catalog to rank, which remembers what it is known by; for callers that rank the same one again."""
 
@@ -158,6 +166,19 @@ class Library(tuple[Document, ...]):  # noqa: SLOT001 - it remembers
 
     def __eq__(self, other: object) -> bool:
         return self is other or super().__eq__(other)
+
+    @property
+    def weight(self) -> int:
+        """How many bytes it takes, for caches, which are bounded in bytes."""
+        # Not a cached property: on Python 3.11 one that is slow to compute holds up all others of the class.
+        known: int | None = self.__dict__.get("_weight")
+        if known is None:
+            known = self.__dict__["_weight"] = self._weighed()
+        return known
+
+    def _weighed(self) -> int:
+        texts = (sum(map(getsizeof, (d.name, d.description, d.tags, d.beginning))) for d in self)
+        return _DOCUMENT_BYTES * (1 + len(self)) + sum(texts)
 
     @functools.cached_property
     def vectors(self) -> dict[tuple[str, int], Any]:
@@ -542,7 +563,7 @@ class _Asked:
 
     def __init__(self, index: SearchIndex, query: str) -> None:
         self._index = index
-        self.words = _query_words(query)
+        self.words = query_words(query)
         counts = Counter(self.words)
         telling = {word: count for word, count in counts.items() if word not in STOP_WORDS}
         # Where there are no others, words that say little are searched for as they stand.
@@ -659,7 +680,7 @@ def _mean_and_spread(scores: Any, size: int) -> tuple[float, float]:  # noqa: AN
     return mean, math.sqrt(max(squares / max(size, 1) - mean * mean, 0.0))
 
 
-def _query_words(query: str) -> list[str]:
+def query_words(query: str) -> list[str]:
     """Return the words of a query in order; of a long one, those at its beginning and at its end."""
     if len(query) > QUERY_BEGINNING + QUERY_END:
         query = f"{query[:QUERY_BEGINNING]}\n{query[-QUERY_END:]}"

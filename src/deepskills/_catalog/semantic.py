@@ -15,6 +15,7 @@ import base64
 import hashlib
 import math
 import operator
+import statistics
 import struct
 import threading
 import time
@@ -228,6 +229,12 @@ def likeness(vector: Vector, others: "Vectors") -> list[float]:
     return found
 
 
+MIN_COMPARED = 5
+"""How many skills a library must have for their distances to tell anything."""
+
+LEAST_SAMPLED, MOST_SAMPLED, COMPARISONS = 12, 40, 160_000
+"""Of how many skills the nearest neighbour is looked for; without NumPy, 160,000 comparisons take some seconds."""
+
 Vectors: TypeAlias = Any
 """The vectors of a library: a matrix of NumPy where it is installed, else a list."""
 
@@ -237,6 +244,15 @@ def _together(vectors: list[Vector]) -> Vectors:
     if numpy is None or not vectors:
         return vectors
     return numpy.frombuffer(b"".join(map(bytes, vectors)), dtype="f4").reshape(len(vectors), len(vectors[0]))
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A library by the vectors of one model."""
+
+    vectors: Vectors
+    closeness: float
+    """How near skills of this library usually are to their nearest neighbours, as a gain; see `usual_closeness`."""
 
 
 @dataclass(frozen=True)
@@ -251,6 +267,9 @@ class Likenesses:
 
     gain: float = 0.0
     """How much of the way from an average skill's likeness to that of the very same text the nearest one has come."""
+
+    closeness: float = 0.0
+    """The gain that is usual between a skill of this library and its nearest neighbour."""
 
 
 class Meaning:
@@ -275,9 +294,9 @@ class Meaning:
             return Likenesses(None, f"The embeddings cannot be used: {error}")
         identity = model_identity(self._embeddings)
         model = (identity, len(target))
-        vectors: Vectors | None = library.vectors.get(model)
+        embedded: Embedded | None = library.vectors.get(model)
         shelves = _Shelves(store, identity)
-        if vectors is None:
+        if embedded is None:
             keys: list[str] = yield from unwrapped(
                 Work(lambda: [vector_key(identity, _text(document)) for document in library])
             )
@@ -285,12 +304,13 @@ class Meaning:
             if isinstance(found, Failed):
                 return Likenesses(None, found.reason)
             made = found
-            vectors = yield from unwrapped(Work(lambda: _together([made[key] for key in keys])))
+            embedded = yield from unwrapped(Work(lambda: _embedded([made[key] for key in keys])))
             # One model at a time: whoever changes it does not go back and forth.
             library.vectors.clear()
-            library.vectors[model] = vectors
-        leads, gain = yield from unwrapped(Work(lambda: standing_out(likeness(target, vectors))))
-        return Likenesses(leads, shelves.trouble, gain)
+            library.vectors[model] = embedded
+        known = embedded
+        leads, gain = yield from unwrapped(Work(lambda: standing_out(likeness(target, known.vectors))))
+        return Likenesses(leads, shelves.trouble, gain, known.closeness)
 
     def _vectors(
         self, wanted: Mapping[str, Document], length: int, shelves: "_Shelves", deadline: float
@@ -398,6 +418,28 @@ class _Shelves:
 
 def _text(document: Document) -> str:
     return f"{document.name}: {document.description} {document.tags}".strip()[:MAX_EMBEDDED_LENGTH]
+
+
+def _embedded(vectors: list[Vector]) -> Embedded:
+    return Embedded(_together(vectors), usual_closeness(vectors))
+
+
+def usual_closeness(vectors: list[Vector]) -> float:
+    """Return the gain between a skill and its nearest neighbour, the median of a sample of skills.
+
+    It says what "near" means to this model in this library, so that no number of ours has to.
+    """
+    count = len(vectors)
+    if count < MIN_COMPARED:
+        return 0.0
+    sample = range(0, count, max(1, count // max(LEAST_SAMPLED, min(MOST_SAMPLED, COMPARISONS // count))))
+    together = _together(vectors)
+    gains = []
+    for place in sample:
+        likenesses = likeness(vectors[place], together)
+        del likenesses[place]
+        gains.append(standing_out(likenesses)[1])
+    return statistics.median(gains)
 
 
 def standing_out(likenesses: Sequence[float]) -> tuple[list[float], float]:

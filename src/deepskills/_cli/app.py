@@ -16,7 +16,7 @@ from deepskills._cli.files import DEFAULT_SOURCES, NEW_SKILLS, UsageError, absol
 from deepskills._errors import SkillNotFoundError, SkillsError
 
 if TYPE_CHECKING:
-    from deepskills._cli.commands.catalog import LocalCatalog
+    from deepskills._cli.commands.catalog import Found, LocalCatalog
     from deepskills._cli.output import Output
     from deepskills._skillmd.read import Profile
 
@@ -185,15 +185,12 @@ def search(query: str, source: Sequence[str], limit: int, as_json: bool) -> None
 @sources
 @as_json
 def info(name: str, source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
-    """Show all that is known of the skill NAME."""
+    """Show everything about the skill NAME."""
     from deepskills._cli.commands import catalog as screens  # noqa: PLC0415 - imported by the commands that need it
 
     output = _output()
     local = _read(source, output)
-    found = local.get(name)
-    if not found.is_usable:
-        output.problem_remarks(found.row["problems"])
-        raise click.exceptions.Exit(FAILED)
+    found = _usable(local, name, output)
     if as_json:
         output.json(found.details())
     else:
@@ -203,10 +200,57 @@ def info(name: str, source: Sequence[str], as_json: bool) -> None:  # noqa: FBT0
 
 
 @app.command()
+@click.argument("name", required=False, shell_complete=_complete_name)
+@click.argument("arguments", nargs=-1)
+@click.option("--arguments", "whole", metavar="TEXT", help="What the skill is started with, as one text.")
+@click.option("--request", "-r", metavar="TEXT", help="Show the note that `SkillSuggestions` adds to this request.")
+@click.option("--tokens", is_flag=True, help="Print what each part costs instead of the text.")
+@sources
+@as_json
+def show(  # noqa: PLR0913 - click calls it by names
+    *,
+    name: str | None,
+    arguments: Sequence[str],
+    whole: str | None,
+    request: str | None,
+    tokens: bool,
+    source: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Show what the model would read, word for word.
+
+    Without NAME it is the section of the system prompt; with NAME, what loading that skill puts into the conversation,
+    with ARGUMENTS filled in; with --request, the note that suggests skills for a request.
+    """
+    from deepskills._cli.commands import show as texts  # noqa: PLC0415 - this command alone needs it
+
+    if request is not None and name is not None:
+        raise UsageError("Give a skill's name or --request, not both.")
+    if whole is not None and (name is None or arguments):
+        raise UsageError("Give --arguments with a skill's name, and no further words.")
+    output = _output()
+    local = _read(source, output)
+    if name is not None:
+        found = _usable(local, name, output)
+        shown: texts.Shown | None = texts.block_of(found, " ".join(arguments) if whole is None else whole)
+    else:
+        shown = texts.section_of(local) if request is None else texts.note_for(local, request)
+    if as_json:
+        output.json(shown)
+    elif shown is None:
+        output.remark("No skill fits this request, so no note is added to it.")
+    elif tokens:
+        texts.show_tokens(output, shown)
+    else:
+        texts.show_text(output, shown)
+    _finish(local)
+
+
+@app.command()
 @sources
 @as_json
 def doctor(source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
-    """Diagnose: what an agent sees, what is wrong, what it costs.
+    """Diagnose: what is wrong, what would help, what it costs.
 
     Skills are seen as an agent with default settings sees them. Exits with 1 if something is broken.
     """
@@ -320,7 +364,7 @@ def create(name: str, description: str | None, source: Sequence[str], as_json: b
 @click.option("--html", metavar="FILE", help="Also write the report as one HTML page.")
 @as_json
 def evaluate(skill_dir: str | None, **options: Any) -> None:  # noqa: ANN401 - click calls it so
-    """Measure whether a skill is found, loaded and of use.
+    """Measure whether a skill is found, loaded and useful.
 
     SKILL_DIR is a skill with evals/triggers.json and evals/evals.json; with --all, a library. Without --model, nothing
     is called and nothing is spent. Without --source, the library is the directory that holds the skill.
@@ -351,10 +395,19 @@ def _read(source: Sequence[str], output: "Output") -> "LocalCatalog":
     local = read_catalog(source)
     output.problem_remarks(local.source_problems)
     if local.is_default and local.found:
-        output.remark(f"Skills from {_and([source.label for source in local.sources])}.")
+        output.remark(f"Reading {_and([source.label for source in local.sources])}.")
     if not local.found and not local.source_problems:
         output.remark(_nothing_found(local))
     return local
+
+
+def _usable(local: "LocalCatalog", name: str, output: "Output") -> "Found":
+    """Return the skill of that name; exit with its problems if it cannot be used."""
+    found = local.get(name)
+    if not found.is_usable:
+        output.problem_remarks(found.row["problems"])
+        raise click.exceptions.Exit(FAILED)
+    return found
 
 
 def _nothing_found(local: "LocalCatalog") -> str:

@@ -6,10 +6,12 @@ cleaned on the way out: a skill's description must not be able to recolour, reti
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -84,19 +86,28 @@ class Output:
         """Print one line; a part may be a pair of text and style."""
         self._out.print(Text.assemble(*parts), soft_wrap=True)
 
+    def entry(self, *parts: str | tuple[str, str]) -> None:
+        """Print a text that may be long; a terminal gets it in lines without broken words, indented from the second."""
+        _print_wrapped(self._out, Text.assemble(*parts))
+
+    def text(self, text: str) -> None:
+        """Print a text of several lines as it is, harmless to a terminal, which breaks no word of it."""
+        for line in text.split("\n"):
+            _print_wrapped(self._out, Text(visible(line)), indent=0)
+
     def remark(self, text: str, style: str = "") -> None:
         """Tell the user something that is not part of the data."""
-        self._err.print(Text(prose(text), style), soft_wrap=True)
+        _print_wrapped(self._err, Text(prose(text), style), indent=0)
 
     def problems(self, problems: Iterable[SkillProblem]) -> None:
         """Print problems as data, one `path: code: message` per line."""
         for found in problems:
-            self._out.print(_problem_line(found), soft_wrap=True)
+            _print_wrapped(self._out, _problem_line(found))
 
     def problem_remarks(self, problems: Iterable[SkillProblem]) -> None:
         """Print problems beside the data, one `path: code: message` per line."""
         for found in problems:
-            self._err.print(_problem_line(found), soft_wrap=True)
+            _print_wrapped(self._err, _problem_line(found))
 
     def tabbed(self, *cells: str) -> None:
         """Print one line for programs, a tab between cells."""
@@ -137,6 +148,30 @@ class Output:
         """Return a bar of `part` in `whole`; whatever is there shows."""
         length = max(1, round(part / whole * BAR_WIDTH)) if part > 0 else 0
         return (("#" if self._out.options.ascii_only else "█") * length).ljust(BAR_WIDTH)
+
+
+def _print_wrapped(console: Console, text: Text, indent: int = 2) -> None:
+    """Print a text; in a terminal broken between words alone, so that a path stays in one piece and can be copied."""
+    if not console.is_terminal or text.cell_len <= console.width:
+        console.print(text, soft_wrap=True)
+        return
+    lines = text.divide(_breaks(text.plain, console.width, console.width - indent))
+    for number, line in enumerate(lines):
+        line.rstrip()
+        if number:
+            line.pad_left(indent)
+        console.print(line, soft_wrap=True)
+
+
+def _breaks(text: str, first: int, further: int) -> list[int]:
+    """Return where lines start after the first, so that each fits its room; a word that is too long gets a line."""
+    starts: list[int] = []
+    start, room = 0, first
+    for word in re.finditer(r"\S+", text):
+        if word.start() > start and cell_len(text[start : word.end()]) > room:
+            starts.append(word.start())
+            start, room = word.start(), further
+    return starts
 
 
 def _cut(line: Text, room: int) -> str:

@@ -270,15 +270,36 @@ def script_path(
         SkillPathError: If the path is refused.
         SkillFileNotFoundError: If no script is there.
     """
+    return (yield from find_script(skill, script_name, directories, closed)).path
+
+
+@dataclass(frozen=True)
+class Script:
+    """Where a script of a skill lies."""
+
+    relative: str
+    """Its path below the skill."""
+
+    path: str
+    """The path by which it runs."""
+
+
+def find_script(
+    skill: SkillMetadata,
+    script_name: str,
+    directories: AssetDirectories = STANDARD_DIRECTORIES,
+    closed: Sequence[str] = (),
+) -> Plan[Script]:
+    """Return where a script lies; errors are those of `script_path`."""
     # Listed and not read: a script may be large or binary, and its content is not wanted here.
     relative = check_relative(script_to_relative(script_name), directories)
     try:
-        return (yield from _script_at(skill, relative, directories, closed))
+        return Script(relative, (yield from _script_at(skill, relative, directories, closed)))
     except SkillFileNotFoundError as missing:
         # Authors also call the directory `script/`, and a load lists what is in it.
         singular = f"script/{relative.removeprefix('scripts/').removeprefix('script/')}"
         try:
-            return (yield from _script_at(skill, singular, ("script",), closed))
+            return Script(singular, (yield from _script_at(skill, singular, ("script",), closed)))
         except SkillPathError:
             raise missing from None
 

@@ -49,7 +49,8 @@ class Inventory:
 MAX_NAMED_DIRECTORIES = 32
 """How many further directories of a skill are listed because its instructions name files in them."""
 
-_ORDER: dict[ResourceType, int] = {"script": 0, "reference": 1, "asset": 2, "other": 3}
+RESOURCE_ORDER: dict[ResourceType, int] = {"script": 0, "reference": 1, "asset": 2, "other": 3}
+"""In which order kinds of files are listed."""
 
 _Key = tuple[int, ResourceType]
 """Which skill a directory belongs to, and what its files are for."""
@@ -135,7 +136,7 @@ class _Resources(Visitor[_Key]):
             self.inventories[skill].other_directories.append(relative)
         for inventory, found in zip(self.inventories, self._found, strict=True):
             # Scripts first, so that the bound cuts what matters least.
-            found.sort(key=lambda resource: (_ORDER[resource["type"]], resource["path"]))
+            found.sort(key=lambda resource: (RESOURCE_ORDER[resource["type"]], resource["path"]))
             inventory.resources = found[:MAX_RESOURCES]
             inventory.more = len(found) - len(inventory.resources)
         return self.inventories

@@ -4,12 +4,14 @@ Locks and approvals rest on this, so it has to be all or nothing. What cannot be
 manifest with a gap would approve whatever is in the gap. Hidden files count as well, because a script can read them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.manifest import FileDigest, SkillManifest, file_digest
 from deepskills._catalog.sources import lies_under, parent
 from deepskills._errors import SkillsError
+from deepskills._files.paths import is_closed
 from deepskills._io.plan import (
     Attempt,
     CallFailed,
@@ -32,6 +34,9 @@ MAX_FILES = 5_000
 MAX_BYTES = 128 * 1024 * 1024
 """How large all of them may be together."""
 
+MAX_COPIED_BYTES = 32 * 1024 * 1024
+"""How large they may be together where all are held at once, to be run from a copy."""
+
 MAX_DEPTH = 64
 """How deep directories may lie; links may form circles."""
 
@@ -44,26 +49,85 @@ def read_manifest(entry: SkillEntry) -> Plan[SkillManifest]:
     Raises:
         SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
     """
+    told = yield from _told(entry)
+    if told is not None:
+        return told
+    found = yield from _walked(entry)
+    files: dict[str, FileDigest] = {}
+    texts: list[str] = []
+
+    def keep(relative: str, content: bytes) -> None:
+        files[relative] = file_digest(content)
+        if relative == SKILL_FILE:
+            # Only shown to whoever approves; the digest is over the bytes.
+            texts.append(content.decode("utf-8", "replace"))
+
+    yield from _read_all(entry, found, keep, MAX_BYTES)
+    if SKILL_FILE not in files:
+        raise _unknown(entry, f"its {SKILL_FILE} is gone")
+    return SkillManifest(entry.source, files, text="".join(texts))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Every file of a skill with its content."""
+
+    files: dict[str, bytes]
+    """Content by path relative to the skill."""
+
+    real: Mapping[str, str]
+    """Where a file really lies on a local disk, for links inside the skill; both relative to it."""
+
+    def is_closed(self, path: str, closed: Sequence[str]) -> bool:
+        """Whether a file lies in a directory that is closed, or is a link into one."""
+        return is_closed(path, closed) or is_closed(self.real.get(path, path), closed)
+
+
+def read_contents(entry: SkillEntry, also: str) -> Plan[Contents]:
+    """Return the content of every file of a skill, to be judged and then run as it was judged.
+
+    Args:
+        entry: The skill.
+        also: A file that is read even if the backend, which knows what a skill has, does not name it.
+
+    Raises:
+        SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
+    """
+    told = yield from _told(entry)
+    if told is None:
+        found = yield from _walked(entry)
+    else:
+        found = _Found(entry)
+        found.paths = [f"{found.directory.rstrip('/')}/{path}" for path in sorted({*told.files, also})]
+    contents = Contents({}, found.links)
+    yield from _read_all(entry, found, contents.files.__setitem__, MAX_COPIED_BYTES)
+    return contents
+
+
+def _told(entry: SkillEntry) -> Plan[SkillManifest | None]:
+    """Return what a backend that knows the digests of a skill's files says of them."""
     try:
         told = yield DescribeSkill(entry.path)
     except CallFailed as failure:
         raise _unknown(entry, failure.reason) from failure
-    if isinstance(told, SkillManifest):
-        return told
     # No fallback: where a backend tries to describe a skill and fails, its files are not read instead.
-    if told is not None:
+    if told is not None and not isinstance(told, SkillManifest):
         raise _unknown(entry, f"the backend gave {type(told).__name__}, not a SkillManifest")
+    return told
+
+
+def _walked(entry: SkillEntry) -> Plan["_Found"]:
+    """Return the paths of a skill's files."""
     found = _Found(entry)
     walked = yield from walk([("files", found.directory)], found, levels=MAX_DEPTH, resolve_links=True)
     if walked.too_deep:
         raise _unknown(entry, f"its directories lie deeper than {MAX_DEPTH} levels")
     yield from _check_links(entry, found)
-    return (yield from _hashed(entry, found))
+    return found
 
 
-def _hashed(entry: SkillEntry, found: "_Found") -> Plan[SkillManifest]:
-    files: dict[str, FileDigest] = {}
-    text = ""
+def _read_all(entry: SkillEntry, found: "_Found", keep: Callable[[str, bytes], None], limit: int) -> Plan[None]:
+    """Read files in batches and hand each to `keep`, by its path relative to the skill."""
     total = 0
     for start in range(0, len(found.paths), _BATCH):
         try:
@@ -75,15 +139,9 @@ def _hashed(entry: SkillEntry, found: "_Found") -> Plan[SkillManifest]:
             if file.content is None:
                 raise _unknown(entry, f"{quoted(relative)}: {file.error}")
             total += len(file.content)
-            if total > MAX_BYTES:
-                raise _unknown(entry, f"its files are larger than {MAX_BYTES:,} bytes")
-            files[relative] = file_digest(file.content)
-            if relative == SKILL_FILE:
-                # Only shown to whoever approves; the digest is over the bytes.
-                text = file.content.decode("utf-8", "replace")
-    if SKILL_FILE not in files:
-        raise _unknown(entry, f"its {SKILL_FILE} is gone")
-    return SkillManifest(entry.source, files, text=text)
+            if total > limit:
+                raise _unknown(entry, f"its files are larger than {limit:,} bytes")
+            keep(relative, file.content)
 
 
 class _Found(Visitor[str]):
@@ -93,6 +151,8 @@ class _Found(Visitor[str]):
         self.directory = parent(entry.path)
         self.paths: list[str] = []
         self.real: str | None = None
+        self.links: dict[str, str] = {}
+        """Where each file really lies on a local disk, both relative to the skill."""
         self._entry = entry
 
     def relative(self, path: str) -> str:
@@ -127,13 +187,21 @@ def _check_links(entry: SkillEntry, found: _Found) -> Plan[None]:
     if isinstance(reply, Failed):
         raise _unknown(entry, reply.reason)
     real = reply.paths
+    root = _posix(found.real)
     for path in found.paths:
-        if path in real and not _is_inside(real[path], found.real):
+        if path not in real:
+            continue
+        if not _is_inside(real[path], found.real):
             raise _unknown(entry, f"{quoted(found.relative(path))} leads out of the skill")
+        found.links[found.relative(path)] = _posix(real[path])[len(root.rstrip("/")) + 1 :]
 
 
 def _is_inside(real: str | None, root: str) -> bool:
-    return real is not None and lies_under(real.replace("\\", "/"), root.replace("\\", "/"))
+    return real is not None and lies_under(_posix(real), _posix(root))
+
+
+def _posix(path: str) -> str:
+    return path.replace("\\", "/")
 
 
 def _unknown(entry: SkillEntry, reason: str) -> SkillsError:

@@ -1,10 +1,11 @@
 """Finds the skills that a source holds, and decides which of them may be placed. Only the given tree is read."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from deepskills._catalog.requires import requires_of
 from deepskills._errors import SkillNotFoundError
 from deepskills._install.limits import (
     MAX_FILE_BYTES,
@@ -20,6 +21,7 @@ from deepskills._install.limits import (
 from deepskills._install.lock import LockedFile
 from deepskills._install.trees import GIT_DIRECTORY, STAGING, Node, Tree
 from deepskills._loading.budget import count_tokens
+from deepskills._skillmd.problems import listed, problem
 from deepskills._skillmd.read import decode_skill, read_skill
 from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
 
@@ -67,6 +69,9 @@ class Candidate:
     problems: Sequence[SkillProblem] = ()
     refusal: str | None = None
     """Why it cannot be placed."""
+
+    requires: Sequence[str] = ()
+    """Names of the skills that it requires."""
 
     @property
     def size(self) -> int:
@@ -139,7 +144,16 @@ def _candidate(directory: str, files: Mapping[str, Node], content: bytes | None)
     text = decode_skill(content, path=path)[0]
     if refusal is None and not name_is_safe(name):
         refusal = f"its name {shown(name)} cannot be the name of a directory"
-    return Candidate(name, path, files, reading.metadata["description"], count_tokens(text), problems, refusal)
+    return Candidate(
+        name,
+        path,
+        files,
+        reading.metadata["description"],
+        count_tokens(text),
+        problems,
+        refusal,
+        requires_of(reading.frontmatter),
+    )
 
 
 def _refusal(directory: str, files: Mapping[str, Node]) -> str | None:  # noqa: PLR0911 - a list of reasons
@@ -202,6 +216,46 @@ def choose(candidates: Sequence[Candidate], names: Sequence[str], label: str) ->
             raise SourceError(f"{label} has several skills named {shown(name)}. Name one by its path: {paths}.")
         chosen[found[0].path] = found[0]
     return list(chosen.values())
+
+
+def with_required(
+    candidates: Sequence[Candidate], chosen: Sequence[Candidate], installed: Container[str]
+) -> list[Candidate]:
+    """Return skills with those of the same source that they require, directly and by way of others.
+
+    What the source does not have and the project does not either becomes a problem of the skill that requires it. Of
+    several skills of one name, a neighbour is meant.
+    """
+    by_name: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        by_name.setdefault(folded(candidate.name), []).append(candidate)
+    result: dict[str, Candidate] = {}
+    waiting = list(reversed(chosen))
+    taken = {folded(candidate.name) for candidate in chosen}
+    while waiting:
+        candidate = waiting.pop()
+        if candidate.path in result:
+            continue
+        missing = []
+        for name in candidate.requires:
+            if folded(name) in taken:
+                continue
+            found = by_name.get(folded(name), [])
+            near = [other for other in found if _directory_of(other) == _directory_of(candidate)]
+            if len(near or found) == 1:
+                taken.add(folded(name))
+                waiting += near or found
+            elif name not in installed:
+                missing.append(name)
+        if missing:
+            noted = problem(_below(candidate.path, SKILL_FILE), "requires-missing", names=listed(missing))
+            candidate = replace(candidate, problems=[*candidate.problems, noted])
+        result[candidate.path] = candidate
+    return list(result.values())
+
+
+def _directory_of(candidate: Candidate) -> str:
+    return candidate.path.rpartition("/")[0]
 
 
 def _above(path: str) -> list[str]:

@@ -12,7 +12,15 @@ from typing import Any, Literal, TypeAlias
 
 from deepskills._errors import SkillNotFoundError
 from deepskills._install.archives import TarTree, ZipTree
-from deepskills._install.candidates import Candidate, choose, find_candidates, is_script, stage, twice_named
+from deepskills._install.candidates import (
+    Candidate,
+    choose,
+    find_candidates,
+    is_script,
+    stage,
+    twice_named,
+    with_required,
+)
 from deepskills._install.disk import Drift, find_drift, skill_drift
 from deepskills._install.git import GitTree
 from deepskills._install.limits import SourceError, shown
@@ -20,6 +28,7 @@ from deepskills._install.lock import Lock, LockedSkill, load_lock
 from deepskills._install.origin import Origin, parse_origin
 from deepskills._install.place import Workspace, workspace
 from deepskills._install.trees import DirectoryTree, Tree
+from deepskills._types import SKILL_FILE
 
 Status: TypeAlias = Literal["new", "updated", "replaced", "restored", "removed", "unchanged"]
 """What happens to a skill. `replaced`: it displaces something of another source, or files that no lock lists."""
@@ -128,7 +137,7 @@ class Project:
 
     @contextmanager
     def adding(self, source: str, names: Sequence[str], ref: str | None) -> Iterator[Changes]:
-        """Yield what adding the skills of a source would change.
+        """Yield what adding the skills of a source, with what they require of it, would change.
 
         Raises:
             SourceError: If the source cannot be used, or a skill that was named cannot be placed.
@@ -139,7 +148,8 @@ class Project:
             lock = load_lock(self.lock_path, missing_ok=True)
             tree = self._tree(origin, space, 0)
             candidates = find_candidates(tree, origin.recorded)
-            chosen = choose(candidates, names, origin.recorded)
+            installed = {*lock.skills, *(path.parent.name for path in self.directory.glob(f"*/{SKILL_FILE}"))}
+            chosen = with_required(candidates, choose(candidates, names, origin.recorded), installed)
             twice = twice_named(chosen)
             refused = [
                 Refused(candidate.path, candidate.name, reason)

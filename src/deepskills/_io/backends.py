@@ -300,5 +300,8 @@ def describe(error: BaseException) -> str:
     """Return what an exception says, as the reason of a failure."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, KeyError) and error.args == ("files",):
-        return f"{text} (StateBackend needs FilesystemMiddleware in the same agent)"
+        return (
+            f"{text} (StateBackend needs FilesystemMiddleware in the same agent: put "
+            "`FilesystemMiddleware(backend=...)` before the skills, or use another backend)"
+        )
     return text

@@ -6,7 +6,7 @@ older one behind. For each request this module says which carriers keep their te
 instead, which get their text back in place, and which skills need a message of their own because their carrier is
 gone.
 
-Texts are restored newest first while there is room: the skill loaded last is the one the model is working with.
+Texts are put back newest first while there is room: the skill loaded last is the one the model is working with.
 `_middleware/request.py` applies these decisions to messages.
 """
 

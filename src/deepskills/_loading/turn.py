@@ -22,12 +22,14 @@ Four things can break the agreement, and each has its rule:
 * *An unload before us gives room and then does not happen*, because a human rejected it or another middleware
   answered it. A load that needs that room says so in its record (`Loaded.relies_on`), and the next step takes it back
   if the other skill is still loaded and there is no room for both (`loads_to_undo`, newest first).
+* *A load brings along what it requires* (`load_requires=True`). It is one decision, all or none (`decide_together`),
+  and whoever plays it through needs the sizes of all of it.
 * *The same skill is loaded twice in a turn.* The second call finds it loaded by the first and answers `AlreadyLoaded`
   with `by_sibling`, since the text is in another answer of the same turn.
 * *A file changes while the calls run.* Then they would decide on different texts. So calls of one turn share what they
   read (`prepare_in_turn` in `_middleware/loading.py`).
 
-A call that is executed again after an interrupt sees the same message and the same state, for LangGraph applies the
+A call that is executed again after an interrupt sees the same message and the same state: LangGraph applies the
 answers of a turn together. So it decides as it did before.
 
 Pins, slash commands and extensions come through the same functions with `NO_LIMIT` or with budgets, one after
@@ -37,7 +39,8 @@ Outcomes are values. `_prompt/messages.py` words them for the model, `_middlewar
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from deepskills._catalog.catalog import Catalog
@@ -83,6 +86,12 @@ class Loaded:
 
     relies_on: tuple[str, ...] = ()
     """Skills whose unload earlier in the turn made room for it."""
+
+    unmet: tuple[str, ...] = ()
+    """Skills that it requires and that are not loaded."""
+
+    absent: tuple[str, ...] = ()
+    """Names that it requires and that no skill has which may be loaded here."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,8 @@ class OverBudget:
     needed: int
     standing: Standing
     limit: Literal["skills", "tokens"]
+    along: tuple[str, ...] = ()
+    """Skills that it requires and that would have been loaded with it; `needed` is the cost of all."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +161,8 @@ class Unreadable:
 
     entry: SkillEntry
     reason: str
+    required: str = ""
+    """The skill that `entry` requires whose file it is; empty for its own."""
 
 
 @dataclass(frozen=True)
@@ -227,6 +240,37 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
     return Loaded(prepared, after, updated=is_loaded and is_changed)
 
 
+def decide_together(
+    prepared: Prepared, required: Sequence[Prepared], standing: Standing, budgets: Budgets
+) -> tuple[Outcome, list[Loaded]]:
+    """Decide on a load with what it requires, all or none: its outcome, and the loads that come before it."""
+    loads: list[Loaded] = []
+    after = standing
+    for ready in required:
+        outcome = decide_load(ready, after, budgets)
+        if isinstance(outcome, Loaded):
+            after = outcome.standing
+            loads.append(outcome)
+        elif isinstance(outcome, OverBudget):
+            return _over_together(prepared, required, standing, outcome), []
+        elif isinstance(outcome, Unreadable):
+            return Unreadable(prepared.entry, outcome.reason, ready.name), []
+    own = decide_load(prepared, after, budgets)
+    if isinstance(own, OverBudget):
+        return _over_together(prepared, required, standing, own), []
+    return own, loads if isinstance(own, Loaded | AlreadyLoaded) else []
+
+
+def _over_together(
+    prepared: Prepared, required: Sequence[Prepared], standing: Standing, outcome: OverBudget
+) -> OverBudget:
+    along = [ready for ready in required if ready.name not in standing.loaded]
+    if not along:
+        return outcome
+    needed = prepared.tokens + sum(ready.tokens for ready in along)
+    return OverBudget(prepared.entry, needed, standing, outcome.limit, tuple(ready.name for ready in along))
+
+
 def is_other(arguments: str, record: LoadRecord | None) -> bool:
     """Whether a load asks for other arguments than the previous one; none means the same again."""
     return bool(arguments.strip()) and record is not None and record.get("arguments", "") != arguments
@@ -273,10 +317,12 @@ def after_calls(
     catalog: Catalog,
     prepared: Mapping[tuple[str, str], Prepared],
     budgets: Budgets,
+    along: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> TurnSoFar:
     """Return what is loaded once the earlier calls of the same turn are done.
 
-    Every call of a turn plays its predecessors through in this way. `prepared` is keyed by name and arguments.
+    Every call of a turn plays its predecessors through in this way. `prepared` is keyed by name and arguments; `along`
+    names for a skill those that its load brings with it.
     """
     before = set(standing.loaded)
     unloaded: list[str] = []
@@ -293,14 +339,20 @@ def after_calls(
         ready = prepared.get((entry.name, call.arguments)) if entry is not None else None
         if ready is None:
             continue
-        outcome = decide_load(ready, standing, budgets)
+        required = [prepared[name, ""] for name in along.get(ready.name, ()) if (name, "") in prepared]
+        outcome, loads = decide_together(ready, required, standing, budgets)
         if isinstance(outcome, Loaded):
             standing = outcome.standing
+        elif loads:
+            standing = loads[-1].standing
         # Refused for any other reason here, it is refused in its own call too: the same functions decide there.
         elif _may_be_granted(outcome) and len(standing.loaded) < budgets.skills:
             # Its size is unknown: assume the worst, so that the calls behind it cannot overrun the budget.
             room = 0 if budgets.tokens is None else max(0, budgets.tokens - standing.tokens)
             assumed = LoadRecord(path=ready.entry.path, digest=Assumed.DIGEST, tokens=room)
+            for name in along.get(ready.name, ()):
+                if name not in standing.loaded:
+                    standing = standing.with_load(name, {**assumed, "tokens": 0})
             standing = standing.with_load(ready.name, assumed)
     return TurnSoFar(standing, tuple(unloaded))
 
@@ -310,19 +362,27 @@ def _may_be_granted(outcome: Outcome) -> bool:
     return isinstance(outcome, Unreadable) and not is_missing_error(outcome.reason)
 
 
-def decide_in_turn(prepared: Prepared, so_far: TurnSoFar, before: Standing, budgets: Budgets) -> Outcome:
-    """Decide on a load behind other calls of its turn, and record which of their unloads it relies on."""
-    outcome = decide_load(prepared, so_far.standing, budgets)
-    if not isinstance(outcome, Loaded) or not so_far.unloaded:
-        return outcome
+def decide_in_turn(
+    prepared: Prepared, so_far: TurnSoFar, before: Standing, budgets: Budgets, required: Sequence[Prepared] = ()
+) -> tuple[Outcome, list[Loaded]]:
+    """Decide on a load behind other calls of its turn, and record which of their unloads it relies on.
+
+    Returns its outcome, and the loads of what it requires, which come before it.
+    """
+    outcome, loads = decide_together(prepared, required, so_far.standing, budgets)
+    all_loads = [*loads, *([outcome] if isinstance(outcome, Loaded) else [])]
+    if not all_loads or not so_far.unloaded:
+        return outcome, loads
     # Would there be room had none of the unloads happened? Then the load relies on none of them.
-    kept = outcome.standing
+    kept = all_loads[-1].standing
+    own = {load.prepared.name for load in all_loads}
     for name in so_far.unloaded:
-        if name != prepared.name and name in before.records and name not in kept.loaded:
+        if name not in own and name in before.records and name not in kept.loaded:
             kept = kept.with_load(name, before.records[name])
     if not kept.is_over(budgets):
-        return outcome
-    return Loaded(outcome.prepared, outcome.standing, outcome.updated, so_far.unloaded)
+        return outcome, loads
+    relying = [replace(load, relies_on=so_far.unloaded) for load in loads]
+    return replace(outcome, relies_on=so_far.unloaded) if isinstance(outcome, Loaded) else outcome, relying
 
 
 def loads_to_undo(standing: Standing, budgets: Budgets) -> list[str]:

@@ -23,7 +23,16 @@ from deepskills._middleware.loading import Settled, Wish, load, take_away
 from deepskills._middleware.reporting import log_problems, report_unload
 from deepskills._middleware.request import is_evicted, read_again
 from deepskills._middleware.run import Run, Shelf
-from deepskills._middleware.state import UNDONE, current_step, forgotten, merged, unload_update
+from deepskills._middleware.state import (
+    UNDONE,
+    as_whole,
+    current_step,
+    forgotten,
+    in_parts,
+    merged,
+    unload_update,
+    whole_id,
+)
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import changed_notice
 from deepskills._skillmd.problems import problem, quoted
@@ -40,7 +49,7 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     # They leave theirs in the context, and this hook, which runs alone, moves them.
     waiting = run.thread.section("problems")
     fresh = run.new_problems()
-    log_problems(fresh, run.settings.backend)
+    log_problems(fresh, run.settings)
     noted = []
     if waiting:
         known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}
@@ -58,9 +67,10 @@ def _restored(run: Run) -> Plan[dict[str, Any]]:
     """
     thread = run.thread
     own = {record["message"]: name for name, record in thread.standing.records.items() if record.get("message")}
+    messages = in_parts(thread.messages, thread.section("texts"), is_evicted) if own else ()
     evicted = {
         own[message.id]: message
-        for message in (thread.messages if own else ())
+        for message in messages
         if message.id in own
         # Only tool results are replaced in state: of a user's message deepagents evicts the copy in the request.
         and isinstance(message, ToolMessage)
@@ -74,8 +84,10 @@ def _restored(run: Run) -> Plan[dict[str, Any]]:
     restored = [evicted[name].model_copy(update={"content": text}) for name, (text, _record) in found.items()]
     records = {name: record for name, (_text, record) in found.items()}
     texts = {m.id: {**thread.section("texts").get(m.id or "", {}), "restored": True} for m in restored}
+    by_id = {message.id: message for message in restored}
+    touched = {whole_id(message.id or "") for message in restored}
     update: dict[str, Any] = {
-        "messages": restored,
+        "messages": as_whole([by_id.get(m.id, m) for m in messages if whole_id(m.id or "") in touched]),
         "skills_context": {"texts": texts},
         "skills_load_records": records,
     }
@@ -116,8 +128,7 @@ def _caught_up(run: Run) -> Plan[dict[str, Any]]:
         if name in shelf.unjudged:
             # Nobody could tell whether it may be seen: the next step tries again.
             continue
-        # As the model would have to ask for it: a name that an application wrote grants nothing that the model does not
-        # have.
+        # Judged as if the model had asked: a name that an application wrote grants no more than that.
         known = shelf.find_visible(name)
         # Under its own spelling only: the name in state must be the one of the record that the load will write.
         if known is not None and known.name == name:

@@ -197,12 +197,17 @@ class Settings:
     slash_commands: SlashCommands = False
     unload_when: UnloadWhen = "now"
     subagent_inherit: SubagentInherit = "isolated"
+    load_requires: bool = False
     asset_directories: AssetDirectories = "all"
     token_counter: Callable[[str], int] = count_tokens
     extensions: tuple[SkillExtension, ...] = ()
     own_tools: frozenset[str] = frozenset()
     """Names of the tools that every agent with this middleware has."""
     memory: Memory = field(default_factory=Memory)
+    shows_paths: Callable[[], bool] = lambda: True
+    """Whether a tool of the agent may read the paths that skills have."""
+    logged: Callable[[str], str] = str
+    """Gives a text with paths as the log may hold it."""
 
     def __post_init__(self) -> None:
         _check_choice("refresh", self.refresh, get_args(Refresh))
@@ -211,6 +216,8 @@ class Settings:
             raise ValueError(f"slash_commands must be True, False or 'always', got {self.slash_commands!r}")
         _check_choice("unload_when", self.unload_when, get_args(UnloadWhen))
         _check_choice("subagent_inherit", self.subagent_inherit, get_args(SubagentInherit))
+        if not isinstance(self.load_requires, bool):
+            raise TypeError(f"load_requires must be True or False, got {self.load_requires!r}")
         _check_number("max_depth", self.max_depth, at_least=1)
         _check_number("resource_depth", self.resource_depth, at_least=1)
         _check_number("max_loaded_skills", self.budgets.skills, at_least=0)

@@ -78,6 +78,9 @@ class SkillFile:
     purpose: Literal["read", "run"] = "read"
     """A script that runs may use every other file of its skill."""
 
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """For what runs in a copy: the very bytes of every file of the skill, from which the copy is made."""
+
 
 @dataclass(frozen=True)
 class Refuse:
@@ -121,7 +124,7 @@ class ModelCallReport:
     """Names of the skills whose text stood in the request."""
 
     put_back: frozenset[str] = frozenset()
-    """Names of the skills whose lost text was restored by this call, and not by one before."""
+    """Names of the skills whose lost text was put back by this call, and not by one before."""
 
 
 class SkillRun(Protocol):
@@ -251,8 +254,26 @@ class SkillRun(Protocol):
     async def amanifest(self, entry: SkillEntry) -> SkillManifest:
         """Return every file of a skill as it is now, without blocking."""
 
+    def files_to_run(self, entry: SkillEntry, script_name: str | None = None) -> Mapping[str, bytes] | None:
+        """Return the files of which a copy must be made to run a script, or a command, of a skill.
+
+        Whoever runs a file by its path after it was judged runs what lies there by then. So where an extension judges
+        files, the very bytes that it judged are run, from a private copy. A hidden skill inside this one is left out.
+        `None` if nobody judges and nothing is hidden: then the skill's own directory serves.
+
+        Raises:
+            SkillsError: If a file or the script's path is refused, or not all files can be read.
+        """
+
+    async def afiles_to_run(self, entry: SkillEntry, script_name: str | None = None) -> Mapping[str, bytes] | None:
+        """Return the files of which a copy must be made to run something of a skill, without blocking."""
+
     def directory(self, entry: SkillEntry) -> str:
-        """Return a skill's directory as a shell knows it."""
+        """Return a skill's directory as a shell knows it.
+
+        Raises:
+            SkillsError: If a hidden skill lies inside it, for nothing keeps a shell out; use `files_to_run`.
+        """
 
     async def adirectory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it, without blocking."""

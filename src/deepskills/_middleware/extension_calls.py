@@ -21,11 +21,12 @@ from langgraph.types import Command
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.manifest import SkillManifest
 from deepskills._catalog.sources import lies_under, parent
-from deepskills._errors import SkillsError
-from deepskills._files.assets import read_asset_bytes, script_path
-from deepskills._files.manifest import read_manifest
-from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories, normalised, script_to_relative
+from deepskills._errors import SkillFileNotFoundError, SkillsError
+from deepskills._files.assets import find_script, read_asset_bytes
+from deepskills._files.manifest import read_contents, read_manifest
+from deepskills._files.paths import AssetDirectories, normalised
 from deepskills._io.backends import is_backend
+from deepskills._io.drivers import finished
 from deepskills._io.plan import (
     Ask,
     Attempt,
@@ -52,9 +53,9 @@ from deepskills._middleware.reporting import tell
 from deepskills._middleware.run import Run, Shelf, memory_of, name_of
 from deepskills._middleware.skill_tools import include_names
 from deepskills._middleware.state import merged, note_update
-from deepskills._skillmd.problems import problem
+from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
-from deepskills._types import Severity, SkillProblem, Trigger
+from deepskills._types import SKILL_FILE, Severity, SkillProblem, Trigger
 
 logger = logging.getLogger("deepskills")
 
@@ -228,13 +229,21 @@ class ExtensionRun:
         loaded = {skill.entry.name for skill in self._run.loaded} if self._run.shelf is not None else set()
         return shelf.closed_below(entry, loaded)
 
+    def files_to_run(self, entry: SkillEntry, script_name: str | None = None) -> Mapping[str, bytes] | None:
+        """Return the files of which a copy must be made to run a script, or a command, of a skill."""
+        return self.drive(judged_files(self._run, _read(entry), script_name, self._closed(entry)))
+
+    async def afiles_to_run(self, entry: SkillEntry, script_name: str | None = None) -> Mapping[str, bytes] | None:
+        """Return the files of which a copy must be made to run something of a skill, without blocking."""
+        return await self.adrive(judged_files(self._run, _read(entry), script_name, self._closed(entry)))
+
     def directory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it."""
-        return self.drive(_directory(entry))
+        return self.drive(_directory(entry, self._closed(entry)))
 
     async def adirectory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it, without blocking."""
-        return await self.adrive(_directory(entry))
+        return await self.adrive(_directory(entry, self._closed(entry)))
 
     def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill."""
@@ -264,7 +273,9 @@ def _read(entry: SkillEntry) -> SkillEntry:
     return entry
 
 
-def _directory(entry: SkillEntry) -> Plan[str]:
+def _directory(entry: SkillEntry, closed: Sequence[str]) -> Plan[str]:
+    if closed:
+        raise SkillsError(f"Nothing can run in the directory of {entry.name!r}: a skill that is not shown lies in it.")
     path = parent(_read(entry).path)
     reply: RealPaths = yield ResolveLinks((path,))
     return reply.paths.get(path, path)
@@ -333,7 +344,7 @@ def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) 
         Ask(
             # Resolved inside the lambda: a method that is missing or async only fails like one that raises.
             lambda: _sync_method(extension, method)(*given, run),
-            lambda: getattr(extension, f"a{method}")(*given, run),
+            lambda: _called(extension, method, *given, run),
         )
     )
     if not isinstance(reply, Failed) and _is_usable(method, reply):
@@ -344,6 +355,13 @@ def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) 
         problem("extensions", "extension-failed", name=run.name, method=method, reason=reason)
     )
     return Failed(_FAILED_CLOSED.format(name=run.name, reason=reason))
+
+
+async def _called(extension: SkillExtension, method: str, *given: Any) -> Any:  # noqa: ANN401
+    """Call the method that an async run calls: the twin where it is the extension's own, else the plain one."""
+    own = f"a{method}" if _defines(extension, f"a{method}") else method
+    value = getattr(extension, own)(*given)
+    return await value if inspect.isawaitable(value) else value
 
 
 def _sync_method(extension: SkillExtension, method: str) -> Callable[..., object]:
@@ -402,13 +420,36 @@ def judged_script(run: Run, entry: SkillEntry, script_name: str, closed: Sequenc
     Raises:
         SkillsError: If the path or the script is refused, or no script is there.
     """
-    path = yield from script_path(entry.skill, script_name, closed=closed)
+    script = yield from find_script(entry.skill, script_name, closed=closed)
     # The content is read only if somebody judges it: scripts may be large.
     if any(overrides(extension, "before_file") for extension in run.settings.extensions):
-        relative = script_to_relative(script_name)
-        content = yield from read_asset_bytes(entry.skill, relative, STANDARD_DIRECTORIES, closed)
-        yield from _check_file(run, SkillFile(entry, relative, content, "run"))
-    return path
+        content = yield from read_asset_bytes(entry.skill, script.relative, "all", closed)
+        yield from _check_file(run, SkillFile(entry, script.relative, content, "run"))
+    return script.path
+
+
+def judged_files(
+    run: Run, entry: SkillEntry, script_name: str | None, closed: Sequence[str] = ()
+) -> Plan[dict[str, bytes] | None]:
+    """Return the files of a skill of which a copy is to be run, judged as they are; `None` if none is needed.
+
+    Raises:
+        SkillsError: If a file or the script's path is refused, or not all files can be read.
+    """
+    is_judged = any(overrides(extension, "before_file") for extension in run.settings.extensions)
+    if not is_judged and not closed:
+        return None
+    path = (
+        SKILL_FILE
+        if script_name is None
+        else (yield from find_script(entry.skill, script_name, closed=closed)).relative
+    )
+    contents = yield from read_contents(entry, path)
+    if path not in contents.files:
+        raise SkillFileNotFoundError(f"The file {quoted(path)} of the skill {quoted(entry.name)} is gone. Try again.")
+    # All are judged, also those that the copy leaves out: a guard knows a skill by the whole set of its files.
+    yield from _check_file(run, SkillFile(entry, path, contents.files[path], "run", contents.files))
+    return {path: content for path, content in contents.files.items() if not contents.is_closed(path, closed)}
 
 
 def _check_file(run: Run, file: SkillFile) -> Plan[None]:
@@ -468,7 +509,7 @@ def traced(run: Run) -> Iterator[None]:
     for extension in run.settings.extensions:
         if overrides(extension, "call_metadata"):
             try:
-                metadata.update(extension.call_metadata(ExtensionRun(run, extension)))
+                metadata.update(finished(extension.call_metadata(ExtensionRun(run, extension))))
             except Exception:
                 logger.exception("%s failed to describe a model call", type(extension).__name__)
     if not metadata:

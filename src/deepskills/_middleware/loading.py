@@ -4,12 +4,14 @@ A load is a `Wish`. Wishes come from the tool `load_skill`, from pins and slash 
 that changed while its skill was loaded, and from names that an application wrote into `skills_loaded`. Each passes the
 same stations, in this order:
 
+0. **Gather** (`bundle_of`): with `load_requires`, what a skill requires and is not loaded comes along. Each of those
+   skills passes all stations itself; the outcome is one, all or none.
 1. **Admit** (`admit`, `before_read` of the extensions): may the skill's file be read for a load at all? Texts that are
    put back were admitted at their loads, and are judged by `change_text` when they are read again.
 2. **Read** (`prepare`): the file is read and its other files are listed, two rounds however many wishes there are;
    arguments are filled in, extensions may change the text, its cost is counted. Texts that are put back from their
    files come by here too.
-3. **Budget** (`decide_load` in `_loading/turn.py`): is there room beside what is loaded?
+3. **Budget** (`decide_together` in `_loading/turn.py`): is there room beside what is loaded?
 4. **Judge** (`before_load` of the extensions): may it happen, or is it answered in another way? They are asked only
    about loads that could happen, and about those without room, because an answer takes none.
 5. **Settle** (`settle`): the outcome is worded, logged and told once (`reporting.report`), and becomes an update of
@@ -21,7 +23,7 @@ conversation, and their refusals become problems, for there is no call to answer
 
 import logging
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
@@ -29,17 +31,18 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
 from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.requires import MAX_BROUGHT, plan, required_by
 from deepskills._catalog.sources import parent
 from deepskills._files.inventory import Contents, read_contents, without_closed
 from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, WaitFor, apart, is_missing_error
 from deepskills._loading import turn as outcomes
 from deepskills._loading.arguments import argument_names, fill_in
 from deepskills._loading.budget import NO_LIMIT, Budgets, Standing, count_tokens
-from deepskills._loading.turn import Prepared, decide_load, record_of
+from deepskills._loading.turn import Prepared, decide_together, record_of
 from deepskills._middleware.extension import Answer, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import before_load, change_text, first_refusal
 from deepskills._middleware.reporting import report, report_unload
-from deepskills._middleware.run import Run
+from deepskills._middleware.run import Run, Shelf, is_user_only
 from deepskills._middleware.state import (
     MARK,
     load_mark,
@@ -47,15 +50,27 @@ from deepskills._middleware.state import (
     merged,
     new_message_id,
     note_update,
+    parts_of,
     session_id,
     unload_update,
 )
 from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.messages import Reply, gone_notice, skill_block
+from deepskills._prompt.messages import (
+    NEXT_TEXT,
+    Reply,
+    gone_notice,
+    required_missing,
+    required_refused,
+    required_too_many,
+    skill_block,
+)
 from deepskills._skillmd.problems import problem
-from deepskills._types import Trigger
+from deepskills._types import SkillProblem, Trigger
 
 logger = logging.getLogger("deepskills")
+
+ASSET_TOOL = "load_skill_asset"
+"""The tool that reads a skill's files by paths relative to it."""
 
 Key = tuple[str, str]
 """A skill's name and arguments."""
@@ -89,45 +104,121 @@ class Settled:
     update: dict[str, Any] = field(default_factory=dict)
     """What changes in state, the message that carries the text or the answer included."""
 
+    standing: Standing | None = None
+    """What is loaded now; `None` if that has not changed."""
+
     @property
     def is_loaded(self) -> bool:
         """Whether the skill is loaded now, by this load or an earlier one."""
         return isinstance(self.outcome, outcomes.Loaded | outcomes.AlreadyLoaded)
 
 
+@dataclass(frozen=True)
+class Bundle:
+    """A wish with those for the skills that come along, because it requires them and they are not loaded."""
+
+    wish: Wish
+    required: tuple[Wish, ...] = ()
+    refusal: str | None = None
+    """Why none of it is loaded; `None` if nothing speaks against it so far."""
+
+    @property
+    def all(self) -> tuple[Wish, ...]:
+        """Every wish of it, in the order of loading."""
+        return (*self.required, self.wish)
+
+
+def bundle_of(wish: Wish, shelf: Shelf, run: Run, loaded: Container[str]) -> Bundle:
+    """Return a wish with what has to come along; `loaded` are the skills that stay loaded until then."""
+    if not run.settings.load_requires:
+        return Bundle(wish)
+    # Whom the model asks for must be the model's to load; a user's start brings what only users may start.
+    find = shelf.find if wish.trigger in {"user", "pin"} else shelf.find_visible
+
+    def resolve(name: str) -> list[tuple[str, str | None]]:
+        entry = shelf.catalog.by_name[name]
+        return [(written, found.name if found is not None else None) for written, found in required_by(entry, find)]
+
+    found = plan(wish.entry.name, resolve)
+    if found.missing:
+        return Bundle(wish, refusal=required_missing(found.missing))
+    along = [name for name in found.order if name != wish.entry.name and name not in loaded]
+    if found.is_cut or len(along) > MAX_BROUGHT:
+        return Bundle(wish, refusal=required_too_many(MAX_BROUGHT))
+    entries = [shelf.catalog.by_name[name] for name in along]
+    return Bundle(wish, tuple(replace(wish, entry=entry, arguments="") for entry in entries))
+
+
 def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> Plan[dict[str, Settled]]:
     """Load skills in messages of their own, one after the other, and return by name what became of each."""
-    refused: dict[Key, outcomes.Refused] = {}
-    # In their order, one after the other: an extension may interrupt, and LangGraph matches answers by position.
-    for wish in wishes:
-        refusal = yield from admit(wish, run)
-        if refusal is not None:
-            refused[wish.key] = refusal
-    prepared = yield from prepare([wish for wish in wishes if wish.key not in refused], run)
     standing = run.thread.standing if standing is None else standing
+    bundles = yield from _bundles(wishes, run, standing)
+    refused: dict[str, outcomes.Refused] = {}
+    # In their order, one after the other: an extension may interrupt, and LangGraph matches answers by position.
+    for bundle in bundles:
+        refusal = yield from admit(bundle, run)
+        if refusal is not None:
+            refused[bundle.wish.entry.name] = refusal
+    ready_for = [wish for bundle in bundles if bundle.wish.entry.name not in refused for wish in bundle.all]
+    prepared = yield from prepare(ready_for, run)
     settled: dict[str, Settled] = {}
-    for wish in wishes:
+    for bundle in bundles:
+        wish = bundle.wish
         ready = prepared.get(wish.key) or Prepared(wish.entry, wish.arguments)
-        outcome = refused.get(wish.key) or decide_load(ready, standing, wish.budgets(run))
-        done = yield from settle(wish, ready, outcome, run)
+        outcome: outcomes.Outcome | None = refused.get(wish.entry.name)
+        loads: list[outcomes.Loaded] = []
+        if outcome is None:
+            required = [prepared[each.key] for each in bundle.required]
+            outcome, loads = decide_together(ready, required, standing, wish.budgets(run))
+        done = yield from settle(bundle, ready, outcome, run, loads=loads)
         settled[wish.entry.name] = done
         # Each wish is decided with those before it granted, so that together they keep to the budget.
-        if isinstance(done.outcome, outcomes.Loaded):
-            standing = done.outcome.standing
+        standing = done.standing or standing
     return settled
 
 
-def admit(wish: Wish, run: Run) -> Plan[outcomes.Refused | None]:
-    """Ask the extensions whether a skill's file may be read for a load; the refusal is the outcome of the wish."""
-    refused = yield from first_refusal("before_read", run, wish.entry)
-    return outcomes.Refused(wish.entry, refused.reason) if refused is not None else None
+def _bundles(wishes: Sequence[Wish], run: Run, standing: Standing) -> Plan[list[Bundle]]:
+    """Return the bundles of wishes; what one of them requires and another asks for comes by its own wish, first."""
+    if not run.settings.load_requires or not wishes:
+        return [Bundle(wish) for wish in wishes]
+    shelf = yield from shelf_of(run)
+    by_name = {wish.entry.name: wish for wish in wishes}
+    bundles = {name: bundle_of(wish, shelf, run, standing.loaded) for name, wish in by_name.items()}
+    wished = [each.entry.name for bundle in bundles.values() for each in bundle.all if each.entry.name in by_name]
+    return [
+        replace(bundle, required=tuple(each for each in bundle.required if each.entry.name not in by_name))
+        for bundle in (bundles[name] for name in dict.fromkeys(wished))
+    ]
 
 
-def settle(wish: Wish, ready: Prepared, outcome: outcomes.Outcome, run: Run, tool: str | None = None) -> Plan[Settled]:
+def admit(bundle: Bundle, run: Run) -> Plan[outcomes.Refused | None]:
+    """Ask the extensions whether the files of a load may be read; the refusal of one is the outcome of all."""
+    own = bundle.wish.entry
+    if bundle.refusal is not None:
+        return outcomes.Refused(own, bundle.refusal)
+    for wish in bundle.all:
+        refused = yield from first_refusal("before_read", run, wish.entry)
+        if refused is not None:
+            name, reason = wish.entry.name, refused.reason
+            return outcomes.Refused(own, reason if wish is bundle.wish else required_refused(name, reason))
+    return None
+
+
+def settle(
+    bundle: Bundle,
+    ready: Prepared,
+    outcome: outcomes.Outcome,
+    run: Run,
+    tool: str | None = None,
+    *,
+    loads: Sequence[outcomes.Loaded] = (),
+) -> Plan[Settled]:
     """Let the extensions judge a load that could happen, and return what it does to state and conversation.
 
-    `tool` names the tool whose call is answered; without one the text goes into a message of its own.
+    `loads` are the loads of what it requires. `tool` names the tool whose call is answered; without one each text goes
+    into a message of its own.
     """
+    wish = bundle.wish
     # A load that is already there, unreadable or refused is not worth a human's time. One without room is still asked
     # about, because an extension may answer it otherwise (a fork needs no room).
     if isinstance(outcome, outcomes.Loaded | outcomes.OverBudget):
@@ -136,22 +227,91 @@ def settle(wish: Wish, ready: Prepared, outcome: outcomes.Outcome, run: Run, too
             return _answered(wish, ready, decision, run, tool)
         if isinstance(decision, Refuse):
             outcome = outcomes.Refused(ready.entry, decision.reason)
-    reply = report(outcome, wish.trigger, run, record_of(ready) if ready.digest else ready.entry)
+    along: list[tuple[outcomes.Loaded, Reply]] = []
+    if isinstance(outcome, outcomes.Loaded | outcomes.AlreadyLoaded):
+        refusal = yield from _judged_along(wish, loads, run)
+        if refusal is not None:
+            outcome, loads = outcomes.Refused(ready.entry, refusal), ()
+        # The same news in the order of the loads: what is required is loaded first.
+        along = [(done, report(done, wish.trigger, run, record_of(done.prepared))) for done in loads]
     if isinstance(outcome, outcomes.Loaded):
-        # Before any other middleware can touch the message: memory has the text as it was loaded.
-        run.settings.memory.keep_text(reply.text)
-        message = _pin(ready, reply.text) if tool is None else tool_message(run, tool, reply)
-        # The id is ours, so that the record and the message agree before LangGraph has seen either.
-        message.id = new_message_id()
-        message.additional_kwargs[MARK] = load_mark(outcome)
-        return Settled(outcome, load_update(outcome, message, run.thread, wish.trigger))
+        outcome = yield from _naming_requirements(outcome, run)
+    reply = report(outcome, wish.trigger, run, record_of(ready) if ready.digest else ready.entry)
+    done = [*along, *([(outcome, reply)] if isinstance(outcome, outcomes.Loaded) else [])]
+    if done:
+        standing = done[-1][0].standing
+        return Settled(outcome, _brought_in(done, reply, wish.trigger, run, tool), standing)
     if tool is not None:
         return Settled(outcome, {"messages": [tool_message(run, tool, reply)]})
-    if isinstance(outcome, outcomes.Unreadable):
-        run.problems.append(problem(wish.entry.path, "skill-unreadable", reason=outcome.reason))
-    elif not isinstance(outcome, outcomes.AlreadyLoaded):
-        run.problems.append(problem(wish.entry.path, "skill-refused", reason=_reason(outcome, reply)))
+    run.problems += _problems_of(outcome, reply, wish.entry.path)
     return Settled(outcome)
+
+
+def _problems_of(outcome: outcomes.Outcome, reply: Reply, path: str) -> list[SkillProblem]:
+    """Return the problem of a load that did not happen and has no call to answer."""
+    if isinstance(outcome, outcomes.AlreadyLoaded):
+        return []
+    if isinstance(outcome, outcomes.Unreadable):
+        reason = outcome.reason if not outcome.required else required_refused(outcome.required, outcome.reason)
+        return [problem(path, "skill-unreadable", reason=reason)]
+    return [problem(path, "skill-refused", reason=_reason(outcome, reply))]
+
+
+def _brought_in(
+    done: Sequence[tuple[outcomes.Loaded, Reply]], reply: Reply, trigger: Trigger, run: Run, tool: str | None
+) -> dict[str, Any]:
+    """Return the update of loads: each text in a message of its own, or all in the one that answers a call."""
+    # Before any other middleware can touch a message: memory has each text as it was loaded. Ids are ours, so that
+    # records and messages agree before LangGraph has seen either.
+    for _, own in done:
+        run.settings.memory.keep_text(own.text)
+    if tool is None:
+        return merged(*(_pinned(loaded, own.text, trigger, run) for loaded, own in done))
+    texts = [own.text for _, own in done]
+    if done[-1][1] is not reply:
+        # The skill itself was loaded before; the answer says so behind what came along.
+        texts.append(reply.text)
+    answer = tool_message(run, tool, replace(reply, text=NEXT_TEXT.join(texts)))
+    answer.id = new_message_id()
+    marks = [load_mark(loaded) for loaded, _ in done]
+    answer.additional_kwargs[MARK] = {**marks[0], "along": marks[1:]} if len(marks) > 1 else marks[0]
+    parts = parts_of(answer, len(texts), is_lost=False) if len(texts) > 1 else [answer]
+    updates = [load_update(loaded, part, run.thread, trigger) for (loaded, _), part in zip(done, parts, strict=False)]
+    return {**merged(*updates), "messages": [answer]}
+
+
+def _pinned(loaded: outcomes.Loaded, text: str, trigger: Trigger, run: Run) -> dict[str, Any]:
+    message = _pin(loaded.prepared, text)
+    message.id = new_message_id()
+    message.additional_kwargs[MARK] = load_mark(loaded)
+    return load_update(loaded, message, run.thread, trigger)
+
+
+def _judged_along(wish: Wish, loads: Sequence[outcomes.Loaded], run: Run) -> Plan[str | None]:
+    """Return why a skill may not be loaded because of one that it requires; `None` if all may."""
+    for done in loads:
+        entry = done.prepared.entry
+        if wish.trigger == "model" and is_user_only(entry) and entry.name not in run.known_shelf.always:
+            # The file may have become the user's alone since it was listed.
+            return required_refused(entry.name, "only the user can start it.")
+        decision = yield from judge(replace(wish, entry=entry, arguments=""), done.prepared, run)
+        if isinstance(decision, Refuse):
+            return required_refused(entry.name, decision.reason)
+        if isinstance(decision, Answer):
+            return required_refused(entry.name, "it is not loaded as text. Load it first, by itself.")
+    return None
+
+
+def _naming_requirements(outcome: outcomes.Loaded, run: Run) -> Plan[outcomes.Loaded]:
+    """Return a load that names what it requires and is not loaded."""
+    entry = outcome.prepared.entry
+    if "requires" not in entry.skill["metadata"]:
+        return outcome
+    shelf = yield from shelf_of(run)
+    required = required_by(entry, shelf.find_visible)
+    unmet = [found.name for _, found in required if found is not None and found.name not in outcome.standing.loaded]
+    absent = [written for written, found in required if found is None]
+    return replace(outcome, unmet=tuple(unmet), absent=tuple(absent))
 
 
 def judge(wish: Wish, ready: Prepared, run: Run) -> Plan[Refuse | Answer | None]:
@@ -321,7 +481,7 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     reading = readings.read_once(entry.path, content) if is_served else readings.read(entry.path, content)
     names, directory, session = (
         argument_names(reading.frontmatter.get("arguments")),
-        shell or parent(entry.path),
+        shell or (parent(entry.path) if run.settings.shows_paths() else "."),
         session_id(run.runtime),
     )
     # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
@@ -337,7 +497,11 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
     # Escaping goes through the whole text; as above, 64 characters count as one item of work.
-    block = yield from apart(lambda: skill_block(entry, changed, inventory, shell), len(changed) // 64)
+    shows_paths, reads_assets = run.settings.shows_paths(), ASSET_TOOL in run.settings.own_tools
+    block = yield from apart(
+        lambda: skill_block(entry, changed, inventory, shell, shows_paths=shows_paths, reads_assets=reads_assets),
+        len(changed) // 64,
+    )
     tokens = yield from _tokens(block, run)
     return Prepared(present, arguments, block, inventory, contents.digest or reading.digest, tokens, text=changed)
 

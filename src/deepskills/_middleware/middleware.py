@@ -5,7 +5,8 @@ each hook; what they do is written once, in the plans of this folder.
 """
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from deepskills._catalog.sources import parse_sources
+from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import Budgets, count_tokens
@@ -78,26 +80,60 @@ from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.repair import as_text
-from deepskills._types import SkillSource
+from deepskills._types import (
+    DEFAULT_DEPTH,
+    DEFAULT_LOADED_SKILLS,
+    DEFAULT_LOADED_TOKENS,
+    DEFAULT_RESOURCE_DEPTH,
+    SkillSource,
+)
 
 
-def checked(extensions: Sequence[SkillExtension]) -> tuple[SkillExtension, ...]:
+def checked(extensions: object) -> tuple[SkillExtension, ...]:
     """Return the extensions of a middleware.
 
     Raises:
-        TypeError: If one is not an extension.
+        TypeError: If one is not an extension, or they are not in a list.
         ValueError: If two keep their state under one name.
     """
-    plugged = tuple(extensions)
+    if not isinstance(extensions, Iterable) or isinstance(extensions, str):
+        name = type(extensions).__name__
+        raise TypeError(f"extensions must be a list, got {extensions!r}; write extensions=[{name}(...)]")
+    plugged: tuple[SkillExtension, ...] = tuple(extensions)
     for extension in plugged:
         # At construction, not at the first run: a class in place of an instance is the usual slip.
+        if isinstance(extension, type) and issubclass(extension, SkillExtension):
+            name = extension.__name__
+            raise TypeError(
+                f"extensions must be SkillExtension instances, got the class {name}; write extensions=[{name}(...)]"
+            )
         if not isinstance(extension, SkillExtension):
-            raise TypeError(f"extensions must be SkillExtension instances, got {extension!r}")
+            raise TypeError(
+                f"extensions must be SkillExtension instances, got {extension!r}; those of deepskills are in "
+                "deepskills.extensions, and middleware of LangChain goes to the agent's `middleware`"
+            )
     names = [name_of(extension) for extension in plugged]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise ValueError(f"extensions has {', '.join(sorted(twice))} twice; pass each once")
     return plugged
+
+
+MAX_FRAMES = 4
+"""How far above a middleware's name the call of `create_deep_agent` is looked for."""
+
+
+def _given_to_deep_agent() -> Sequence[Any] | None:
+    """Return the middleware that a call of `create_deep_agent` was given, if it is what asks for a name right now."""
+    frame = sys._getframe(2)  # noqa: SLF001 - the one way to see the others: they are dropped before any hook runs
+    for _ in range(MAX_FRAMES):
+        if frame.f_code.co_name == "create_deep_agent":
+            given = frame.f_locals.get("middleware")
+            return given if isinstance(given, Sequence) else None
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
 
 
 def extension_run(run: Run, extension: SkillExtension) -> SkillRun:
@@ -293,8 +329,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     graph of your own, use `before_agent` as a node, `model_messages` for what the model is sent, and `tools`.
 
     One instance serves any number of agents, sub-agents, threads and users; it holds nothing that belongs to a run.
-    Pass one instance to an agent: `create_agent` refuses two. `create_deep_agent` keeps the last of two and drops the
-    others before any of their hooks or tools is known to it, so that nothing is left that could tell.
+    Pass one instance to an agent, with all sources: `create_agent` refuses two, and an agent that `create_deep_agent`
+    made of two raises `SkillsError` at its first run, for it would have kept the last alone.
 
     Args:
         backend: Where the files are: a backend, or a function of the runtime that gives one.
@@ -303,10 +339,11 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         system_prompt: The section's template with the slots `{skills_locations}`, `{skills_load_warnings}` and
             `{skills_list}`; `None` for no section.
         tools: Tools that are callable only while a skill that names them in `metadata.include_tools` is in use.
-        max_depth: How many levels below a source skills may lie.
-        resource_depth: How many levels of a skill's `scripts/`, `references/` and `assets/` are listed.
-        max_loaded_skills: How many skills may be loaded at a time.
-        max_loaded_tokens: How many tokens loaded skills may take together; `None` for no limit.
+        max_depth: How many levels below a source skills may lie; 1 by default.
+        resource_depth: How many levels of a skill's `scripts/`, `references/` and `assets/` are listed; 1 by
+            default.
+        max_loaded_skills: How many skills may be loaded at a time; 10 by default.
+        max_loaded_tokens: How many tokens loaded skills may take together, 50,000 by default; `None` for no limit.
         refresh: `"thread"` to discover skills once per thread, `"run"` to look again at every run. Where `backend` or
             `sources` is a function, every run looks for itself.
         loaded_status: `"system_prompt"` marks loaded skills in the section; `"conversation"` leaves the section the
@@ -323,11 +360,14 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             prefix changes anyway, so that prompt caches hold.
         subagent_inherit: `"isolated"` for sub-agents that begin with nothing loaded (a fork knows what it continues);
             `"inherit"` for sub-agents that begin with what this agent has loaded, within their own budgets.
+        load_requires: Whether a load brings along what the skill requires (`metadata.requires`), first and all or
+            none; without it, the load names what is not loaded.
         asset_directories: Which files of a skill the extra tools list and read: `"all"`, or names of directories.
         token_counter: Counts the tokens of a text.
         extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.
         backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
-        strict: Raise `SkillsError` when a source or a skill has an error, instead of going on without it.
+        strict: Raise `SkillsError` when a source or a skill has an error, instead of going on without it. A warning,
+            such as a source that does not exist, raises nothing.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -346,10 +386,10 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         sources: Sequence[SkillSource] | SourcesFactory,
         system_prompt: str | None = SKILLS_SYSTEM_PROMPT,
         tools: Sequence[BaseTool | Callable[..., Any]] | SkillToolResolver[ContextT] | None = None,
-        max_depth: int = 1,
-        resource_depth: int = 1,
-        max_loaded_skills: int = 10,
-        max_loaded_tokens: int | None = 50_000,
+        max_depth: int = DEFAULT_DEPTH,
+        resource_depth: int = DEFAULT_RESOURCE_DEPTH,
+        max_loaded_skills: int = DEFAULT_LOADED_SKILLS,
+        max_loaded_tokens: int | None = DEFAULT_LOADED_TOKENS,
         refresh: Refresh = "thread",
         loaded_status: LoadedStatus = "system_prompt",
         catalog_budget: int | None = None,
@@ -358,6 +398,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         slash_commands: SlashCommands = False,
         unload_when: UnloadWhen = "now",
         subagent_inherit: SubagentInherit = "isolated",
+        load_requires: bool = False,
         asset_directories: AssetDirectories = "all",
         token_counter: Callable[[str], int] = count_tokens,
         extensions: Sequence[SkillExtension] = (),
@@ -374,6 +415,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         # place. Its own sources stay empty, because discovery is ours.
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
         super().__init__(backend=backend, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
+        self._rivals = 0
         self._tool_source = ToolSource(tools)
         self._settings = Settings(
             backend=backend,
@@ -390,10 +432,13 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             slash_commands=slash_commands,
             unload_when=unload_when,
             subagent_inherit=subagent_inherit,
+            load_requires=load_requires,
             asset_directories=asset_directories,
             token_counter=token_counter,
             extensions=plugged,
             own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
+            shows_paths=self._shows_paths,
+            logged=self._logged,
             memory=Memory(
                 [key for extension in plugged for key in extension.frontmatter_keys],
                 backend,
@@ -425,6 +470,15 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             # Last, when everything that an extension may look at is there.
             extension.attach(self)
 
+    def _shows_paths(self) -> bool:
+        """Whether a load names files by paths that a tool of the agent may read."""
+        return True
+
+    @staticmethod
+    def _logged(text: str) -> str:
+        """Return a text with paths as the log may hold it."""
+        return text
+
     def __deepcopy__(self, memo: dict[int, object]) -> "SkillsMiddleware[ContextT, ResponseT]":
         """Return a copy that remembers nothing and whose tools work on its own settings."""
         twin = type(self).__new__(type(self))
@@ -452,7 +506,20 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     def name(self) -> str:
         """The slot this middleware takes, for subclasses too."""
         # `create_deep_agent` gives its slot for skills, and the general-purpose sub-agent, only to this name.
+        # deepagents asks each middleware for its name and drops all but the last of one name, without a word.
+        given = _given_to_deep_agent()
+        if given is not None:
+            ours = {id(other) for other in given if isinstance(other, SkillsMiddleware)}
+            # That of a sub-agent is asked here too, and is no rival of its parent's.
+            self._rivals = len(ours) - 1 if id(self) in ours else 0
         return "SkillsMiddleware"
+
+    def _check_rivals(self) -> None:
+        if self._rivals:
+            raise SkillsError(
+                f"create_deep_agent was given {self._rivals + 1} SkillsMiddleware and keeps only the last. Pass one, "
+                "with all sources in its `sources`; a CompositeBackend brings several backends together."
+            )
 
     def before_agent(  # type: ignore[override]
         self,
@@ -461,6 +528,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
+        self._check_rivals()
         run = Run(self._settings, state, runtime)
         return self._settings.perform(start(run), run.runtime)
 
@@ -471,6 +539,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
+        self._check_rivals()
         run = Run(self._settings, state, runtime)
         return await self._settings.aperform(start(run), run.runtime)
 
@@ -532,7 +601,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             except Exception as error:
                 if not model_call.may_retry(error):
                     raise
-                # Once: a model that has no room without the put-backs either fails as it would without us.
+                # Once: if even that is too long, the call fails as it would without us.
                 response = super().wrap_model_call(model_call.bare_request(), call)
         return model_call.finish(response)
 

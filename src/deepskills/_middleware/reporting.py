@@ -3,7 +3,9 @@
 Every outcome passes `report`, once: it is worded, logged and streamed there and nowhere else.
 """
 
+import asyncio
 import hashlib
+import inspect
 import itertools
 import logging
 import threading
@@ -15,8 +17,9 @@ from weakref import WeakKeyDictionary
 from deepskills._catalog.discovery import SOURCE_ERRORS
 from deepskills._catalog.entries import SkillEntry
 from deepskills._io.cache import BoundedCache
+from deepskills._io.drivers import finished
 from deepskills._loading import turn as outcomes
-from deepskills._loading.budget import Budgets
+from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.run import Run
 from deepskills._prompt.messages import Reply, reply_to
@@ -51,9 +54,34 @@ def tell(event: Mapping[str, Any], runtime: Any, extensions: tuple[SkillExtensio
     for extension in extensions:
         # Whoever listens must not be able to stop a run.
         try:
-            extension.on_event(event, runtime)
+            _heard(extension.on_event(event, runtime))  # type: ignore[func-returns-value]  # a coroutine, if async
         except Exception:
             logger.exception("%s failed to hear an event", type(extension).__name__)
+
+
+def _heard(value: object) -> None:
+    """Let an `async def on_event` do its work: beside the run where there is an event loop, else before it goes on."""
+    if not inspect.isawaitable(value):
+        return
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        finished(value)
+        return
+
+    async def hear() -> None:
+        try:
+            await value
+        except Exception:
+            logger.exception("An extension failed to hear an event")
+
+    # The loop itself holds tasks only weakly.
+    task = loop.create_task(hear())
+    _hearing.add(task)
+    task.add_done_callback(_hearing.discard)
+
+
+_hearing: set["asyncio.Task[None]"] = set()
 
 
 def report(
@@ -62,7 +90,7 @@ def report(
     """Word an outcome, log it and tell the stream and the extensions; `known` is what the event names."""
     settings = run.settings
     reply = reply_to(outcome, settings.budgets, lingers=settings.unload_when == "cheap")
-    _log(outcome, settings.budgets)
+    _log(outcome, settings)
     match outcome:
         case outcomes.Loaded(ready):
             details = {"tokens": ready.tokens, "resources": len(ready.inventory.resources)}
@@ -88,7 +116,8 @@ def report_unload(name: str, reason: str, run: Run) -> None:
     tell(skill_event("unloaded", name, "system", record, reason=reason), run.runtime, run.settings.extensions)
 
 
-def _log(outcome: outcomes.Outcome, budgets: Budgets) -> None:
+def _log(outcome: outcomes.Outcome, settings: Settings) -> None:
+    budgets, shown = settings.budgets, settings.logged
     match outcome:
         case outcomes.Loaded(ready, standing):
             free = max(0, budgets.skills - len(standing.loaded))
@@ -100,7 +129,8 @@ def _log(outcome: outcomes.Outcome, budgets: Budgets) -> None:
         case outcomes.OverBudget(entry, _, _, limit):
             logger.warning("Skill %r was not loaded: the limit on %s is reached", entry.name, limit)
         case outcomes.Unreadable(entry, reason):
-            logger.error("Cannot read skill %r at %s: %s", entry.name, one_line(entry.path), one_line(reason))
+            path = one_line(shown(entry.path))
+            logger.error("Cannot read skill %r at %s: %s", entry.name, path, one_line(shown(reason)))
         case outcomes.Refused(entry, reason):
             logger.warning("Skill %r was not loaded: %s", entry.name, one_line(reason))
         case outcomes.AlreadyLoaded(name, unchecked) if unchecked:
@@ -115,12 +145,12 @@ _places_lock = threading.Lock()
 _numbers = itertools.count()
 
 
-def log_problems(problems: Iterable[SkillProblem], backend: object) -> None:
+def log_problems(problems: Iterable[SkillProblem], settings: Settings) -> None:
     """Log problems: each once per process, many at a time as a single line with counts by code.
 
     A source that fails is logged each time it does: that is about this run, not about a file.
     """
-    place = _place(backend)
+    place = _place(settings.backend)
     # Middleware is often made for each request, so what was logged is remembered by the process.
     fresh = [found for found in problems if found["code"] in SOURCE_ERRORS or _is_first(found, place)]
     if len(fresh) > MAX_LOGGED_LINES:
@@ -132,7 +162,8 @@ def log_problems(problems: Iterable[SkillProblem], backend: object) -> None:
         return
     for found in fresh:
         level = logging.ERROR if found["severity"] == "error" else logging.WARNING
-        logger.log(level, "%s: %s: %s", one_line(found["path"]), found["code"], one_line(found["message"]))
+        path, message = settings.logged(found["path"]), settings.logged(found["message"])
+        logger.log(level, "%s: %s: %s", one_line(path), found["code"], one_line(message))
 
 
 def _is_first(found: SkillProblem, place: str) -> bool:

@@ -49,6 +49,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills._errors import SkillsError
+from deepskills._io.drivers import finished
 from deepskills._io.plan import Failed, Plan, apart
 from deepskills._loading.budget import Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
@@ -77,7 +78,9 @@ from deepskills._middleware.state import (
     LINGERING,
     UNDONE,
     Thread,
+    as_whole,
     fingerprint,
+    in_parts,
     merged,
     unload_update,
     without_key,
@@ -169,7 +172,7 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     """Return the request's messages; `prefix_changes` says that texts which linger may leave now."""
     thread = run.thread
     # 1. Carriers, by id.
-    messages = thread.keyed(messages)
+    messages = in_parts(thread.keyed(messages), thread.section("texts"), is_lost)
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
         return Composition(_noted(list(messages), thread))
@@ -231,8 +234,8 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
 
 
 def sent(messages: list[AnyMessage]) -> list[AnyMessage]:
-    """Return messages as they go out: without the keys that only this library knows."""
-    return [without_key(message) for message in messages]
+    """Return messages as they go out: whole, and without the keys that only this library knows."""
+    return [without_key(message) for message in as_whole(messages)]
 
 
 def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
@@ -289,7 +292,8 @@ def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[s
     """
     found: dict[str, tuple[str, LoadRecord] | str] = {}
     unread = []
-    history = {message.id: message for message in run.thread.messages if message.id is not None}
+    messages = in_parts(run.thread.messages, run.thread.section("texts"), is_lost)
+    history = {message.id: message for message in messages if message.id is not None}
     for name in names:
         record = standing.records[name]
         message = history.get(record.get("message", ""))
@@ -593,7 +597,7 @@ def _replaced_list(run: Run) -> str | None:
     """Return what an extension shows in place of the list of skills."""
     for extension in run.settings.extensions:
         try:
-            text = extension.catalog_list(run.known_shelf.visible)
+            text = finished(extension.catalog_list(run.known_shelf.visible))
             if text is not None and not isinstance(text, str):
                 raise TypeError(unusable(text))  # noqa: TRY301 - a failure like any other
         except Exception as error:
@@ -750,7 +754,7 @@ def problems_update(run: Run) -> dict[str, Any]:
     fresh = run.new_problems()
     if not fresh:
         return {}
-    log_problems(fresh, run.settings.backend)
+    log_problems(fresh, run.settings)
     return {"skills_problems": [*run.thread.problems, *fresh]}
 
 

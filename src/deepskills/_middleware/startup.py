@@ -16,6 +16,7 @@ from langchain_core.messages import AnyMessage, ToolMessage
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
 from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.requires import required_by
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
 from deepskills._loading.turn import record_of
@@ -33,9 +34,10 @@ from deepskills._middleware.state import (
     is_answered,
     mark_of,
     merged,
+    parts_of,
 )
 from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD, block_opening
+from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD, block_opening, without_requirements
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._types import LoadRecord, SkillProblem
 
@@ -156,7 +158,9 @@ def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bo
     # Where the catalog's digest is not one of a file (a backend that keeps skills in parts), it says nothing here.
     if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
         return False
-    return _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
+    return _bare(str(claim.message.text)).startswith(
+        f"{block_opening(entry, shows_paths=run.settings.shows_paths())}\n"
+    )
 
 
 def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
@@ -193,7 +197,7 @@ def _loaded_again(parent: Thread, shelf: Shelf, run: Run) -> Plan[dict[str, Any]
 
 
 def _bare(text: str) -> str:
-    return text.removeprefix(UPDATED_LEAD).removeprefix(CHANGED_LEAD)
+    return without_requirements(text.removeprefix(UPDATED_LEAD).removeprefix(CHANGED_LEAD))
 
 
 def _claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
@@ -203,8 +207,13 @@ def _claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
         mark = mark_of(message)
         if mark is None:
             continue
-        claims.append(_Claim(message, mark))
-        if len(claims) == MAX_CLAIMS:
+        marks = [mark, *mark.get("along", ())]
+        if len(marks) == 1:
+            claims.append(_Claim(message, mark))
+        else:
+            texts = parts_of(message, len(marks), is_lost=False)
+            claims += [_Claim(text, own) for text, own in zip(texts, marks, strict=False)][::-1]
+        if len(claims) >= MAX_CLAIMS:
             break
     return claims[::-1]
 
@@ -358,14 +367,15 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
     reported = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
     fresh = [*reported, *run.new_problems()]
     if found is None:
-        log_problems(fresh, run.settings.backend)
+        log_problems(fresh, run.settings)
         return [*run.thread.problems, *fresh] if fresh else None
     fresh += _out_of_reach(run)
+    fresh += _hidden_requirements(run.known_shelf)
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
     problems = [*found.problems, *vanished, *fresh]
     known = {(p["path"], p["code"], p["message"]) for p in run.thread.problems}
     new = [p for p in problems if (p["path"], p["code"], p["message"]) not in known]
-    log_problems(new, run.settings.backend)
+    log_problems(new, run.settings)
     return problems
 
 
@@ -380,6 +390,23 @@ def _out_of_reach(run: Run) -> list[SkillProblem]:
         if visibility == "user-only" and (entry := shelf.catalog.by_name.get(name)) is not None and is_user_only(entry)
     ]
     return [problem("slash_commands", "skills-user-only", count=len(names), names=listed(names))] if names else []
+
+
+def _hidden_requirements(shelf: Shelf) -> list[SkillProblem]:
+    """Return the problems of skills that require what is hidden from the model; discovery reports what is missing."""
+    if not shelf.hidden:
+        return []
+    return [
+        problem(entry.path, "requires-missing", names=listed(hidden))
+        for entry in shelf.visible
+        if (
+            hidden := [
+                written
+                for written, found in required_by(entry, shelf.catalog.find)
+                if found is not None and not shelf.is_shown(found)
+            ]
+        )
+    ]
 
 
 def _changes(state: Mapping[str, Any], update: dict[str, Any]) -> SkillsStateUpdate | None:

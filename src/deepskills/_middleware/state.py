@@ -28,20 +28,22 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, NotRequired, TypeVar, get_type_hints
 from uuid import uuid4
 
 from langchain.agents.middleware.types import AgentState, OmitFromOutput, PrivateStateAttr
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.config import get_config
 from pydantic import ConfigDict, NonNegativeInt, Strict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from deepskills._loading.budget import Standing
 from deepskills._loading.turn import Loaded, record_of
+from deepskills._prompt.messages import NEXT_TEXT
 from deepskills._types import (
     MAX_SHOWN_NAME_LENGTH,
     CatalogRecord,
@@ -483,9 +485,21 @@ class Mark(TypedDict):
     skill: str
     arguments: NotRequired[str]
     digest: NotRequired[str]
+    along: NotRequired[list["SingleMark"]]
+    """The further loads of a message that brought several skills in, in the order of their texts."""
 
 
-with_config(ConfigDict(strict=True, extra="ignore"))(Mark)
+class SingleMark(TypedDict):
+    """What a mark says of one of several loads."""
+
+    event: Literal["load"]
+    skill: str
+    arguments: NotRequired[str]
+    digest: NotRequired[str]
+
+
+for _mark in (Mark, SingleMark):
+    with_config(ConfigDict(strict=True, extra="ignore"))(_mark)
 _MARK: TypeAdapter[Mark] = TypeAdapter(Mark)
 
 
@@ -509,7 +523,74 @@ def fingerprint(text: str) -> str:
 
 def new_message_id() -> str:
     """Return the id of a message that carries a skill's text."""
-    return f"skill-{uuid4()}"
+    return f"{_SKILL_MESSAGE}{uuid4()}"
+
+
+_SKILL_MESSAGE = "skill-"
+
+
+# A message that brought several skills in: a load with what it requires answers one call, so its texts share a message.
+# Each of them is unloaded, lost and put back on its own, so whoever composes requests sees each as a message of its
+# own: the last part has the message's id, the parts before it that id with `#` and a number.
+
+_PART = "#"
+
+
+def part_id(message_id: str, place: int) -> str:
+    """Return the id of one of the parts before the last."""
+    return f"{message_id}{_PART}{place}"
+
+
+def whole_id(message_id: str) -> str:
+    """Return the id of the message that a part belongs to."""
+    return message_id.partition(_PART)[0] if message_id.startswith(_SKILL_MESSAGE) else message_id
+
+
+def parts_of(message: AnyMessage, count: int, *, is_lost: bool) -> list[AnyMessage]:
+    """Return the texts of a message as messages of their own; of a message that lost its text each has lost it."""
+    texts = str(message.text).split(NEXT_TEXT)
+    if len(texts) != count:
+        # Others changed it so that nobody can tell the parts apart: all of it counts as the last one's.
+        texts = [str(message.text) if is_lost or place == count - 1 else "" for place in range(count)]
+    ids = [*(part_id(message.id or "", place) for place in range(count - 1)), message.id]
+    return [message.model_copy(update={"id": own, "content": text}) for own, text in zip(ids, texts, strict=True)]
+
+
+def in_parts(
+    messages: Sequence[AnyMessage], texts: Mapping[str, Any], is_lost: Callable[[AnyMessage], bool]
+) -> Sequence[AnyMessage]:
+    """Return messages in which each that brought several skills in is replaced by its parts."""
+    counts = Counter(whole for key in texts if (whole := whole_id(key)) != key)
+    if not counts:
+        return messages
+    result: list[AnyMessage] = []
+    for message in messages:
+        count = counts.get(message.id or "", 0)
+        result += parts_of(message, count + 1, is_lost=is_lost(message)) if count else [message]
+    return result
+
+
+def as_whole(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Return messages in which parts are put together again, the reverse of `in_parts`."""
+    answers = {message.id for message in messages if isinstance(message, ToolMessage)}
+    parts: dict[str, list[AnyMessage]] = {}
+    for message in messages:
+        whole = whole_id(message.id or "")
+        if isinstance(message, ToolMessage) and whole != message.id and whole in answers:
+            parts.setdefault(whole, []).append(message)
+    if not parts:
+        return list(messages)
+    joined = {id(part) for own in parts.values() for part in own}
+    result: list[AnyMessage] = []
+    for message in messages:
+        own = parts.get(message.id or "", [])
+        if isinstance(message, ToolMessage) and own:
+            content = NEXT_TEXT.join(str(part.text) for part in (*own, message))
+            metadata = {key: value for part in (*own, message) for key, value in part.response_metadata.items()}
+            result.append(message.model_copy(update={"content": content, "response_metadata": metadata}))
+        elif id(message) not in joined:
+            result.append(message)
+    return result
 
 
 def current_step() -> int:
@@ -625,7 +706,7 @@ def forgotten(thread: Thread) -> dict[str, Any]:
             known = {message.id for message in thread.messages if message.id}
             # A carrier that is gone from the messages still belongs to a loaded skill, which will be put back.
             known |= {record.get("message", "") for record in thread.standing.records.values()}
-        gone = [key for key in entries if key not in known]
+        gone = [key for key in entries if whole_id(key) not in known and key not in known]
         if len(gone) > MAX_GONE:
             update[section] = dict.fromkeys(gone)
     return {"skills_context": update} if update else {}

@@ -24,7 +24,7 @@ from deepskills._loading import turn as outcomes
 from deepskills._loading.turn import SkillCall, after_calls, decide_in_turn, decide_unload
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension_calls import tool_problems
-from deepskills._middleware.loading import Wish, admit, prepare_in_turn, settle, tool_message
+from deepskills._middleware.loading import Bundle, Wish, admit, bundle_of, prepare_in_turn, settle, tool_message
 from deepskills._middleware.reporting import report
 from deepskills._middleware.run import Run, Shelf, is_user_only
 from deepskills._middleware.state import (
@@ -199,22 +199,26 @@ class SkillTools:
             # The user's arguments win over the model's: the user started it, the model only carries it out.
             arguments = permit or arguments
         wish = Wish(entry, arguments)
-        refused = yield from admit(wish, run)
+        bundle = bundle_of(wish, shelf, run, _staying(turn, run))
+        refused = yield from admit(bundle, run)
         if refused is not None:
-            settled = yield from settle(wish, outcomes.Prepared(entry, arguments), refused, run, LOAD_TOOL)
+            settled = yield from settle(bundle, outcomes.Prepared(entry, arguments), refused, run, LOAD_TOOL)
             return _result(settled.update, run)
         # The predecessors' files are read too: what they cost decides what is left (`after_calls`).
-        prepared = yield from prepare_in_turn(turn.key, [*_wished(turn, shelf), wish], run, own=wish.key)
+        earlier = _wished(turn, shelf, run)
+        wishes = [each for other in (*earlier, bundle) for each in other.all]
+        prepared = yield from prepare_in_turn(turn.key, wishes, run, own=wish.key)
         own, before, budgets = prepared[wish.key], run.thread.standing, run.settings.budgets
         # The file may have become the user's alone since it was listed.
         is_kept_from_models = is_user_only(own.entry) and entry.name not in shelf.always
         if own.failure is None and is_kept_from_models and permit is None:
             return _refused(run, outcomes.UserOnly(entry))
-        so_far = after_calls(turn.earlier, before, shelf.catalog, prepared, budgets)
-        outcome = decide_in_turn(own, so_far, before, budgets)
+        so_far = after_calls(turn.earlier, before, shelf.catalog, prepared, budgets, _along(earlier))
+        required = [prepared[each.key] for each in bundle.required]
+        outcome, loads = decide_in_turn(own, so_far, before, budgets, required)
         if isinstance(outcome, outcomes.AlreadyLoaded):
             outcome = _in_view_of(outcome, own, turn, run)
-        settled = yield from settle(wish, own, outcome, run, LOAD_TOOL)
+        settled = yield from settle(bundle, own, outcome, run, LOAD_TOOL, loads=loads)
         return _result(settled.update, run)
 
     def _unload(self, run: Run, skill_name: str, _arguments: str) -> Plan[ToolResult]:
@@ -223,9 +227,11 @@ class SkillTools:
         # Without predecessors an unload needs no catalog and no I/O, so it works while the source is down.
         if turn.earlier:
             shelf = yield from shelf_of(run)
-            prepared = yield from prepare_in_turn(turn.key, _wished(turn, shelf), run)
-            budgets = run.settings.budgets
-            standing = after_calls(turn.earlier, standing, shelf.catalog, prepared, budgets).standing
+            earlier = _wished(turn, shelf, run)
+            wishes = [each for bundle in earlier for each in bundle.all]
+            prepared = yield from prepare_in_turn(turn.key, wishes, run)
+            budgets, along = run.settings.budgets, _along(earlier)
+            standing = after_calls(turn.earlier, standing, shelf.catalog, prepared, budgets, along).standing
         outcome: outcomes.Outcome = decide_unload(skill_name, standing)
         entry = None
         update: dict[str, Any] = {}
@@ -265,10 +271,22 @@ def _permit(entry: SkillEntry, turn: Turn, shelf: Shelf, run: Run) -> str | None
     return None if is_taken else permitted
 
 
-def _wished(turn: Turn, shelf: Shelf) -> list[Wish]:
-    """Return the wishes of the loads earlier in a turn."""
+def _wished(turn: Turn, shelf: Shelf, run: Run) -> list[Bundle]:
+    """Return the loads earlier in a turn, each with what it brings along; those that are refused are left out."""
     loads = [(shelf.find_visible(call.name), call.arguments) for call in turn.earlier if call.kind == "load"]
-    return [Wish(entry, arguments) for entry, arguments in loads if entry is not None]
+    staying = _staying(turn, run)
+    wished = [bundle_of(Wish(entry, arguments), shelf, run, staying) for entry, arguments in loads if entry is not None]
+    return [bundle for bundle in wished if bundle.refusal is None]
+
+
+def _along(bundles: Sequence[Bundle]) -> dict[str, list[str]]:
+    """Return by skill which others its load brings along."""
+    return {bundle.wish.entry.name: [each.entry.name for each in bundle.required] for bundle in bundles}
+
+
+def _staying(turn: Turn, run: Run) -> Sequence[str]:
+    """Return the loaded skills that no earlier call of the turn may have unloaded."""
+    return () if any(call.kind == "unload" for call in turn.earlier) else run.thread.standing.loaded
 
 
 def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, turn: Turn, run: Run) -> outcomes.Outcome:

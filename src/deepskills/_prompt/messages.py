@@ -14,7 +14,7 @@ Tests of the wording are in `tests/prompt/`. The section of the system prompt is
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import MAX_DESCRIPTION, full_description
@@ -32,6 +32,13 @@ UPDATED_LEAD = "The skill changed since it was loaded; this is its new text.\n"
 
 CHANGED_LEAD = "(The file has changed since it was loaded; this is its present text.)\n"
 """Stands before a text that could be put back only in a newer version."""
+
+_REQUIRES = "This skill requires skills that are not "
+_REQUIRES_UNMET = _REQUIRES + "loaded: {names}. Load each with `load_skill` before you follow it.\n"
+_REQUIRES_ABSENT = _REQUIRES + "available here: {names}. Work without them.\n"
+
+NEXT_TEXT = "\n<skill_content_next/>\n"
+"""Stands between the texts of skills in one answer. No skill's text can hold it: see `harmless_body`."""
 
 _REMOVED = "[Skill '{name}': text removed here; the skill was unloaded, or loaded again further on.]"
 _NO_ROOM = (
@@ -116,7 +123,7 @@ def reply_to(outcome: outcomes.Outcome, budgets: Budgets, *, lingers: bool = Fal
     """Word one outcome; `lingers` says that an unloaded text stays in the request for now."""
     match outcome:
         case outcomes.Loaded(prepared, updated=updated):
-            return Reply((UPDATED_LEAD if updated else "") + prepared.block)
+            return Reply((UPDATED_LEAD if updated else "") + _requirements(outcome) + prepared.block)
         case outcomes.AlreadyLoaded():
             return Reply(_already_loaded(outcome))
         case outcomes.Answered(_, text, is_error):
@@ -131,6 +138,34 @@ def reply_to(outcome: outcomes.Outcome, budgets: Budgets, *, lingers: bool = Fal
             return Reply(f"Error: {text}", is_error=True, reason=reason)
 
 
+def _requirements(outcome: outcomes.Loaded) -> str:
+    """Return the lines that stand before a skill's text if it requires what is not loaded."""
+    unmet = _REQUIRES_UNMET.format(names=quoted_names(outcome.unmet)) if outcome.unmet else ""
+    return unmet + (_REQUIRES_ABSENT.format(names=quoted_names(outcome.absent)) if outcome.absent else "")
+
+
+def without_requirements(text: str) -> str:
+    """Return the text of a load without the lines that name what was not loaded then."""
+    while text.startswith(_REQUIRES):
+        text = text.partition("\n")[2]
+    return text
+
+
+def required_missing(names: Sequence[str]) -> str:
+    """Say why a skill is not loaded whose requirements do not exist."""
+    return f"it requires skills that do not exist here or may not be used: {quoted_names(names)}."
+
+
+def required_refused(name: str, reason: str) -> str:
+    """Say why a skill is not loaded of which a requirement was refused."""
+    return f"it requires the skill '{shown_name(name)}', which was not loaded: {field_text(reason, 800)}"
+
+
+def required_too_many(limit: int) -> str:
+    """Say why a skill is not loaded that requires too much."""
+    return f"it requires more than {limit} skills, directly and by way of others. Load what you need one by one."
+
+
 def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  # noqa: PLR0911 - one for each
     """Return the stable reason of a refusal and its words."""
     match outcome:
@@ -142,8 +177,9 @@ def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  #
         case outcomes.OverBudget():
             reason = "max_loaded_skills" if outcome.limit == "skills" else "max_loaded_tokens"
             return reason, _over_budget(outcome, budgets)
-        case outcomes.Unreadable(entry, cause):
+        case outcomes.Unreadable(entry, cause, required):
             name = shown_name(entry.name)
+            cause = f"the skill '{shown_name(required)}' that it requires: {cause}" if required else cause
             return "unreadable", f"The skill '{name}' could not be loaded: {field_text(cause, 500)}. {_WORK_WITHOUT}"
         case outcomes.UserOnly(entry):
             name = shown_name(entry.name)
@@ -196,11 +232,16 @@ def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
     if standing.is_assumed:
         return f"The skill '{name}' was not loaded: earlier calls of this turn may need the room. Try again after them."
     loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "nothing"
+    along = f" with what it requires ({quoted_names(outcome.along)})" if outcome.along else ""
     if outcome.limit == "skills":
         text = f"The skill '{name}' was not loaded: {len(standing.loaded)} of {budgets.skills} skills are loaded."
+        if outcome.along:
+            text = f"{text.removesuffix('.')}, and{along} it is {1 + len(outcome.along)}."
+        if len(outcome.along) >= budgets.skills > 0:
+            return f"{text} That is more than may ever be loaded; raise max_loaded_skills to use it."
     else:
         text = (
-            f"The skill '{name}' was not loaded: it takes {outcome.needed:,} tokens, and {standing.tokens:,} of "
+            f"The skill '{name}' was not loaded:{along} it takes {outcome.needed:,} tokens, and {standing.tokens:,} of "
             f"{budgets.tokens:,} are in use."
         )
         if budgets.tokens is not None and outcome.needed > budgets.tokens:
@@ -257,37 +298,63 @@ _HIDDEN = (
 )
 """Any run of invisible characters; they do not turn a tag into something else."""
 # With invisible characters between its letters a model still reads the tag.
+# `skill_content` covers `skill_content_next`, which begins with it.
 _TAGS = "|".join(_HIDDEN.join(name) for name in ("skill_content", "skill_hook"))
 _BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)
 
 
-def block_opening(entry: SkillEntry) -> str:
+def block_opening(entry: SkillEntry, *, shows_paths: bool = True) -> str:
     """Return the first line of a skill's block."""
     name = html.escape(shown_name(entry.name), quote=True)
-    path = html.escape(shown_path(entry.path), quote=True)
+    path = f' path="{html.escape(shown_path(entry.path), quote=True)}"' if shows_paths else ""
     origin = entry.origin
     served = f' origin="{html.escape(_origin(origin), quote=True)}"' if origin is not None else ""
-    return f'{_BLOCK_START}name="{name}" path="{path}"{served}>'
+    return f'{_BLOCK_START}name="{name}"{path}{served}>'
 
 
-def skill_block(entry: SkillEntry, text: str, inventory: Inventory, shell_directory: str | None = None) -> str:
+def skill_block(
+    entry: SkillEntry,
+    text: str,
+    inventory: Inventory,
+    shell_directory: str | None = None,
+    *,
+    shows_paths: bool = True,
+    reads_assets: bool = False,
+) -> str:
     """Return a skill's whole file, marked off so that nothing in it can pass for its end, and its files.
 
-    `shell_directory` is where a shell finds the skill, if that is not the path that file tools take.
+    `shell_directory` is where a shell finds the skill, if that is not the path that file tools take. Without
+    `shows_paths`, files are named relative to the skill, because no tool of the agent reads the paths that they have;
+    `reads_assets` says that `load_skill_asset` does by those names.
     """
     directory = entry.path.rpartition("/")[0] or "/"
     origin = entry.origin
     lines = [
-        block_opening(entry),
+        block_opening(entry, shows_paths=shows_paths),
         harmless_body(text).rstrip("\n"),
         _BLOCK_END,
         "",
         *([UNTRUSTED.format(origin=origin_text(origin))] if origin is not None else []),
-        f"Skill directory: `{shown_path(directory)}`",
     ]
+    if not shows_paths:
+        own = _inventory_lines(_relative(inventory, directory))
+        if own and reads_assets:
+            own.append("Read these files with `load_skill_asset`.")
+        return "\n".join([*lines, *own]).rstrip("\n")
+    lines.append(f"Skill directory: `{shown_path(directory)}`")
     if shell_directory is not None and shell_directory != directory:
         lines.append(f"In shell commands, use `{shown_path(shell_directory)}` for that directory.")
     return "\n".join([*lines, *_inventory_lines(inventory)])
+
+
+def _relative(inventory: Inventory, directory: str) -> Inventory:
+    """Return the files of a skill by paths relative to it."""
+    root = f"{directory.rstrip('/')}/"
+    resources = [resource.copy() for resource in inventory.resources]
+    for resource in resources:
+        resource["path"] = resource["path"].removeprefix(root)
+    others = [name.removeprefix(root) for name in inventory.other_directories]
+    return replace(inventory, resources=resources, other_directories=others)
 
 
 def _origin(origin: SkillOrigin) -> str:
@@ -456,10 +523,13 @@ HOOK_FAILED = (
     "Tell the user, or call unload_skill if the skill is no longer needed."
 )
 FROM_HOOK = '<skill_hook skill="{skill}" tool="{tool}">\n{text}\n</skill_hook>'
+FROM_START_HOOK = '<skill_hook skill="{skill}" event="SessionStart">\n{text}\n</skill_hook>'
 
 
 # Scripts.
 
+SCRIPT_ENDED = "The script timed out after {seconds} s and was ended, with every process that was found to be its own."
+SCRIPT_MAY_GO_ON = "The script timed out after {seconds} s and was ended. What it started may still be running."
 RUN_SCRIPT_DESCRIPTION = """Run a script of a loaded skill and get its exit code and its output.
 
 The script starts in the shell's working directory. Each argument arrives exactly as given; no shell interprets it."""

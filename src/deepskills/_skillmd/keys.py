@@ -31,6 +31,11 @@ class FrontmatterKey:
     works_in_metadata: bool = False
     """Whether it works below `metadata` as well, so that it may be moved there."""
 
+    @property
+    def below(self) -> bool:
+        """Whether it works below `metadata`, alone or as well."""
+        return self.works_in_metadata or self.name.startswith("metadata.")
+
 
 KEYS: dict[str, FrontmatterKey] = {
     key.name: key
@@ -61,6 +66,7 @@ KEYS: dict[str, FrontmatterKey] = {
         FrontmatterKey("agent", "names the sub-agent of a fork", "SkillForks", (CLAUDE_CODE,)),
         FrontmatterKey("hooks", "runs at tool calls while in use", "SkillHooks", (CLAUDE_CODE,)),
         FrontmatterKey("metadata.include_tools", "brings tools of the application into use"),
+        FrontmatterKey("metadata.requires", "names skills that it builds on; `load_requires` brings them along"),
         FrontmatterKey("effort", others=(CLAUDE_CODE,)),
         FrontmatterKey("paths", others=(CLAUDE_CODE,)),
         FrontmatterKey("shell", others=(CLAUDE_CODE,)),

@@ -151,7 +151,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "error",
         "Part of the source could not be listed: {reason}. It is tried again at the next run.",
     ),
-    "source-missing": ("warning", "There is no such directory. Create it, or remove it from the sources."),
+    "source-missing": (
+        "warning",
+        "There is no such directory. Create it, remove it from the sources, or pass `OptionalSource(path)` if it "
+        "may be missing.",
+    ),
     "source-empty": (
         "warning",
         "No skill was found here. Put each skill into a directory of its own with a `SKILL.md`.",
@@ -220,6 +224,15 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "Another skill named {name} in the same source is used instead: {winner}. Rename or remove one.",
     ),
+    "requires-missing": (
+        "warning",
+        "Requires skills that do not exist here or are hidden: {names}. Add them to the sources, or correct "
+        "`metadata.requires`.",
+    ),
+    "requires-circle": (
+        "warning",
+        "Skills require each other in a circle: {names}. They load all the same; remove one of the requirements.",
+    ),
     "skill-gone": (
         "warning",
         "The loaded skill {name} no longer exists and was unloaded. Load another, or restore its file.",
@@ -259,7 +272,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "middleware-order": (
         "warning",
-        "A summarization middleware comes after the skills, so loaded skills that it summarizes cannot be restored. "
+        "A summarization middleware comes after the skills, so loaded skills that it summarizes cannot be put back. "
         "Put `SkillsMiddleware` after it.",
     ),
     "token-counter-failed": (

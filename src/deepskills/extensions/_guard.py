@@ -19,7 +19,7 @@ from langgraph.types import Command
 from deepskills import Refuse, SkillEntry, SkillExtension, SkillFile, SkillManifest, SkillRun, SkillsError
 from deepskills._catalog.manifest import file_digest
 from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Ask, Plan, unwrapped
+from deepskills._io.plan import Ask, Plan, RealPaths, ResolveLinks, unwrapped
 from deepskills.extensions._shared import as_edited
 
 MAX_NAMED = 5
@@ -100,8 +100,14 @@ class FileGuard(SkillExtension):
         # Nobody can tell what is in a dynamic skill; whoever approved it has approved that.
         if not file.entry.is_dynamic and expected.get(file.path) != file_digest(file.content).sha256:
             return self.complaint(file.entry, [_difference(file.path, expected)], run)
-        # A script that runs may read and import whatever lies beside it.
-        return (yield from self._judge_all(file.entry, run)) if file.purpose == "run" else None
+        if file.purpose != "run" or file.entry.is_dynamic:
+            return None
+        # A script that runs may read and import whatever lies beside it. If it runs in a copy, the bytes of that copy
+        # are judged and no other: files that change from now on change nothing.
+        if file.files:
+            present = {path: file_digest(content).sha256 for path, content in file.files.items()}
+            return self._compared(file.entry, present, expected, run)
+        return (yield from self._judge_all(file.entry, run))
 
     def _judge_all(self, entry: SkillEntry, run: SkillRun, only: str | None = None) -> Plan[Refuse | None]:
         """Judge all files of a skill as they are now, or one of them."""
@@ -113,6 +119,17 @@ class FileGuard(SkillExtension):
         except SkillsError as error:
             return Refuse(str(error))
         present = {path: file.sha256 for path, file in manifest.files.items()}
+        return self._compared(entry, present, expected, run, only)
+
+    def _compared(
+        self,
+        entry: SkillEntry,
+        present: Mapping[str, str],
+        expected: Mapping[str, str],
+        run: SkillRun,
+        only: str | None = None,
+    ) -> Refuse | None:
+        """Judge all files of a skill, or one of them, by their SHA-256."""
         # Both sides: a file that was added is as telling as one that is gone.
         paths = sorted(present.keys() | expected.keys()) if only is None else [only]
         differences = [_difference(path, expected) for path in paths if present.get(path) != expected.get(path)]
@@ -172,8 +189,15 @@ class FileGuard(SkillExtension):
 
 
 def _shell_directory(entry: SkillEntry, run: SkillRun) -> Plan[str]:
-    found: str = yield from unwrapped(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
+    """Return a skill's directory as a local shell knows it; nothing is run there, so hidden skills do not matter."""
+    found: str = yield from unwrapped(Ask(lambda: run.drive(_resolved(entry)), lambda: run.adrive(_resolved(entry))))
     return found
+
+
+def _resolved(entry: SkillEntry) -> Plan[str]:
+    path = _directory(entry)
+    reply: RealPaths = yield ResolveLinks((path,))
+    return reply.paths.get(path, path)
 
 
 def _shows_files(request: ToolCallRequest) -> bool:

@@ -24,7 +24,7 @@ _COUNTERS = {
     "skill.loaded": ("deepskills.skill.loads", "Skills loaded"),
     "skill.unloaded": ("deepskills.skill.unloads", "Skills unloaded"),
     "skill.refused": ("deepskills.skill.refusals", "Loads and unloads refused"),
-    "skill.reattached": ("deepskills.skill.put_backs", "Lost texts restored"),
+    "skill.reattached": ("deepskills.skill.put_backs", "Lost texts put back"),
     "skill.missed": ("deepskills.skill.misses", "Runs that loaded nothing although one skill clearly fitted"),
     "skill.script": ("deepskills.skill.scripts", "Scripts run"),
     "skill.forked": ("deepskills.skill.forks", "Skills run in sub-agents"),

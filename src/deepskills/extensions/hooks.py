@@ -6,8 +6,13 @@ taken whose work on a tool's name is bounded.
 A hook is run by a plan of the one dialect (`deepskills._io.plan`): a command by `Execute`, a handler and the skill's
 directory by `Ask`. A hook that must look at a call before it runs fails closed: whatever keeps it from answering
 refuses the call.
+
+A `SessionStart` hook runs at its skill's load and at the start of each later run on the thread. Loads happen in many
+ways, some of them after the start of a run, so there is one place for all: the model request that follows. Private
+state says for which skills the hooks have run already.
 """
 
+import asyncio
 import html
 import inspect
 import json
@@ -19,24 +24,27 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast, get_args
 from uuid import uuid4
 
+from deepagents.backends.protocol import ExecuteResponse
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 from langgraph.types import Command
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.plan import Ask, Execute, Plan, unwrapped
 from deepskills._prompt.escaping import field_text
-from deepskills._prompt.messages import FROM_HOOK, HOOK_FAILED, HOOK_REFUSED, harmless_body
+from deepskills._prompt.messages import FROM_HOOK, FROM_START_HOOK, HOOK_FAILED, HOOK_REFUSED, harmless_body
 from deepskills._skillmd.text import clean, one_line
 from deepskills._skillmd.yaml import as_flag
+from deepskills._types import SKILL_FILE
+from deepskills.extensions._copies import COPY, copied_for_shell, job_places, removed
 from deepskills.extensions._shared import as_edited, is_trusted, tidy_sources
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES
 
 logger = logging.getLogger("deepskills")
 
 
-HookEvent: TypeAlias = Literal["PreToolUse", "PostToolUse"]
+HookEvent: TypeAlias = Literal["PreToolUse", "PostToolUse", "SessionStart"]
 HookType: TypeAlias = Literal["python", "prompt", "command"]
 
 MAX_KNOWN_BYTES = 8_000_000
@@ -60,6 +68,8 @@ MATCHER_INVALID = (
     'The matcher {matcher!r} cannot be used ({reason}), so its hooks do not run. Write tool names separated by "|", '
     'with ".*" for what may vary.'
 )
+HOOK_INVALID = "A hook of {event} is not of the type python, prompt or command with its text; it does not run."
+_SHELLS = (None, "sh", "bash")
 _VALUE_KEY: dict[HookType, str] = {"python": "handler", "prompt": "prompt", "command": "command"}
 _PIECE = re.compile(
     r"\\(?P<reference>[1-9])|\\.|\[\^?\]?(?:[^\]\\]|\\.)*+\]|(?P<open>\((?:\?:)?)|(?P<close>\))|(?P<bar>\|)|(?P<repeat>[*+?{])|.",
@@ -108,24 +118,23 @@ def read_hooks(tree: Any) -> tuple[list[Hook], list[HookProblem]]:  # noqa: ANN4
     problems: list[HookProblem] = []
     if tree is not None and not isinstance(tree, Mapping):
         problems.append(HookProblem("hooks-invalid", "`hooks` is not a mapping of events, so no hook runs."))
-    for event, group in _groups(tree):
+    for event, given in _groups(tree):
         if event not in get_args(HookEvent):
-            message = f"Hooks of the event {event[:50]!r} do not run; use PreToolUse or PostToolUse."
+            message = f"Hooks of the event {event[:50]!r} do not run; use {', '.join(get_args(HookEvent))}."
             problems.append(HookProblem("hook-event-unknown", message))
             continue
+        group = given if isinstance(given, Mapping) else {}
         try:
             matcher = _matcher(group.get("matcher"))
         except ValueError as error:
             shown = str(group.get("matcher"))[:50]
             problems.append(HookProblem("hook-matcher-invalid", MATCHER_INVALID.format(matcher=shown, reason=error)))
             continue
-        for item in _items(group.get("hooks")):
+        # Many authors leave out the inner list and write the one hook beside its matcher.
+        for item in _items(group["hooks"]) if "hooks" in group else [given]:
             hook = _hook(cast("HookEvent", event), len(hooks), item, matcher)
             if hook is None:
-                message = (
-                    f"A hook of {event} is not of the type python, prompt or command with its text; it does not run."
-                )
-                problems.append(HookProblem("hook-invalid", message))
+                problems.append(HookProblem("hook-invalid", HOOK_INVALID.format(event=event)))
             elif len(hooks) < MAX_HOOKS:
                 hooks.append(hook)
             else:
@@ -133,20 +142,23 @@ def read_hooks(tree: Any) -> tuple[list[Hook], list[HookProblem]]:  # noqa: ANN4
     return hooks, list(dict.fromkeys(problems))
 
 
-def _groups(tree: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _groups(tree: object) -> Iterator[tuple[str, object]]:
     if isinstance(tree, Mapping):
         for event, groups in tree.items():
             yield from ((str(event), group) for group in _items(groups))
 
 
-def _items(value: object) -> list[Mapping[str, Any]]:
+def _items(value: object) -> list[object]:
     found = value if isinstance(value, list | tuple) else [value]
-    return [item for item in found if isinstance(item, Mapping)]
+    return [item for item in found if item is not None]
 
 
-def _hook(event: HookEvent, position: int, item: Mapping[str, Any], matcher: re.Pattern[str] | None) -> Hook | None:
-    kind = item.get("type")
-    if not isinstance(kind, str) or kind not in _VALUE_KEY:
+def _hook(event: HookEvent, position: int, item: object, matcher: re.Pattern[str] | None) -> Hook | None:
+    if not isinstance(item, Mapping):
+        return None
+    # A hook without a type is what it brings a text for: a bare `command` is common.
+    kind = item.get("type") or next((kind for kind, key in _VALUE_KEY.items() if key in item), None)
+    if not isinstance(kind, str) or kind not in _VALUE_KEY or item.get("shell") not in _SHELLS:
         return None
     value = item.get(_VALUE_KEY[kind])
     if not isinstance(value, str) or not value.strip() or "\0" in value:
@@ -232,8 +244,11 @@ def as_json(entry: SkillEntry, hook: Hook, request: ToolCallRequest, result: Too
         SkillsError: If that is too large.
     """
     call = request.tool_call
-    told: dict[str, Any] = {"hook_event_name": hook.event, "skill_name": entry.name, "tool_name": call["name"]}
-    told |= {"tool_input": call["args"], "tool_use_id": call["id"]}
+    told: dict[str, Any] = {"hook_event_name": hook.event, "skill_name": entry.name}
+    if hook.event == "SessionStart":
+        told |= {"source": call["args"][_SOURCE]}
+    else:
+        told |= {"tool_name": call["name"], "tool_input": call["args"], "tool_use_id": call["id"]}
     if result is not None:
         told["tool_response"] = _answer(result)[:MAX_RESPONSE_CHARACTERS]
     text = json.dumps(told, default=str).replace("'", "\\u0027")  # a quote costs a shell five characters
@@ -243,13 +258,29 @@ def as_json(entry: SkillEntry, hook: Hook, request: ToolCallRequest, result: Too
 
 
 def command_lines(hook: Hook, directory: str, given: str) -> Sequence[str]:
-    """Return the shell commands that run a hook's command in a directory, with JSON on its standard input.
+    """Return the shell commands that run a hook's command in a directory, with JSON on its standard input."""
+    place = shlex.quote(directory)
+    prepared = f"cd {place} || exit {CANNOT_START}; export SKILL_DIR={place} CLAUDE_SKILL_DIR={place}"
+    return _lines(hook, prepared, given)
+
+
+def copy_lines(hook: Hook, token: str, given: str) -> Sequence[str]:
+    """Return the shell commands that run a hook's command in a copy of its skill, which lies in the places of a job."""
+    found = f'[ -f "$_ds_job/{COPY}/{SKILL_FILE}" ] && break'
+    prepared = (
+        f"for _ds_job in {job_places(token)}; do {found}; done; "
+        f'cd "$_ds_job/{COPY}" || exit {CANNOT_START}; chmod -R u+x . 2>/dev/null; '
+        "SKILL_DIR=$(pwd); CLAUDE_SKILL_DIR=$SKILL_DIR; export SKILL_DIR CLAUDE_SKILL_DIR"
+    )
+    return _lines(hook, prepared, given)
+
+
+def _lines(hook: Hook, prepared: str, given: str) -> Sequence[str]:
+    """Return commands that first do what prepares a hook.
 
     A shell backend takes a command line and no input: a short text is piped, a long one goes into a file, in pieces.
     """
-    place = shlex.quote(directory)
     limited = _LIMITED.format(seconds=hook.timeout, command=shlex.quote(hook.value))
-    prepared = f"cd {place} || exit {CANNOT_START}; export SKILL_DIR={place} CLAUDE_SKILL_DIR={place}"
     if len(given) <= CHUNK_CHARACTERS:
         return [f"({prepared}; printf %s {shlex.quote(given)} | {{ {limited}; }})"]
     file = f"/tmp/deepskills-hook-{uuid4().hex}"  # noqa: S108 - random, and for its owner alone
@@ -287,6 +318,15 @@ def _answer(result: ToolMessage | Command[Any]) -> str:
 # Frontmatter `hooks` of skills in use: what happens before and after tool calls.
 
 
+LOAD_TOOL = "load_skill"
+"""The call that a handler of `SessionStart` is told of: the load of its skill, however that came about."""
+
+_SOURCE = "source"
+"""The argument of that call that says whether the skill was loaded now (`startup`) or before (`resume`)."""
+
+HOOK_FAILED_CODE = "hook-failed"
+HOOK_FAILED_PROBLEM = "A SessionStart hook did not run: {reason}"
+
 COMMAND_REFUSED = (
     "A command hook does not run: commands are off. The application can allow them by SkillHooks(commands=True)."
 )
@@ -306,14 +346,26 @@ CANNOT_TELL = frozenset({124, 125, 126, 127, 137, 143})
 
 MAX_REASON_CHARACTERS = 2_000
 MAX_SAID_CHARACTERS = 8_000
-"""How much hooks may put into one request, as no budget of skills counts it."""
+"""How much the prompts of a turn, and the outputs of its hooks, may keep for the next request."""
+
+MAX_REQUEST_CHARACTERS = 8_500
+"""How much hooks may put into one request, with the marks around it, as no budget of skills counts it."""
+
+MAX_ONCE = 1_000
+"""Of how many hooks that run once a thread remembers that they did; each edit of a skill makes new ones."""
+
+_SAID = "say:"
+_STARTED = "started:"
+_ONCE = "once:"
+"""How keys of private state begin: a text for the next request; a skill whose `SessionStart` hooks have run; a hook
+that runs once, and did."""
 
 _BACKSTOP_SECONDS = 5
 """How much longer than the hook's own limit the backend is given to end it."""
 
 
 class SkillHooks(SkillExtension):
-    """Runs the `PreToolUse` and `PostToolUse` hooks of the skills in use.
+    """Runs the `PreToolUse`, `PostToolUse` and `SessionStart` hooks of the skills in use.
 
     Args:
         handlers: What `type: python` may call, by the name that a hook's `handler:` gives.
@@ -365,23 +417,50 @@ class SkillHooks(SkillExtension):
         return result
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Put what hooks said of the newest calls at the end of the next request."""
-        calls = _newest_calls(run.state)
-        found = (text for key, text in run.memory.items() if _call_of(key) in calls and isinstance(text, str))
-        said: list[str] = []
-        for text in dict.fromkeys(found):
-            if sum(map(len, said)) + len(text) <= MAX_SAID_CHARACTERS:
-                said.append(text)
-        if not said:
-            return request
-        return request.override(messages=[*request.messages, HumanMessage("\n\n".join(said))])
+        """Run what is due at a load, and put what hooks said at the end of this request."""
+        run.drive(self._start(run, "startup"))
+        return _with_texts(request, run)
+
+    async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+        """Run what is due at a load, and put what hooks said at the end of this request."""
+        await run.adrive(self._start(run, "startup"))
+        return _with_texts(request, run)
 
     def at_start(self, run: SkillRun) -> None:
-        """Forget what hooks said of earlier calls."""
-        calls = _newest_calls(run.state)
-        for key in run.memory:
-            if _call_of(key) is not None and _call_of(key) not in calls:
-                run.remember(key, None)
+        """Run the `SessionStart` hooks of what was loaded in an earlier run."""
+        run.drive(self._start(run, "resume"))
+
+    async def aat_start(self, run: SkillRun) -> None:
+        """Run the `SessionStart` hooks of what was loaded in an earlier run."""
+        await run.adrive(self._start(run, "resume"))
+
+    def _start(self, run: SkillRun, source: Literal["startup", "resume"]) -> Plan[None]:
+        """Run the `SessionStart` hooks of skills that were loaded since the last look, or of all others."""
+        _forget(run)
+        for skill in run.loaded:
+            entry, key = skill.entry, f"{_STARTED}{skill.entry.name}"
+            hooks = [hook for hook in self._hooks_of(entry)[0] if hook.event == "SessionStart"]
+            if not hooks or (run.memory.get(key) == entry.digest) is (source == "startup"):
+                continue
+            run.remember(key, entry.digest)
+            for hook in hooks:
+                if hook.matches({source}) and self._is_due(entry, hook, run):
+                    yield from self._start_one(entry, hook, source, run)
+
+    def _start_one(self, entry: SkillEntry, hook: Hook, source: str, run: SkillRun) -> Plan[None]:
+        call = ToolCall(name=LOAD_TOOL, args={"skill_name": entry.name, _SOURCE: source}, id="", type="tool_call")
+        request = ToolCallRequest(call, None, run.state, run.runtime)
+        try:
+            said = yield from self._perform(entry, hook, request, None, run)
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything, and there is no call to refuse
+            logger.warning("A SessionStart hook of skill %r failed: %s", entry.name, one_line(str(error)))
+            reason = one_line(str(error))[:200] or type(error).__name__
+            run.report(entry.path, HOOK_FAILED_CODE, HOOK_FAILED_PROBLEM.format(reason=reason))
+            return
+        # Those that were kept before are in sight here: the hooks of a start run one after the other.
+        room = MAX_SAID_CHARACTERS - _length_kept(run)
+        if said and room > 0:
+            _keep(run, entry, hook, FROM_START_HOOK, said[:room], "")
 
     def _before(self, request: ToolCallRequest, run: SkillRun) -> Plan[Refuse | None]:
         for entry, hook in self._matching("PreToolUse", request, run):
@@ -397,11 +476,18 @@ class SkillHooks(SkillExtension):
         for entry, hook in self._matching("PostToolUse", request, run):
             try:
                 said = yield from self._perform(entry, hook, request, result, run)
+            except SkillsError as error:
+                logger.warning("A PostToolUse hook of skill %r did not run: %s", entry.name, one_line(str(error)))
+                continue
             except Exception:
                 logger.exception("A PostToolUse hook of skill %r failed", entry.name)
                 continue
             if said is not None:
-                _say(run, request, entry, hook, said)
+                # What the calls beside this one keep cannot be seen, so each has its share.
+                share = MAX_SAID_CHARACTERS // max(len(_newest_tool_calls(run.state)), 1)
+                room = share - _length_kept(run, str(request.tool_call["id"]))
+                if room > 0:
+                    _keep(run, entry, hook, FROM_HOOK, said[:room], request)
 
     def _perform(
         self,
@@ -418,19 +504,19 @@ class SkillHooks(SkillExtension):
         """
         if hook.once:
             run.remember(_once_key(entry, hook), value=True)
+        if hook.type == "prompt" and hook.event == "SessionStart":
+            return hook.value
         if hook.type == "prompt":
-            _say(run, request, entry, hook, hook.value)
+            self._say(run, request, entry, hook)
             return None
         if hook.type == "python":
             # What a handler raises is the application's error, not a hook's: the seam logs it and refuses the call.
             verdict = yield from unwrapped(asked_of(self._handlers[hook.value], request))
             return verdict.reason if isinstance(verdict, Refuse) else None
-        directory = yield from unwrapped(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
-        for command in command_lines(hook, directory, as_json(entry, hook, request, result)):
-            response = yield Execute(command, hook.timeout + _BACKSTOP_SECONDS)
-            if _cannot_tell(response.exit_code):
-                break
+        response = yield from _ran(entry, hook, as_json(entry, hook, request, result), run)
         output = clean(str(response.output)).strip()[:MAX_REASON_CHARACTERS]
+        if response.exit_code == 0 and hook.event == "SessionStart":
+            return output
         if response.exit_code == REFUSES:
             return output or "it gave no reason"
         if _cannot_tell(response.exit_code):
@@ -450,9 +536,34 @@ class SkillHooks(SkillExtension):
             for hook in self._hooks_of(skill.entry)[0]
             if hook.event == event
             and hook.matches(names)
-            and self._obstacle(skill.entry, hook, run) is None
-            and not (hook.once and (_once_key(skill.entry, hook) in run.memory or _has_earlier(hook, request)))
+            and self._is_due(skill.entry, hook, run)
+            and not (hook.once and _has_earlier(hook, request))
         ]
+
+    def _is_due(self, entry: SkillEntry, hook: Hook, run: SkillRun) -> bool:
+        """Whether a hook may run here, and did not yet if it runs once."""
+        if hook.once and _once_key(entry, hook) in run.memory:
+            return False
+        return self._obstacle(entry, hook, run) is None
+
+    def _say(self, run: SkillRun, request: ToolCallRequest, entry: SkillEntry, hook: Hook) -> None:
+        """Keep a prompt for the next request, as far as the prompts of this turn have room.
+
+        Calls of one turn run side by side and do not see what the others keep. So each computes what all of them may
+        keep together, and a prompt that several calls ask for has one key.
+        """
+        tools = [call["name"] for call in _newest_tool_calls(run.state)] or [request.tool_call["name"]]
+        room = MAX_SAID_CHARACTERS
+        for skill in run.loaded:
+            for other in self._hooks_of(skill.entry)[0]:
+                about = next((tool for tool in tools if other.matches(_names_of(tool))), None)
+                if other.type != "prompt" or other.event == "SessionStart" or about is None:
+                    continue
+                room -= len(other.value)
+                if (skill.entry.name, other.position) == (entry.name, hook.position) and room >= 0:
+                    _keep(run, entry, hook, FROM_HOOK, hook.value, about)
+                    return
+        logger.warning("The hooks of skill %r say more than fits into a request; the rest is left out", entry.name)
 
     def _hooks_of(self, entry: SkillEntry) -> tuple[list[Hook], list[HookProblem]]:
         tree = entry.frontmatter.get("hooks")
@@ -478,10 +589,20 @@ def _names_of(tool: str) -> set[str]:
     return {tool, *(alias for alias, name in DEFAULT_ALIASES.items() if name == tool)}
 
 
-def _newest_calls(state: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the calls in the model's newest message, in order."""
-    newest = next((item for item in reversed(state.get("messages", ())) if isinstance(item, AIMessage)), None)
-    return [str(call["id"]) for call in newest.tool_calls] if newest is not None else []
+def _newest(state: Mapping[str, Any]) -> AIMessage | None:
+    return next((item for item in reversed(state.get("messages", ())) if isinstance(item, AIMessage)), None)
+
+
+def _newest_tool_calls(state: Mapping[str, Any]) -> Sequence[ToolCall]:
+    """Return the calls in the model's newest message, in order."""
+    newest = _newest(state)
+    return newest.tool_calls if newest is not None else ()
+
+
+def _newest_answer(state: Mapping[str, Any]) -> str:
+    """Return what tells the model's newest message from others."""
+    newest = _newest(state)
+    return "" if newest is None else newest.id or ",".join(str(call["id"]) for call in newest.tool_calls)
 
 
 def _has_earlier(hook: Hook, request: ToolCallRequest) -> bool:
@@ -502,24 +623,84 @@ def _cannot_tell(exit_code: int | None) -> bool:
 
 
 def _once_key(entry: SkillEntry, hook: Hook) -> str:
-    return f"once:{entry.digest}:{hook.position}"
+    return f"{_ONCE}{entry.digest}:{hook.position}"
 
 
-def _say(run: SkillRun, request: ToolCallRequest, entry: SkillEntry, hook: Hook, text: str) -> None:
-    """Keep a text for the next request; each call has keys of its own, as calls of one turn run side by side."""
+def _ran(entry: SkillEntry, hook: Hook, given: str, run: SkillRun) -> Plan[ExecuteResponse]:
+    """Run a hook's command: in its skill's directory, or in a copy of what was judged.
+
+    Raises:
+        SkillsError: If a file of the skill is refused, or the shell cannot be reached.
+    """
+    files: Mapping[str, bytes] | None = yield from unwrapped(
+        Ask(lambda: run.files_to_run(entry), lambda: run.afiles_to_run(entry))
+    )
+    if files is None:
+        directory = yield from unwrapped(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
+        return (yield from _executed(command_lines(hook, directory, given), hook))
+    token = uuid4().hex
+    yield from copied_for_shell(token, entry, files)
+    try:
+        response = yield from _executed(copy_lines(hook, token, given), hook)
+    except (SkillsError, asyncio.CancelledError):
+        yield from removed(token)
+        raise
+    yield from removed(token)
+    return response
+
+
+def _executed(commands: Sequence[str], hook: Hook) -> Plan[ExecuteResponse]:
+    response: ExecuteResponse
+    for command in commands:
+        response = yield Execute(command, hook.timeout + _BACKSTOP_SECONDS)
+        if _cannot_tell(response.exit_code):
+            break
+    return response
+
+
+def _keep(run: SkillRun, entry: SkillEntry, hook: Hook, form: str, text: str, about: ToolCallRequest | str) -> None:
+    """Keep a text for the next request: the one that answers what the model has said last."""
+    tool, call = (about, "") if isinstance(about, str) else (about.tool_call["name"], str(about.tool_call["id"]))
+    skill, tool = (html.escape(field_text(name, 128)) for name in (entry.name, tool))
     body = harmless_body(clean(text))
-    skill, tool = (html.escape(field_text(name, 128)) for name in (entry.name, request.tool_call["name"]))
-    said = FROM_HOOK.format(skill=skill, tool=tool, text=body)
-    call = str(request.tool_call["id"])
-    before = sum(len(value) for key, value in run.memory.items() if _call_of(key) == call)
-    if before + len(said) > MAX_SAID_CHARACTERS:
-        logger.warning("The hooks of skill %r say more than fits into a request; the rest is left out", entry.name)
-        return
-    run.remember(f"say:{entry.digest}:{hook.position}:{call}", said)
+    key = f"{_SAID}{entry.digest}:{hook.position}:{call}"
+    run.remember(key, {"after": _newest_answer(run.state), "text": form.format(skill=skill, tool=tool, text=body)})
 
 
-def _call_of(key: str) -> str | None:
-    return key.split(":", 3)[3] if key.startswith("say:") else None
+def _kept(run: SkillRun) -> dict[str, str | None]:
+    """Return what hooks said, by key; `None` for what was said for an earlier request."""
+    after = _newest_answer(run.state)
+    found = {key: value for key, value in run.memory.items() if key.startswith(_SAID)}
+    is_new = {key: isinstance(value, Mapping) and value.get("after") == after for key, value in found.items()}
+    return {key: str(value.get("text", "")) if is_new[key] else None for key, value in found.items()}
+
+
+def _length_kept(run: SkillRun, call: str = "") -> int:
+    """Return how much is kept for the next request of a call, or of starts and prompts."""
+    return sum(len(text) for key, text in _kept(run).items() if text is not None and key.split(":", 3)[3] == call)
+
+
+def _forget(run: SkillRun) -> None:
+    """Forget what hooks said for earlier requests, and which skills had begun that are not loaded any more."""
+    once = [key for key in run.memory if key.startswith(_ONCE)]
+    for key in once[: max(0, len(once) - MAX_ONCE)]:
+        run.remember(key, None)
+    for key, text in _kept(run).items():
+        if text is None:
+            run.remember(key, None)
+    loaded = {f"{_STARTED}{skill.entry.name}" for skill in run.loaded}
+    for key in run.memory:
+        if key.startswith(_STARTED) and key not in loaded:
+            run.remember(key, None)
+
+
+def _with_texts(request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+    """Return a request with what hooks said at its end, as far as that fits."""
+    said: list[str] = []
+    for text in dict.fromkeys(filter(None, _kept(run).values())):
+        if sum(map(len, said)) + len(text) <= MAX_REQUEST_CHARACTERS:
+            said.append(text)
+    return request.override(messages=[*request.messages, HumanMessage("\n\n".join(said))]) if said else request
 
 
 def _refusal(text: str, request: ToolCallRequest, entry: SkillEntry, reason: str) -> Refuse:

@@ -110,8 +110,6 @@ class _FirstTries:
         """Whether this is a later try of a model call, and somebody around us has chosen another model for it."""
         call = _call_of(request)
         with self._lock:
-            # The first try has the conversation's model. Another one in a later try of the same call was chosen by a
-            # fallback.
             first = self._models.setdefault(call, request.model)
             while len(self._models) > MAX_CALLS:
                 del self._models[next(iter(self._models))]

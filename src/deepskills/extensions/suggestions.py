@@ -15,10 +15,11 @@ from langchain_core.messages import AnyMessage
 
 from deepskills import SkillEntry, SkillExtension, SkillRun
 from deepskills._catalog.lookup import document_of
-from deepskills._catalog.ranking import MAX_INDEXED, SECONDS, Ranker, Ranking
-from deepskills._catalog.search import Document, Library
-from deepskills._io.cache import BoundedCache
+from deepskills._catalog.ranking import SECONDS, Ranker, Ranking
+from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
+from deepskills._io.cache import BoundedCache, size_of
 from deepskills._prompt.messages import replaced_list, suggestion_line, suggestion_note
+from deepskills._types import DEFAULT_SUGGESTIONS
 
 CatalogForm: TypeAlias = Literal["full", "none"]
 """Whether the section lists all skills, or only says how many there are."""
@@ -39,7 +40,7 @@ class SkillSuggestions(SkillExtension):
     If nothing fits, there is no note. Skills that this run may not see are left out, even of older notes.
 
     Args:
-        k: How many skills are suggested at most.
+        k: How many skills are suggested at most; 5 by default.
         embeddings: LangChain embeddings, to suggest by meaning as well as by words. Vectors are kept in the graph's
             store if there is one.
         catalog: `"full"` lists all skills in the system prompt too; `"none"` replaces the list by one line and turns
@@ -55,7 +56,7 @@ class SkillSuggestions(SkillExtension):
 
     def __init__(
         self,
-        k: int = 5,
+        k: int = DEFAULT_SUGGESTIONS,
         embeddings: Embeddings | None = None,
         catalog: CatalogForm = "full",
         *,
@@ -71,7 +72,9 @@ class SkillSuggestions(SkillExtension):
         self._catalog = catalog
         self._ranker = Ranker(embeddings, seconds=timeout)
         self._has_meaning = embeddings is not None
-        self._libraries: BoundedCache[tuple[Any, ...], _Shelf] = BoundedCache(MAX_INDEXED, lambda shelf: 1 + len(shelf))
+        self._libraries: BoundedCache[tuple[Any, ...], _Shelf] = BoundedCache(
+            MAX_LIBRARY_BYTES, lambda shelf: shelf.library.weight, size_of
+        )
         if catalog == "none":
             self.extra_tools = ("search_skills",)
 
@@ -177,9 +180,6 @@ class _Shelf:
         self.library = Library(
             Document(entry.name, "") if entry.name in name_only else document_of(entry) for entry in entries
         )
-
-    def __len__(self) -> int:
-        return len(self.entries)
 
 
 def _unanswered(run: SkillRun) -> AnyMessage | None:

@@ -549,7 +549,7 @@ class ToolPolicy(SkillExtension):
 
 def _fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
     """Return what tells a call from one that was changed since it was judged."""
-    # Sorted: a checkpoint may bring arguments back in another order.
+    # Sorted: another order of keys is not another call.
     text = json.dumps([tool, arguments], sort_keys=True, default=str)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 

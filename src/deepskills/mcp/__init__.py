@@ -6,7 +6,14 @@ host works with both majors of the `mcp` package, the server with 2.x; nothing e
 
 from typing import TYPE_CHECKING
 
-from deepskills.mcp.host import McpSkills
+try:
+    from deepskills.mcp.host import McpSkills
+except ModuleNotFoundError as error:  # pragma: no cover - without the extra
+    if (error.name or "").partition(".")[0] == "deepskills":
+        raise
+    raise ModuleNotFoundError(
+        f"deepskills.mcp needs {error.name}. Install it with: pip install 'deepskills[mcp]'", name=error.name
+    ) from error
 
 if TYPE_CHECKING:
     from deepskills.mcp.server import SkillsExtension

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from deepskills._catalog.search import beginning_of
 from deepskills.store.db.models import (
     FileContent,
     FormerText,
@@ -57,11 +58,15 @@ class Text:
     requires: tuple[str, ...] = ()
     """The names of the skills that it builds on."""
 
+    beginning: str = ""
+    """What the ranker reads of its instructions."""
+
     @classmethod
     def of(cls, document: Document) -> "Text":
         """Work out what is written beside a document."""
-        words = indexed_words(document.name, document.description, document.tags)
-        return cls(document, len(document.render()), words, document.requires)
+        words = indexed_words(document.name, document.description, document.tags, document.content)
+        beginning = beginning_of(document.content).decode("utf-8", "replace")
+        return cls(document, len(document.render()), words, document.requires, beginning)
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Changes:
         await self.check_quota(writer.user, size)
         skill = Skill(id=uuid4(), owner_id=writer.user, is_public=values.is_public, size=size, **vars(text.document))
         skill.updated_at = now()
-        skill.words = text.words
+        skill.words, skill.beginning = text.words, text.beginning
         revision = await self.advance(skill, writer, "created")
         skill.created_at = skill.updated_at
         # The row number of SQLite's full-text table; revisions are unique, so they serve.
@@ -150,7 +155,7 @@ class Changes:
             await self._keep_text(skill, before, revision)
         self._take(skill, document, is_public=is_public, shared_with=shared_with)
         if values.text is not None:
-            skill.words = values.text.words
+            skill.words, skill.beginning = values.text.words, values.text.beginning
         skill.size = size
         # An operator approved what was there; new text or files need a new look.
         skill.is_approved = skill.is_approved and not has_new_contents

@@ -105,8 +105,8 @@ MAX_TAGS_ASKED = 200
 MAX_PAGE = 1_000_000
 """From this size on, a page holds all skills there are."""
 
-MAX_SEARCH_LENGTH = 1_000
-"""Longest query; the rest is ignored."""
+MAX_SEARCH_LENGTH = 4_000
+"""Longest query or name that is looked at; the rest is ignored."""
 
 MAX_CHANGES = 1_000
 """How many changes one call returns at most."""
@@ -323,7 +323,7 @@ class SkillService:
         index = rankers.get(mark)
         if index is None:
             skills = await self._searchable(viewer, chosen)
-            index = await computed(len(skills) * 512, lambda: Ranker(skills))
+            index = await computed(len(skills) * 4_096, lambda: Ranker(skills))
             rankers.put(mark, index)
         return await computed(len(index) * 64, lambda: index.search(query))
 
@@ -1072,17 +1072,19 @@ class SkillService:
         seen = await self._listings.visible_ids(others, viewer) if others else set()
         return [(change, change.revision in own or change.skill_id in seen) for change in changes]
 
-    async def record_usage(self, events: Iterable[Mapping[str, Any]], user_id: UserId | None = None) -> int:
+    async def record_usage(
+        self, events: Iterable[Mapping[str, Any]], user_id: UserId | None = None, *, system: bool = False
+    ) -> int:
         """Count skill events, such as `skill.loaded`, by day and trigger.
 
         An event names its skill by `skill_id`, or by `skill`, which is the name as `user_id` sees it. Events about
-        skills that do not exist are left out, and those about skills that `user_id` may not see; without a user, the
-        operator's code counts for any skill that it names by id.
+        skills that do not exist are left out, and those about skills that `user_id` may not see: nobody sees public and
+        system skills. The operator's code (`system=True`) counts for any skill that it names by id.
 
         Returns:
             How many events were counted.
         """
-        viewer = await self._policy.viewer(user_id)
+        viewer = await self._policy.viewer(user_id, system=system)
         given = [event for event in itertools.islice(events, MAX_EVENTS) if isinstance(event, Mapping)]
         return await self._count(given, viewer)
 
@@ -1096,7 +1098,7 @@ class SkillService:
             skill_id = as_id(event.get("skill_id")) or ids.get(str(event.get("skill", "")))
             if skill_id is not None:
                 totals[skill_id, _word(event.get("type")), _word(event.get("trigger"))] += 1
-        seen_by = None if viewer.user is None else viewer
+        seen_by = None if viewer.is_system else viewer
         known = await self._listings.existing({key[0] for key in totals}, seen_by) if totals else set()
         rows = [
             {"skill_id": key[0], "day": today, "type": key[1], "trigger": key[2], "count": count}

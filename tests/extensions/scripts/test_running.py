@@ -22,7 +22,8 @@ from deepagents.backends.protocol import ExecuteResponse
 from deepskills import SkillEntry, SkillsError
 from deepskills._io.drivers import Steps
 from deepskills._io.plan import Ask, Call, CallFunction, Execute, Failed, Plan, WriteFiles, Written
-from deepskills.extensions.scripts.command import MAX_ARGUMENT_BYTES, stop_command
+from deepskills._prompt.messages import SCRIPT_ENDED, SCRIPT_MAY_GO_ON
+from deepskills.extensions.scripts.command import MAX_ARGUMENT_BYTES, read_report, stop_command
 from deepskills.extensions.scripts.run import (
     Outcome,
     ScriptCall,
@@ -98,6 +99,9 @@ class Shell:
 
     def script_path(self, _entry: SkillEntry, script_name: str) -> str:
         return self.location or str(self.directory / "scripts" / script_name)
+
+    def files_to_run(self, _entry: SkillEntry, _script_name: str) -> None:
+        """Nobody judges files here."""
 
     def read_file(self, _entry: SkillEntry, path: str) -> bytes:
         return (self.directory / path).read_bytes()
@@ -593,3 +597,37 @@ def test_an_echo_of_the_command_is_not_a_report(shell: Shell) -> None:
     assert isinstance(stopping, Execute)
     with pytest.raises(SkillsError, match="before the script had finished"):
         steps.answer([None])
+
+
+def test_a_timeout_claims_what_is_known(shell: Shell) -> None:
+    """Processes that can be told are ended and said to be; one that hid is not spoken for, nor is what nobody saw."""
+    mark = new_mark()
+    hides = (
+        "import os, resource, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    hard = resource.getrlimit(10)[1]\n"
+        "    resource.setrlimit(10, (hard, hard))\n"
+        "    null = os.open(os.devnull, os.O_RDWR)\n"
+        "    for number in (0, 1, 2): os.dup2(null, number)\n"
+        f"    os.execve('/bin/sleep', ['sleep', '{mark}'], {{}})\n"
+        "time.sleep(60)\n"
+    )
+    outcome = shell.run(hides, seconds=1)
+    try:
+        assert (outcome.timed_out, outcome.none_found) == (True, True)
+        assert len(found_processes(mark)) == 1, "it does hide"
+    finally:
+        for process in found_processes(mark):
+            os.kill(process, signal.SIGKILL)
+    token = "ab" * 16
+    ends = f"deepskills-{token} tail\ndeepskills-{token} end\n"
+    reports = [f"\ndeepskills-{token} report 137 {late} 0\n{ends}" for late in (0, 8, 9)]
+    found = [read_report(report, token) for report in reports]
+    assert [(report.timed_out, report.none_found) for report in found if report] == [
+        (False, False),
+        (True, False),
+        (True, True),
+    ]
+    assert "everything" not in SCRIPT_ENDED
+    assert "may still be running" in SCRIPT_MAY_GO_ON

@@ -19,7 +19,7 @@ def test_code_on_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
     names: dict[str, object] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+    for block in re.findall(r"^```python(?: [^\n]*)?\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
         exec(compile(block, page, "exec"), names)
 
 

@@ -4,9 +4,10 @@ People in a terminal get a table that fits its width; a pipe gets one line per s
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -16,21 +17,35 @@ from deepskills._catalog.catalog import Catalogs
 from deepskills._catalog.discovery import Discovery, discover, source_errors
 from deepskills._catalog.entries import Reading, Readings, SkillEntry, Visibility
 from deepskills._catalog.lookup import SearchCache, find_or_raise
-from deepskills._catalog.sources import Source, lies_under, parent
+from deepskills._catalog.sources import PASSED_OVER, Source, lies_under, parent
 from deepskills._cli.files import UsageError, named_sources, perform, usual_sources
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
-from deepskills._files.inventory import Contents, Inventory, read_contents, summarize
-from deepskills._io.plan import Plan
+from deepskills._files.inventory import RESOURCE_ORDER, Contents, Inventory, read_contents, summarize
+from deepskills._files.paths import is_hidden
+from deepskills._io.plan import Failed, Listing, Plan
+from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
 from deepskills._skillmd.keys import KEYS, FrontmatterKey, is_acted_on
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import read_skill
-from deepskills._types import SkillProblem
+from deepskills._skillmd.repair import as_text
+from deepskills._types import (
+    DEFAULT_DEPTH,
+    DEFAULT_RESOURCE_DEPTH,
+    RESOURCE_DIRECTORIES,
+    SKILL_FILE,
+    ResourceMetadata,
+    ResourceType,
+    SkillProblem,
+)
 
-RESOURCE_DEPTH = 1
-"""Skills are measured as an agent with default settings loads them."""
+MAX_SKILL_DIRECTORIES = 2_000
+"""How many directories of one skill are searched for its files."""
+
+MAX_SHOWN_VALUE = 400
+"""How much of a frontmatter value `info` shows; `--json` has it all."""
 
 
 class SkillRow(TypedDict):
@@ -52,7 +67,7 @@ class SkillRow(TypedDict):
     """About what it costs to load; 0 if the file cannot be used."""
 
     resources: int
-    """How many further files a load lists."""
+    """How many further files belong to it, in whichever directory."""
 
     problems: list[SkillProblem]
     """What is wrong with its file, and with files of the same name that it hides."""
@@ -65,6 +80,15 @@ class FileRow(TypedDict):
     type: str
 
 
+class KeyRow(TypedDict):
+    """A frontmatter key in the JSON of `info`."""
+
+    name: str
+    does: str
+    needs: str | None
+    """The extension without which it does nothing."""
+
+
 class SkillDetails(SkillRow):
     """A skill in the JSON of `info`."""
 
@@ -72,8 +96,26 @@ class SkillDetails(SkillRow):
     compatibility: str | None
     metadata: dict[str, str]
     allowed_tools: list[str]
+    visibility: Visibility
+    """`user-only` if its author lets only the user start it, else `on`."""
+
+    user_invocable: bool
+    """Whether a user may start it by a slash command."""
+
+    model: str | None
+    context: str | None
+    agent: str | None
+    hooks: object
+    """As in the frontmatter; null without any."""
+
+    keys: list[KeyRow]
+    """Each further key that deepskills acts on."""
+
+    listed: list[str]
+    """Paths of the files that a load lists."""
+
     files: list[FileRow]
-    """The first 200 of its files."""
+    """All its files but `SKILL.md` and hidden ones."""
 
 
 @dataclass
@@ -84,6 +126,9 @@ class Found:
     source: Source
     entry: SkillEntry | None = None
     inventory: Inventory = field(default_factory=Inventory)
+    files: list[ResourceMetadata] = field(default_factory=list)
+    """All its files, not only those that a load lists."""
+
     text: str = ""
     """The whole file."""
 
@@ -101,23 +146,39 @@ class Found:
         return self.entry is not None and self.entry.is_user_only
 
     @cached_property
+    def frontmatter(self) -> dict[str, Any]:
+        """Every key as its author wrote it."""
+        return read_skill(self.text, path=self.row["path"]).frontmatter
+
+    @cached_property
     def keys(self) -> list[FrontmatterKey]:
         """The keys of its frontmatter that deepskills acts on beside the specification's."""
-        given = read_skill(self.text, path=self.row["path"]).frontmatter
-        return [KEYS[name] for name in given if is_acted_on(name) and not KEYS[name].is_specified]
+        given = self.frontmatter
+        further = [KEYS[name] for name in given if is_acted_on(name) and not KEYS[name].is_specified]
+        inner = given.get("metadata")
+        below = inner if isinstance(inner, dict) else {}
+        return [*further, *(key for key in KEYS.values() if key.name.removeprefix("metadata.") in below and key.below)]
 
     def details(self) -> SkillDetails:
         """Return all that is known of a usable skill."""
         if self.entry is None:
             raise UsageError(f"The skill {self.row['name']} cannot be used.")
-        skill = self.entry.skill
+        skill, given = self.entry.skill, self.frontmatter
         return SkillDetails(
             **self.row,
             license=skill["license"],
             compatibility=skill["compatibility"],
             metadata=skill["metadata"],
             allowed_tools=skill["allowed_tools"],
-            files=[FileRow(path=file["path"], type=file["type"]) for file in self.inventory.resources],
+            visibility="user-only" if self.is_user_only else "on",
+            user_invocable=self.entry.is_user_invocable,
+            model=as_text(given.get("model")) or None,
+            context=as_text(given.get("context")) or None,
+            agent=as_text(given.get("agent")) or None,
+            hooks=given.get("hooks"),
+            keys=[KeyRow(name=key.name, does=key.does, needs=key.needs or None) for key in self.keys],
+            listed=[file["path"] for file in self.inventory.resources],
+            files=[FileRow(path=file["path"], type=file["type"]) for file in self.files],
         )
 
 
@@ -147,11 +208,18 @@ class LocalCatalog:
     def prompt(self) -> str:
         """Return the section about skills that every request of an agent with these sources holds."""
         section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True)
-        hidden: dict[str, Visibility] = {found.row["name"]: "user-only" for found in self.usable if found.is_user_only}
-        errors = source_errors(self.source_problems)
-        # As in an agent that has no tools but those for skills.
-        tools: frozenset[str] = frozenset()
-        return section.render(SectionInput(self.discovery.catalog, self.sources, errors, hidden=hidden, tools=tools))
+        # No word on tools: as `create_deep_agent` makes an agent, which can read and write files.
+        return section.render(SectionInput(self.discovery.catalog, self.sources, self.errors, hidden=self.hidden))
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines about sources that failed, as the section has them."""
+        return source_errors(self.source_problems)
+
+    @property
+    def hidden(self) -> dict[str, Visibility]:
+        """The skills that the model does not see."""
+        return {found.row["name"]: "user-only" for found in self.usable if found.is_user_only}
 
     def get(self, name: str) -> Found:
         """Return the usable skill of that name, in any case.
@@ -205,6 +273,22 @@ def _is_same_file(noted: SkillProblem, found: Found) -> bool:
     return noted["code"] == "skill-shadowed" and os.path.realpath(noted["path"]) == os.path.realpath(found.row["path"])
 
 
+IN_SHELL = {
+    "It is tried again at the next run; skills found earlier stay.": "Check that it exists and may be read.",
+    "It is tried again at the next run.": "Check that it may be read.",
+    "remove it from the sources, or pass `OptionalSource(path)` if it may be missing.": "or name another.",
+}
+"""What a message says to somebody who runs an agent, and what it says to somebody at a shell."""
+
+
+def in_shell(noted: SkillProblem) -> SkillProblem:
+    """Return a problem of a source in words for a shell: there is no next run, and no `sources` to change."""
+    message = noted["message"]
+    for to_an_operator, in_a_shell in IN_SHELL.items():
+        message = message.replace(to_an_operator, in_a_shell)
+    return SkillProblem(path=noted["path"], code=noted["code"], severity=noted["severity"], message=message)
+
+
 class _NotedReadings(Readings):
     """Readings that also say which name each usable file claims."""
 
@@ -221,11 +305,17 @@ class _NotedReadings(Readings):
 
 def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
     readings = _NotedReadings()
-    discovery = yield from discover(sources, max_depth=1, readings=readings, catalogs=Catalogs(readings))
+    discovery = yield from discover(sources, max_depth=DEFAULT_DEPTH, readings=readings, catalogs=Catalogs(readings))
     catalog = discovery.catalog
-    contents = yield from read_contents(catalog.entries, RESOURCE_DEPTH)
+    contents = yield from read_contents(catalog.entries, DEFAULT_RESOURCE_DEPTH)
+    files = yield from _all_files(catalog.entries)
     places = {source.path: source for source in sources}
-    usable = {e.name: _found(e, contents[e.name], places.get(e.source, Source(e.source, ""))) for e in catalog.entries}
+    usable = {
+        entry.name: _found(
+            entry, contents[entry.name], files[entry.name], places.get(entry.source, Source(entry.source, ""))
+        )
+        for entry in catalog.entries
+    }
     broken: dict[str, Found] = {}
     source_problems: list[SkillProblem] = []
     # Each problem goes to the skill that the file claims to be, even where another file won the name: that row is the
@@ -233,7 +323,7 @@ def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
     for noted in discovery.problems:
         path = noted["path"]
         if path in places:
-            source_problems.append(noted)
+            source_problems.append(in_shell(noted))
             continue
         found = usable.get(readings.claims[path]) if path in readings.claims else None
         if found is None:
@@ -243,7 +333,43 @@ def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
     return LocalCatalog(discovery, everything, list(catalog.sources), source_problems)
 
 
-def _found(entry: SkillEntry, contents: Contents, source: Source) -> Found:
+class _EveryFile(Visitor[str]):
+    """Collects the files of skills by name, at any depth; a directory with a `SKILL.md` of its own is another skill."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.files: dict[str, list[ResourceMetadata]] = {name: [] for name in names}
+        self._kinds: dict[tuple[str, str], ResourceType] = {}
+
+    def take(self, visit: Visit[str], reply: Listing | Failed) -> list[tuple[str, str]]:
+        """Note the files of a directory; return the directories below it."""
+        entries = [] if isinstance(reply, Failed) else [entry for entry in reply.entries if not is_hidden(entry.name)]
+        if visit.depth and any(entry.name == SKILL_FILE for entry in entries):
+            return []
+        kind = self._kinds.get((visit.key, visit.path), "other")
+        below = []
+        for entry in entries:
+            if not entry.is_directory:
+                if visit.depth or entry.name != SKILL_FILE:
+                    found = ResourceMetadata(path=entry.path, type=kind, skill_name=visit.key)
+                    self.files[visit.key].append(found)
+            elif entry.name not in PASSED_OVER:
+                first = kind if visit.depth else RESOURCE_DIRECTORIES.get(entry.name, "other")
+                self._kinds[visit.key, entry.path] = first
+                below.append((visit.key, entry.path))
+        return below
+
+
+def _all_files(entries: Sequence[SkillEntry]) -> Plan[dict[str, list[ResourceMetadata]]]:
+    """List every file of skills, by name; those of a load are only what its inventory lists."""
+    visitor = _EveryFile(entry.name for entry in entries)
+    starts = [(entry.name, parent(entry.path)) for entry in entries]
+    yield from walk(starts, visitor, levels=None, max_directories=MAX_SKILL_DIRECTORIES, resolve_links=True)
+    for files in visitor.files.values():
+        files.sort(key=lambda file: (RESOURCE_ORDER[file["type"]], file["path"]))
+    return visitor.files
+
+
+def _found(entry: SkillEntry, contents: Contents, files: list[ResourceMetadata], source: Source) -> Found:
     text, failure = contents.text()
     inventory = contents.inventory
     row = SkillRow(
@@ -252,12 +378,12 @@ def _found(entry: SkillEntry, contents: Contents, source: Source) -> Found:
         path=entry.path,
         source=source.path,
         tokens=count_tokens(skill_block(entry, text, inventory)) if failure is None else 0,
-        resources=len(inventory.resources) + inventory.more,
+        resources=len(files),
         problems=[],
     )
     if failure is not None:
         row["problems"].append(problem(entry.path, "skill-unreadable", reason=failure))
-    return Found(row, source, entry, inventory, text, failure)
+    return Found(row, source, entry, inventory, files, text, failure)
 
 
 def _broken(path: str, source: Source) -> Found:
@@ -307,32 +433,52 @@ def show_hits(output: Output, found: Sequence[Found]) -> None:
         output.lines(_blocks(output, found, indent=0))
 
 
+_STARTED_BY = {
+    ("on", True): "on: the model and the user can start it",
+    ("on", False): "on, without a slash command: only the model can start it",
+    ("user-only", True): "user-only: the model does not see it, the user starts it",
+    ("user-only", False): "user-only, without a slash command: only a pin starts it",
+}
+
+
 def show_details(output: Output, skill: Found) -> None:
     """Show all that is known of one skill, one property per line."""
     known = skill.details()
+    given = {key.name: _value(skill.frontmatter, key.name) for key in skill.keys}
     properties: Mapping[str, str | None] = {
-        "Name": prose(known["name"]),
-        "Description": prose(known["description"]),
-        "Path": visible(known["path"]),
-        "Source": visible(known["source"]),
+        "Name": known["name"],
+        "Description": known["description"],
+        "Path": known["path"],
+        "Source": known["source"],
         "License": known["license"],
         "Compatibility": known["compatibility"],
         "Allowed tools": ", ".join(known["allowed_tools"]),
+        "Visibility": _STARTED_BY[known["visibility"], known["user_invocable"]],
         **{f"Metadata {key}": value for key, value in known["metadata"].items()},
+        **{f"Key {key.name}": f"{given[key.name]} ({_effect(key)})" for key in skill.keys},
         "Tokens": str(known["tokens"]),
         "Files": _kinds(skill),
-        **{f"Key {key.name}": _effect(key) for key in skill.keys},
     }
     for name, value in properties.items():
         if value:
-            output.line((f"{prose(name)}:", "bold"), f" {prose(value)}")
+            output.entry((f"{prose(name)}:", "bold"), f" {prose(value)}")
     directory = known["path"].rpartition("/")[0]
+    listed = set(known["listed"])
     for file in known["files"]:
-        output.line(f"  {visible(file['path'].removeprefix(f'{directory}/'))}")
+        note = "" if file["path"] in listed else "  (not listed by a load)"
+        output.line(f"  {visible(file['path'].removeprefix(f'{directory}/'))}", (note, "dim"))
+
+
+def _value(frontmatter: Mapping[str, Any], name: str) -> str:
+    """Return what an author wrote for a key, on one line and bounded."""
+    inner = frontmatter.get("metadata")
+    below = inner if isinstance(inner, dict) else {}
+    text = prose(as_text(frontmatter.get(name, below.get(name.removeprefix("metadata.")))))
+    return text if len(text) <= MAX_SHOWN_VALUE else f"{text[:MAX_SHOWN_VALUE]}..."
 
 
 def _effect(key: FrontmatterKey) -> str:
-    return f"{key.does} (needs the extension {key.needs})" if key.needs else key.does
+    return f"{key.does}; needs the extension {key.needs}" if key.needs else key.does
 
 
 def cost_line(local: LocalCatalog) -> str:
@@ -396,9 +542,7 @@ def _label(skill: Found) -> str:
 def _kinds(skill: Found) -> str:
     if skill.entry is None:
         return "-"
-    inventory = skill.inventory
-    more = f" and {inventory.more} more" if inventory.more else ""
-    return f"{summarize(inventory.resources) or 'no files'}{more}"
+    return summarize(skill.files) or "no files"
 
 
 def _verdict(skill: Found) -> str:

@@ -1,4 +1,8 @@
-"""`doctor`: what an agent with these sources would see, what is wrong, and what it costs, in one report."""
+"""`doctor`: what is wrong, what would help, what an agent with these sources would see, and what it costs.
+
+What matters comes first: a source that was not read whole hides everything else, so it is told before any file, and
+problems of one kind are one item with their number, however many there are.
+"""
 
 import statistics
 from collections import Counter
@@ -8,23 +12,25 @@ from importlib.metadata import PackageNotFoundError, version
 
 from typing_extensions import TypedDict
 
+from deepskills._catalog.discovery import SOURCE_ERRORS
 from deepskills._catalog.sources import Source, lies_under, parent
 from deepskills._cli.commands.catalog import LocalCatalog
+from deepskills._cli.commands.show import tool_costs
 from deepskills._cli.files import find_skill_files, perform
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import problem, quoted
-from deepskills._types import SkillProblem
+from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS, SkillProblem
 
 PACKAGES = ("deepskills", "deepagents", "langchain", "langgraph")
 """What an agent with skills runs on."""
 
-MAX_LOADED_SKILLS = 10
-"""How many skills an agent with default settings holds at a time."""
+HIDES_SKILLS = SOURCE_ERRORS | {"source-cut", "source-missing"}
+"""Codes of problems by which skills are missing that nobody has seen."""
 
-MAX_LOADED_TOKENS = 50_000
-"""How many tokens they may cost together."""
+LARGE_LIST = 5_000
+"""From how many tokens on the list of skills is worth replacing by suggestions."""
 
 
 class SourceReport(TypedDict):
@@ -60,12 +66,18 @@ class Report(TypedDict):
     """The files that cannot be used."""
 
     prompt_tokens: int
-    """What every request costs before anything is loaded."""
+    """What the section about skills costs in every request."""
+
+    tool_tokens: int
+    """What the definitions of `load_skill` and `unload_skill` cost beside it."""
 
     loads: LoadReport | None
     """None where nothing can be loaded."""
 
     problems: list[SkillProblem]
+
+    advice: list[str]
+    """What would help, most important first."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +87,6 @@ class Examination:
     report: Report
     largest: list[tuple[str, int]]
     """The skills that cost most to load, with their tokens."""
-
-    needs: Mapping[str, int]
-    """The extensions without which keys of skills do nothing, each with the number of skills."""
 
     @property
     def is_well(self) -> bool:
@@ -89,18 +98,53 @@ class Examination:
 def examine(local: LocalCatalog) -> Examination:
     """Look at everything an agent with default settings would make of these skills."""
     costs = sorted(((found.row["tokens"], found.row["name"]) for found in local.usable), reverse=True)
+    problems = [*local.problems, *perform(_passed_over(local))]
+    visible_names = [found.row["name"] for found in local.usable if not found.is_user_only]
     report = Report(
         versions={name: _version(name) for name in PACKAGES},
         sources=[_source_report(source, local) for source in local.sources],
-        skills=[found.row["name"] for found in local.usable if not found.is_user_only],
+        skills=visible_names,
         user_only=[found.row["name"] for found in local.usable if found.is_user_only],
         unusable=[found.row["path"] for found in local.found if not found.is_usable],
         prompt_tokens=count_text_tokens(local.prompt()) if local.usable else 0,
+        tool_tokens=sum(tokens for _, tokens in tool_costs(sees_skills=bool(visible_names))) if local.usable else 0,
         loads=_loads([tokens for tokens, _ in costs]),
-        problems=[*local.problems, *perform(_passed_over(local))],
+        problems=problems,
+        advice=[],
     )
-    needs = Counter(name for found in local.usable for name in {key.needs for key in found.keys} if name)
-    return Examination(report, [(name, tokens) for tokens, name in costs[:3]], needs)
+    needs = Counter(key for found in local.usable for key in {(key.needs, key.name) for key in found.keys if key.needs})
+    report["advice"] += _advice(report, costs, needs)
+    return Examination(report, [(name, tokens) for tokens, name in costs[:3]])
+
+
+def _advice(report: Report, costs: Sequence[tuple[int, str]], needs: Mapping[tuple[str, str], int]) -> Iterator[str]:
+    """Yield what would help, most important first; each says what it is about and what to write."""
+    missing = [name for name, number in report["versions"].items() if number is None]
+    if missing:
+        yield f"Not installed: {', '.join(missing)}. Run `pip install {' '.join(missing)}`."
+    depths = [int(found["message"].split()[3]) for found in report["problems"] if found["code"] == "skill-too-deep"]
+    if depths:
+        skills = f"{counted(len(depths), 'skill')} lie{'s' if len(depths) == 1 else ''}"
+        yield f"{skills} too deep to be found. Set `max_depth={max(depths)}`, or name sources nearer to them."
+    if report["prompt_tokens"] >= LARGE_LIST:
+        yield (
+            f"The list of skills takes {report['prompt_tokens']:,} tokens in every request. Replace it by suggestions "
+            'beside each message: `extensions=[SkillSuggestions(catalog="none")]`.'
+        )
+    over = [(tokens, name) for tokens, name in costs if tokens > DEFAULT_LOADED_TOKENS]
+    if over:
+        most, name = over[0]
+        yield (
+            f"{counted(len(over), 'skill')} cannot be loaded within `max_loaded_tokens={DEFAULT_LOADED_TOKENS:_}`; the "
+            f"largest, {name}, takes {most:,}. Raise it, or move material into references/."
+        )
+    if report["user_only"]:
+        yield (
+            f"Only a user can start {counted(len(report['user_only']), 'skill')}, and no slash command is on by "
+            "default. Pass `slash_commands=True`."
+        )
+    for (extension, key), number in sorted(needs.items(), key=lambda item: (-item[1], item[0])):
+        yield f"`{key}` of {counted(number, 'skill')} does nothing without `extensions=[{extension}(...)]`."
 
 
 def _version(package: str) -> str | None:
@@ -148,19 +192,25 @@ def _too_deep(paths: Sequence[str], source: Source, sources: Sequence[Source]) -
 
 # The report on one screen.
 
-SHOWN_PROBLEMS = 5
-"""How many problems fit on the screen."""
+SHOWN_KINDS = 6
+"""How many kinds of problems fit on the screen."""
+
+SHOWN_ADVICE = 6
+"""How many pieces of advice fit on the screen."""
 
 SHOWN_SOURCES = 5
 """How many sources fit on the screen."""
 
 
 def show_examination(output: Output, found: Examination) -> None:
-    """Show what an agent would see, what is wrong and what it costs, on one screen."""
+    """Show what is wrong, what would help, what an agent would see and what it costs, on one screen."""
     report = found.report
-    versions = ", ".join(f"{name} {number or 'missing'}" for name, number in report["versions"].items())
-    output.lines(output.paragraph(versions, 0, 2, "dim"))
-    _heading(output, "Sources", "the later wins")
+    _show_problems(output, report["problems"])
+    if report["advice"]:
+        _heading(output, "What would help")
+        for line in report["advice"][:SHOWN_ADVICE]:
+            _item(output, line)
+    _heading(output, "Sources", "the later wins" if len(report["sources"]) > 1 else "")
     for source in report["sources"][-SHOWN_SOURCES:]:
         output.line(f"  {visible(source['label'])}  {counted(source['skills'], 'skill')}")
     if len(report["sources"]) > SHOWN_SOURCES:
@@ -172,43 +222,72 @@ def show_examination(output: Output, found: Examination) -> None:
     if report["user_only"]:
         output.lines(output.paragraph(f"Only a user can start: {', '.join(report['user_only'])}", 2, 2))
     if report["unusable"]:
-        output.line("  ", (f"{counted(len(report['unusable']), 'file')} cannot be used, see below", "red"))
-    if found.needs:
-        told = ", ".join(f"{name} ({counted(number, 'skill')})" for name, number in sorted(found.needs.items()))
-        output.lines(output.paragraph(f"Keys that do nothing without an extension: {told}", 2, 2))
-    _heading(output, "Cost", "tokens, about")
+        output.line("  ", (f"{counted(len(report['unusable']), 'file')} cannot be used, see above", "red"))
+    _heading(output, "Cost", "tokens, estimated")
     for line in _cost_lines(found):
-        output.line(f"  {line}")
-    _show_problems(output, report["problems"])
+        output.lines(output.paragraph(line, 2, 3))
+    output.line("")
+    versions = ", ".join(f"{name} {number or 'missing'}" for name, number in report["versions"].items())
+    output.lines(output.paragraph(versions, 0, 2, "dim"))
 
 
 def _cost_lines(found: Examination) -> Iterator[str]:
     report, loads = found.report, found.report["loads"]
-    yield f"every request  {report['prompt_tokens']:,}"
     if loads is None:
+        yield "nothing"
         return
-    yield f"one load       {loads['least']:,} to {loads['most']:,}, median {loads['median']:,}"
+    section, tools = report["prompt_tokens"], report["tool_tokens"]
+    yield f"Every request: {section + tools:,} ({section:,} for the list, {tools:,} for the tools)"
+    spread = f" to {loads['most']:,}, median {loads['median']:,}" if loads["most"] > loads["least"] else ""
+    yield f"One load: {loads['least']:,}{spread}"
     count = len(report["skills"]) + len(report["user_only"])
-    fits = count <= MAX_LOADED_SKILLS and loads["all"] <= MAX_LOADED_TOKENS
-    limits = f"{MAX_LOADED_SKILLS} skills and {MAX_LOADED_TOKENS:,} tokens at a time"
-    yield f"all loaded     {loads['all']:,}; {'within' if fits else 'over'} the defaults of {limits}"
-    yield f"largest        {', '.join(f'{prose(name)} {tokens:,}' for name, tokens in found.largest)}"
+    fits = count <= DEFAULT_LOADED_SKILLS and loads["all"] <= DEFAULT_LOADED_TOKENS
+    limits = f"{DEFAULT_LOADED_SKILLS} skills and {DEFAULT_LOADED_TOKENS:,} tokens at a time"
+    yield f"All loaded: {loads['all']:,}, {'within' if fits else 'over'} the defaults of {limits}"
+    yield f"Largest: {', '.join(f'{prose(name)} {tokens:,}' for name, tokens in found.largest)}"
 
 
 def _show_problems(output: Output, problems: Sequence[SkillProblem]) -> None:
     errors = sum(found["severity"] == "error" for found in problems)
     if not problems:
-        _heading(output, "Problems", "none")
+        output.line(("Problems", "bold"), ("  none", "dim"))
         return
-    _heading(output, "Problems", f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}")
-    ranked = sorted(problems, key=lambda found: found["severity"] != "error")
-    for found in ranked[:SHOWN_PROBLEMS]:
-        output.line("  ", (found["code"], STYLES[found["severity"]]), f"  {visible(found['path'])}")
-        output.lines(output.paragraph(found["message"], 4, 3))
-    if len(problems) > SHOWN_PROBLEMS:
-        output.line(f"  and {len(problems) - SHOWN_PROBLEMS} more: see `deepskills doctor --json`")
+    counts = f"  {counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
+    output.line(("Problems", "bold"), (counts, "dim"))
+    kinds = _by_code(problems)
+    for code, found in kinds[:SHOWN_KINDS]:
+        first = found[0]
+        number = f" x {len(found):,}" if len(found) > 1 else ""
+        output.line("  ", (f"{code}{number}", STYLES[first["severity"]]))
+        output.lines(output.paragraph(first["message"], 4, 3))
+        more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+        output.line(f"    {visible(first['path'])}{more}")
+    if len(kinds) > SHOWN_KINDS:
+        left = sum(len(found) for _, found in kinds[SHOWN_KINDS:])
+        output.line(f"  and {counted(left, 'problem')} of {counted(len(kinds) - SHOWN_KINDS, 'other kind')}")
+    if len(problems) > len(kinds) or len(kinds) > SHOWN_KINDS:
+        output.line(("  Each of them: `deepskills doctor --json`", "dim"))
 
 
-def _heading(output: Output, title: str, remark: str) -> None:
+def _by_code(problems: Sequence[SkillProblem]) -> list[tuple[str, list[SkillProblem]]]:
+    """Return problems by code: first what kept sources from being read, then errors, then the most frequent."""
+    kinds: dict[str, list[SkillProblem]] = {}
+    for found in problems:
+        kinds.setdefault(found["code"], []).append(found)
+
+    def rank(kind: tuple[str, list[SkillProblem]]) -> tuple[bool, bool, int]:
+        code, found = kind
+        return code not in HIDES_SKILLS, found[0]["severity"] != "error", -len(found)
+
+    return sorted(kinds.items(), key=rank)
+
+
+def _item(output: Output, text: str) -> None:
+    first, *rest = output.paragraph(text, 4, 3)
+    first.plain = f"  - {first.plain.lstrip()}"
+    output.lines([first, *rest])
+
+
+def _heading(output: Output, title: str, remark: str = "") -> None:
     output.line("")
-    output.line((title, "bold"), (f"  {remark}", "dim"))
+    output.line((title, "bold"), (f"  {remark}" if remark else "", "dim"))

@@ -49,7 +49,7 @@ def add(  # noqa: PLR0913, PLR0917 - the options of a command
     yes: bool,  # noqa: FBT001 - click calls it so
     as_json: bool,  # noqa: FBT001 - click calls it so
 ) -> None:
-    """Add skills of others: look at them, place them, lock them.
+    """Add other people's skills: review, place and lock them.
 
     SOURCE is a directory, a .zip or .tar.gz file, a git repository's URL, or `owner/name` on GitHub. Nothing of it is
     executed. Shows what would come and asks, unless --yes.
@@ -66,7 +66,7 @@ def add(  # noqa: PLR0913, PLR0917 - the options of a command
 @_lock
 @_as_json
 def install(frozen: bool, source: str, lock: str, as_json: bool) -> None:  # noqa: ARG001, FBT001 - click calls it so
-    """Bring exactly what the lock says, or change nothing.
+    """Install exactly what the lock says, or change nothing.
 
     For a fresh machine, an image, CI: every skill comes from its source at its commit and is compared file by file.
     """
@@ -80,7 +80,7 @@ def install(frozen: bool, source: str, lock: str, as_json: bool) -> None:  # noq
 @_yes
 @_as_json
 def update(names: Sequence[str], source: str, lock: str, yes: bool, as_json: bool) -> None:  # noqa: FBT001 - click calls it so
-    """Bring skills to the newest state of their sources.
+    """Update skills to the newest state of their sources.
 
     Without NAME all skills of the lock. Shows which files change and asks, unless --yes.
     """
@@ -103,7 +103,7 @@ def remove(names: Sequence[str], source: str, lock: str, as_json: bool) -> None:
 @_lock
 @_as_json
 def verify(fix: bool, source: str, lock: str, as_json: bool) -> None:  # noqa: FBT001 - click calls it so
-    """Compare what is installed with the lock; exit 1 if anything differs.
+    """Compare installed skills with the lock; exit 1 on a difference.
 
     Names every file that was changed, added or removed since, and every skill that the lock does not list.
     """

@@ -45,10 +45,10 @@ def show_changes(output: Output, changes: "Changes") -> None:
         if change.candidate is not None and change.candidate.description and change.status != "restored":
             output.lines(output.paragraph(change.candidate.description, 2, 2))
         for line in _facts(change):
-            output.line("  ", *line)
+            output.entry("  ", *line)
         for problem in change.candidate.problems if change.candidate is not None else ():
             style = STYLES[problem["severity"]]
-            output.line("  ", (problem["code"], style), f": {prose(problem['message'])}")
+            output.entry("  ", (problem["code"], style), f": {prose(problem['message'])}")
 
 
 def _facts(change: "Change") -> list[list[str | tuple[str, str]]]:

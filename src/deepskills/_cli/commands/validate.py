@@ -1,15 +1,18 @@
 """`validate`: the strict reading of files, skill directories and whole trees."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deepskills._catalog.requires import circles_of, requires_of
+from deepskills._catalog.sources import parent
 from deepskills._cli.files import Tree, UsageError, absolute, find_skill_files, is_misnamed, perform, usual_sources
 from deepskills._io.plan import Plan
 from deepskills._io.walk import read_files
-from deepskills._skillmd.problems import problem, quoted
-from deepskills._skillmd.read import Profile, validate_skill
+from deepskills._skillmd.names import name_key
+from deepskills._skillmd.problems import listed, problem, quoted
+from deepskills._skillmd.read import Profile, read_skill, validate_skill
 from deepskills._types import SKILL_FILE, Severity, SkillProblem
 
 
@@ -78,9 +81,19 @@ def validate_usual_sources(profile: Profile = "deepskills") -> tuple[Validation,
     return Validation([found for found in done.problems if found["code"] != "source-empty"], done.skills), used
 
 
+@dataclass(frozen=True)
+class _Requirements:
+    """What a skill requires, and how its path is shown."""
+
+    path: str
+    shown: str
+    names: tuple[str, ...]
+
+
 def _validate(targets: Sequence[_Target], profile: Profile) -> Plan[Validation]:
     done = Validation()
     seen: set[str] = set()
+    required: dict[str, _Requirements] = {}
     for target in targets:
         tree = yield from _tree(target)
         # Links lead to one file by many paths.
@@ -95,9 +108,41 @@ def _validate(targets: Sequence[_Target], profile: Profile) -> Plan[Validation]:
                 problems.append(problem(path, "skill-unreadable", reason=file.error))
             else:
                 problems += validate_skill(file.content, path=path, profile=profile)
+                if (reading := read_skill(file.content, path=path)).metadata is not None:
+                    own = _Requirements(path, target.shown(path), requires_of(reading.frontmatter))
+                    required[name_key(reading.metadata["name"])] = own
         done.skills += len(wanted)
         done.problems += [_strict(found, target.shown(found["path"])) for found in problems]
+    if profile == "deepskills":
+        done.problems += yield from _unmet(required)
     return done
+
+
+def _unmet(required: Mapping[str, _Requirements]) -> Plan[list[SkillProblem]]:
+    """Find requirements that no skill meets, of those that were read or lie beside them, and circles."""
+    guesses = {
+        f"{parent(parent(own.path))}/{name}/{SKILL_FILE}": name
+        for own in required.values()
+        for name in own.names
+        if name_key(name) not in required and "/" not in name and name not in {".", ".."}
+    }
+    files = yield from read_files(list(guesses))
+    problems = []
+    for own in required.values():
+        beside = f"{parent(parent(own.path))}/{{}}/{SKILL_FILE}"
+        missing = [
+            name
+            for name in own.names
+            if name_key(name) not in required
+            and ((guess := beside.format(name)) not in guesses or files[guess].content is None)
+        ]
+        if missing:
+            problems.append(problem(own.shown, "requires-missing", names=listed(missing)))
+    resolved = {key: [(name, name_key(name)) for name in own.names] for key, own in required.items()}
+    return problems + [
+        problem(required[circle[0]].shown, "requires-circle", names=listed(circle))
+        for circle in circles_of(resolved, lambda key: resolved.get(key, ()))
+    ]
 
 
 def _tree(target: _Target) -> Plan[Tree]:

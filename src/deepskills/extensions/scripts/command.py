@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from deepskills._errors import SkillsError
+from deepskills.extensions._copies import COPY, job_places, make_places_command
 
 _MARK = re.compile("@([A-Z]+)@")
 
@@ -57,16 +58,24 @@ _ds_each() {
     [ "${_ds_line%% *}" = "$_ds_pid" ] && kill -"$1" "${_ds_proc#/proc/}" 2>/dev/null
   done
 }
+_ds_left() {
+  for _ds_proc in $(_ds_marked); do
+    _ds_proc=${_ds_proc#/proc/}
+    { read -r _ds_line <"/proc/${_ds_proc%%/*}/stat"; } 2>/dev/null || continue
+    case ${_ds_line##*) } in Z* | X*) ;; *) return 0 ;; esac
+  done
+  return 1
+}
 _ds_end() {
   _ds_each TERM
   for _ds_try in 1 2 3 4 5 6 7 8 9 10; do kill -0 -- "-$_ds_pid" 2>/dev/null || break; sleep 0.1 || sleep 1; done
   for _ds_try in 1 2 3 4 5; do _ds_each KILL; [ -n "$(_ds_marked)" ] || break; done
 }
 """
-"""Ends the script's process group, its session, and whatever carries one of its marks.
+"""Ends the script's process group, its session, and whatever carries one of its marks; tells what is left of that.
 
 The marks are a variable, and a limit on file locks: Linux hands it on to every child and applies it nowhere, so a
-process that left its session with an empty environment still has it.
+process that left its session with an empty environment still has it. One that undoes both on purpose is not found.
 """
 
 STOP = r"""_ds_dir=@DIRECTORY@
@@ -143,14 +152,16 @@ for _ds_reader in "$_ds_tee" "$_ds_r1" "$_ds_r2" "$_ds_r3"; do
   for _ds_try in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$_ds_reader" 2>/dev/null || break; sleep 0.1 || sleep 1; done
   kill -KILL "$_ds_reader" 2>/dev/null
 done
-exit 9
+for _ds_try in 1 2 3 4 5 6 7 8 9 10; do _ds_left || break; sleep 0.1 || sleep 1; done
+[ -r /proc/self/environ ] && ! _ds_left && exit 9
+exit 8
 ) >/dev/null 2>&1 </dev/null & _ds_watch=$!
 wait "$_ds_pid" 2>/dev/null; _ds_code=$?
 wait "$_ds_tee" "$_ds_r1" "$_ds_r2" "$_ds_r3" 2>/dev/null
 echo 2>/dev/null >"$_ds_dir/done"
 kill "$_ds_watch" 2>/dev/null
 wait "$_ds_watch" 2>/dev/null; _ds_late=$?
-[ "$_ds_late" -eq 9 ] || _ds_late=0
+case $_ds_late in 8 | 9) ;; *) _ds_late=0 ;; esac
 printf '\ndeepskills-%s report %d %d %d\n' @TOKEN@ "$_ds_code" "$_ds_late" "$(cat "$_ds_dir/total")"
 base64 <"$_ds_dir/head"
 printf 'deepskills-%s tail\n' @TOKEN@
@@ -187,9 +198,6 @@ MAX_ARGUMENTS_BYTES = 1_000_000
 MAX_KEPT_BYTES = 36_000
 """Most that is kept of each end of the output: both in base64 fit into the 100,000 bytes that shells usually return."""
 
-GRACE_SECONDS = 15
-"""How long after its time limit a command may take to end the script and to report."""
-
 JOB_FILE = "job"
 """Name of the file that holds a command."""
 
@@ -203,6 +211,9 @@ class Report:
 
     exit_code: int | None = None
     timed_out: bool = False
+    none_found: bool = False
+    """Whether, after a timeout, somebody could look for processes of the script, and found none any more."""
+
     total: int = 0
     """How many bytes the script wrote."""
 
@@ -248,11 +259,15 @@ class Job:
             SECONDS=str(self.seconds),
             KEEP=str(self.keep),
             SCRIPT=script,
-            PRESENT='[ -f "$_ds_script" ]' if self.copied_as else _is_present('"$_ds_script"', self.digest),
+            PRESENT=_COPY_PRESENT if self.copied_as else _is_present('"$_ds_script"', self.digest),
             ARGUMENTS=" ".join(shlex.quote(argument) for argument in self.arguments),
             INTERPRETERS=_choice(self.interpreters),
             EXPORTS="".join(f"export {name}={shlex.quote(value)}\n" for name, value in self.env.items()),
         )
+
+
+_COPY_PRESENT = f'chmod -R u+x "$_ds_job"/{COPY}; [ -f "$_ds_script" ]'
+"""Backends do not say which files are executable, and scripts call each other."""
 
 
 def _marks_of(token: str) -> dict[str, str]:
@@ -261,7 +276,7 @@ def _marks_of(token: str) -> dict[str, str]:
         "TOKEN": token,
         "LIMIT": str(int(token[:12], 16) | 1 << 48),
         "DIRECTORY": f'"${{TMPDIR:-/tmp}}/deepskills-{token}"',
-        "PLACES": _job_places(token),
+        "PLACES": job_places(token),
     }
 
 
@@ -287,20 +302,6 @@ def _choice(programs: Sequence[Sequence[str]]) -> str:
     return "el".join(branches) + "else _ds_fail no-interpreter\nfi\n"
 
 
-def job_directories(token: str, *, is_virtual: bool) -> tuple[str, ...]:
-    """Return the backend paths at which the files of a job may be written, the likelier first.
-
-    A backend that shows its working directory as `/` has no other place that its shell knows, too.
-    """
-    places = (f"/.deepskills-{token}", f"/tmp/.deepskills-{token}")  # noqa: S108 - nobody can guess the name
-    return places if is_virtual else places[::-1]
-
-
-def _job_places(token: str) -> str:
-    """Return, for a shell, the directories at which it may find the files of a job."""
-    return f"./.deepskills-{token} ./tmp/.deepskills-{token} /.deepskills-{token} /tmp/.deepskills-{token}"
-
-
 def prepare_command(token: str, script: str, digest: str) -> str:
     """Return the command that makes directories which only their owner can read, before secrets are written there.
 
@@ -308,7 +309,7 @@ def prepare_command(token: str, script: str, digest: str) -> str:
     """
     present = f"{{ {_is_present(shlex.quote(script), digest)}; }} 2>/dev/null"
     absent = f"{present} || printf 'deepskills-%s absent\\n' {token}"
-    return f"for _ds_job in {_job_places(token)}; do mkdir -m 700 $_ds_job; done 2>/dev/null; {absent}"
+    return f"{make_places_command(token)}; {absent}"
 
 
 def is_absent(output: str, token: str) -> bool:
@@ -328,11 +329,6 @@ def stop_command(token: str, *, may_start: bool = True) -> str:
     """
     mark = ': >"$_ds_dir/stop"' if may_start else 'rmdir "$_ds_dir"'
     return filled(END + STOP, **_marks_of(token), MARK=mark)
-
-
-def remove_command(token: str) -> str:
-    """Return the command that removes the files of a job that was never started."""
-    return f"rm -rf {_job_places(token)} 2>/dev/null; :"
 
 
 def check_arguments(arguments: Sequence[str], env: Mapping[str, str]) -> None:
@@ -378,10 +374,11 @@ def read_report(output: str, token: str) -> Report | None:
     missing = max(0, total - len(head))
     # The ends overlap where the output was short; a backend may have cut the report itself.
     tail = tail[-missing:] if missing and has_tail else b""
-    return Report(code, bool(late), total, head, tail, is_cut=len(head) + len(tail) < total)
+    return Report(code, bool(late), late == _NONE_FOUND, total, head, tail, is_cut=len(head) + len(tail) < total)
 
 
 _REPORT_WORDS = 3
+_NONE_FOUND = 9
 _FAILURES: dict[str, Failure] = {name: name for name in ("no-script", "no-interpreter", "no-job", "no-room", "stopped")}
 
 

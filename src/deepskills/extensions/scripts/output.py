@@ -7,9 +7,10 @@ import base64
 import html
 import itertools
 import json
+import quopri
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote, quote_plus
 
 from deepskills._skillmd.text import clean
@@ -20,8 +21,8 @@ MASK = "[secret]"
 PIECE_LENGTH = 1_000
 """Longer values are looked for in pieces of this length."""
 
-MAX_FORM_LENGTH = 12 * PIECE_LENGTH
-"""No form of a piece is longer: a character is at most four bytes, and a byte at most `%XX`."""
+MAX_FORM_LENGTH = 24 * PIECE_LENGTH
+"""No form of a piece is longer, spaces aside: a character is at most four bytes, and a byte at most `&#x73;`."""
 
 _LONG_LINE = 8
 """Lines of a value with several are looked for one by one from this length on."""
@@ -37,41 +38,94 @@ _BYTE_BITS = 8
 _SHELL_SPECIAL = re.compile(r"[^\w%+./:=@-]")
 """What shells write with a backslash where they quote no other way, as `printf %q` does."""
 
+_TELLING_LENGTH = 8
+"""Shortest form that is looked for across spaces: words that stand beside each other may give a shorter one."""
+
 _LINE_BREAKS = re.compile(r"[\r\n]")
+_SPACES = re.compile(r"=[ \t]*\r?\n|\s")
+"""What wraps and indents a text; quoted-printable ends a line that goes on with a sign of its own."""
+
+_SEPARATORS = re.compile(r"0x(?=[0-9a-f]{2})|\\x|\\u(?:00)?|u\+(?:00)?|&#x(?:00)?|[\s%=:,;.|\\/'\"_-]")
+"""What stands between, or before, two hexadecimal digits where programs print bytes or characters by them."""
+
+_LONGEST_BYTE = 6
+"""How many characters one byte takes at most where it is written by hexadecimal digits, spaces aside: `&#x73;`."""
 
 
 class Secrets:
     """The values that must not be seen; `mask` is linear in the text and in the number of values."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        forms = {_LINE_BREAKS.sub("", form) for value in values for form in _forms(value)}
-        self._forms = sorted((form for form in forms if form), key=len, reverse=True)
+        pieces = {piece for value in values for piece in _pieces(value) if piece}
+        # Base64 in other letters is another text; everything else says the same in any case of letters.
+        written = {_folded(form) for piece in pieces for form in _written(piece)}
+        encoded = {form for piece in pieces for form in _encoded(piece)}
+        digits = {form for piece in pieces for form in _digits(piece)}
+        self._looks = (
+            _Look(_LINE_BREAKS, written, folds=True),
+            _Look(_LINE_BREAKS, encoded),
+            _Look(_SPACES, written, _TELLING_LENGTH, folds=True),
+            _Look(_SPACES, encoded, _TELLING_LENGTH),
+            _Look(_SEPARATORS, digits, _TELLING_HEX, folds=True),
+        )
+        by_digits = max(map(len, digits), default=0) // 2 * _LONGEST_BYTE
+        self._longest = max((*map(len, written), *map(len, encoded), by_digits), default=0)
 
     @property
     def longest(self) -> int:
-        """Length of the longest form; a text that was cut may end with that much of one, less a character."""
-        return max(map(len, self._forms), default=0)
+        """Length of the longest form, spaces aside; a text that was cut may end with as much, less a character."""
+        return self._longest
 
     def mask(self, text: str) -> str:
-        """Return `text` with every form of every value replaced, also where line breaks were put into it."""
-        if not self._forms:
-            return text
-        compact, places = _compact(text)
-        spans = sorted(span for form in self._forms for span in _occurrences(form, compact))
+        """Return `text` with every form of every value replaced, also where it was wrapped and indented."""
+        spans = sorted(span for look in self._looks for span in look.spans(text))
         parts: list[str] = []
-        shown = masked = 0
+        shown = 0
         for start, end in spans:
-            if start >= masked or not parts:
-                parts += [text[shown : places[start]], MASK]
-            masked = max(masked, end)
-            shown = places[masked - 1] + 1
+            if start >= shown or not parts:
+                parts += [text[shown:start], MASK]
+            shown = max(shown, end)
         return "".join([*parts, text[shown:]])
 
 
-def _compact(text: str) -> tuple[str, list[int]]:
-    """Return a text without line breaks, and where each of its characters was."""
-    places = [place for place, character in enumerate(text) if character not in "\r\n"]
-    return _LINE_BREAKS.sub("", text), places
+class _Look:
+    """Looks for forms in a text as it is without some of its characters."""
+
+    def __init__(self, without: re.Pattern[str], forms: Iterable[str], least: int = 1, *, folds: bool = False) -> None:
+        self._without, self._folds = without, folds
+        found = {without.sub("", form) for form in forms}
+        self._forms = [form for form in found if len(form) >= least]
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where each form begins and ends, as the text has it."""
+        if not self._forms:
+            return
+        text = _folded(text) if self._folds else text
+        left = [(match.start(), match.end()) for match in self._without.finditer(text)]
+        places = _places(len(text), left)
+        compact = "".join(text[place] for place in places)
+        for form in self._forms:
+            for start, end in _occurrences(form, compact):
+                yield places[start], places[end - 1] + 1
+
+
+def _places(length: int, left_out: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the places of a text that are not left out."""
+    places: list[int] = []
+    done = 0
+    for start, end in left_out:
+        places.extend(range(done, start))
+        done = end
+    places.extend(range(done, length))
+    return places
+
+
+def _folded(text: str) -> str:
+    """Return a text in small letters, each at the place where it was."""
+    small = text.lower()
+    if len(small) == len(text):
+        return small
+    return "".join(letter.lower() if len(letter.lower()) == 1 else letter for letter in text)
 
 
 def _occurrences(form: str, text: str) -> Iterator[tuple[int, int]]:
@@ -81,18 +135,32 @@ def _occurrences(form: str, text: str) -> Iterator[tuple[int, int]]:
         start = text.find(form, start + 1)
 
 
-def _forms(value: str) -> Iterator[str]:
-    for piece in _pieces(value):
-        yield piece
-        yield clean(piece)
-        yield from _escaped(piece)
-        data = piece.encode()
-        yield base64.b64encode(data).decode()
-        yield base64.urlsafe_b64encode(data).decode()
-        yield from _base64_inside(data)
-        digits = data.hex()
-        if len(digits) >= _TELLING_HEX:
-            yield from (digits, digits.upper())
+def _written(piece: str) -> Iterator[str]:
+    """Yield a value as it is and as programs write it, apart from codes."""
+    for text in {piece, piece.upper(), piece.lower(), piece.swapcase()}:
+        yield text
+        yield clean(text)
+        yield from _escaped(text)
+        for with_tabs in (False, True):
+            yield quopri.encodestring(text.encode(), quotetabs=with_tabs).decode().replace("=\n", "")
+
+
+def _encoded(piece: str) -> Iterator[str]:
+    """Yield a value in base64."""
+    data = piece.encode()
+    yield base64.b64encode(data).decode()
+    yield base64.urlsafe_b64encode(data).decode()
+    yield from _base64_inside(data)
+
+
+def _digits(piece: str) -> Iterator[str]:
+    """Yield a value by the hexadecimal digits of its bytes, or of its characters."""
+    for text in {piece, piece.upper(), piece.lower()}:
+        yield text.encode().hex()
+        yield "".join(f"{ord(letter):02x}" if ord(letter) < _TWO_DIGITS else f"{ord(letter):04x}" for letter in text)
+
+
+_TWO_DIGITS = 256
 
 
 def _pieces(value: str) -> Iterator[str]:
@@ -171,8 +239,8 @@ def shown_output(head: bytes, tail: bytes, total: int, secrets: Secrets, limit: 
             return start
     else:
         start, end = secrets.mask(_readable(head)), secrets.mask(_readable(tail))
-        start = start[: len(start) - _length_with_breaks(start[::-1], secrets.longest)]
-        end = end[_length_with_breaks(end, secrets.longest) :]
+        start = start[: len(start) - _length_with_spaces(start[::-1], secrets.longest)]
+        end = end[_length_with_spaces(end, secrets.longest) :]
         start, end = start.rstrip(_REPLACEMENT), end.lstrip(_REPLACEMENT)
     half = (limit - len(_NOTE.format(cut=total, total=total))) // 2
     start, end = start[:half], end[-half:]
@@ -188,9 +256,9 @@ def masked_text(text: str, secrets: Secrets, limit: int) -> str:
     return shown_output(head, tail, len(data), secrets, limit)
 
 
-def _length_with_breaks(text: str, count: int) -> int:
-    """Return how far the first `count` characters reach if line breaks, which masking looks across, do not count."""
-    places = (place for place, character in enumerate(text, 1) if character not in "\r\n")
+def _length_with_spaces(text: str, count: int) -> int:
+    """Return how far the first `count` characters reach if spaces, which masking looks across, do not count."""
+    places = (place for place, character in enumerate(text, 1) if not character.isspace())
     return next(itertools.islice(places, count - 1, None), len(text)) if count else 0
 
 

@@ -17,6 +17,7 @@ import secrets as random
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from deepskills import SkillRun
@@ -32,13 +33,19 @@ from deepskills._io.plan import (
     Execute,
     Failed,
     Plan,
-    WriteFiles,
-    Written,
+    Work,
     unwrapped,
 )
 from deepskills._skillmd.problems import listed, quoted
-from deepskills.extensions.scripts.command import (
+from deepskills.extensions._copies import (
+    COPY,
     GRACE_SECONDS,
+    LocalCopy,
+    copies_of,
+    place_files,
+    remove_command,
+)
+from deepskills.extensions.scripts.command import (
     JOB_FILE,
     MAX_COMMAND_BYTES,
     MAX_KEPT_BYTES,
@@ -47,10 +54,8 @@ from deepskills.extensions.scripts.command import (
     Report,
     check_arguments,
     is_absent,
-    job_directories,
     prepare_command,
     read_report,
-    remove_command,
     start_command,
     stop_command,
 )
@@ -156,6 +161,8 @@ class Outcome:
     """`None` if it was ended, or if nobody knows."""
 
     timed_out: bool = False
+    none_found: bool = False
+    """Whether, after a timeout, none of its processes was found any more."""
 
 
 @dataclass(frozen=True)
@@ -171,12 +178,32 @@ class ScriptCall:
     other_files: Sequence[str] = ()
     """Further files of the skill, relative to it, that go with a copy of the script."""
 
+    directory: str = ""
+    """The directory that the script's name is relative to, if it is not the usual one."""
+
+    files: Mapping[str, bytes] | None = field(default=None, repr=False)
+    """All files of the skill as they were judged: a copy of them is run, and not what the shell has of the skill."""
+
     @property
     def relative_path(self) -> str:
         """The script's path below its skill."""
-        return script_to_relative(self.script_name)
+        return f"{self.directory}/{self.script_name}" if self.directory else script_to_relative(self.script_name)
 
-    @property
+    def among(self, files: Mapping[str, bytes]) -> "ScriptCall":
+        """Return the call of the script by the path that it has among a skill's files."""
+        return self if self.relative_path in files else self._in_singular()
+
+    def at(self, path: str) -> "ScriptCall":
+        """Return the call of a script that lies at a path: authors also call the directory `script/`."""
+        singular = self._in_singular()
+        is_singular = path.endswith(f"/{singular.relative_path}") and not path.endswith(f"/{self.relative_path}")
+        return singular if is_singular else self
+
+    def _in_singular(self) -> "ScriptCall":
+        name = self.relative_path.removeprefix("scripts/").removeprefix("script/")
+        return replace(self, directory="script", script_name=name)
+
+    @cached_property
     def secrets(self) -> Secrets:
         """What its output must not show."""
         return Secrets(self.env.values())
@@ -189,8 +216,17 @@ def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
         SkillsError: If the script cannot be started, or the backend did not let it finish.
     """
     check_arguments(call.arguments, call.env)
-    path = yield from _located(call, run)
-    content = yield from _content(call.entry, call.relative_path, run)
+    files = yield from _files_to_run(call, run)
+    if files is None:
+        path = yield from _located(call, run)
+        call = call.at(path)
+        content = yield from _content(call.entry, call.relative_path, run)
+        virtual = path != f"{parent(call.entry.path).rstrip('/')}/{call.relative_path}"
+    else:
+        call = replace(call.among(files), files=files)
+        path = f"{parent(call.entry.path).rstrip('/')}/{call.relative_path}"
+        content = files[call.relative_path]
+        virtual = False
     secrets = call.secrets
     job = Job(
         token=_token(),
@@ -202,24 +238,38 @@ def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
         seconds=call.seconds,
         keep=min(call.max_output // 2 + secrets.longest, MAX_KEPT_BYTES),
     )
-    is_virtual = path != f"{parent(call.entry.path).rstrip('/')}/{call.relative_path}"
     command = job.command()
-    if call.env or len(command.encode()) > MAX_COMMAND_BYTES:
-        report = yield from _run_from_files(job, call, content, run, is_virtual=is_virtual)
+    if files is not None or call.env or len(command.encode()) > MAX_COMMAND_BYTES:
+        report = yield from _run_from_files(job, call, content, run, is_virtual=virtual)
     else:
         report = yield from _report(job, command)
         if report.failure == "no-script":
             again = replace(job, token=_token())
-            report = yield from _run_from_files(again, call, content, run, is_virtual=is_virtual)
+            report = yield from _run_from_files(again, call, content, run, is_virtual=virtual)
     if report.failure is not None:
         programs = listed(dict.fromkeys(words[0] for words in job.interpreters))
         raise SkillsError(_FAILURES[report.failure].format(script=quoted(call.relative_path), programs=programs))
     output = shown_output(report.head, report.tail, report.total, secrets, call.max_output)
-    return Outcome(output, None if report.timed_out else report.exit_code, report.timed_out)
+    return Outcome(output, None if report.timed_out else report.exit_code, report.timed_out, report.none_found)
 
 
 def _token() -> str:
     return random.token_hex(16)
+
+
+def _files_to_run(call: ScriptCall, run: SkillRun) -> Plan[Mapping[str, bytes] | None]:
+    """Return the files of which a copy is to be run, as they were judged; `None` if the script runs where it lies."""
+    files: Mapping[str, bytes] | None = yield from unwrapped(
+        Ask(
+            lambda: run.files_to_run(call.entry, call.script_name),
+            lambda: run.afiles_to_run(call.entry, call.script_name),
+        )
+    )
+    if files is None or not call.entry.is_dynamic:
+        return files
+    # Nobody knows all files of a dynamic skill; those that its load listed go with the script.
+    copies = yield from _copies(call, files[call.among(files).relative_path], run)
+    return {**{path.removeprefix(f"{COPY}/"): content for path, content in copies}, **files}
 
 
 def _located(call: ScriptCall, run: SkillRun) -> Plan[str]:
@@ -240,7 +290,13 @@ def _content(entry: SkillEntry, path: str, run: SkillRun) -> Plan[bytes]:
 
 
 def _run_from_files(
-    job: Job, call: ScriptCall, content: bytes, run: SkillRun, *, is_virtual: bool, must_copy: bool = False
+    job: Job,
+    call: ScriptCall,
+    content: bytes,
+    run: SkillRun,
+    *,
+    is_virtual: bool,
+    must_copy: bool = False,
 ) -> Plan[Report]:
     """Run a job whose text, and whose script if the shell does not have it, the backend writes to files."""
     placed = yield from _placed(job, call, content, run, is_virtual=is_virtual, must_copy=must_copy)
@@ -253,44 +309,43 @@ def _run_from_files(
 
 
 def _placed(
-    job: Job, call: ScriptCall, content: bytes, run: SkillRun, *, is_virtual: bool, must_copy: bool
+    job: Job,
+    call: ScriptCall,
+    content: bytes,
+    run: SkillRun,
+    *,
+    is_virtual: bool,
+    must_copy: bool,
 ) -> Plan[Job]:
     """Write what a job needs where the shell finds it, and return the job as it is to be started.
 
     Raises:
         SkillsError: If the files could not be written to any of the places that may serve.
     """
-    remove = remove_command(job.token)
-    failure = ""
     try:
         prepared = yield Execute(prepare_command(job.token, job.script, job.digest), GRACE_SECONDS, settles=True)
         absent = must_copy or is_absent(prepared.output, job.token)
         copies: list[tuple[str, bytes]] = []
-        if absent:
-            job = replace(job, copied_as=f"copy/{call.relative_path}")
+        if call.files is not None:
+            copies = copies_of(call.files)
+        elif absent:
             copies = yield from _copies(call, content, run)
-        for directory in job_directories(job.token, is_virtual=is_virtual or absent):
-            files = [(f"{directory}/{path}", data) for path, data in [*copies, (JOB_FILE, job.text().encode())]]
-            # For the shell and for nobody else: they may hold secrets.
-            written = yield Attempt(WriteFiles(tuple(files), for_shell=True, settles=True))
-            trouble = written.reason if isinstance(written, Failed) else _told(written)
-            if not trouble:
-                return job
-            failure = failure or trouble
+        if copies:
+            job = replace(job, copied_as=f"{COPY}/{call.relative_path}")
+        files = [*copies, (JOB_FILE, job.text().encode())]
+        yield from place_files(job.token, files, is_virtual=is_virtual or absent)
     except asyncio.CancelledError:
-        yield from _ended(remove)
+        yield from _ended(remove_command(job.token))
         raise
-    yield from _quietly(remove)
-    raise SkillsError(f"The files that the script needs could not be written: {failure}")
-
-
-def _told(written: Written) -> str:
-    return "; ".join(f"{path}: {error}" for path, error in written.errors.items())
+    except SkillsError:
+        yield from _quietly(remove_command(job.token))
+        raise
+    return job
 
 
 def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> Plan[list[tuple[str, bytes]]]:
     """Return the script and as many of the skill's other files as are read and fit, for it may use them."""
-    copies = [(f"copy/{call.relative_path}", content)]
+    copies = [(f"{COPY}/{call.relative_path}", content)]
     room = MAX_COPIED_BYTES
     for path in call.other_files[:MAX_COPIED_FILES]:
         if path == call.relative_path:
@@ -302,7 +357,7 @@ def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> Plan[list[tuple[
             continue
         if len(data) <= room:
             room -= len(data)
-            copies.append((f"copy/{path}", data))
+            copies.append((f"{COPY}/{path}", data))
     return copies
 
 
@@ -346,20 +401,39 @@ def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: SkillRun)
         SkillsError: If it raises, does not answer in time, or answers with something else than a response.
     """
     check_arguments(call.arguments, call.env)
-    path = yield from _located(call, run)
-    given = (call.entry.name, path, list(call.arguments), dict(call.env), call.seconds)
-    try:
-        response = yield CallFunction(runner, given, seconds=call.seconds + RUNNER_GRACE_SECONDS)
-    except CallFailed as failure:
-        if failure.timed_out or isinstance(failure.error, TimeoutError):
-            raise SkillsError(LATE_FUNCTION) from failure
-        raise SkillsError(f"The operator's function failed: {failure.reason}") from failure
+    files = yield from _files_to_run(call, run)
+    if files is None:
+        path = yield from _located(call, run)
+        response = yield from _answer_of(runner, path, call)
+    else:
+        copied: LocalCopy = yield from unwrapped(Work(lambda: LocalCopy(call.entry, files)))
+        try:
+            response = yield from _answer_of(runner, copied.path(call.among(files).relative_path), call)
+        except GeneratorExit:
+            # An interrupt of LangGraph's closes the plan: nothing more can be asked for.
+            copied.remove()
+            raise
+        except BaseException:
+            yield Work(copied.remove)
+            raise
+        yield Work(copied.remove)
     output, code = getattr(response, "output", None), getattr(response, "exit_code", None)
     if not isinstance(output, str) or not (code is None or isinstance(code, int)):
         raise SkillsError(f"The runner returned {type(response).__name__}, not an ExecuteResponse.")
     text = masked_text(output, call.secrets, call.max_output)
     cut = "\n[The runner cut the output.]" if getattr(response, "truncated", False) else ""
     return Outcome(text + cut, code)
+
+
+def _answer_of(runner: Callable[..., Any], path: str, call: ScriptCall) -> Plan[object]:
+    """Return what the operator's function answers for a script at a path."""
+    given = (call.entry.name, path, list(call.arguments), dict(call.env), call.seconds)
+    try:
+        return (yield CallFunction(runner, given, seconds=call.seconds + RUNNER_GRACE_SECONDS))
+    except CallFailed as failure:
+        if failure.timed_out or isinstance(failure.error, TimeoutError):
+            raise SkillsError(LATE_FUNCTION) from failure
+        raise SkillsError(f"The operator's function failed: {failure.reason}") from failure
 
 
 def can_execute(run: SkillRun) -> Plan[bool]:

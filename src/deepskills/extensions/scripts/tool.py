@@ -12,11 +12,12 @@ from langchain.tools import ToolRuntime
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphBubbleUp
+from langgraph.types import Command
 from pydantic import BaseModel, Field, field_validator
 
 from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost
 from deepskills._io.plan import CallFailed, CallFunction, Plan
-from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION
+from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION, SCRIPT_ENDED, SCRIPT_MAY_GO_ON
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.problems import listed, quoted
 from deepskills._skillmd.text import is_text
@@ -35,6 +36,9 @@ logger = logging.getLogger("deepskills")
 
 
 TOOL_NAME = "run_skill_script"
+
+ENV_FAILED = "script-env-failed"
+"""Code of the problem that says why scripts have no environment."""
 
 Env: TypeAlias = Callable[[Any, SkillEntry], Mapping[str, str] | Awaitable[Mapping[str, str] | None] | None]
 """Gives the environment variables of a script's process, from the run's runtime and the skill."""
@@ -66,7 +70,9 @@ class SkillScripts(SkillExtension):
     """Gives the model `run_skill_script`: a script of a loaded skill, with arguments that no shell interprets.
 
     It runs through the backend's `execute`, or through `runner` where the backend has none; with neither, the tool is
-    not offered. A script that takes too long is ended, with everything that it started.
+    not offered. A script that takes too long is ended, with every process that can be told to be its own. Where an
+    extension judges files, as `SkillLock` and `SkillApproval` do, the very bytes that were judged run from a private
+    copy of the skill, and `runner` is given a path in it.
 
     Args:
         runner: Called as `runner(skill_name, path, args, env, timeout)` where the backend cannot execute; sync or
@@ -94,19 +100,19 @@ class SkillScripts(SkillExtension):
     def tools(self, host: SkillsHost) -> Sequence[BaseTool]:
         """Return the tool that runs scripts."""
 
-        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage | Command[Any]:  # noqa: ANN401 - checked by the schema
             try:
                 run = host.run_for(self, runtime.state, runtime)
-                return _answer(run.drive(self._plan(run, **arguments)), runtime, self._timeout)
+                return run.drive(self._answered(run, runtime, arguments))
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
                 return _answer(error, runtime)
 
-        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage:  # noqa: ANN401 - checked by the schema
+        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage | Command[Any]:  # noqa: ANN401 - checked by the schema
             try:
                 run = await host.arun_for(self, runtime.state, runtime)
-                return _answer(await run.adrive(self._plan(run, **arguments)), runtime, self._timeout)
+                return await run.adrive(self._answered(run, runtime, arguments))
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -137,6 +143,18 @@ class SkillScripts(SkillExtension):
     async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Leave the tool out where nothing could run a script, without blocking."""
         return request if self._runner is not None or await run.adrive(can_execute(run)) else _without_tool(request)
+
+    def _answered(
+        self, run: SkillRun, runtime: "ToolRuntime[Any, Any]", arguments: Mapping[str, Any]
+    ) -> Plan[ToolMessage | Command[Any]]:
+        """Return what the model reads, with the problems that were found on the way, which go into state."""
+        outcome: Outcome | Exception
+        try:
+            outcome = yield from self._plan(run, **arguments)
+        except Exception as error:  # noqa: BLE001 - a plan never sees LangGraph's own exceptions
+            outcome = error
+        answer = _answer(outcome, runtime, self._timeout)
+        return Command(update={**run.update, "messages": [answer]}) if run.update else answer
 
     def _plan(self, run: SkillRun, skill_name: str, script_name: str, args: Sequence[str] = ()) -> Plan[Outcome]:
         entry = _loaded(run, skill_name)
@@ -184,18 +202,34 @@ class SkillScripts(SkillExtension):
         except CallFailed as failure:
             # The type alone: the message of an error may hold a value of the environment.
             cause = type(failure.__cause__).__name__
-            logger.error("The environment for scripts of skill %r failed: %s", entry.name, cause)  # noqa: TRY400
-            raise SkillsError(f"The environment of the script could not be prepared ({cause}).") from None
+            raise _without_environment(
+                run, entry, f"The environment of the script could not be prepared ({cause})."
+            ) from None
         if given is None:
             return {}
-        if not isinstance(given, Mapping):
-            raise SkillsError(f"The environment of the script is not a mapping but {type(given).__name__}.")
-        for name, value in given.items():
-            if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-                raise SkillsError("The environment of the script has a variable whose name no shell takes.")
-            if not isinstance(value, str) or "\x00" in value or not is_text(value):
-                raise SkillsError(f"The value of the variable {name} is not text that a process can be given.")
+        fault = _fault_of(given)
+        if fault is not None:
+            raise _without_environment(run, entry, fault)
         return dict(given)
+
+
+def _fault_of(env: object) -> str | None:
+    """Return what is wrong with what the operator's function gave, without any value of it; `None` if nothing is."""
+    if not isinstance(env, Mapping):
+        return f"The environment of the script is not a mapping but {type(env).__name__}."
+    for name, value in env.items():
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            return "The environment of the script has a variable whose name no shell takes."
+        if not isinstance(value, str) or "\x00" in value or not is_text(value):
+            return f"The value of the variable {name} is not text that a process can be given."
+    return None
+
+
+def _without_environment(run: SkillRun, entry: SkillEntry, fault: str) -> SkillsError:
+    """Tell the operator what is wrong with the environment, and return what the model is told."""
+    message = f"{fault} No script of the skill runs until the function `env` of SkillScripts is mended."
+    run.report(entry.path, ENV_FAILED, message, "error")
+    return SkillsError(fault)
 
 
 def _without_tool(request: ModelRequest[Any]) -> ModelRequest[Any]:
@@ -243,7 +277,7 @@ def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]", seco
     else:
         code, is_error = outcome.exit_code, outcome.timed_out
         how = (
-            f"The script timed out after {seconds} s and was ended, with what it had started."
+            (SCRIPT_ENDED if outcome.none_found else SCRIPT_MAY_GO_ON).format(seconds=seconds)
             if outcome.timed_out
             else f"The script ended with {told_exit_code(code)}."
         )

@@ -11,7 +11,7 @@ from langchain.agents.middleware.types import ContextT, ResponseT
 from deepskills import SkillsMiddleware
 from deepskills.store.agent.mount import mounted
 from deepskills.store.agent.usage import UsageRecorder
-from deepskills.store.agent.view import MEMORY_BYTES, Memory, SessionFactory, UserOfRun, View
+from deepskills.store.agent.view import MEMORY_BYTES, Memory, SessionFactory, UserOfRun, View, without_roots
 from deepskills.store.db.repositories import Filter
 from deepskills.store.rules import EVERYTHING, TRUSTED, ApprovalRule, GroupsOf, Policy, as_id
 
@@ -76,6 +76,7 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
             policy=Policy(groups_of=groups_of, approval=approval),
         )
         self._view = view
+        self._is_mounted = False
         self._recorder: UsageRecorder | None = None
         if record_usage:
             self._recorder = UsageRecorder(view)
@@ -92,7 +93,17 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         Args:
             backend: The agent's own backend, for all other paths.
         """
+        self._is_mounted = True
         return mounted(self._view, backend)
+
+    def _shows_paths(self) -> bool:
+        """Whether a load names files by path: only where the agent's file tools lead there."""
+        return self._is_mounted
+
+    @staticmethod
+    def _logged(text: str) -> str:
+        """Return a text without the directories of users, which are named by a digest."""
+        return without_roots(text)
 
     async def flush_usage(self) -> None:
         """Wait until the use of skills so far is in the store, as before the process ends."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection
@@ -191,3 +192,11 @@ def _root(owner: str | None) -> str:
     if owner is None:
         return f"{SOURCE_ROOT}/anonymous"
     return f"{SOURCE_ROOT}/{hashlib.blake2b(owner.encode(), digest_size=8).hexdigest()}"
+
+
+_ROOT = re.compile(rf"{re.escape(SOURCE_ROOT)}/(?:[0-9a-f]{{16}}|anonymous|unknown-user)/?")
+
+
+def without_roots(text: str) -> str:
+    """Return a text in which paths of skills begin with the skill's name."""
+    return _ROOT.sub("", text)

@@ -90,6 +90,16 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+SEARCH_FIELDS = ("name", "tags", "description", "headings", "beginning")
+"""What is searched of a skill, in the order in which `Skill.words` has it."""
+
+FIELD_MARK = "\n"
+"""Stands between the fields in `Skill.words`."""
+
+_FIELD_MARKS = "ABBCD"
+"""How PostgreSQL marks each field."""
+
+
 class _SearchedWords(UserDefinedType[str]):
     """Words as PostgreSQL searches them, worked out once, when they are written."""
 
@@ -100,8 +110,14 @@ class _SearchedWords(UserDefinedType[str]):
         return "TSVECTOR"
 
     def bind_expression(self, bindvalue: BindParameter[str]) -> ColumnElement[str]:
-        """Return what is written for a text of words."""
-        return func.to_tsvector(literal_column("'simple'"), sql_cast(bindvalue, Text))
+        """Return what is written for a text of words: each field marked by what its words count."""
+        whole: Any = None
+        for place, mark in enumerate(_FIELD_MARKS, 1):
+            words = func.split_part(sql_cast(bindvalue, Text), FIELD_MARK, place)
+            part = func.setweight(func.to_tsvector(literal_column("'simple'"), words), literal_column(f"'{mark}'"))
+            whole = part if whole is None else whole.op("||")(part)
+        found: ColumnElement[str] = whole
+        return found
 
 
 WORDS = Text().with_variant(_SearchedWords(), "postgresql")
@@ -311,7 +327,10 @@ class Skill(Base):
     """Bytes of the text and of all files."""
 
     words: Mapped[str] = mapped_column(WORDS, deferred=True, default="", server_default=text("''"))
-    """What a search in the database looks at."""
+    """What a search in the database looks at: the stems of the words of each field, on a line of its own."""
+
+    beginning: Mapped[str] = mapped_column(Text, deferred=True, default="", server_default=text("''"))
+    """Headings and the beginning of the instructions: what the ranker reads of them."""
 
     file_rows: Mapped[list[SkillFile]] = relationship(
         cascade="all, delete-orphan", passive_deletes=True, order_by=SkillFile.path
@@ -437,10 +456,23 @@ def _is_text(data: bytes) -> bool:
 SEARCH_TABLE = "deepskills_search"
 """SQLite's full-text index over the words of skills; its rows go by `Skill.number`."""
 
+SEARCH_TERMS = f"{SEARCH_TABLE}_terms"
+"""SQLite's view of that index: how many skills have each word."""
+
 CREATE_SEARCH_TABLE = (
-    f"CREATE VIRTUAL TABLE IF NOT EXISTS {SEARCH_TABLE} USING fts5(words, tokenize = 'unicode61 remove_diacritics 0')"
+    f"CREATE VIRTUAL TABLE IF NOT EXISTS {SEARCH_TABLE} "
+    f"USING fts5({', '.join(SEARCH_FIELDS)}, tokenize = 'unicode61 remove_diacritics 0')"
 )
 """What makes SQLite's full-text index."""
+
+CREATE_SEARCH_TERMS = f"CREATE VIRTUAL TABLE IF NOT EXISTS {SEARCH_TERMS} USING fts5vocab({SEARCH_TABLE}, 'row')"
+"""What makes the view of it."""
+
+INSERT_SEARCH_ROW = (
+    f"INSERT INTO {SEARCH_TABLE}(rowid, {', '.join(SEARCH_FIELDS)}) "  # noqa: S608 - constants
+    f"VALUES (:number, {', '.join(f':{name}' for name in SEARCH_FIELDS)})"
+)
+"""What adds a skill to it."""
 
 
 class SkillRequirement(Base):
@@ -555,7 +587,8 @@ class Counter(Base):
     """A random number of the last change: stores with the same stamp have the same skills."""
 
 
-event.listen(Skill.__table__, "after_create", DDL(CREATE_SEARCH_TABLE).execute_if(dialect="sqlite"))  # type: ignore[no-untyped-call]
+for _statement in (CREATE_SEARCH_TABLE, CREATE_SEARCH_TERMS):
+    event.listen(Skill.__table__, "after_create", DDL(_statement).execute_if(dialect="sqlite"))  # type: ignore[no-untyped-call]
 
 
 @event.listens_for(Base.metadata, "after_create")

@@ -47,6 +47,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 from deepskills._catalog.requires import same_name
 from deepskills._errors import SkillFormatError
 from deepskills.store.db.models import (
+    INSERT_SEARCH_ROW,
     SEARCH_TABLE,
     Counter,
     Delivery,
@@ -62,7 +63,17 @@ from deepskills.store.db.models import (
     SkillUsage,
 )
 from deepskills.store.db.notices import CHANNEL
-from deepskills.store.db.search import Searchable, best_matches
+from deepskills.store.db.search import (
+    POSTGRES_FREQUENCIES,
+    SQLITE_FREQUENCIES,
+    Frequencies,
+    Searchable,
+    best_matches,
+    postgres_frequencies,
+    search_row,
+    sqlite_frequencies,
+    telling_words,
+)
 from deepskills.store.db.visibility import one_of_ids, readable, seen_by_group, seen_for, shares_with, since, visible
 from deepskills.store.rules import EVERYTHING, Labels, Reason, Viewer, sees_groups
 
@@ -179,10 +190,7 @@ class SkillRepository:
         """Write a skill's words to SQLite's full-text table; PostgreSQL searches the column itself."""
         if self._dialect == "sqlite":
             await self._unindex([skill.number])
-            await self._session.execute(
-                text(f"INSERT INTO {SEARCH_TABLE}(rowid, words) VALUES (:number, :words)"),  # noqa: S608 - a constant
-                {"number": skill.number, "words": skill.words},
-            )
+            await self._session.execute(text(INSERT_SEARCH_ROW), search_row(skill.number, skill.words))
 
     async def deleted_before(self, moment: datetime, limit: int) -> Sequence[Skill]:
         """Return some of the skills that were deleted before a moment, oldest first, as rows alone."""
@@ -471,6 +479,13 @@ class ListingRepository:
 
     async def count(self, viewer: Viewer, chosen: Filter, up_to: int) -> int:
         """Return how many skills a listing has, counted up to a number."""
+        # In a large store the public or the system skills alone are more than that; to look for those of groups as well
+        # takes far longer than to count these.
+        for reason in (Reason.SYSTEM, Reason.PUBLIC):
+            if reason in chosen.reasons and not chosen.is_everything:
+                some = self._seen(reason, viewer, chosen, Skill.id)[0].limit(up_to).subquery()
+                if int(await self._session.scalar(select(func.count()).select_from(some)) or 0) >= up_to:
+                    return up_to
         found = self._all_seen(viewer, chosen, Skill.id, limit=up_to)
         return int(await self._session.scalar(select(func.count()).select_from(found)) or 0)
 
@@ -492,7 +507,8 @@ class ListingRepository:
     async def searchable(self, viewer: Viewer, chosen: Filter) -> list[Searchable]:
         """Return what a search looks at, of all skills of a listing in order."""
         condition = Skill.id.in_(select(self._all_seen(viewer, chosen, Skill.id).c.id))
-        query = select(Skill.id, Skill.name, Skill.description).where(condition).order_by(Skill.name_key, Skill.id)
+        columns = (Skill.id, Skill.name, Skill.description, Skill.beginning)
+        query = select(*columns).where(condition).order_by(Skill.name_key, Skill.id)
         found = {row.id: Searchable(*row) for row in await self._session.execute(query)}
         tags = select(SkillTag.skill_id, SkillTag.tag).join(Skill).where(condition)
         for row in await self._session.execute(tags):
@@ -501,10 +517,18 @@ class ListingRepository:
 
     async def search(self, viewer: Viewer, chosen: Filter, query: str, limit: int, offset: int) -> list[UUID]:
         """Return the ids of the best matches, found and ranked by the database."""
-        matches = best_matches(select(Skill.id).where(self._visible(viewer, chosen)), query, self._dialect)
-        if matches is None:
+        words = telling_words(query)
+        if not words:
             return []
+        skills = select(Skill.id).where(self._visible(viewer, chosen))
+        matches = best_matches(skills, words, await self._frequencies(words), self._dialect)
         return list(await self._session.scalars(matches.order_by(Skill.name_key, Skill.id).limit(limit).offset(offset)))
+
+    async def _frequencies(self, words: Sequence[str]) -> Frequencies:
+        """Return how common words are."""
+        if self._dialect == "postgresql":
+            return postgres_frequencies((await self._session.execute(POSTGRES_FREQUENCIES, {"words": words})).all())
+        return sqlite_frequencies((await self._session.execute(SQLITE_FREQUENCIES, {"words": json.dumps(words)})).all())
 
     async def light(self, ids: Sequence[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
         """Return skills by id, light, in the order of their ids."""

@@ -1,28 +1,39 @@
 """Search: what is searched, with which weights, by the ranker of the agents or in the database.
 
 Up to a few thousand visible skills are ranked as agents rank them (`deepskills._catalog.search`), by an index in memory
-that is kept as long as those skills stay as they are. Beyond that the database searches. PostgreSQL searches the
-column `words` by `tsquery`, SQLite a full-text table beside it. Both get the same words: what counts more is repeated
-more often, so that the weights are the same on both databases and stand in one place, `WEIGHTS`.
+that is kept as long as those skills stay as they are. Beyond that the database searches the same five fields of a
+skill: name, tags, description, headings and the beginning of the instructions, each as the stems of its words.
+
+* **SQLite** has a full-text table with a column for each, and `bm25` with the ranker's weights.
+* **PostgreSQL** has one `tsvector`, in which the fields are marked by their weight. Its `ts_rank` does not know how
+  rare a word is, so each word is ranked by itself and counts by how rare it is. That comes from the statistics which
+  PostgreSQL keeps of its own accord (`ANALYZE`): the thousand commonest words of the column, and how common they are.
+
+Common words are left out where the others of a query already find thousands of skills: they say little, and to rank a
+hundred thousand skills by them takes longer than anybody waits.
 """
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, column, func, table, text
+from sqlalchemy import ColumnElement, Select, column, func, literal, literal_column, table, text
 
-from deepskills._catalog.search import Document, SearchIndex
-from deepskills._catalog.words import split_words
-from deepskills.store.db.models import SEARCH_TABLE, Skill
+from deepskills._catalog.search import Document, SearchIndex, beginning_of, query_words, searchable_fields
+from deepskills._catalog.words import GRAMMAR_WORDS, STOP_WORDS, is_unspaced, split_words, stem
+from deepskills.store.db.models import FIELD_MARK, SEARCH_FIELDS, SEARCH_TABLE, SEARCH_TERMS, Skill
 
-_SEARCH = table(SEARCH_TABLE, column("rowid"), column("words"))
+_SEARCH = table(SEARCH_TABLE, column("rowid"))
 
 MAX_QUERY_WORDS = 32
 """How many words of a query count."""
+
+MAX_MATCHES = 10_000
+"""How many skills the words of a query may have; commoner words are left out where rarer ones have found some."""
 
 MIN_BEGINNING = 5
 """How many first letters two forms of a word share at least."""
@@ -33,53 +44,142 @@ SHARED_BEGINNING = 0.65
 MAX_WORD_LENGTH = 64
 """Longest word that is indexed; nobody types a longer one."""
 
+COLUMN_WEIGHTS = "8, 6, 5, 1.2, 0.5"
+"""What a word counts in each column of SQLite's full-text table, as in the ranker."""
 
-WEIGHTS = {"name": 2, "tags": 1, "description": 1}
-"""How often a word counts, by where it is. A change needs the words of stored skills to be written again."""
-
-
-def indexed_words(name: str, description: str, tags: Sequence[str]) -> str:
-    """Return the words of a skill, repeated by their weight."""
-    words = [
-        *split_words(name) * WEIGHTS["name"],
-        *split_words(" ".join(tags)) * WEIGHTS["tags"],
-        *split_words(description, indexing=True) * WEIGHTS["description"],
-    ]
-    return " ".join(word[:MAX_WORD_LENGTH] for word in words)
+MARK_WEIGHTS = "'{0.2, 0.4, 0.9, 1.0}'::float4[]"
+"""What a word counts on PostgreSQL: in the beginning, in headings, in description and tags, in the name."""
 
 
-def query_words(query: str) -> list[tuple[str, bool]]:
-    """Return what to look for: words, and the beginnings that their other forms share, marked so."""
-    found: dict[tuple[str, bool], None] = {}
-    for word in list(dict.fromkeys(split_words(query)))[:MAX_QUERY_WORDS]:
-        found[word[:MAX_WORD_LENGTH], False] = None
-        shared = max(MIN_BEGINNING, round(len(word) * SHARED_BEGINNING))
-        if len(word) > shared:
-            found[word[:shared], True] = None
-    return list(found)
+def indexed_words(name: str, description: str, tags: Sequence[str], content: str = "") -> str:
+    """Return the stems of a skill's words, one line per field."""
+    document = Document(name, description, " ".join(tags), beginning_of(content))
+    return FIELD_MARK.join(map(_stems, searchable_fields(document)))
 
 
-def postgres_query(words: Sequence[tuple[str, bool]]) -> str:
-    """Return the text of a `tsquery`; words hold letters and digits alone, and quotes make them plain."""
-    return " | ".join(f"'{word}'{':*' if is_beginning else ''}" for word, is_beginning in words)
+def _stems(text_: str) -> str:
+    return " ".join(stem(word)[:MAX_WORD_LENGTH] for word in split_words(text_, indexing=True))
 
 
-def sqlite_query(words: Sequence[tuple[str, bool]]) -> str:
-    """Return the text of a query for FTS5."""
-    return " OR ".join(f'"{word}"{" *" if is_beginning else ""}' for word, is_beginning in words)
+def search_row(number: int, words: str) -> dict[str, Any]:
+    """Return the row of SQLite's full-text table for the words of a skill."""
+    return {"number": number, **dict(zip(SEARCH_FIELDS, words.split(FIELD_MARK), strict=False))}
 
 
-def best_matches(skills: Select[Any], query: str, dialect: str) -> Select[Any] | None:
-    """Return a query for those of `skills` that match, best first; `None` if the query says nothing."""
-    words = query_words(query)
-    if not words:
-        return None
+def telling_words(query: str) -> list[str]:
+    """Return the stems to look for, in order."""
+    words = dict.fromkeys(query_words(query))
+    telling = [word for word in words if word not in STOP_WORDS]
+    telling = telling or [word for word in words if word not in GRAMMAR_WORDS]
+    return list(dict.fromkeys(stem(word)[:MAX_WORD_LENGTH] for word in telling))[:MAX_QUERY_WORDS]
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """How many skills there are, and how many have each of some words, as far as the database knows."""
+
+    skills: float = 0
+    known: Mapping[str, float] = field(default_factory=dict)
+    others: float = 1
+    """How many skills have a word that is not among the known ones."""
+
+    def of(self, word: str) -> float:
+        """Return how many skills have a word."""
+        return self.known.get(word, self.others)
+
+    def rarity(self, word: str) -> float:
+        """Return how much a word says; at least a little, so that it is better to have it."""
+        have = min(self.of(word), self.skills)
+        return max(0.1, math.log(1 + (self.skills - have + 0.5) / (have + 0.5)))
+
+
+POSTGRES_FREQUENCIES = text("""
+WITH known AS (
+    SELECT s.most_common_elems::text::text[] AS words, s.most_common_elem_freqs AS shares
+    FROM pg_stats s
+    JOIN pg_class c ON c.relname = s.tablename
+    JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = s.schemaname
+    WHERE c.oid = to_regclass('deepskills_skills') AND s.attname = 'words'
+)
+SELECT NULL AS word, reltuples::float8 AS share FROM pg_class WHERE oid = to_regclass('deepskills_skills')
+UNION ALL SELECT '', shares[cardinality(words) + 1] FROM known
+UNION ALL SELECT found.word, found.share FROM known, unnest(words, shares) AS found(word, share)
+WHERE found.word = ANY(:words)
+""")
+"""The number of skills, the share of the rarest word that is known, and the shares of words."""
+
+SQLITE_FREQUENCIES = text(
+    f"SELECT term, doc FROM {SEARCH_TERMS} WHERE term IN (SELECT value FROM json_each(:words))"  # noqa: S608 - a constant
+)
+"""How many skills have each of some words."""
+
+
+def postgres_frequencies(rows: Collection[Any]) -> Frequencies:
+    """Return what PostgreSQL's statistics say; without any, all words count alike."""
+    shares = {row.word: row.share for row in rows if row.share is not None}
+    skills = max(shares.pop(None, 0.0), 1.0)
+    others = max(1.0, shares.pop("", 0.0) * skills / 2)
+    return Frequencies(skills, {word: share * skills for word, share in shares.items()}, others)
+
+
+def sqlite_frequencies(rows: Collection[Any]) -> Frequencies:
+    """Return what SQLite's index says."""
+    return Frequencies(known={row.term: row.doc for row in rows}, others=0)
+
+
+def chosen_words(words: Sequence[str], frequencies: Frequencies) -> list[str]:
+    """Return the words to search for, rarest first: the commonest are left out if the others find enough."""
+    found: list[str] = []
+    matches = 0.0
+    for word in sorted(words, key=frequencies.of):
+        matches += frequencies.of(word)
+        if found and matches > MAX_MATCHES:
+            break
+        found.append(word)
+    return found
+
+
+def beginning_of_word(word: str) -> str | None:
+    """Return what other forms of a word share with it; `None` if it is too short for that to say anything."""
+    shared = max(MIN_BEGINNING, round(len(word) * SHARED_BEGINNING))
+    return word[:shared] if len(word) > shared and not is_unspaced(word) else None
+
+
+def best_matches(skills: Select[Any], words: Sequence[str], frequencies: Frequencies, dialect: str) -> Select[Any]:
+    """Return a query for those of `skills` that have any of some words, best first."""
+    chosen = chosen_words(words, frequencies)
     if dialect == "postgresql":
-        wanted = func.to_tsquery(text("'simple'"), postgres_query(words))
-        return skills.where(Skill.words.op("@@")(wanted)).order_by(func.ts_rank(Skill.words, wanted).desc())
+        wanted = _postgres_query(" | ".join(_postgres_terms(word, frequencies) for word in chosen))
+        ranks = [
+            literal(frequencies.rarity(word))
+            * func.ts_rank(literal_column(MARK_WEIGHTS), Skill.words, _postgres_query(f"'{word}'"))
+            for word in chosen
+        ]
+        score: ColumnElement[Any] = ranks[0]
+        for rank in ranks[1:]:
+            score += rank
+        return skills.where(Skill.words.op("@@")(wanted)).order_by(score.desc())
+    wanted_text = " OR ".join(_sqlite_terms(word, frequencies) for word in chosen)
     found = skills.join(_SEARCH, _SEARCH.c.rowid == Skill.number)
-    found = found.where(text(f"{SEARCH_TABLE} MATCH :wanted").bindparams(wanted=sqlite_query(words)))
-    return found.order_by(func.bm25(text(SEARCH_TABLE)))
+    found = found.where(text(f"{SEARCH_TABLE} MATCH :wanted").bindparams(wanted=wanted_text))
+    return found.order_by(text(f"bm25({SEARCH_TABLE}, {COLUMN_WEIGHTS})"))
+
+
+def _postgres_query(query: str) -> ColumnElement[Any]:
+    """Return a `tsquery`; words hold letters and digits alone, and quotes make them plain."""
+    return func.to_tsquery(literal_column("'simple'"), query)
+
+
+def _postgres_terms(word: str, frequencies: Frequencies) -> str:
+    """Return how a word is looked for: one that is not common by its beginning too, for it may have another form."""
+    beginning = beginning_of_word(word) if word not in frequencies.known else None
+    return f"'{word}'" if beginning is None else f"'{word}' | '{beginning}':*"
+
+
+def _sqlite_terms(word: str, frequencies: Frequencies) -> str:
+    """Return how a word is looked for: one that no skill has by its beginning, for it may have another form."""
+    beginning = beginning_of_word(word) if word not in frequencies.known else None
+    return f'"{word}"' if beginning is None else f'"{beginning}" *'
 
 
 @dataclass(frozen=True)
@@ -89,6 +189,9 @@ class Searchable:
     id: UUID
     name: str
     description: str
+    beginning: str = ""
+    """Headings and the beginning of the instructions."""
+
     tags: list[str] = field(default_factory=list)
 
 
@@ -109,7 +212,12 @@ class Ranker:
     """An index over some skills, which ranks them as the agents' search does."""
 
     def __init__(self, skills: Sequence[Searchable]) -> None:
-        documents = [Document(_Named.of(skill), skill.description, " ".join(skill.tags)) for skill in skills]
+        documents = [
+            Document(
+                _Named.of(skill), skill.description, " ".join(skill.tags), skill.beginning.encode("utf-8", "replace")
+            )
+            for skill in skills
+        ]
         self._index = SearchIndex(documents)
 
     def __len__(self) -> int:
@@ -145,8 +253,8 @@ class Rankers:
                 self._known.popitem(last=False)
 
 
-MAX_RANKERS = 16
-"""How many indexes a process keeps: each has up to a few thousand skills, which is a few megabytes."""
+MAX_RANKERS = 8
+"""How many indexes a process keeps: each has up to a few thousand skills, which is up to 30 megabytes."""
 
 rankers = Rankers(MAX_RANKERS)
 """The indexes of this process. A mark is made of random stamps, so that two databases do not share one."""
