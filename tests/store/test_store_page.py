@@ -21,7 +21,8 @@ from deepskills.store import (
     create_skills_page,
     create_store_app,
 )
-from deepskills.store.db.models import SEARCH_TABLE, Skill, SkillTag, now
+from deepskills.store.db.models import INSERT_SEARCH_ROW, Skill, SkillTag, now
+from deepskills.store.db.search import indexed_words, search_row
 from deepskills.store.page.site import POLICY
 from deepskills.testing import ScriptedChatModel
 
@@ -564,7 +565,7 @@ async def fill(sessions: Sessions, numbers: range) -> None:
             "description": f"Does number {number}.", "body": "x" * 500, "head": None, "encoding": "utf-8",
             "is_public": True, "created_at": now(), "updated_at": now(), "revision": number + 1,
             "number": number + 1, "name_since": number + 1, "text_since": number + 1, "stamp": number + 1,
-            "words": f"skill number {number}",
+            "words": indexed_words(f"skill-{number:05}", f"Does number {number}.", ["even"]),
         }
         for number in numbers
     ]  # fmt: skip
@@ -573,8 +574,8 @@ async def fill(sessions: Sessions, numbers: range) -> None:
         tags = [{"skill_id": row["id"], "position": 0, "tag": "even", "tag_key": "even"} for row in rows]
         await session.execute(insert(SkillTag), tags)
         await session.execute(
-            text(f"INSERT INTO {SEARCH_TABLE}(rowid, words) VALUES (:number, :words)"),
-            [{"number": row["number"], "words": row["words"]} for row in rows],
+            text(INSERT_SEARCH_ROW),
+            [search_row(int(str(row["number"])), str(row["words"])) for row in rows],
         )
         await session.commit()
 
