@@ -84,7 +84,8 @@ test-part: $(VENV)/.installed
 
 # The store's tables, queries and HTTP use none of the releases that are pinned there, and of YAML what other tests cover.
 SAME_ON_OLDEST := db_engine db_guards db_models db_repositories db_transactions document http_requests http_routes layers \
-  load many_hands migrations permission_table rules rules_settled rules_sharing service service_model service_versions
+  figures load many_hands migrations page page_texts permission_table rules rules_settled rules_sharing service \
+  service_model service_versions
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/pytest -n auto --dist worksteal $(SAME_ON_OLDEST:%=--ignore=tests/store/test_store_%.py)
 
