@@ -104,7 +104,7 @@ def test_each_mismatch_is_caught_at_its_step(tmp_path: Path, mode: Mode) -> None
     spoil(skills / "good/references/guide.md")
     [answer, ran, _path] = talk.call(asset, script, path_of)
     assert answer.status == "error"
-    assert "differ from lock.json" in str(answer.content)
+    assert 'Files of the skill "alpha" differ from lock.json (`SKILL.md`)' in str(answer.content)
     assert ran.status == "error"
     assert "guide.md" in str(ran.content)
     assert len(runs) == 1

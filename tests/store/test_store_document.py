@@ -95,6 +95,14 @@ async def test_tags_of_a_file(tags: str) -> None:
     assert SkillCreate.from_skill_md(f"---\nname: x\ndescription: y\n{tags}\n---\n").tags == ["a", "b"]
 
 
+async def test_tags_of_a_list_are_kept_as_written() -> None:
+    """Spaces are part of a tag in a list; a comma, which cannot be kept, is an error and not a tag less."""
+    text = "---\nname: x\ndescription: y\ntags: [a b, {tag}, e]\n---\n"
+    assert SkillCreate.from_skill_md(text.format(tag="c d")).tags == ["a b", "c d", "e"]
+    with pytest.raises(SkillFormatError, match="`c,d` cannot be kept"):
+        SkillCreate.from_skill_md(text.format(tag='"c,d"'))
+
+
 @on_postgres
 async def test_generated_file(sessions: Sessions) -> None:
     """A skill that was given by its values becomes a valid file, its tags below metadata."""

@@ -11,6 +11,7 @@ from store_support import Sessions, draft, draft_with_files, on_both
 
 from deepskills import SkillFormatError, SkillNotFoundError
 from deepskills.store import (
+    SkillAuthenticationError,
     SkillConflictError,
     SkillPermissionError,
     SkillQuotaError,
@@ -83,6 +84,14 @@ async def test_a_name_is_as_old_as_others_know_it(sessions: Sessions) -> None:
         first = await open_store.create_skill(draft("build", is_public=True), "alice")
         await open_store.hide_skill(unseen.id, "root", hidden=False)
         assert (await open_store.get_skill_by_name("build", "eve")).id == first.id
+
+
+async def test_an_empty_user_id_is_nobody(sessions: Sessions) -> None:
+    """Who has no id is not signed in, and so writes nothing."""
+    async with sessions() as session:
+        for user in (None, ""):
+            with pytest.raises(SkillAuthenticationError, match="Sign in"):
+                await SkillService(session).create_skill(draft("mine"), user)
 
 
 async def test_names_belong_to_the_owner(sessions: Sessions) -> None:

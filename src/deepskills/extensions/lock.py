@@ -22,7 +22,7 @@ MISMATCH = "lock-mismatch"
 
 _SENTENCES = {
     UNLISTED: "The skill is not in {lock}, so {fate}. Review it and add it with `deepskills add`, or remove it.",
-    MISMATCH: "{files} of the skill {name} differ from {lock}, so {fate}. Run `deepskills verify` to see what changed.",
+    MISMATCH: "Files of the skill {name} differ from {lock} ({files}), so {fate}. Run `deepskills verify` to see what changed.",
 }
 
 MAX_REMEMBERED = 100_000
@@ -70,7 +70,7 @@ class SkillLock(FileGuard):
         if code is None:
             return load.text
         self._report(load.entry, code, run)
-        return Refuse(self._sentence(load.entry, code, f"its `{SKILL_FILE}`")) if self._mode == "refuse" else load.text
+        return Refuse(self._sentence(load.entry, code, f"`{SKILL_FILE}`")) if self._mode == "refuse" else load.text
 
     def guards(self, entry: SkillEntry) -> bool:  # noqa: ARG002 - a lock stands for every skill
         """Whether a skill's files are judged: all are."""

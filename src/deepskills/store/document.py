@@ -171,12 +171,18 @@ def _check_agreement(document: Document, reading: SkillReading) -> None:
 
 
 def _tags_of(frontmatter: Mapping[str, Tree]) -> list[str]:
-    """Return the tags that a file names, at the top level or below `metadata`; those that cannot be kept are left."""
+    """Return the tags that a file names, at the top level or below `metadata`; those that cannot be kept are left.
+
+    Raises:
+        SkillFormatError: If one of a list has a comma, which the store cannot keep.
+    """
     properties = frontmatter.get("metadata")
     tree = frontmatter.get("tags") or (properties.get("tags") if isinstance(properties, dict) else None)
     items: Sequence[Tree]
     if isinstance(tree, list):
         items = tree
+        # Not dropped without a word: the author meant one tag, and the rest of the file is fine.
+        checked_tags(tag for item in items if "," in (tag := as_text(item).strip()))
     else:
         text = as_text(tree)
         # With a comma anywhere, spaces are part of the tags.
