@@ -93,6 +93,7 @@ def test_each_mismatch_is_caught_at_its_step(tmp_path: Path, mode: Mode) -> None
     asset = ("load_skill_asset", {"skill_name": "good", "relative_path": "references/guide.md"})
     script = ("run_skill_script", {"skill_name": "good", "script_name": "run.py"})
     path_of = ("get_skill_script_path", {"skill_name": "good", "script_name": "run.py"})
+    assert 'Files of the skill "spoiled" differ from lock.json, so it is not used: `SKILL.md`.' in answers[1].text
     answers = talk.call(load("stranger"), load("spoiled"), load("good"))
     assert [answer.status for answer in answers] == ["error", "error", "success"]
     assert codes(talk) == {
@@ -104,7 +105,9 @@ def test_each_mismatch_is_caught_at_its_step(tmp_path: Path, mode: Mode) -> None
     spoil(skills / "good/references/guide.md")
     [answer, ran, _path] = talk.call(asset, script, path_of)
     assert answer.status == "error"
-    assert 'Files of the skill "alpha" differ from lock.json (`SKILL.md`)' in str(answer.content)
+    assert 'Files of the skill "good" differ from lock.json, so it is not used: `references/guide.md`' in str(
+        answer.content
+    )
     assert ran.status == "error"
     assert "guide.md" in str(ran.content)
     assert len(runs) == 1

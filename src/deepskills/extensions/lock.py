@@ -22,7 +22,7 @@ MISMATCH = "lock-mismatch"
 
 _SENTENCES = {
     UNLISTED: "The skill is not in {lock}, so {fate}. Review it and add it with `deepskills add`, or remove it.",
-    MISMATCH: "Files of the skill {name} differ from {lock} ({files}), so {fate}. Run `deepskills verify` to see what changed.",
+    MISMATCH: "Files of the skill {name} differ from {lock}, so {fate}: {files}. Run `deepskills verify` to see more.",
 }
 
 MAX_REMEMBERED = 100_000
