@@ -93,9 +93,9 @@ def test_each_mismatch_is_caught_at_its_step(tmp_path: Path, mode: Mode) -> None
     asset = ("load_skill_asset", {"skill_name": "good", "relative_path": "references/guide.md"})
     script = ("run_skill_script", {"skill_name": "good", "script_name": "run.py"})
     path_of = ("get_skill_script_path", {"skill_name": "good", "script_name": "run.py"})
-    assert 'Files of the skill "spoiled" differ from lock.json, so it is not used: `SKILL.md`.' in answers[1].text
     answers = talk.call(load("stranger"), load("spoiled"), load("good"))
     assert [answer.status for answer in answers] == ["error", "error", "success"]
+    assert 'Files of the skill "spoiled" differ from lock.json, so it is not used: `SKILL.md`.' in answers[1].text
     assert codes(talk) == {
         ("/skills/stranger/SKILL.md", "lock-unlisted", "error"),
         ("/skills/spoiled/SKILL.md", "lock-mismatch", "error"),
