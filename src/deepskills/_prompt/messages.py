@@ -12,7 +12,6 @@ Tests of the wording are in `tests/prompt/`. The section of the system prompt is
 """
 
 import html
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +21,14 @@ from deepskills._files.inventory import Inventory
 from deepskills._loading import turn as outcomes
 from deepskills._loading.budget import Budgets, Standing
 from deepskills._loading.placement import Reason
-from deepskills._prompt.escaping import field_text, origin_text, quoted_names, shown_name, shown_path
+from deepskills._prompt.escaping import (
+    field_text,
+    harmless_body,
+    origin_text,
+    quoted_names,
+    shown_name,
+    shown_path,
+)
 from deepskills._types import SkillOrigin
 
 # Notices: what stands where a skill's text was, and what is said when a skill leaves without being asked to.
@@ -291,16 +297,6 @@ UNTRUSTED = (
 
 _BLOCK_START = "<skill_content "
 _BLOCK_END = "</skill_content>"
-_HIDDEN = (
-    r"[\s\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
-    r"\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a"
-    r"\U000e0000-\U000e0fff]*+"
-)
-"""Any run of invisible characters; they do not turn a tag into something else."""
-# With invisible characters between its letters a model still reads the tag.
-# `skill_content` covers `skill_content_next`, which begins with it.
-_TAGS = "|".join(_HIDDEN.join(name) for name in ("skill_content", "skill_hook"))
-_BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)
 
 
 def block_opening(entry: SkillEntry, *, shows_paths: bool = True) -> str:
@@ -359,11 +355,6 @@ def _relative(inventory: Inventory, directory: str) -> Inventory:
 
 def _origin(origin: SkillOrigin) -> str:
     return f"{origin['via']} server {shown_name(origin['label'])}"
-
-
-def harmless_body(text: str) -> str:
-    """Return a stranger's text in which nothing can pass for a block or a mark of ours, or for the end of one."""
-    return _BLOCK_TAG.sub("&lt;", text)
 
 
 def _inventory_lines(inventory: Inventory) -> list[str]:
