@@ -186,7 +186,7 @@ def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  #
         case outcomes.Unreadable(entry, cause, required):
             name = shown_name(entry.name)
             cause = f"the skill '{shown_name(required)}' that it requires: {cause}" if required else cause
-            return "unreadable", f"The skill '{name}' could not be loaded: {field_text(cause, 500)}. {_WORK_WITHOUT}"
+            return "unreadable", f"The skill '{name}' could not be loaded: {_reason(cause, 500)}. {_WORK_WITHOUT}"
         case outcomes.UserOnly(entry):
             name = shown_name(entry.name)
             text = f"Only the user can start the skill '{name}'. Ask them to, or work without it."
@@ -199,6 +199,11 @@ def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  #
                 f"{field_text(problem['message'], 500)} {_WORK_WITHOUT}"
             )
             return "unreadable", text
+
+
+def _reason(text: str, limit: int) -> str:
+    """Return a reason that a sentence ends with; some are whole sentences, with a full stop of their own."""
+    return field_text(text, limit).removesuffix(".")
 
 
 def _already_loaded(outcome: outcomes.AlreadyLoaded) -> str:
@@ -274,9 +279,7 @@ def tool_failed(tool: str, about: str, error: Exception) -> str:
 
 def skill_tool_failed(tool: str, reason: str) -> str:
     """Say that a skill's own tool could not be resolved."""
-    return (
-        f"Error: the tool '{field_text(tool, 128)}' could not be resolved: {field_text(reason, 300)}. Work without it."
-    )
+    return f"Error: the tool '{field_text(tool, 128)}' could not be resolved: {_reason(reason, 300)}. Work without it."
 
 
 def call_refused(reason: str) -> str:
@@ -421,7 +424,7 @@ def binary_file(path: str, mime_type: str, size: int, limit: int | None) -> str:
 
 def unreadable(name: str, reason: str) -> str:
     """Say that a skill cannot be read."""
-    return f"The skill '{shown_name(name)}' cannot be read: {reason}."
+    return f"The skill '{shown_name(name)}' cannot be read: {reason.removesuffix('.')}."
 
 
 def failed(tool: str, error: Exception) -> str:
