@@ -534,8 +534,12 @@ def _describe_skill(call: DescribeSkill, backend: Backend) -> Reply:
 
 
 def _call(call: CallFunction, _backend: Backend) -> Reply:
-    value = _called(call)
-    # The coroutine gets a loop in a thread of its own: this thread may have one that is running.
+    return finished(_called(call))
+
+
+def finished(value: Any) -> Any:  # noqa: ANN401 - whatever a function returned
+    """Return what a function gave, waiting for it if that was a coroutine: it gets a loop in a thread of its own."""
+    # Not in this thread, which may have a loop that is running.
     return in_thread(asyncio.run, _waited(value)).result() if inspect.isawaitable(value) else value
 
 
@@ -579,7 +583,7 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
     CallFunction: _call,
     Work: lambda call, _backend: call.do(),
-    Ask: lambda call, _backend: call.call(),
+    Ask: lambda call, _backend: finished(call.call()),
     WaitFor: _wait,
     Pause: lambda call, _backend: time.sleep(call.seconds),
 }

@@ -25,6 +25,7 @@ from deepskills._middleware.request import is_evicted, read_again
 from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import (
     UNDONE,
+    applied,
     as_whole,
     current_step,
     forgotten,
@@ -58,6 +59,19 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     if fresh or noted:
         update["skills_problems"] = [*run.thread.problems, *noted, *fresh]
     return merged(update, run.collected) or None
+
+
+def started_alone(run: Run, start: Plan[Any]) -> Plan[dict[str, Any] | None]:
+    """Start a run in a graph of one's own, which may have no node for `before_model`.
+
+    What the user asked for by a pin or a slash command, and what extensions asked for at the start, is loaded right
+    away: a published recipe has a node for `before_agent` alone, and there it would otherwise never happen.
+    """
+    update = (yield from start) or {}
+    more = (yield from before_model_call(Run(run.settings, applied(run.state, update), run.runtime))) or {}
+    # Nothing ran before this that would have to run again.
+    more.pop("jump_to", None)
+    return merged(update, more) or None
 
 
 def _restored(run: Run) -> Plan[dict[str, Any]]:

@@ -26,6 +26,7 @@ from deepskills._files.assets import find_script, read_asset_bytes
 from deepskills._files.manifest import read_contents, read_manifest
 from deepskills._files.paths import AssetDirectories, normalised
 from deepskills._io.backends import is_backend
+from deepskills._io.drivers import finished
 from deepskills._io.plan import (
     Ask,
     Attempt,
@@ -343,7 +344,7 @@ def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) 
         Ask(
             # Resolved inside the lambda: a method that is missing or async only fails like one that raises.
             lambda: _sync_method(extension, method)(*given, run),
-            lambda: getattr(extension, f"a{method}")(*given, run),
+            lambda: _called(extension, method, *given, run),
         )
     )
     if not isinstance(reply, Failed) and _is_usable(method, reply):
@@ -354,6 +355,13 @@ def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) 
         problem("extensions", "extension-failed", name=run.name, method=method, reason=reason)
     )
     return Failed(_FAILED_CLOSED.format(name=run.name, reason=reason))
+
+
+async def _called(extension: SkillExtension, method: str, *given: Any) -> Any:  # noqa: ANN401
+    """Call the method that an async run calls: the twin where it is the extension's own, else the plain one."""
+    own = f"a{method}" if _defines(extension, f"a{method}") else method
+    value = getattr(extension, own)(*given)
+    return await value if inspect.isawaitable(value) else value
 
 
 def _sync_method(extension: SkillExtension, method: str) -> Callable[..., object]:
@@ -501,7 +509,7 @@ def traced(run: Run) -> Iterator[None]:
     for extension in run.settings.extensions:
         if overrides(extension, "call_metadata"):
             try:
-                metadata.update(extension.call_metadata(ExtensionRun(run, extension)))
+                metadata.update(finished(extension.call_metadata(ExtensionRun(run, extension))))
             except Exception:
                 logger.exception("%s failed to describe a model call", type(extension).__name__)
     if not metadata:

@@ -33,7 +33,7 @@ from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import Budgets, count_tokens
-from deepskills._middleware.before_model import before_model_call
+from deepskills._middleware.before_model import before_model_call, started_alone
 from deepskills._middleware.config import (
     BackendFactory,
     LoadedStatus,
@@ -49,7 +49,7 @@ from deepskills._middleware.config import (
 from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun
 from deepskills._middleware.extension_calls import ExtensionRun, at, overrides
 from deepskills._middleware.extra_tools import ExtraTools, check_names
-from deepskills._middleware.nesting import follow_runs, handing_over
+from deepskills._middleware.nesting import follow_runs, handing_over, is_own_graph
 from deepskills._middleware.request import (
     PreparedCall,
     open_call,
@@ -121,6 +121,10 @@ def checked(extensions: object) -> tuple[SkillExtension, ...]:
 
 MAX_FRAMES = 4
 """How far above a middleware's name the call of `create_deep_agent` is looked for."""
+
+
+def _started(run: Run) -> "Plan[SkillsStateUpdate | None]":
+    return cast("Any", started_alone(run, start(run))) if is_own_graph() else start(run)
 
 
 def _given_to_deep_agent() -> Sequence[Any] | None:
@@ -530,7 +534,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Discover skills, if this thread has none yet or is to look again."""
         self._check_rivals()
         run = Run(self._settings, state, runtime)
-        return self._settings.perform(start(run), run.runtime)
+        return self._settings.perform(_started(run), run.runtime)
 
     async def abefore_agent(  # type: ignore[override]
         self,
@@ -541,7 +545,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Discover skills, if this thread has none yet or is to look again."""
         self._check_rivals()
         run = Run(self._settings, state, runtime)
-        return await self._settings.aperform(start(run), run.runtime)
+        return await self._settings.aperform(_started(run), run.runtime)
 
     def modify_request(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Append the skills section to the request's system message."""

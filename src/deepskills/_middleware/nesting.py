@@ -122,6 +122,15 @@ def follow_runs() -> None:
     register_configure_hook(_following, inheritable=True)
 
 
+def is_own_graph() -> bool:
+    """Whether `before_agent` is called by a node of somebody's own graph, not by the one that an agent has for it."""
+    try:
+        node = (get_config().get("metadata") or {}).get("langgraph_node")
+    except RuntimeError:
+        return False
+    return isinstance(node, str) and not node.endswith(".before_agent")
+
+
 def is_handed_on(message: AnyMessage, *, in_tool_call: bool) -> bool:
     """Whether a message is not the user's own: this agent runs inside another graph, whose input did not hold it."""
     place, is_inside = _here()

@@ -3,7 +3,9 @@
 Every outcome passes `report`, once: it is worded, logged and streamed there and nowhere else.
 """
 
+import asyncio
 import hashlib
+import inspect
 import itertools
 import logging
 import threading
@@ -15,6 +17,7 @@ from weakref import WeakKeyDictionary
 from deepskills._catalog.discovery import SOURCE_ERRORS
 from deepskills._catalog.entries import SkillEntry
 from deepskills._io.cache import BoundedCache
+from deepskills._io.drivers import finished
 from deepskills._loading import turn as outcomes
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import SkillExtension
@@ -51,9 +54,34 @@ def tell(event: Mapping[str, Any], runtime: Any, extensions: tuple[SkillExtensio
     for extension in extensions:
         # Whoever listens must not be able to stop a run.
         try:
-            extension.on_event(event, runtime)
+            _heard(extension.on_event(event, runtime))  # type: ignore[func-returns-value]  # a coroutine, if async
         except Exception:
             logger.exception("%s failed to hear an event", type(extension).__name__)
+
+
+def _heard(value: object) -> None:
+    """Let an `async def on_event` do its work: beside the run where there is an event loop, else before it goes on."""
+    if not inspect.isawaitable(value):
+        return
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        finished(value)
+        return
+
+    async def hear() -> None:
+        try:
+            await value
+        except Exception:
+            logger.exception("An extension failed to hear an event")
+
+    # The loop itself holds tasks only weakly.
+    task = loop.create_task(hear())
+    _hearing.add(task)
+    task.add_done_callback(_hearing.discard)
+
+
+_hearing: set["asyncio.Task[None]"] = set()
 
 
 def report(

@@ -49,6 +49,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills._errors import SkillsError
+from deepskills._io.drivers import finished
 from deepskills._io.plan import Failed, Plan, apart
 from deepskills._loading.budget import Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
@@ -596,7 +597,7 @@ def _replaced_list(run: Run) -> str | None:
     """Return what an extension shows in place of the list of skills."""
     for extension in run.settings.extensions:
         try:
-            text = extension.catalog_list(run.known_shelf.visible)
+            text = finished(extension.catalog_list(run.known_shelf.visible))
             if text is not None and not isinstance(text, str):
                 raise TypeError(unusable(text))  # noqa: TRY301 - a failure like any other
         except Exception as error:

@@ -34,6 +34,7 @@ from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import INCLUDE_TOOLS, Readings, SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source, parent, tidy
+from deepskills._io.drivers import finished
 from deepskills._io.plan import Plan, apart
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension
@@ -364,7 +365,8 @@ def withheld_powers(
     for extension in extensions:
         if type(extension).withholds is not SkillExtension.withholds:
             try:
-                found |= POWERS.intersection(extension.withholds(entry, memory_of(extension, state, collected)))
+                asked = finished(extension.withholds(entry, memory_of(extension, state, collected)))
+                found |= POWERS.intersection(asked)
             except Exception:
                 logger.exception("The extension %s failed in withholds", name_of(extension))
                 # Fails closed: which powers it wanted to withhold is not known, so it is all of them.

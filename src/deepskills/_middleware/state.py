@@ -38,6 +38,7 @@ from uuid import uuid4
 from langchain.agents.middleware.types import AgentState, OmitFromOutput, PrivateStateAttr
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.config import get_config
+from langgraph.graph.message import add_messages
 from pydantic import ConfigDict, NonNegativeInt, Strict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
@@ -201,6 +202,28 @@ class SkillsStateUpdate(TypedDict, total=False):
     skills_load_records: dict[str, LoadRecord | None]
     skills_context: dict[str, dict[str, Any]]
     skills_extensions: dict[str, dict[str, Any]]
+
+
+_REDUCERS: Mapping[str, tuple[Callable[[Any, Any], Any], Callable[[], Any]]] = {
+    "messages": (add_messages, list),
+    "skills_loaded": (merge_loaded, list),
+    "skill_resources": (merge_by_name, dict),
+    "skills_load_records": (merge_by_name, dict),
+    "skills_context": (merge_sections, dict),
+    "skills_extensions": (merge_sections, dict),
+    "pinned_skills": (merge_pins, list),
+}
+
+
+def applied(state: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state as it will be after an update of ours, as LangGraph will reduce it."""
+    result = {**state, **update}
+    for key in _REDUCERS.keys() & update.keys():
+        reduce, empty = _REDUCERS[key]
+        # What a caller left as `None` is as good as absent; LangGraph, too, starts from an empty value.
+        before = state.get(key)
+        result[key] = reduce(empty() if before is None else before, update[key])
+    return result
 
 
 def with_own_keys(schema: Any) -> Any:  # noqa: ANN401 - a TypedDict class
