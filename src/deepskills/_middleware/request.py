@@ -175,7 +175,7 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     messages = in_parts(thread.keyed(messages), thread.section("texts"), is_lost)
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
-        return Composition(_noted(list(messages), thread))
+        return Composition(_noted(list(messages), thread.section("notes")))
     budget = run.settings.budgets.tokens
     # 2. What this run may not use leaves here too: a resumed run has no start that would have taken it away.
     leaving, withheld = run.use.leaving, run.use.withheld
@@ -220,8 +220,10 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
         if name in withheld:
             decisions.notices[position] = (name, "withheld")
     # 6. Both forms are made now: a second try after an overflow must not read or decide again.
-    bare = _noted(_applied(messages, decisions, {}, lost), thread)
-    whole = _noted(_applied(messages, decisions, texts, lost), thread) if put_back else bare
+    # What this very update says of skills that are gone stands in this request already, as it does at a run's start.
+    notes = {**thread.section("notes"), **update.get("skills_context", {}).get("notes", {})}
+    bare = _noted(_applied(messages, decisions, {}, lost), notes)
+    whole = _noted(_applied(messages, decisions, texts, lost), notes) if put_back else bare
     return Composition(
         messages=whole,
         bare=bare if put_back else None,
@@ -465,9 +467,8 @@ def is_summary(message: AnyMessage) -> bool:
     return message.additional_kwargs.get("lc_source") == "summarization"
 
 
-def _noted(messages: list[AnyMessage], thread: Thread) -> list[AnyMessage]:
-    """Return the messages with the notes of this thread in their places."""
-    notes = thread.section("notes")
+def _noted(messages: list[AnyMessage], notes: Mapping[str, Any]) -> list[AnyMessage]:
+    """Return the messages with the notes of their thread in their places."""
     if not notes:
         return messages
     result: list[AnyMessage] = []
