@@ -10,6 +10,7 @@
 # make soak   all tests, in their long form where they have one
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
+# make page   starts the skill store's page on loopback, with the example skills and three users
 # make pictures   draws the pictures in README and documentation again
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -25,13 +26,13 @@ MCP1 := .venv-mcp1
 MCP2 := .venv-mcp2
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo check test test-part test-oldest test-server test-browser test-mcp test-wheel soak bench pictures docs format clean
+.PHONY: demo page check test test-part test-oldest test-server test-browser test-mcp test-wheel soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
 $(VENV)/.package: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(PIP_INSTALL) --upgrade 'pip>=25.1'
-	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api]' uvicorn
+	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[cli,store,api,page]' uvicorn
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.package
@@ -62,6 +63,9 @@ $(BROWSER)/.installed $(MCP1)/.installed $(MCP2)/.installed: $(VENV)/.installed
 demo: $(VENV)/.package
 	$(VENV)/bin/python examples/demo.py $(ARGS)
 
+page: $(VENV)/.package
+	$(VENV)/bin/python examples/skills_page.py $(ARGS)
+
 test: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -80,7 +84,8 @@ test-part: $(VENV)/.installed
 
 # The store's tables, queries and HTTP use none of the releases that are pinned there, and of YAML what other tests cover.
 SAME_ON_OLDEST := db_engine db_guards db_models db_repositories db_transactions document http_requests http_routes layers \
-  load many_hands migrations permission_table rules rules_settled rules_sharing service service_model service_versions
+  figures load many_hands migrations page page_texts permission_table rules rules_settled rules_sharing service \
+  service_model service_versions
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/pytest -n auto --dist worksteal $(SAME_ON_OLDEST:%=--ignore=tests/store/test_store_%.py)
 
@@ -92,7 +97,7 @@ test-browser: $(BROWSER)/.installed
 	@command -v "$${DEEPSKILLS_CHROMIUM:-chromium}" >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && { apt-get install -y -qq chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }; }; } \
 	  || { echo "Chromium is missing: install the package chromium, or name a browser in DEEPSKILLS_CHROMIUM." >&2; exit 1; }
-	$(BROWSER)/bin/python -m pytest tests/browser
+	$(BROWSER)/bin/python -m pytest tests/browser $(TESTS)
 
 # A host beside mcp 1.x talks to servers of 2.x, so the first environment starts those with the second.
 test-mcp: $(MCP1)/.installed $(MCP2)/.installed
@@ -114,6 +119,7 @@ pictures: $(VENV)/.installed
 	$(VENV)/bin/python docs/pictures/record_demo.py
 	$(VENV)/bin/python benchmarks/plot.py
 	$(VENV)/bin/python docs/pictures/draw_cost.py
+	$(MAKE) test-browser TESTS='-k pictures' DEEPSKILLS_PICTURES=docs/pictures
 
 docs: $(VENV)/.installed
 	$(VENV)/bin/python $(PIP_INSTALL) --group docs

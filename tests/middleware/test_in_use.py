@@ -372,6 +372,32 @@ def test_whoever_resumes_sees_their_own_skills(mode: Mode, tmp_path: Path) -> No
             assert marked_without_text(talk.model) == [], case
 
 
+EDITED = ("load_skill", {"skill_name": "edited", "arguments": "x"})
+
+
+def test_a_resume_looks_again_where_each_run_does(mode: Mode, tmp_path: Path) -> None:
+    """Files that change, go or come while a human is asked count at the resume, whatever makes each run look."""
+    made: dict[str, Callable[[Path], SkillsMiddleware[Any, Any]]] = {
+        "refresh": lambda root: skills(root, refresh="run"),
+        "source": lambda root: SkillsMiddleware(backend=disk(root), sources=lambda _runtime: ["/skills"]),
+    }
+    for what, make in made.items():
+        root = tmp_path / what
+        library(root, "edited", "removed")
+        talk = Conversation(mode, make(root), tools=[asking([])])
+        talk.say(call_tools(EDITED, load("removed")), call_tools(("ask", {})))
+        write_files(root, {"skills/edited/SKILL.md": skill_md("edited", body="Another text for <$ARGUMENTS>.\n")})
+        (root / "skills/removed/SKILL.md").unlink()
+        library(root, "added")
+        talk.say(given=Command(resume="yes"))
+        request = talk.model.requests[-1]
+        assert talk.loaded == ["edited"], what
+        assert request.text.count("Another text for <x>.") == 1, what
+        assert "Text of edited" not in request.text, what
+        assert "Text of removed" not in request.text, what
+        assert ("**added**" in request.system, "**removed**" in request.system) == (True, False), what
+
+
 # Records that were forged.
 
 

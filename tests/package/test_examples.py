@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-HELPERS = {"pick_model", "skills_over_mcp"}
-"""No examples of their own, or run by `make test-mcp` with the package that they need."""
+HELPERS = {"pick_model", "skills_over_mcp", "skills_page"}
+"""No examples of their own, or run by `make test-mcp` with the package or by `make test-browser` with the browser that
+they need."""
 
 SHOWN = {
     "demo": [

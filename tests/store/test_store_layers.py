@@ -18,7 +18,8 @@ LAYERS = [
     "db.transactions", "db.visibility", "db.notices", "db.search", "db.repositories", "schemas", "formatter", "changes",
     "service", "archives", "directories", "sandbox", "agent.reader", "agent.loop", "agent.backend", "agent.view",
     "agent.mount", "agent.usage", "agent.adapter", "agent.recorder", "http.answers", "http.requests", "http.routes",
-    "http.app", "api",
+    "page.markdown", "page.forms", "page.shown", "page.site", "page.reading", "page.writing", "page.app", "http.app",
+    "api",
 ]  # fmt: skip
 """From the bottom up: a module imports only what stands before it."""
 
@@ -87,10 +88,11 @@ for name in [name for name in sys.modules if name.startswith("deepskills.store")
     del sys.modules[name]
 sys.modules.update(dict.fromkeys(["fastapi", "uvicorn", "asyncpg"]))
 import deepskills.store, deepskills.store.migrations
-try:
-    deepskills.store.create_skills_router
-except ModuleNotFoundError as error:
-    print(error.name, error)
+for name in ("create_skills_router", "create_skills_page"):
+    try:
+        getattr(deepskills.store, name)
+    except ModuleNotFoundError as error:
+        print(error.name, error)
 """
 
 
@@ -98,11 +100,12 @@ def test_extras() -> None:
     """Deepskills needs no extra, the store its own alone, only the routes FastAPI; and what is missing is named."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_PACKAGES], capture_output=True, text=True, check=False)
     assert (done.stderr, done.returncode) == ("", 0)
-    imported, without_sqlalchemy, without_fastapi = done.stdout.splitlines()
+    imported, without_sqlalchemy, without_fastapi, without_page = done.stdout.splitlines()
     assert imported == "[]"
     assert "pip install 'deepskills[store]'" in without_sqlalchemy
     assert without_fastapi.startswith("fastapi ")
     assert "pip install 'deepskills[store,api]'" in without_fastapi
+    assert "pip install 'deepskills[store,page]'" in without_page
     assert deepskills.store.create_skills_router is create_skills_router
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = deepskills.store.no_such_name

@@ -59,11 +59,36 @@ async def main():
 assert asyncio.run(main()) == "a"
 """
 
+PAGE = (
+    STORE
+    + """
+from deepskills.store import create_store_app
+
+app, sent = create_store_app("sqlite:///skills.db"), []
+
+async def ask():
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http"}
+    scope |= {"path": "/", "raw_path": b"/", "root_path": "", "query_string": b"", "headers": [(b"host", b"localhost")]}
+    await app({**scope, "client": ("127.0.0.1", 1), "server": ("localhost", 80)}, receive, send)
+
+asyncio.run(ask())
+assert sent[0]["status"] == 200, sent
+assert b"<title>" in b"".join(message.get("body", b"") for message in sent)
+"""
+)
+
 TRIED: dict[str, str] = {
     "store": STORE,
     "postgres": STORE + "\ncreate_store_engine('postgresql://user:secret@localhost/skills')\n",
     "api": STORE
     + "\nfrom deepskills.store import create_store_app\nassert create_store_app('sqlite:///a.db').routes\n",
+    "page": PAGE,
     "otel": "from deepskills.extensions import OpenTelemetryRecorder\nOpenTelemetryRecorder()\n",
     "mcp": "from deepskills.mcp import McpSkills\nMcpSkills({}).close()\n",
 }

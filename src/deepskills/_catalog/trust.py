@@ -60,14 +60,18 @@ class Library:
     """The thread of the run; empty if it has none."""
 
     looks: "Looks | None" = None
-    """What this very invocation has seen, where another user may see other skills with the same state."""
+    """What this very invocation has seen, where each has to look for itself."""
+
+    is_shared: bool = True
+    """Whether every run sees the same sources, so that state may fill in for one that fails."""
 
 
 class Looks:
     """What one invocation has seen, by what its state held at the time; made for each invocation, safe to share.
 
-    Where the backend or the sources come from a function, state proves nothing of what this user may see: whoever
-    resumes an interrupted run is given the state of the one who started it, and no hook of its start runs again.
+    A resumed run has no start, so its first hook looks where `refresh="run"` promises that every run does. And where
+    the backend or the sources come from a function, state proves nothing of what this user may see: whoever resumes an
+    interrupted run is given the state of the one who started it.
     """
 
     def __init__(self) -> None:
@@ -136,7 +140,7 @@ class Look:
         """
         library = self._library
         if library.looks is not None:
-            return (yield from self._in_invocation(library.looks, record))
+            return (yield from self._in_invocation(library.looks, record, copy))
         catalogs, thread_id = library.catalogs, library.thread_id
         sources, failure = yield from self.sources()
 
@@ -153,12 +157,14 @@ class Look:
         catalogs.put_found(thread_id, record, found.catalog)
         return found.catalog
 
-    def _in_invocation(self, looks: Looks, record: object) -> Plan[Catalog]:
+    def _in_invocation(self, looks: Looks, record: object, copy: object) -> Plan[Catalog]:
         """Return what this invocation has seen with its own eyes."""
         found = looks.get(record)
         if found is None:
-            # Nothing of state fills in for a source that fails: it may be another user's.
-            found = yield from self.discover()
+            # Where runs have sources of their own, nothing of state fills in for one that fails: it may be another
+            # user's.
+            known = (yield from self.claimed(record, copy)) if self._library.is_shared else None
+            found = yield from self.discover(known)
             looks.put(record, found)
         self.found = found
         return found.catalog

@@ -271,8 +271,10 @@ class Settings:
                 memory.catalogs,
                 led,
                 thread_id,
-                # Only where runs differ: with fixed sources the believed catalog serves all of them.
-                memory.looks_of(runtime) if self.varies_by_user else None,
+                # Only where runs differ: else the believed catalog serves all of them. A resumed run has no start, so
+                # its first hook looks.
+                memory.looks_of(runtime) if self.varies_by_run else None,
+                is_shared=not self.varies_by_user,
             )
         )
 

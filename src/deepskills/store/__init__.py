@@ -1,4 +1,7 @@
-"""Skills in a database, for many users. Needs the extra `store`; `create_skills_router` needs `api` too."""
+"""Skills in a database, for many users. Needs the extra `store`.
+
+`create_skills_router` and `create_store_app` need `api` too, `create_skills_page` needs `page`.
+"""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -37,6 +40,7 @@ from deepskills.store.service import SkillPage, SkillService, UsageCount
 if TYPE_CHECKING:
     from deepskills.store.http.app import create_store_app as create_store_app
     from deepskills.store.http.routes import create_skills_router as create_skills_router
+    from deepskills.store.page import create_skills_page as create_skills_page
 
 __all__ = [
     "Base",
@@ -74,21 +78,23 @@ __all__ = [
 
 
 _OVER_HTTP = {
-    "create_skills_router": "deepskills.store.http.routes",
-    "create_store_app": "deepskills.store.http.app",
+    "create_skills_page": ("deepskills.store.page", "page"),
+    "create_skills_router": ("deepskills.store.http.routes", "api"),
+    "create_store_app": ("deepskills.store.http.app", "api"),
 }
-"""Public names that need FastAPI, which only those install who serve HTTP."""
+"""Public names that need FastAPI, which only those install who serve HTTP: their modules, and the extra of each."""
 
 
 def __getattr__(name: str) -> object:
     if name not in _OVER_HTTP:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place, extra = _OVER_HTTP[name]
     try:
-        module = importlib.import_module(_OVER_HTTP[name])
+        module = importlib.import_module(place)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "deepskills":
             raise
         raise ModuleNotFoundError(
-            f"{name} needs {error.name}. Install it with: pip install 'deepskills[store,api]'", name=error.name
+            f"{name} needs {error.name}. Install it with: pip install 'deepskills[store,{extra}]'", name=error.name
         ) from error
     return getattr(module, name)

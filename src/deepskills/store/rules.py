@@ -73,6 +73,9 @@ GroupsOf: TypeAlias = Callable[[str], Iterable[str] | Awaitable[Iterable[str]]]
 IsOperator: TypeAlias = Callable[[str], bool | Awaitable[bool]]
 """The application's function that says whether a user is an operator, sync or async."""
 
+ApprovalRule: TypeAlias = bool | Literal["by-others"]
+"""Whether public skills need an operator's approval, and whether the owner or last author may be that operator."""
+
 Right: TypeAlias = Literal["read", "write"]
 """What the members of a group may do with a skill that is shared with it."""
 
@@ -448,6 +451,15 @@ def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
         )
 
 
+def has_right(skill: Guarded, writer: Viewer, need: Need) -> bool:
+    """Return whether a writer may do with a skill what they want, such as to offer it to them."""
+    try:
+        check_right(skill, writer, need)
+    except SkillPermissionError:
+        return False
+    return True
+
+
 def check_revision(skill: Guarded, expected_revision: int | None) -> None:
     """Check that a skill is as its writer knows it.
 
@@ -540,14 +552,15 @@ class Policy:
         limits: How large skills may be, which files they may hold, and how much each owner may keep.
         groups_of: From a user to the groups that the user is in, sync or async; without it, nobody is in any.
         is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
-        approval: Show a public skill to others only once an operator approved its present revision.
+        approval: Show a public skill to others only once an operator approved its present revision; `"by-others"`: an
+            operator who neither owns it nor made its last change.
         retention: For how many days a deleted skill can be restored.
     """
 
     limits: StoreLimits = field(default_factory=StoreLimits)
     groups_of: GroupsOf | None = None
     is_operator: IsOperator | None = None
-    approval: bool = False
+    approval: ApprovalRule = False
     retention: float = RETENTION_DAYS
 
     def __post_init__(self) -> None:
@@ -565,8 +578,8 @@ class Policy:
         """
         user = owner_key(user_id)
         if system:
-            return Viewer(is_operator=True, is_system=True, needs_approval=self.approval)
-        viewer = Viewer(user, needs_approval=self.approval)
+            return Viewer(is_operator=True, is_system=True, needs_approval=bool(self.approval))
+        viewer = Viewer(user, needs_approval=bool(self.approval))
         if user is not None and self.groups_of is not None:
             viewer = replace(viewer, groups=group_keys(await _settled(self.groups_of(user))))
         if user is not None and self.is_operator is not None:

@@ -28,6 +28,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError
+from deepskills._loading.budget import CHARACTERS_PER_TOKEN, MESSAGE_CHARACTERS, MESSAGE_TOKENS
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
 from deepskills.store.changes import Changes, Text, Values
@@ -64,6 +65,7 @@ from deepskills.store.rules import (
     EVERYTHING,
     RETENTION_DAYS,
     TRUSTED,
+    ApprovalRule,
     GroupsOf,
     IsOperator,
     Labels,
@@ -80,6 +82,7 @@ from deepskills.store.rules import (
     check_right,
     checked_groups,
     days_of,
+    has_right,
     known_id,
     name_key,
     no_skill,
@@ -155,6 +158,28 @@ class SkillPage(list[Skill]):
 
 
 @dataclass(frozen=True)
+class SkillApproval:
+    """What is known of a skill's approval."""
+
+    last: SkillChange | None
+    """The last approval; the skill may have changed since, which its `is_approved` says."""
+
+    may_approve: bool
+    """Whether the user who asked may approve it."""
+
+
+@dataclass(frozen=True)
+class SkillFigures:
+    """What a listing shows beside a skill."""
+
+    tokens: int
+    """About how many tokens its instructions cost when loaded, by their length."""
+
+    loads: Mapping[dt.date, int] | None
+    """How often it was loaded, by day; `None` for those who may read it but not write it."""
+
+
+@dataclass(frozen=True)
 class UsageCount:
     """How often a skill was used on one day, by type of event and trigger."""
 
@@ -177,7 +202,8 @@ class SkillService:
         limits: How large skills may be, which files they may hold, and how much each owner may keep.
         groups_of: From a user to the groups that the user is in, sync or async; without, nobody is in any.
         is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
-        approval: Show a public skill to others only once an operator approved its present revision.
+        approval: Show a public skill to others only once an operator approved its present revision; `"by-others"`: an
+            operator who neither owns it nor made its last change.
         retention: For how many days a deleted skill can be restored.
         policy: All of these in one object, in place of the others.
     """
@@ -189,7 +215,7 @@ class SkillService:
         limits: StoreLimits | None = None,
         groups_of: GroupsOf | None = None,
         is_operator: IsOperator | None = None,
-        approval: bool = False,
+        approval: ApprovalRule = False,
         retention: float = RETENTION_DAYS,
         policy: Policy | None = None,
     ) -> None:
@@ -218,6 +244,7 @@ class SkillService:
         cursor: str | None = None,
         deleted: bool = False,
         everything: bool = False,
+        unapproved: bool = False,
         system: bool = False,
     ) -> SkillPage:
         """Return the skills that a user may see, in order of name, or best match first for a search.
@@ -235,6 +262,7 @@ class SkillService:
             cursor: Where to continue: `next_cursor` of the previous page, with the same filters.
             deleted: Instead, the user's deleted skills that can still be restored.
             everything: All skills of all owners. For operators.
+            unapproved: Only public skills whose present text and files no operator approved.
             system: The operator's code asks.
 
         Raises:
@@ -261,6 +289,7 @@ class SkillService:
             None if name is None else name_key(storable(name[:MAX_SEARCH_LENGTH])),
             None if skill_ids is None else tuple(key for given in skill_ids if (key := as_id(given)) is not None),
             is_everything=everything,
+            is_unapproved=unapproved,
             deleted_since=now() - self._policy.retained if deleted else None,
         )
         if q is not None:
@@ -1103,6 +1132,46 @@ class SkillService:
         found = await self._history.usage(skill.id, since)
         return [UsageCount(row.day, row.type, row.trigger, row.count) for row in found]
 
+    async def figures(
+        self, skill_ids: Collection[UUID], since: dt.date, user_id: UserId | None = None
+    ) -> dict[UUID, SkillFigures]:
+        """Return what skills of a listing cost and how often they were loaded since a day; a few queries for all.
+
+        Skills that the user may not see are left out.
+        """
+        viewer = await self._policy.viewer(user_id)
+        return await self._figures(list(skill_ids), viewer, since) if skill_ids else {}
+
+    @reads
+    async def _figures(self, skill_ids: list[UUID], viewer: Viewer, since: dt.date) -> dict[UUID, SkillFigures]:
+        skills = await self._listings.light(skill_ids, viewer, Filter(is_everything=viewer.is_operator))
+        told = [skill.id for skill in skills if viewer.is_operator or has_right(skill, viewer, "write")]
+        lengths = await self._listings.lengths([skill.id for skill in skills])
+        loads: dict[UUID, Counter[dt.date]] = {skill_id: Counter() for skill_id in told}
+        for row in await self._history.loads(told, since):
+            loads[row.skill_id][row.day] += row.count
+        return {
+            skill.id: SkillFigures(about_tokens(*lengths[skill.id]), loads.get(skill.id))
+            for skill in skills
+            if skill.id in lengths
+        }
+
+    async def approval_of(self, skill_id: UUID, user_id: UserId | None = None) -> SkillApproval:
+        """Return when a skill was last approved, whether or not it changed since, and whether the user may approve it.
+
+        Raises:
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If the user may read it but not write it.
+        """
+        viewer = await self._policy.viewer(user_id)
+        return await self._approval_of(known_id(skill_id), viewer)
+
+    @reads
+    async def _approval_of(self, skill_id: UUID, viewer: Viewer) -> SkillApproval:
+        skill = await self._with_history(skill_id, viewer)
+        may_approve = viewer.is_operator and not await self._must_leave_approval(skill, viewer)
+        return SkillApproval(await self._history.last_approval(skill.id), may_approve)
+
     async def _with_history(self, skill_id: UUID, viewer: Viewer) -> Skill:
         """Return a skill whose history the viewer may see: what was removed from it is not for all its readers."""
         skill = await self._readable(skill_id, viewer, files=False)
@@ -1252,7 +1321,8 @@ class SkillService:
         Raises:
             SkillAuthenticationError: If nobody is signed in.
             SkillNotFoundError: If there is no such skill that this user may see.
-            SkillPermissionError: If the user is not an operator.
+            SkillPermissionError: If the user is not an operator, or where others have to approve, if the skill or its
+                last change is the user's own.
             SkillStaleError: If the skill has another revision than the one that was looked at.
         """
         writer = await self._policy.writer(user_id, system=system)
@@ -1261,11 +1331,24 @@ class SkillService:
     @writes
     async def _approve(self, skill_id: UUID, writer: Viewer, revision: int) -> Skill:
         skill = await self._locked(skill_id, writer, "operate", revision)
+        if await self._must_leave_approval(skill, writer):
+            raise SkillPermissionError(
+                f"The skill {quoted(skill.name)}, or its last change, is your own. Another operator has to approve it."
+            )
         if not skill.is_approved:
             skill.is_approved = True
             await self._changes.advance(skill, writer, APPROVED)
             self._changes.reveal(skill)
         return await self._fresh(skill)
+
+    async def _must_leave_approval(self, skill: Skill, writer: Viewer) -> bool:
+        """Whether others have to approve what the writer owns, or what the writer was the last to change."""
+        if self._policy.approval != "by-others" or writer.is_system:
+            return False
+        if owns(skill, writer):
+            return True
+        change = await self._history.change(skill.id, await self._history.content_since(skill))
+        return change is not None and change.user_id == writer.user
 
     async def restore_skill(
         self, skill_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
@@ -1354,6 +1437,16 @@ def document_at(former: FormerText) -> Document:
     """Return a `SKILL.md` that a skill had."""
     tags = former.tags.split(",") if former.tags else []
     return Document(former.name, former.description, former.content, tags, former.frontmatter, former.encoding)
+
+
+def about_tokens(characters: int, size: int) -> int:
+    """Return about how many tokens a text costs when loaded, by its characters and its bytes in UTF-8.
+
+    Characters of Chinese, Japanese and Korean take three bytes and a token each.
+    """
+    wide = (size - characters) // 2
+    narrow = characters - wide + MESSAGE_CHARACTERS
+    return wide + -(-narrow // CHARACTERS_PER_TOKEN) + MESSAGE_TOKENS
 
 
 def _bounded(limit: int) -> int:

@@ -13,7 +13,7 @@ from deepskills.store.agent.mount import mounted
 from deepskills.store.agent.usage import UsageRecorder
 from deepskills.store.agent.view import MEMORY_BYTES, Memory, SessionFactory, UserOfRun, View, without_roots
 from deepskills.store.db.repositories import Filter
-from deepskills.store.rules import EVERYTHING, TRUSTED, GroupsOf, Policy, as_id
+from deepskills.store.rules import EVERYTHING, TRUSTED, ApprovalRule, GroupsOf, Policy, as_id
 
 
 class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
@@ -58,7 +58,7 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         memory_bytes: int = MEMORY_BYTES,
         versions: Mapping[str, int] | None = None,
         groups_of: GroupsOf | None = None,
-        approval: bool = False,
+        approval: ApprovalRule = False,
         record_usage: bool = False,
         **options: Any,  # noqa: ANN401 - the options of SkillsMiddleware
     ) -> None:

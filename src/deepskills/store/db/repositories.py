@@ -300,6 +300,9 @@ class Filter:
     is_everything: bool = False
     """Whether it shows any skill of any owner, as to an operator."""
 
+    is_unapproved: bool = False
+    """Whether it shows only public skills that no operator approved as they are."""
+
     deleted_since: datetime | None = None
     """Since when deleted skills are shown, in place of others."""
 
@@ -457,6 +460,8 @@ class ListingRepository:
         ]
         if chosen.name_key is not None:
             found.append(Skill.name_key == chosen.name_key)
+        if chosen.is_unapproved:
+            found += [and_(Skill.is_public), Skill.is_approved.is_(False)]
         if chosen.skill_ids is not None:
             found.append(one_of_ids(Skill.id, chosen.skill_ids, self._dialect))
         if chosen.tag_keys:
@@ -530,6 +535,13 @@ class ListingRepository:
         query = light().where(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
         found = {skill.id: skill for skill in await self._session.scalars(query)}
         return await self._labelled([found[given] for given in ids if given in found], viewer)
+
+    async def lengths(self, ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
+        """Return of skills how many characters their instructions have, and how many bytes."""
+        is_postgres = self._dialect == "postgresql"
+        size = func.octet_length(Skill.body) if is_postgres else func.length(cast(Skill.body, LargeBinary))
+        query = select(Skill.id, func.length(Skill.body), size).where(one_of_ids(Skill.id, ids, self._dialect))
+        return {row[0]: (int(row[1]), int(row[2])) for row in await self._session.execute(query)}
 
     async def _labelled(self, skills: list[Skill], viewer: Viewer) -> list[Skill]:
         """Return skills with their tags and, for those who may know them, their groups; one value per skill."""
@@ -635,6 +647,9 @@ def _behind(rank: int, first: ColumnElement[int], after: Position) -> ColumnElem
 APPROVED = "approved"
 """What the log says of an operator's approval."""
 
+LOADED = "skill.loaded"
+"""The event of a skill that came into a conversation."""
+
 STAMP_BITS = 40
 """How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
 
@@ -705,6 +720,12 @@ class HistoryRepository:
         order = SkillChange.revision.desc() if newest_first else SkillChange.revision.asc()
         return (await self._session.scalars(query.order_by(order).limit(limit))).all()
 
+    async def last_approval(self, skill_id: UUID) -> SkillChange | None:
+        """Return the last approval of a skill."""
+        query = select(SkillChange).where(SkillChange.skill_id == skill_id, SkillChange.action == APPROVED)
+        found: SkillChange | None = await self._session.scalar(query.order_by(SkillChange.revision.desc()).limit(1))
+        return found
+
     async def change(self, skill_id: UUID, revision: int) -> SkillChange | None:
         """Return the change that brought a revision of a skill."""
         query = select(SkillChange).where(SkillChange.revision == revision, SkillChange.skill_id == skill_id)
@@ -758,6 +779,15 @@ class HistoryRepository:
             content = await self.piece(file.id, file.since, 0, file.size)
             # Not a change: what is assigned to an attribute would be written again.
             set_committed_value(file, "data", content or b"")
+
+    async def content_since(self, skill: Skill) -> int:
+        """Return the revision that brought the text and files that a skill has now."""
+        bounds = union_all(
+            select(func.max(SkillFile.since)).where(SkillFile.skill_id == skill.id),
+            # A file that was removed is not among the others.
+            select(func.max(FormerFile.until)).where(FormerFile.skill_id == skill.id),
+        )
+        return max(skill.text_since, *(found or 0 for found in await self._session.scalars(bounds)))
 
     async def was_approved(self, skill: Skill, revision: int) -> bool:
         """Whether an operator approved the text and files that a skill had at a revision, then or at another one."""
@@ -859,6 +889,12 @@ class HistoryRepository:
             query = query.where(SkillUsage.day >= since)
         order = (SkillUsage.day, SkillUsage.type, SkillUsage.trigger)
         return (await self._session.scalars(query.order_by(*order))).all()
+
+    async def loads(self, skill_ids: Sequence[UUID], since: dt.date) -> Sequence[SkillUsage]:
+        """Return how often skills were loaded since a day, by day and trigger."""
+        chosen = one_of_ids(SkillUsage.skill_id, skill_ids, self._dialect)
+        query = select(SkillUsage).where(chosen, SkillUsage.day >= since, SkillUsage.type == LOADED)
+        return (await self._session.scalars(query)).all()
 
 
 def _digest(directory: str) -> str:

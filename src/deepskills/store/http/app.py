@@ -10,12 +10,14 @@ nothing.
 
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from starlette.routing import Match, Mount
+from starlette.types import Scope
 
 from deepskills.store import migrations
 from deepskills.store.db.engine import create_store_engine
@@ -40,6 +42,8 @@ PREFIX = "/api/v1"
 def create_store_app(
     database_url: str | None = None,
     current_user: CurrentUser | None = None,
+    *,
+    account_links: Mapping[str, str] | None = None,
     **policy: Any,  # noqa: ANN401 - the options of the router
 ) -> FastAPI:
     """Return the store as a FastAPI application, with its database migrated at the start.
@@ -48,6 +52,7 @@ def create_store_app(
         database_url: Where the database is; by default `DEEPSKILLS_DATABASE_URL`, else a SQLite file.
         current_user: A FastAPI dependency that gives the user id of a request, or `None` for nobody; by default the
             header that `DEEPSKILLS_USER_HEADER` names, which a trusted proxy sets.
+        account_links: Links for the user's menu on the page by their text, such as `{"Sign out": "/logout"}`.
         policy: The options of `create_skills_router`, such as `groups_of`, `is_operator` and `limits`.
     """
     url = database_url or os.environ.get(DATABASE_VARIABLE) or DEFAULT_DATABASE
@@ -77,20 +82,31 @@ def create_store_app(
         """Answer as long as the process serves."""
         return {"status": "ok"}
 
-    _mount_page(app, sessions, user, policy)
+    _mount_page(app, sessions, user, {**policy, "account_links": account_links})
     return app
 
 
 def _mount_page(
-    app: FastAPI, sessions: async_sessionmaker[AsyncSession], user: CurrentUser, policy: dict[str, Any]
+    app: FastAPI, sessions: async_sessionmaker[AsyncSession], user: CurrentUser, options: dict[str, Any]
 ) -> None:
     """Mount the page for people, where the extra `page` is installed."""
     try:
-        from deepskills.store.page import create_skills_page  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - an extra
+        from deepskills.store.page import create_skills_page  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "deepskills":
+            raise
         logger.info("No page for people: %s is not installed", error.name)
         return
-    app.mount("/", create_skills_page(sessions, user, **policy))
+    app.router.routes.append(_PageMount("/", create_skills_page(sessions, user, **options)))
+
+
+class _PageMount(Mount):
+    """The page at `/`, without the addresses below the routes: a mistake there is answered as theirs, not by a page."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether the page serves a request."""
+        is_theirs = scope["path"].removeprefix(scope.get("root_path", "")).startswith(f"{PREFIX}/")
+        return (Match.NONE, {}) if is_theirs else super().matches(scope)
 
 
 def _user_of_header(name: str) -> CurrentUser:

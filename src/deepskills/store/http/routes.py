@@ -54,7 +54,7 @@ from deepskills.store.http.requests import (
     matching,
     number_of,
 )
-from deepskills.store.rules import MAX_TAGS, RETENTION_DAYS, GroupsOf, IsOperator, Policy, StoreLimits
+from deepskills.store.rules import MAX_TAGS, RETENTION_DAYS, ApprovalRule, GroupsOf, IsOperator, Policy, StoreLimits
 from deepskills.store.schemas import (
     SkillCreate,
     SkillDocument,
@@ -88,7 +88,7 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
     max_request_bytes: int = MAX_REQUEST_BYTES,
     groups_of: GroupsOf | None = None,
     is_operator: IsOperator | None = None,
-    approval: bool = False,
+    approval: ApprovalRule = False,
     retention: float = RETENTION_DAYS,
     security: SecurityBase | None = BEARER,
 ) -> APIRouter:
@@ -105,7 +105,8 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
         max_request_bytes: Largest request body.
         groups_of: From a user to the groups that the user is in, sync or async.
         is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
-        approval: Show a public skill to others only once an operator approved its present revision.
+        approval: Show a public skill to others only once an operator approved its present revision; `"by-others"`: an
+            operator who neither owns it nor made its last change.
         retention: For how many days a deleted skill can be restored.
         security: How clients sign in, for the documentation; `None` where `current_user` itself declares it.
     """

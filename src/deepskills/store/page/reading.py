@@ -1,0 +1,383 @@
+"""The addresses of the page that only show: lists, skills, files, versions, differences, and the agent's prompt."""
+
+import datetime as dt
+import posixpath
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from langchain.agents.middleware.types import ModelRequest
+from langchain_core.messages import HumanMessage, SystemMessage
+from langgraph.runtime import Runtime
+
+from deepskills._errors import SkillFileNotFoundError, SkillNotFoundError
+from deepskills._loading.budget import count_text_tokens
+from deepskills._skillmd.problems import quoted
+from deepskills.store.agent.adapter import DatabaseSkillAdapter
+from deepskills.store.db.models import Skill, SkillFile, document_of, now
+from deepskills.store.http.answers import archive_of, sent_archive
+from deepskills.store.page import shown
+from deepskills.store.page.forms import revision_of
+from deepskills.store.page.markdown import Place, rendered
+from deepskills.store.page.site import FILE_POLICY, FILES, Addresses, PageParts
+from deepskills.store.rules import MAX_TAGS, Viewer, has_right, known_id
+from deepskills.store.service import SkillFigures, SkillService
+from deepskills.store.workers import computed
+
+PAGE_SIZE = 50
+"""How many skills or versions a page lists."""
+
+MAX_SHOWN_BYTES = 512 * 1024
+"""Up to which size a file is shown; a larger one can be downloaded."""
+
+MAX_DIFF_LENGTH = 512 * 1024
+"""How many characters of a difference are read."""
+
+MAX_PROMPT_LENGTH = 200_000
+"""How much of an agent's prompt is shown."""
+
+_MARKDOWN = (".md", ".markdown")
+_Word = Annotated[str, Query(max_length=1_000)]
+
+Scope = Literal["all", "agent", "waiting", "everybody"]
+"""Which skills a list shows: all that one may see, those that one's agents get, those that wait for an approval, or
+those of everybody, for operators."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A skill in a list."""
+
+    skill: Skill
+    badges: list[shown.Badge]
+    owner: str
+    tokens: int | None
+    use: shown.Use | None
+
+
+def row_of(skill: Skill, viewer: Viewer, figures: SkillFigures | None, today: dt.date) -> Row:
+    """Return a skill as a list shows it."""
+    loads = None if figures is None else figures.loads
+    return Row(
+        skill,
+        shown.badges(skill, viewer),
+        shown.owner_of(skill, viewer),
+        None if figures is None else figures.tokens,
+        None if loads is None else shown.use_of(loads, today),
+    )
+
+
+def rights_of(skill: Skill, viewer: Viewer) -> dict[str, bool]:
+    """Return what a viewer may do with a skill, by the rules that the service checks again."""
+    return {
+        "write": has_right(skill, viewer, "write"),
+        "own": has_right(skill, viewer, "own"),
+        "remove": viewer.user is not None and has_right(skill, viewer, "remove"),
+        "operate": viewer.user is not None and has_right(skill, viewer, "operate"),
+    }
+
+
+async def text_of(skill: Skill, at: Addresses) -> str | None:
+    """Return a skill's instructions as HTML; `None` if they are too long to be rendered."""
+    place = Place(at.skill(skill.id, "/files/"), at.skill(skill.id), paths=frozenset(file.path for file in skill.files))
+    return await computed(len(skill.content) * 4, lambda: rendered(skill.content, place))
+
+
+def add_lists(router: APIRouter, parts: PageParts) -> None:
+    """Add the lists: skills, deleted skills, and what an agent would see."""
+    site = parts.site
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    user_type = Annotated[str | None, Depends(parts.user)]
+    writer_type = Annotated[str, Depends(parts.writer)]
+
+    @router.get("/")
+    async def skills(  # noqa: PLR0913, PLR0917 - query parameters
+        request: Request,
+        service: service_type,
+        user: user_type,
+        q: _Word = "",
+        tag: Annotated[list[_Word] | None, Query(max_length=MAX_TAGS)] = None,
+        scope: Scope = "all",
+        cursor: Annotated[str | None, Query(max_length=2_000)] = None,
+    ) -> Response:
+        viewer = await site.viewer(user)
+        page = await service.list_skills(
+            user,
+            include_public=scope != "agent",
+            tags=tag,
+            tag_match="all",
+            q=q.strip() or None,
+            limit=PAGE_SIZE,
+            cursor=cursor,
+            everything=scope == "everybody" or (scope == "waiting" and viewer.is_operator),
+            unapproved=scope == "waiting",
+        )
+        today = now().date()
+        since = today - dt.timedelta(days=shown.USAGE_DAYS - 1)
+        figures = await service.figures([skill.id for skill in page], since, user)
+        return await site.page(
+            request,
+            "list.html",
+            user,
+            viewer=viewer,
+            rows=[row_of(skill, viewer, figures.get(skill.id), today) for skill in page],
+            next_cursor=page.next_cursor,
+            cursor=cursor,
+            q=q,
+            tags=tag or [],
+            scope=scope,
+        )
+
+    @router.get("/deleted")
+    async def deleted(
+        request: Request,
+        service: service_type,
+        user: writer_type,
+        cursor: Annotated[str | None, Query(max_length=2_000)] = None,
+    ) -> Response:
+        page = await service.list_skills(user, deleted=True, limit=PAGE_SIZE, cursor=cursor)
+        return await site.page(
+            request,
+            "deleted.html",
+            user,
+            skills=list(page),
+            next_cursor=page.next_cursor,
+            retention=site.policy.retention,
+        )
+
+    @router.get("/prompt")
+    async def prompt(
+        request: Request,
+        user: user_type,
+        public: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+    ) -> Response:
+        text = await prompt_of(parts, user, include_public=public)
+        return await site.page(
+            request,
+            "prompt.html",
+            user,
+            size=len(text),
+            text=text[:MAX_PROMPT_LENGTH],
+            is_cut=len(text) > MAX_PROMPT_LENGTH,
+            tokens=count_text_tokens(text),
+            public=public,
+        )
+
+    @router.get("/static/{name}")
+    async def static(name: str) -> Response:
+        file = FILES.get(name)
+        if file is None:
+            raise SkillNotFoundError("There is nothing at this address.")
+        # The address changes with the content, so that a browser may keep it for good.
+        return Response(file.content, 200, {"cache-control": "public, max-age=31536000, immutable"}, file.media_type)
+
+
+async def prompt_of(parts: PageParts, user: str | None, *, include_public: bool) -> str:
+    """Return the section of the system prompt that an agent of a user gets, made by the agent's own middleware."""
+    policy = parts.site.policy
+    adapter: Any = DatabaseSkillAdapter(
+        user_id=user,
+        db_session_factory=parts.site.settings.session_factory,
+        include_public=include_public,
+        groups_of=policy.groups_of,
+        approval=policy.approval,
+    )
+    state: Any = {"messages": []}
+    state |= await adapter.abefore_agent(state, Runtime()) or {}
+    request: Any = ModelRequest(
+        model=_NO_MODEL,
+        messages=[HumanMessage("")],
+        system_message=SystemMessage(""),
+        state=state,
+        # The section speaks of files only as far as the agent's tools can read them.
+        tools=list(adapter.tools),
+    )
+    return str(adapter.modify_request(request).system_message.text).strip()
+
+
+_NO_MODEL: Any = None
+"""No model is asked: only what it would be shown is made."""
+
+
+def add_skills(router: APIRouter, parts: PageParts) -> None:
+    """Add a skill, its files and its archive."""
+    site = parts.site
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    user_type = Annotated[str | None, Depends(parts.user)]
+
+    @router.get("/skills/{skill_id}")
+    async def skill(request: Request, skill_id: str, service: service_type, user: user_type) -> Response:
+        return await skill_page(parts, request, service, user, skill_id)
+
+    @router.get("/skills/{skill_id}/files/{path:path}")
+    async def file(request: Request, skill_id: str, path: str, service: service_type, user: user_type) -> Response:
+        found = await service.get_skill(known_id(skill_id), user, contents=False)
+        listed = listed_file(found, path)
+        text = html = None
+        if listed.is_text and listed.size <= MAX_SHOWN_BYTES:
+            text = (await service.read_file(found.id, listed.path, user)).decode("utf-8", "replace")
+        if text is not None and listed.path.lower().endswith(_MARKDOWN):
+            at = Addresses(request)
+            paths = frozenset(file.path for file in found.files)
+            place = Place(at.skill(found.id, "/files/"), at.skill(found.id), posixpath.dirname(listed.path), paths)
+            html = await computed(len(text) * 4, lambda: rendered(text, place))
+        viewer = await site.viewer(user)
+        return await site.page(
+            request,
+            "file.html",
+            user,
+            size=len(text or ""),
+            viewer=viewer,
+            skill=found,
+            file=listed,
+            text=text,
+            html=html,
+            may=rights_of(found, viewer),
+        )
+
+    @router.get("/skills/{skill_id}/download/{path:path}")
+    async def download(skill_id: str, path: str, service: service_type, user: user_type) -> Response:
+        content = await service.read_file(known_id(skill_id), path, user)
+        name = posixpath.basename(path)
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+            "content-security-policy": FILE_POLICY,
+        }
+        # One type for all: whatever it holds, it is something to keep and nothing to show.
+        return Response(content, 200, headers, "application/octet-stream")
+
+    @router.get("/skills/{skill_id}/archive")
+    async def archive(skill_id: str, service: service_type, user: user_type) -> Response:
+        found = await service.get_skill(known_id(skill_id), user, contents=False)
+
+        async def one() -> AsyncIterator[tuple[str, Skill]]:
+            yield found.name, found
+
+        return sent_archive(archive_of(one(), parts.read_piece), found.name)
+
+
+async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
+    parts: PageParts,
+    request: Request,
+    service: SkillService,
+    user: str | None,
+    skill_id: str,
+    code: int = 200,
+    refusal: str = "",
+) -> Response:
+    """Return the page of a skill, with what was refused where a form on it was."""
+    site = parts.site
+    viewer = await site.viewer(user)
+    found = await service.get_skill(known_id(skill_id), user, contents=False)
+    may = rights_of(found, viewer)
+    knows_history = may["write"] or may["operate"]
+    today = now().date()
+    since = today - dt.timedelta(days=shown.USAGE_DAYS - 1)
+    use = shown.use_from(await service.usage(found.id, since, user), today) if knows_history else None
+    approval = await service.approval_of(found.id, user) if knows_history else None
+    at = Addresses(request)
+    return await site.page(
+        request,
+        "skill.html",
+        user,
+        code=code,
+        size=len(found.content),
+        viewer=viewer,
+        skill=found,
+        html=await text_of(found, at),
+        may=may,
+        cost=shown.cost_of(found),
+        use=use,
+        knows_history=knows_history,
+        badges=shown.badges(found, viewer),
+        owner=shown.owner_of(found, viewer),
+        approval=shown.approval_state(found, viewer, approval),
+        groups=shown.group_choices(found, viewer) if may["own"] else [],
+        requires=document_of(found).requires,
+        refusal=refusal,
+    )
+
+
+def listed_file(skill: Skill, path: str) -> SkillFile:
+    """Return the file of a skill at a path, without its content.
+
+    Raises:
+        SkillFileNotFoundError: If it has none there.
+    """
+    for file in skill.files:
+        if file.path == path:
+            return file
+    raise SkillFileNotFoundError(f"The skill has no file {quoted(path)}.")
+
+
+def add_versions(router: APIRouter, parts: PageParts) -> None:
+    """Add what a skill was, and what changed."""
+    site = parts.site
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    user_type = Annotated[str | None, Depends(parts.user)]
+
+    @router.get("/skills/{skill_id}/versions")
+    async def versions(
+        request: Request,
+        skill_id: str,
+        service: service_type,
+        user: user_type,
+        before: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None,
+    ) -> Response:
+        found = await service.get_skill(known_id(skill_id), user, contents=False)
+        changes = await service.list_versions(found.id, user, before=before, limit=PAGE_SIZE + 1)
+        viewer = await site.viewer(user)
+        return await site.page(
+            request,
+            "versions.html",
+            user,
+            viewer=viewer,
+            skill=found,
+            changes=changes[:PAGE_SIZE],
+            before=changes[PAGE_SIZE - 1].revision if len(changes) > PAGE_SIZE else None,
+            is_first=before is None,
+            may=rights_of(found, viewer),
+        )
+
+    @router.get("/skills/{skill_id}/versions/{revision}")
+    async def version(
+        request: Request, skill_id: str, revision: str, service: service_type, user: user_type
+    ) -> Response:
+        found = await service.get_skill(known_id(skill_id), user, contents=False)
+        former = await service.get_version(found.id, revision_of(revision), user, contents=False)
+        viewer = await site.viewer(user)
+        text = await computed(len(former.content), lambda: shown.written(former))
+        return await site.page(
+            request,
+            "version.html",
+            user,
+            size=len(text),
+            viewer=viewer,
+            skill=found,
+            former=former,
+            text=text,
+            may=rights_of(found, viewer),
+        )
+
+    @router.get("/skills/{skill_id}/compare")
+    async def compare(
+        request: Request, skill_id: str, old: str, new: str, service: service_type, user: user_type
+    ) -> Response:
+        found = await service.get_skill(known_id(skill_id), user, contents=False)
+        first, last = sorted((revision_of(old), revision_of(new)))
+        text = await service.diff_versions(found.id, first, last, user, max_length=MAX_DIFF_LENGTH)
+        viewer = await site.viewer(user)
+        return await site.page(
+            request,
+            "compare.html",
+            user,
+            size=len(text),
+            viewer=viewer,
+            skill=found,
+            old=first,
+            new=last,
+            changes=await computed(len(text), lambda: shown.diff_of(text)),
+            may=rights_of(found, viewer),
+        )

@@ -1,0 +1,407 @@
+"""What the page shows of skills, as values that templates only print. Pure."""
+
+import datetime as dt
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from markupsafe import Markup, escape
+
+from deepskills._errors import SkillsError
+from deepskills._loading.budget import count_text_tokens, count_tokens
+from deepskills._skillmd.read import read_skill, validate_skill
+from deepskills._skillmd.text import clean, one_line
+from deepskills._types import SKILL_FILE
+from deepskills.store.db.models import Skill, SkillChange, document_of
+from deepskills.store.document import Document
+from deepskills.store.rules import Right, Viewer, owns
+from deepskills.store.service import SkillApproval, UsageCount
+
+USAGE_DAYS = 30
+"""How many days of use are shown."""
+
+MAX_DIFF_LINES = 5_000
+"""How many lines of a difference are shown."""
+
+_LOADED = "skill.loaded"
+_KILO = 1024
+
+ACTIONS = {
+    "created": "Created",
+    "updated": "Changed",
+    "saved": "Saved",
+    "file-added": "Added a file",
+    "file-saved": "Replaced a file",
+    "file-deleted": "Removed a file",
+    "reverted": "Went back to an earlier version",
+    "approved": "Approved",
+    "hidden": "Hid it",
+    "shown": "Showed it again",
+    "handed-over": "Handed over",
+    "received": "Received",
+    "deleted": "Deleted",
+    "restored": "Restored",
+}
+"""What the log's words mean to people; others are shown as they are."""
+
+
+# -- Times and sizes ---------------------------------------------------------------------------------------------------
+
+
+def date(moment: dt.datetime | dt.date) -> str:
+    """Return a day, as in `18 Nov 2026`."""
+    return f"{moment.day} {moment:%b %Y}"
+
+
+def time(moment: dt.datetime) -> str:
+    """Return a moment to the minute, in UTC."""
+    return f"{date(moment)}, {moment:%H:%M} UTC"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes, as in `1.2 KB`."""
+    if count < _KILO:
+        return counted(count, "byte")
+    amount = count / _KILO
+    for unit in ("KB", "MB"):
+        if amount < _KILO:
+            return f"{amount:.1f} {unit}"
+        amount /= _KILO
+    return f"{amount:.1f} GB"
+
+
+def number(count: int) -> str:
+    """Return a number with its thousands apart."""
+    return f"{count:,}"
+
+
+def action(word: str) -> str:
+    """Return what a word of the log means."""
+    return ACTIONS.get(word, word)
+
+
+def line(text: str) -> str:
+    """Return a stranger's text on one line, without characters that reorder or hide what stands around it."""
+    return one_line(text)
+
+
+def said(message: str) -> Markup:
+    """Return a message of the store on one line, with what it quotes in backticks as code."""
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(one_line(message).split("`"))
+    )
+
+
+def lines(text: str) -> str:
+    """Return a stranger's text as written, without characters that reorder or hide what is shown."""
+    return clean(text)
+
+
+# -- Use ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of a chart: what it stands for, its number, and its length from 0 to 100."""
+
+    label: str
+    count: int
+    length: float
+
+
+@dataclass(frozen=True)
+class Use:
+    """How often a skill was loaded: in all, by day, by trigger, and as the points of a line."""
+
+    total: int
+    days: Sequence[Bar]
+    triggers: Sequence[Bar] = ()
+
+    @property
+    def points(self) -> str:
+        """The points of a line in a box of 100 by 20."""
+        step = 100 / max(1, len(self.days) - 1)
+        return " ".join(f"{place * step:.1f},{19 - bar.length * 0.18:.1f}" for place, bar in enumerate(self.days))
+
+    @property
+    def label(self) -> str:
+        """The line in words."""
+        if not self.total:
+            return f"Not loaded in {len(self.days)} days"
+        best = max(self.days, key=lambda bar: bar.count)
+        return f"Loaded {counted(self.total, 'time')} in {len(self.days)} days, most on {best.label} ({best.count})"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def use_of(loads: Mapping[dt.date, int], today: dt.date, triggers: Mapping[str, int] | None = None) -> Use:
+    """Return how often a skill was loaded in the last days."""
+    days = [today - dt.timedelta(days=back) for back in reversed(range(USAGE_DAYS))]
+    counts = [loads.get(day, 0) for day in days]
+    by_trigger = sorted((triggers or {}).items(), key=lambda item: (-item[1], item[0]))
+    return Use(
+        sum(counts),
+        _bars((date(day), count) for day, count in zip(days, counts, strict=True)),
+        _bars((line(word), count) for word, count in by_trigger),
+    )
+
+
+def use_from(rows: Iterable[UsageCount], today: dt.date) -> Use:
+    """Return how often a skill was loaded, from the counts of the store."""
+    by_day: Counter[dt.date] = Counter()
+    by_trigger: Counter[str] = Counter()
+    for row in rows:
+        if row.type == _LOADED:
+            by_day[row.day] += row.count
+            by_trigger[row.trigger] += row.count
+    return use_of(by_day, today, by_trigger)
+
+
+def _bars(items: Iterable[tuple[str, int]]) -> list[Bar]:
+    known = list(items)
+    most = max((count for _, count in known), default=0) or 1
+    return [Bar(label, count, 100 * count / most) for label, count in known]
+
+
+# -- Who sees a skill --------------------------------------------------------------------------------------------------
+
+Tone: TypeAlias = Literal["plain", "good", "wait", "bad"]
+"""How a badge looks."""
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A short word about a skill, with its meaning in full."""
+
+    text: str
+    tone: Tone = "plain"
+    title: str = ""
+
+
+def badges(skill: Skill, viewer: Viewer) -> list[Badge]:
+    """Return who sees a skill, in a word or two."""
+    found: list[Badge] = []
+    if skill.owner_id is None:
+        found.append(Badge("system", title="For all users"))
+    elif skill.is_public:
+        found.append(_public_badge(skill, viewer))
+    if skill.shared_with and skill.owner_id is not None:
+        groups = ", ".join(line(group) for group in skill.shared_with)
+        found.append(Badge(groups if len(skill.shared_with) == 1 else f"{len(skill.shared_with)} groups", title=groups))
+    if not found:
+        found.append(Badge("private", title="For its owner alone"))
+    if skill.is_hidden:
+        found.append(Badge("hidden", "bad", "An operator hides it from all but its owner"))
+    return found
+
+
+def _public_badge(skill: Skill, viewer: Viewer) -> Badge:
+    if not viewer.needs_approval:
+        return Badge("public", "good", "For all users")
+    if skill.is_approved:
+        return Badge("approved", "good", "For all users, as an operator approved it")
+    return Badge("needs approval", "wait", "For all users once an operator has approved it as it is")
+
+
+def owner_of(skill: Skill, viewer: Viewer) -> str:
+    """Return whose a skill is, in words."""
+    if skill.owner_id is None:
+        return "the system"
+    return "you" if owns(skill, viewer) else line(skill.owner_id)
+
+
+@dataclass(frozen=True)
+class ApprovalState:
+    """Where a public skill stands with its approval."""
+
+    kind: Literal["approved", "changed", "waiting"]
+    last: SkillChange | None
+    may_approve: bool
+
+
+def approval_state(skill: Skill, viewer: Viewer, known: SkillApproval | None) -> ApprovalState | None:
+    """Return where a skill stands with its approval; `None` where it needs none, or the viewer may not know."""
+    if not viewer.needs_approval or known is None or not skill.is_public:
+        return None
+    if skill.is_approved:
+        return ApprovalState("approved", known.last, may_approve=False)
+    return ApprovalState("waiting" if known.last is None else "changed", known.last, known.may_approve)
+
+
+@dataclass(frozen=True)
+class GroupChoice:
+    """A group that a skill may be shared with, and what its members may do."""
+
+    group: str
+    right: Right | None
+
+
+def group_choices(skill: Skill, viewer: Viewer) -> list[GroupChoice]:
+    """Return the groups that the viewer may share a skill with, and those that it is shared with."""
+    return [GroupChoice(group, skill.shared_with.get(group)) for group in sorted(viewer.groups | {*skill.shared_with})]
+
+
+# -- Cost and problems -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a skill costs an agent, in tokens: in each prompt, and once it is loaded."""
+
+    listed: int
+    loaded: int
+
+
+def cost_of(skill: Skill) -> Cost:
+    """Return what a skill costs an agent that shows its descriptions."""
+    return Cost(count_text_tokens(f"- **{skill.name}**: {skill.description}"), count_tokens(skill.content))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a `SKILL.md` that somebody is writing comes to: what keeps it from being saved, advice, and its cost."""
+
+    errors: Sequence[str]
+    advice: Sequence[str]
+    tokens: int
+    description_length: int
+
+    def as_json(self) -> dict[str, object]:
+        """Return it for the script of the page."""
+        return {
+            "errors": list(self.errors),
+            "advice": list(self.advice),
+            "tokens": number(self.tokens),
+            "description_length": number(self.description_length),
+        }
+
+
+def check(text: bytes | str) -> Checked:
+    """Return what is wrong with a `SKILL.md`, and what it would cost."""
+    reading = read_skill(text, path=SKILL_FILE)
+    if reading.metadata is None:
+        fatal = [found for found in reading.problems if found["severity"] == "error"]
+        codes = {found["code"] for found in fatal}
+        errors = [found["message"] for found in fatal]
+    else:
+        codes = set()
+        errors = _refusals(text)
+        if errors:
+            codes = {code for code in _NAMING if "name" in errors[0]}
+    found_problems = validate_skill(text, path=SKILL_FILE, profile="deepskills")
+    advice = [found["message"] for found in found_problems if found["code"] not in codes]
+    description = reading.metadata["description"] if reading.metadata is not None else ""
+    return Checked(errors, list(dict.fromkeys(advice)), count_tokens(reading.body), len(description))
+
+
+_NAMING = frozenset({"name-invalid", "name-too-long"})
+"""What the store refuses and reading only warns of: it is said once."""
+
+
+def _refusals(text: bytes | str) -> list[str]:
+    try:
+        Document.read(text).checked()
+    except SkillsError as error:
+        return [str(error)]
+    return []
+
+
+def written(skill: Skill) -> str:
+    """Return a skill's `SKILL.md` as text."""
+    document = document_of(skill)
+    return document.render().decode(document.encoding if document.frontmatter is not None else "utf-8")
+
+
+def as_before(text: str, before: str | None) -> str:
+    """Return a text that came from a form with the line ends that the skill had; browsers send every one as CRLF."""
+    plain = text.replace("\r\n", "\n")
+    if before is not None and plain == before.replace("\r\n", "\n"):
+        return before
+    return plain.replace("\n", "\r\n") if before is not None and "\r\n" in before else plain
+
+
+# -- Differences -------------------------------------------------------------------------------------------------------
+
+LineKind: TypeAlias = Literal["file", "hunk", "added", "removed", "same", "note"]
+"""What a line of a difference is."""
+
+
+@dataclass(frozen=True)
+class DiffLine:
+    """One line of a difference, with its numbers in the old and the new file."""
+
+    kind: LineKind
+    text: str
+    old: int | None = None
+    new: int | None = None
+
+
+@dataclass(frozen=True)
+class Diff:
+    """A difference to be shown: its lines, how many were added and removed, and whether it is whole."""
+
+    lines: Sequence[DiffLine]
+    added: int
+    removed: int
+    is_cut: bool
+
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+
+
+def diff_of(text: str) -> Diff:
+    """Return a unified diff as lines to be shown.
+
+    Lines are told apart by the counts of their hunk, never by how they begin: a removed line may begin with `--`.
+    """
+    found: list[DiffLine] = []
+    is_cut = False
+    for shown in _diff_lines(text):
+        if len(found) >= MAX_DIFF_LINES:
+            is_cut = True
+            break
+        found.append(shown)
+    kinds = Counter(shown.kind for shown in found)
+    return Diff(found, kinds["added"], kinds["removed"], is_cut)
+
+
+def _diff_lines(text: str) -> Iterator[DiffLine]:
+    old = new = old_left = new_left = 0
+    before = ""
+    for raw in text.split("\n"):
+        shown = clean(raw.removesuffix("\r"))
+        if raw.startswith("\\"):
+            yield DiffLine("note", shown.removeprefix("\\ "))
+        elif old_left > 0 or new_left > 0:
+            kind = _kind(raw)
+            yield DiffLine(kind, shown[1:], old if kind != "added" else None, new if kind != "removed" else None)
+            old, old_left = (old, old_left) if kind == "added" else (old + 1, old_left - 1)
+            new, new_left = (new, new_left) if kind == "removed" else (new + 1, new_left - 1)
+        elif hunk := _HUNK.match(raw):
+            old, new = int(hunk[1]), int(hunk[3])
+            old_left, new_left = int(hunk[2] or 1), int(hunk[4] or 1)
+            yield DiffLine("hunk", shown)
+        elif raw.startswith("--- "):
+            before = shown[4:]
+        elif raw.startswith("+++ "):
+            yield DiffLine("file", _path(before, shown[4:]))
+        elif raw:
+            yield DiffLine("note", shown)
+
+
+def _kind(raw: str) -> LineKind:
+    return "added" if raw.startswith("+") else "removed" if raw.startswith("-") else "same"
+
+
+def _path(before: str, after: str) -> str:
+    if before == "/dev/null":
+        return f"{after.removeprefix('b/')} (new)"
+    if after == "/dev/null":
+        return f"{before.removeprefix('a/')} (removed)"
+    return after.removeprefix("b/")

@@ -1,0 +1,354 @@
+"""What all addresses of the page share: who asks, how templates are filled, headers, and how failures look.
+
+Every answer carries a policy that allows the page's own script and style sheet and nothing else, so that even markup
+that slipped through could not run. Addresses are made from the path that the application is mounted at, never from
+the `Host` header.
+"""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Depends, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from deepskills.store.http.answers import failed
+from deepskills.store.http.requests import Parts, Settings
+from deepskills.store.page import shown
+from deepskills.store.page.forms import TOKEN_FIELD, Browser, ForgedRequestError, Form, read_form
+from deepskills.store.rules import Policy, Viewer, signed_in
+from deepskills.store.workers import computed
+
+_DIRECTIVES = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "img-src 'self'",
+    "connect-src 'self'",
+    "form-action 'self'",
+    "base-uri 'none'",
+    "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'",
+    "trusted-types 'none'",
+)
+
+POLICY = "; ".join(_DIRECTIVES)
+"""The content security policy of every page."""
+
+FILE_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
+"""The content security policy of a stranger's file, for a browser that shows it in spite of all."""
+
+HEADERS = {
+    "content-security-policy": POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    # Not `no-referrer`: browsers would then send forms with an `Origin` that says nothing.
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cache-control": "no-store",
+}
+"""What every answer of the page says, unless it says something else itself."""
+
+STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+"""The files of the page's own, with their types."""
+
+MESSAGES = {
+    "saved": "Saved.",
+    "created": "Created.",
+    "file-saved": "The file was saved.",
+    "file-deleted": "The file was removed.",
+    "shared": "Sharing was changed.",
+    "published": "It is public now.",
+    "submitted": "Submitted. Others see it once an operator has approved it.",
+    "withdrawn": "Withdrawn. It is no longer public.",
+    "approved": "Approved.",
+    "hidden": "Hidden from all but its owner.",
+    "shown": "Shown again.",
+    "handed-over": "Handed over.",
+    "deleted": "Deleted. You can restore it from here for a while.",
+    "restored": "Restored.",
+    "unchanged": "Nothing had changed.",
+}
+"""What was done, as the page says it afterwards. The address names one of these; its own words are never shown."""
+
+PARENT_HANDLERS = "deepskills.parent_handlers"
+"""Where in a request's scope the exception handlers of the application around the page are."""
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+@dataclass(frozen=True)
+class Site:
+    """The page of one store: its settings, templates and own files."""
+
+    settings: Settings
+    account_links: Mapping[str, str] = field(default_factory=dict)
+    """Links of the application for the user's menu, such as to sign out."""
+
+    @property
+    def policy(self) -> Policy:
+        """What the application decided about its store."""
+        return self.settings.policy
+
+    async def viewer(self, user: str | None) -> Viewer:
+        """Return who asks, with their groups, to offer them what they may do."""
+        return await self.policy.viewer(user)
+
+    async def page(
+        self,
+        request: Request,
+        template: str,
+        user: str | None,
+        *,
+        code: int = 200,
+        size: int = 0,
+        **values: object,
+    ) -> Response:
+        """Return a page.
+
+        Args:
+            request: What was asked.
+            template: The name of the template.
+            user: Who asks.
+            code: The status.
+            size: About how much there is to escape, to decide whether that takes a thread.
+            values: What the template shows.
+        """
+        viewer = values.pop("viewer", None) or await self.viewer(user)
+        browser = Browser.of(request)
+        context: dict[str, object] = {
+            "user": user,
+            "viewer": viewer,
+            "csrf": _token_input(browser.token_for(user)),
+            "token": browser.token_for(user),
+            "done": MESSAGES.get(request.query_params.get("done", "")),
+            "account_links": self.account_links,
+            "at": Addresses(request),
+            "here": request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/",
+            **values,
+        }
+        chosen = TEMPLATES.get_template(template)
+        html = await computed(size, lambda: chosen.render(context))
+        response = HTMLResponse(html, code)
+        browser.remember(response)
+        return response
+
+    async def failure(self, request: Request, error: Exception) -> Response:
+        """Return the page for a request that failed, whatever the reason."""
+        parent = await _handled_by_parent(request, error)
+        if parent is not None:
+            return parent
+        if isinstance(error, ForgedRequestError):
+            code, message = 403, str(error)
+            headers: Mapping[str, str] = {}
+        else:
+            # The same words and the same entry of the log as over HTTP.
+            refusal = failed(error, self.settings.challenge)
+            code, message = refusal.status_code, json.loads(bytes(refusal.body))["error"]["message"]
+            headers = (error.headers or {}) if isinstance(error, HTTPException) else {}
+        if 300 <= code < 400:  # noqa: PLR2004 - the application sends users elsewhere, such as to sign in
+            return Response(status_code=code, headers=dict(headers))
+        user = getattr(request.state, "user", None)
+        title = _TITLES.get(code, "Failed")
+        # What failed may be the application's function that knows the user's groups.
+        response = await self.page(
+            request, "error.html", user, code=code, viewer=Viewer(user), message=message, title=title
+        )
+        response.headers.update(headers)
+        return response
+
+    def route_class(self) -> type[APIRoute]:
+        """Return the class of routes whose failures are pages."""
+        site = self
+
+        class PageRoute(APIRoute):
+            def get_route_handler(self) -> Handler:
+                handler = super().get_route_handler()
+
+                async def handle(request: Request) -> Response:
+                    try:
+                        return await handler(request)
+                    except Exception as error:  # noqa: BLE001 - whatever it is, people see a page
+                        return await site.failure(request, error)
+
+                return handle
+
+        return PageRoute
+
+
+_TITLES = {
+    401: "Sign in first",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not allowed",
+    409: "In conflict",
+    412: "Changed in the meantime",
+    413: "Too large",
+    422: "Cannot be done",
+    503: "Not available",
+}
+
+
+async def _handled_by_parent(request: Request, error: Exception) -> Response | None:
+    """Return what the application around the page answers to an exception of its own, such as one of `current_user`."""
+    handlers: tuple[dict[type, Any], Any] = request.scope.get(PARENT_HANDLERS) or ({}, {})
+    own = next((kind for kind in type(error).__mro__ if kind in handlers[0]), None)
+    # Those for all exceptions, and for what FastAPI raises itself, are not about this page.
+    if own is None or own is Exception or own.__module__.partition(".")[0] in {"fastapi", "starlette", "deepskills"}:
+        return None
+    answer = handlers[0][own](request, error)
+    response: Response = await answer if inspect.isawaitable(answer) else answer
+    return response
+
+
+def _token_input(token: str) -> Markup:
+    return Markup('<input type="hidden" name="{}" value="{}">').format(TOKEN_FIELD, token)
+
+
+class Addresses:
+    """The addresses of the page, below the path that it is mounted at."""
+
+    def __init__(self, request: Request) -> None:
+        # One slash alone: a path of two would be another host.
+        root = str(request.scope.get("root_path", "")).strip("/")
+        self._root = f"/{quote(root)}" if root else ""
+
+    def __call__(self, path: str = "/", /, **query: object) -> str:
+        """Return the address of a path of the page."""
+        given = [(key, str(item)) for key, value in query.items() for item in _each(value)]
+        return f"{self._root}{quote(path)}" + (f"?{urlencode(given)}" if given else "")
+
+    def skill(self, skill_id: object, rest: str = "", /, **query: object) -> str:
+        """Return the address of something of a skill."""
+        return self(f"/skills/{skill_id}{rest}", **query)
+
+    def static(self, name: str) -> str:
+        """Return the address of a file of the page's own, which changes with its content."""
+        return self(f"/static/{name}", v=FILES[name].digest)
+
+
+def _each(value: object) -> list[object]:
+    if value is None or value == "":
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def see(address: str) -> Response:
+    """Return the answer that leads a browser on after a form, so that reloading sends nothing again."""
+    return RedirectResponse(address, 303)
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    """A file of the page's own."""
+
+    content: bytes
+    media_type: str
+    digest: str
+
+
+def _static_files() -> dict[str, StaticFile]:
+    found = {}
+    for name, media_type in STATIC.items():
+        content = resources.files("deepskills.store.page").joinpath("static", name).read_bytes()
+        found[name] = StaticFile(content, media_type, hashlib.sha256(content).hexdigest()[:16])
+    return found
+
+
+FILES = _static_files()
+"""The files of the page's own, by name."""
+
+
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("deepskills.store.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(
+        action=shown.action,
+        counted=shown.counted,
+        date=shown.date,
+        line=shown.line,
+        lines=shown.lines,
+        number=shown.number,
+        said=shown.said,
+        size=shown.size,
+        time=shown.time,
+    )
+    return found
+
+
+TEMPLATES = _environment()
+"""The templates; everything that they print is escaped."""
+
+
+class WithHeaders:
+    """Adds the headers of the page to every answer, whoever made it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        scope[PARENT_HANDLERS] = scope.get("starlette.exception_handlers")
+        await self._app(scope, receive, sent)
+
+
+class PageParts:
+    """The dependencies of the page's addresses: those of the routes over HTTP, and the forms of the page."""
+
+    def __init__(self, site: Site) -> None:
+        parts = Parts(site.settings)
+        self.site = site
+        self.service = parts.service
+        """A service with a session of its own."""
+
+        self.read_piece = parts.read_piece
+        """Part of a file, by a session of its own."""
+
+        async def user(request: Request, known: Annotated[str | None, Depends(parts.user)]) -> str | None:
+            # For the page of a failure, which is made outside.
+            request.state.user = known
+            return known
+
+        async def writer(known: Annotated[str | None, Depends(user)]) -> str:
+            return signed_in(known)
+
+        async def form(request: Request, known: Annotated[str, Depends(writer)]) -> Form:
+            return await read_form(request, known, site.settings.max_request_bytes)
+
+        self.user = user
+        """Who asks, or `None` for nobody."""
+
+        self.writer = writer
+        """Who asks, if somebody does."""
+
+        self.form = form
+        """The form that a signed-in user sent, read once they are known."""
