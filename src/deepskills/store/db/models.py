@@ -43,6 +43,7 @@ from sqlalchemy import (
     func,
     inspect,
     literal_column,
+    select,
     text,
 )
 from sqlalchemy import cast as sql_cast
@@ -111,12 +112,15 @@ class _SearchedWords(UserDefinedType[str]):
 
     def bind_expression(self, bindvalue: BindParameter[str]) -> ColumnElement[str]:
         """Return what is written for a text of words: each field marked by what its words count."""
+        # The text is bound once, in a query of its own: SQLAlchemy cannot write several rows in one statement if a
+        # value stands in it more than once.
+        given = select(sql_cast(bindvalue, Text).label("whole")).subquery("given")
         whole: Any = None
         for place, mark in enumerate(_FIELD_MARKS, 1):
-            words = func.split_part(sql_cast(bindvalue, Text), FIELD_MARK, place)
+            words = func.split_part(given.c.whole, literal_column("E'\\n'"), literal_column(str(place)))
             part = func.setweight(func.to_tsvector(literal_column("'simple'"), words), literal_column(f"'{mark}'"))
             whole = part if whole is None else whole.op("||")(part)
-        found: ColumnElement[str] = whole
+        found: ColumnElement[str] = select(whole).scalar_subquery()
         return found
 
 
