@@ -50,6 +50,8 @@ def mounted(view: View, backend: BackendProtocol) -> CompositeBackend:
 class MountedSkills(BackendProtocol):
     """Shows the skills of whoever's run calls it. Paths come without the mount's own, as routes get them."""
 
+    is_read_only = True
+
     def __init__(self, view: View) -> None:
         self._view = view
 
