@@ -133,3 +133,17 @@ def test_a_backend_with_sync_methods_alone_serves(mode: Mode, tmp_path: Path, *,
     talk = Conversation(mode, copy.deepcopy(middleware) if copied else middleware)
     [answer] = talk.call(load("alpha"))
     assert answer.status == "success"
+
+
+@both_modes
+def test_async_functions_for_backend_or_sources_say_what_to_pass(mode: Mode, tmp_path: Path) -> None:
+    """The run goes on without skills, and the problem says that a plain function is expected."""
+
+    async def given(_runtime: Any) -> Any:
+        return ["/skills"]
+
+    for options in ({"backend": disk(tmp_path), "sources": given}, {"backend": given, "sources": ["/skills"]}):
+        talk = Conversation(mode, SkillsMiddleware(**options))  # type: ignore[arg-type]
+        talk.say("done")
+        [found] = talk.state["skills_problems"]
+        assert "the function is async; pass a plain one (`def`) that returns a " in found["message"]

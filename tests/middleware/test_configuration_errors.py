@@ -29,6 +29,14 @@ def test_extensions_that_are_not_in_a_list_say_so() -> None:
             SkillsMiddleware(backend=StateBackend(), sources=["/skills"], extensions=extensions)
 
 
+def test_switches_take_nothing_but_a_bool() -> None:
+    """A text that looks like a setting is not taken for `True`."""
+    for name in ("strict", "load_requires"):
+        for value in ("x", "", 1, None):
+            with pytest.raises(TypeError, match=f"{name} must be True or False, got"):
+                SkillsMiddleware(backend=StateBackend(), sources=["/skills"], **{name: value})  # type: ignore[arg-type]
+
+
 def test_a_name_of_another_module_says_which() -> None:
     """`from deepskills import SkillScripts` names the module; so does each public name of the extensions."""
     with pytest.raises(ImportError, match=r"from deepskills\.extensions import SkillScripts"):

@@ -69,6 +69,18 @@ def test_a_load_names_what_it_requires(tmp_path: Path) -> None:
     assert codes == {("lost", "requires-missing"), ("one", "requires-circle")}
 
 
+@pytest.mark.parametrize("mode", BOTH)
+def test_requirements_may_be_a_list(mode: Mode, tmp_path: Path) -> None:
+    """In flow and in block style, a list requires what the same names with spaces between them require."""
+    library(tmp_path, {"left": "", "right": ""})
+    for name, value in (("flow", "[left, right]"), ("block", "\n    - left\n    - right")):
+        text = f"---\nname: {name}\ndescription: D.\nmetadata:\n  requires: {value}\n---\nText.\n"
+        write_files(tmp_path, {f"skills/{name}/SKILL.md": text})
+        talk = Conversation(mode, skills(tmp_path, load_requires=True))
+        talk.call(load(name))
+        assert talk.state["skills_loaded"] == ["left", "right", name]
+
+
 def test_hidden_requirements_are_reported(tmp_path: Path) -> None:
     """A requirement that exists and is hidden from the run is a warning like one that does not exist."""
     library(tmp_path, {"left": "base", "base": ""})

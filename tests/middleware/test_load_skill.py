@@ -591,6 +591,7 @@ def test_a_file_that_became_unusable_is_an_error_to_the_model(
 
     assert answer.status == "error"
     assert "'alpha' could not be loaded" in answer.text
+    assert ".." not in answer.text
     assert told in answer.text
     assert len(answer.text) < 1_000
     assert conversation.loaded == []

@@ -18,6 +18,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.runtime import Runtime
+from langgraph.types import Command, interrupt
 
 from deepskills import SkillsMiddleware, SkillsState
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -432,3 +433,30 @@ def test_a_resolver_is_not_asked_for_tools_that_the_agent_has(mode: Mode, tmp_pa
     talk = Conversation(mode, skills(tmp_path, tools=resolve), tools=[special])
     talk.call(load("alpha"))
     assert set(asked) == {"further"}
+
+
+@both_modes
+def test_a_skill_that_is_gone_at_a_resume_is_told_in_that_request(mode: Mode, tmp_path: Path) -> None:
+    """As at a run's start: one notice before the user's newest message, the same bytes in the requests that follow."""
+
+    @tool
+    def ask(question: str) -> str:
+        """Ask a human."""
+        return str(interrupt(question))
+
+    library(tmp_path, "alpha", "beta")
+    middleware: Any = SkillsMiddleware(backend=disk(tmp_path), sources=lambda _runtime: ["/skills"])
+    talk = Conversation(mode, middleware, tools=[ask])
+    talk.say(call_tools(load("alpha")), call_tools(("ask", {"question": "?"})), given="Please.")
+    shutil.rmtree(tmp_path / "skills/alpha")
+    talk.say(call_tools(load("beta")), "done", given=Command(resume="yes"))
+    seen = [[str(message.text) for message in request.messages] for request in talk.model.requests[-2:]]
+    notice, user = seen[0][seen[0].index("Please.") - 1 :][:2]
+    assert (notice.startswith("[Notice about skills, not from the user] No longer available"), user) == (
+        True,
+        "Please.",
+    )
+    assert [texts.count(notice) for texts in seen] == [1, 1]
+    assert seen[1][1 : len(seen[0])] == seen[0][1:]
+    assert not any("Text of alpha." in text for text in seen[0])
+    assert talk.state["skills_loaded"] == ["beta"]

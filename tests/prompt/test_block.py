@@ -5,6 +5,7 @@ import pytest
 from deepskills import SkillMetadata
 from deepskills._catalog.entries import SkillEntry
 from deepskills._files.inventory import Inventory
+from deepskills._prompt.escaping import harmless_body
 from deepskills._prompt.messages import skill_block
 
 ALPHA = SkillEntry(
@@ -42,3 +43,14 @@ def test_a_shell_that_knows_another_path_is_told_of_it() -> None:
     assert "In shell commands, use `/real/alpha`" in skill_block(ALPHA, "Text.", Inventory(), "/real/alpha")
     assert "In shell commands" not in skill_block(ALPHA, "Text.", Inventory(), "/skills/alpha")
     assert "In shell commands" not in skill_block(ALPHA, "Text.", Inventory())
+
+
+def test_escaping_takes_linear_time_and_changes_nothing_else() -> None:
+    """Brackets, blanks and beginnings of notices in any number are read once; a text without ours stays as it is."""
+    for text in (
+        "[" + " " * 500_000 + "[ S k i l l" * 50_000,
+        "[Notice about skill " * 50_000,
+        "<skill_load_" * 50_000,
+    ):
+        assert harmless_body(text) == text
+    assert harmless_body(harmless_body("[Skill 'a'] <skill_hook>")) == "&#91;Skill 'a'] &lt;skill_hook>"

@@ -156,9 +156,10 @@ def test_a_template_of_ones_own_reaches_the_model(mode: Mode, tmp_path: Path) ->
 @both_modes
 def test_an_empty_catalog_says_where_to_create_skills(mode: Mode, tmp_path: Path) -> None:
     """With no skill the model is told where skills would go."""
-    middleware = SkillsMiddleware(backend=FilesystemBackend(tmp_path), sources=["/one", "/two"])
+    backend = FilesystemBackend(tmp_path)
+    middleware = SkillsMiddleware(backend=backend, sources=["/one", "/two"])
     model = ScriptedChatModel(replies=[])
-    run(mode, create_deep_agent(model, middleware=[middleware]))
+    run(mode, create_deep_agent(model, middleware=[middleware], backend=backend))
     (line,) = [line for line in model.requests[0].system.splitlines() if line.startswith("(No skills")]
     assert "`/one`" in line
     assert "`/two`" in line

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 from deepagents import create_deep_agent
+from deepagents.backends import BackendProtocol, CompositeBackend, LocalShellBackend, StateBackend
+from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from deepagents.middleware.skills import SKILLS_SYSTEM_PROMPT as DEEPAGENTS_PROMPT
 from langchain.agents import create_agent
 from langchain_core.tools import tool
 
-from deepskills import SkillsMiddleware
+from deepskills import InlineBackend, SkillsMiddleware
 from deepskills.extensions import SkillSuggestions
 from deepskills.testing import ScriptedChatModel
 from support import MODES, Conversation, Mode, disk, run, skill_md, write_files
@@ -23,13 +25,18 @@ def read_file(file_path: str) -> str:
     return file_path
 
 
-def shown(mode: Mode, root: Path, *, tools: Any = (), is_deep: bool = False, **options: Any) -> str:
-    """Return the section that an agent is shown."""
+def shown(
+    mode: Mode, root: Path, *, tools: Any = (), is_deep: bool = False, workspace: Any = None, **options: Any
+) -> str:
+    """Return the section that an agent is shown; a deep agent's file tools work on the skills' backend unless told."""
     options.setdefault("sources", ["/skills"])
-    middleware = SkillsMiddleware(backend=disk(root), **options)
+    options.setdefault("backend", disk(root))
+    middleware = SkillsMiddleware(**options)
     model = ScriptedChatModel(replies=[])
-    make: Any = create_deep_agent if is_deep else create_agent
-    run(mode, make(model, tools=list(tools), middleware=[middleware]))
+    if is_deep:
+        run(mode, create_deep_agent(model, middleware=[middleware], backend=workspace or disk(root)))
+    else:
+        run(mode, create_agent(model, tools=list(tools), middleware=[middleware]))
     return model.requests[0].system.partition("## Skills")[2]
 
 
@@ -55,6 +62,69 @@ def test_creating_is_spoken_of_where_the_model_can_write(mode: Mode, tmp_path: P
     """Without skills, only a model that has `write_file` is told where to create them."""
     assert "Create them in `/skills`" in shown(mode, tmp_path, is_deep=True)
     assert "(No skills yet.)" in shown(mode, tmp_path, tools=[read_file])
+
+
+@both_modes
+def test_creating_is_not_spoken_of_where_writing_is_refused(mode: Mode, tmp_path: Path) -> None:
+    """Read-only backends, mounted or alone, are no place for new skills; beside them, only the others are named."""
+
+    class Unwritable(BackendProtocol):
+        def ls(self, path: str) -> LsResult:
+            del path
+            return LsResult(entries=[])
+
+        def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+            return [FileDownloadResponse(path=path, error="file_not_found") for path in paths]
+
+    for part in (InlineBackend([]), Unwritable()):
+        both = CompositeBackend(default=disk(tmp_path), routes={"/inl/": part})
+        alone = shown(mode, tmp_path, is_deep=True, backend=both, workspace=both, sources=["/inl/"])
+        assert "(No skills yet.)" in alone
+        mixed = shown(mode, tmp_path, is_deep=True, backend=both, workspace=both, sources=["/inl/", "/skills"])
+        assert "(No skills yet. Create them in `/skills`.)" in mixed
+    inline = InlineBackend([])
+    assert "(No skills yet.)" in shown(mode, tmp_path, is_deep=True, backend=inline, workspace=inline, sources=["/"])
+
+
+@both_modes
+def test_without_skills_there_is_no_talk_of_a_list(mode: Mode, tmp_path: Path) -> None:
+    """An empty catalog leaves where skills live and that there are none, in deep and plain agents."""
+    for is_deep, where, end in (
+        (True, "**Skills**: `/skills`", "(No skills yet. Create them in `/skills`.)"),
+        (False, "**Skills**", "(No skills yet.)"),
+    ):
+        section = shown(mode, tmp_path, is_deep=is_deep)
+        words = section.partition("\n\n## ")[0].strip().splitlines()
+        assert words[1:5] == ["", where, "", end]
+        assert not any(word in "\n".join(words[:5]) for word in ("list", "Below", "Available", "description"))
+        assert "**Working with skills:**" not in section
+        assert "{" not in section.partition(end)[0]
+
+
+@both_modes
+def test_files_are_not_promised_where_the_file_tools_work_elsewhere(mode: Mode, tmp_path: Path) -> None:
+    """Skills on a disk, file tools in state: the section names `load_skill_asset`, or says what cannot be read."""
+    write_files(tmp_path, {"skills/a/SKILL.md": skill_md("a"), "empty/x": "", "other/x": ""})
+    on_disk = disk(tmp_path)
+    elsewhere: list[Any] = [StateBackend(), disk(tmp_path / "other"), InlineBackend([])]
+    elsewhere.append(CompositeBackend(default=on_disk, routes={"/skills/": StateBackend()}))
+    for workspace in elsewhere:
+        alone = shown(mode, tmp_path, is_deep=True, workspace=workspace)
+        assert "your file tools work in another place and cannot open them" in alone
+        assert ("full path" in alone, "/skills`" in alone) == (False, False)
+    assets = shown(mode, tmp_path, is_deep=True, workspace=StateBackend(), extra_tools=["load_skill_asset"])
+    assert ("`load_skill_asset`" in assets, "full path" in assets, "another place" in assets) == (True, False, False)
+    empty = shown(mode, tmp_path, is_deep=True, workspace=StateBackend(), sources=["/empty"])
+    assert "(No skills yet.)" in empty
+    # The same place by another instance or another route, and places that nobody can compare, are as ever.
+    whole = shown(mode, tmp_path, is_deep=True, workspace=on_disk, backend=on_disk)
+    same: list[Any] = [disk(tmp_path), LocalShellBackend(root_dir=tmp_path, virtual_mode=True)]
+    same.append(CompositeBackend(default=StateBackend(), routes={"/skills/": disk(tmp_path / "skills")}))
+    for workspace in same:
+        section = shown(mode, tmp_path, is_deep=True, workspace=workspace)
+        assert "names its files by full path" in section
+        assert section.partition("\n\n## ")[0] == whole.partition("\n\n## ")[0]
+    assert "full path" in shown(mode, tmp_path, is_deep=True, workspace=StateBackend(), backend=lambda _: on_disk)
 
 
 @both_modes

@@ -33,10 +33,32 @@ def test_every_key_that_the_library_acts_on_passes_its_own_profile() -> None:
         assert ("flow-style", "error") in codes(text, "spec"), name
 
 
+def test_lists_below_metadata_pass_where_the_library_reads_them() -> None:
+    """Each key that works below `metadata` may be a list there; a mapping, or a list of any other key, may not."""
+    below = [name.removeprefix("metadata.") for name, key in KEYS.items() if key.below]
+    assert {"tags", "keywords", "triggers", "include_tools", "requires"} <= set(below)
+    refused = ("metadata-value-not-text", "error")
+    for name in below:
+        for value in (" [a, b]\n", "\n    - a\n    - b\n"):
+            text = file(f"metadata:\n  {name}:{value}")
+            assert codes(text, "deepskills") == [], text
+            assert refused in codes(text, "spec"), text
+            reading = read_skill(text, path=PATH)
+            assert reading.metadata is not None
+            assert reading.metadata["metadata"] == {name: "a, b"}
+        assert codes(file(f"metadata:\n  {name}: {{a: b}}\n"), "deepskills") == [refused]
+        assert codes(file(f"metadata:\n  {name}: [[a], b]\n"), "deepskills") == [refused]
+    [found] = validate_skill(file("metadata:\n  tags: [a]\n  flavour: [b]\n"), path=PATH, profile="deepskills")
+    assert ("`flavour`" in found["message"], "`tags`" in found["message"]) == (True, False)
+
+
 def test_keys_of_other_clients_are_warnings_that_name_them() -> None:
     """A key that only another client reads is a warning; one that nobody reads is an error."""
     [found] = validate_skill(file("effort: high\n"), path=PATH, profile="deepskills")
     assert (found["code"], found["severity"], "Claude Code" in found["message"]) == ("foreign-field", "warning", True)
+    for field in ("globs: '*.py'", "alwaysApply: true"):
+        [found] = validate_skill(file(f"{field}\n"), path=PATH, profile="deepskills")
+        assert (found["code"], found["severity"], "Cursor" in found["message"]) == ("foreign-field", "warning", True)
     assert codes(file("flavour: sweet\n"), "deepskills") == [("unknown-field", "error")]
     assert codes("\ufeff" + file(), "deepskills") == [("byte-order-mark", "error")]
 

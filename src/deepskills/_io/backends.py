@@ -110,6 +110,14 @@ def has_own(part: object, method: str) -> bool:
     return own is not None and own is not _of_protocol(method)
 
 
+def refuses_writes(backend: object, path: str) -> bool:
+    """Whether the backend that serves `path` says that it is read-only (`is_read_only`), or has no way to write."""
+    part, _own_path = routed(backend, path)
+    if getattr(part, "is_read_only", False) is True:
+        return True
+    return not has_own(part, "write") and not has_own(part, "awrite")
+
+
 def _of_protocol(method: str) -> object:
     """Return the protocol's own method, if the protocol is imported at all."""
     return getattr(getattr(sys.modules.get(_PROTOCOL), "BackendProtocol", None), method, None)
@@ -208,6 +216,54 @@ def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
         return {}
     found = {path: _local_path(backend, path) for path in paths if routed(backend, path)[0] is shell}
     return {path: local for path, local in found.items() if local is not None and local != path}
+
+
+# The agent's workspace: the backend of its file tools, which need not be the one that has the skills.
+
+
+def workspace_of(tools: Iterable[object]) -> object | None:
+    """Return the backend on which the agent's file tools work; `None` if it cannot be told."""
+    for tool in tools:
+        if getattr(tool, "name", None) != "read_file":
+            continue
+        # deepagents makes the tool's functions inside a method of its middleware, whose backend they use.
+        function = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
+        for cell in getattr(function, "__closure__", None) or ():
+            try:
+                owner = cell.cell_contents
+            except ValueError:  # a variable that was never assigned
+                continue
+            if is_instance_of(owner, "deepagents.middleware.filesystem", "FilesystemMiddleware"):
+                return getattr(owner, "backend", None)
+    return None
+
+
+def shows_other_files(backend: object, other: object, path: str) -> bool:
+    """Whether two backends surely hold different files at a path; of backends of unknown kinds nothing is sure."""
+    (part, own_path), (other_part, other_path) = routed(backend, path), routed(other, path)
+    if part is other_part:
+        return os.path.normpath(own_path) != os.path.normpath(other_path)
+    kind, other_kind = _kind(part), _kind(other_part)
+    if kind is None or other_kind is None:
+        return False
+    if kind == other_kind == "disk":
+        # Without resolving links, which would touch the disk in every model call; roots are resolved already.
+        return _tidy(_local_path(part, own_path)) != _tidy(_local_path(other_part, other_path))
+    return kind != other_kind
+
+
+def _kind(part: object) -> str | None:
+    """Return where a backend keeps its files, if it is of a kind that is known."""
+    if _is_filesystem(part) or isinstance(part, PathsOfThisMachine):
+        return "disk"
+    for name in ("StateBackend", "StoreBackend"):
+        if is_instance_of(part, _BACKENDS, name):
+            return name
+    return "read-only" if getattr(part, "is_read_only", False) is True else None
+
+
+def _tidy(path: str | None) -> str:
+    return os.path.normpath(path or "")
 
 
 # Answers of backends as replies: each file with its own content, each listing sorted.

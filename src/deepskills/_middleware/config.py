@@ -10,6 +10,7 @@ it. A call that needs a skill which no other call of the turn is reading claims 
 What was delivered is used for a few seconds only: a call that is executed again later, after an interrupt, reads again.
 """
 
+import inspect
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -219,14 +220,15 @@ class Settings:
             raise ValueError(f"slash_commands must be True, False or 'always', got {self.slash_commands!r}")
         _check_choice("unload_when", self.unload_when, get_args(UnloadWhen))
         _check_choice("subagent_inherit", self.subagent_inherit, get_args(SubagentInherit))
-        if not isinstance(self.load_requires, bool):
-            raise TypeError(f"load_requires must be True or False, got {self.load_requires!r}")
+        for name, value in (("strict", self.strict), ("load_requires", self.load_requires)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} must be True or False, got {value!r}")
         _check_number("max_depth", self.max_depth, at_least=1)
         _check_number("resource_depth", self.resource_depth, at_least=1)
         _check_number("max_loaded_skills", self.budgets.skills, at_least=0)
-        for name, value in (("max_loaded_tokens", self.budgets.tokens), ("catalog_budget", self.catalog_budget)):
-            if value is not None:
-                _check_number(name, value, at_least=0)
+        for name, number in (("max_loaded_tokens", self.budgets.tokens), ("catalog_budget", self.catalog_budget)):
+            if number is not None:
+                _check_number(name, number, at_least=0)
         # `not > 0`, so that `nan` is refused as well.
         if self.backend_timeout is not None and not self.backend_timeout > 0:
             raise ValueError(f"backend_timeout must be above 0 or None, got {self.backend_timeout!r}")
@@ -330,6 +332,8 @@ class Settings:
             if needs_loop(error):
                 raise
             raise SkillsError(f"the backend could not be made: {_explain(error)}") from error
+        if _closed_if_async(backend):
+            raise SkillsError(f"the backend could not be made: {_IS_ASYNC} a backend")
         if not is_backend(backend):
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
         return backend  # type: ignore[no-any-return]
@@ -346,13 +350,27 @@ class Settings:
 
 def _parsed_sources(make: SourcesFactory, runtime: object) -> tuple[list[Source], str | None]:
     try:
-        return parse_sources(make(runtime)), None
+        given = make(runtime)
+        if _closed_if_async(given):
+            return [], f"{_IS_ASYNC} a list of sources"
+        return parse_sources(given), None
     except GraphBubbleUp:
         raise
     except Exception as error:
         if needs_loop(error):
             raise
         return [], _explain(error)
+
+
+_IS_ASYNC = "the function is async; pass a plain one (`def`) that returns"
+
+
+def _closed_if_async(value: object) -> bool:
+    """Whether a function gave a coroutine, which nobody awaits here; it is closed, so that Python does not warn."""
+    if not inspect.iscoroutine(value):
+        return False
+    value.close()
+    return True
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:

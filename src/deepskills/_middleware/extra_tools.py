@@ -24,6 +24,7 @@ from deepskills._middleware.extension_calls import judged_asset, judged_script, 
 from deepskills._middleware.run import Run
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt import messages as words
+from deepskills._prompt.escaping import harmless_body
 
 logger = logging.getLogger("deepskills")
 
@@ -143,7 +144,7 @@ class ExtraTools:
         assets = yield from list_assets(entry.skill, self._settings.asset_directories, closed)
         if not assets.paths and not assets.notes:
             return words.no_files(entry.name)
-        return "\n".join([*(f"- {path}" for path in assets.paths), *assets.notes])
+        return harmless_body("\n".join([*(f"- {path}" for path in assets.paths), *assets.notes]))
 
     def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Plan[Content]:
         entry, closed = yield from self._entry(run, skill_name)
@@ -174,7 +175,7 @@ def _shown_content(content: bytes, path: str) -> Content:
     """Return a file as a model can take it: text, a content block of its kind, or what is known of it."""
     text = text_of(content)
     if text is not None:
-        return text
+        return harmless_body(text)
     kind = kind_of(content)
     # Other binary files, and what is too large for a message, are described instead.
     if kind.media is None or len(content) > MAX_MEDIA_BYTES:

@@ -49,6 +49,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills._errors import SkillsError
+from deepskills._io.backends import is_backend, refuses_writes, shows_other_files, workspace_of
 from deepskills._io.drivers import finished
 from deepskills._io.plan import Failed, Plan, apart
 from deepskills._loading.budget import Standing
@@ -175,7 +176,7 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     messages = in_parts(thread.keyed(messages), thread.section("texts"), is_lost)
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
-        return Composition(_noted(list(messages), thread))
+        return Composition(_noted(list(messages), thread.section("notes")))
     budget = run.settings.budgets.tokens
     # 2. What this run may not use leaves here too: a resumed run has no start that would have taken it away.
     leaving, withheld = run.use.leaving, run.use.withheld
@@ -220,8 +221,10 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
         if name in withheld:
             decisions.notices[position] = (name, "withheld")
     # 6. Both forms are made now: a second try after an overflow must not read or decide again.
-    bare = _noted(_applied(messages, decisions, {}, lost), thread)
-    whole = _noted(_applied(messages, decisions, texts, lost), thread) if put_back else bare
+    # What this very update says of skills that are gone stands in this request already, as it does at a run's start.
+    notes = {**thread.section("notes"), **update.get("skills_context", {}).get("notes", {})}
+    bare = _noted(_applied(messages, decisions, {}, lost), notes)
+    whole = _noted(_applied(messages, decisions, texts, lost), notes) if put_back else bare
     return Composition(
         messages=whole,
         bare=bare if put_back else None,
@@ -465,9 +468,8 @@ def is_summary(message: AnyMessage) -> bool:
     return message.additional_kwargs.get("lc_source") == "summarization"
 
 
-def _noted(messages: list[AnyMessage], thread: Thread) -> list[AnyMessage]:
-    """Return the messages with the notes of this thread in their places."""
-    notes = thread.section("notes")
+def _noted(messages: list[AnyMessage], notes: Mapping[str, Any]) -> list[AnyMessage]:
+    """Return the messages with the notes of their thread in their places."""
     if not notes:
         return messages
     result: list[AnyMessage] = []
@@ -580,15 +582,22 @@ def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> st
     errors = run.state.get("skills_load_errors")
     # Fixed sources are shown as configured, even before or without a discovery that worked.
     sources = settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources
+    shown = shelf.sources_to_show(sources)
+    # A function may give each run another backend; what it would give is not asked for a sentence.
+    own = settings.backend if is_backend(settings.backend) else None
+    space = run.workspace if run.workspace is not None else own
+    paths = [source.path for source in shown]
     return section.render(
         SectionInput(
             catalog=shelf.catalog,
-            sources=shelf.sources_to_show(sources),
+            sources=shown,
             errors=[error for error in errors if isinstance(error, str)] if isinstance(errors, list) else [],
             loaded={name: resources.get(name, []) for name in loaded},
             hidden=shelf.hidden,
             replaced_list=_replaced_list(run),
             tools=run.agent_tools,
+            out_of_reach=frozenset(path for path in paths if own is not None and shows_other_files(own, space, path)),
+            read_only=frozenset(path for path in paths if space is not None and refuses_writes(space, path)),
         )
     )
 
@@ -633,6 +642,7 @@ def open_call(
     if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
         run.problems.append(problem("middleware", "middleware-order"))
     run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
+    run.workspace = workspace_of(request.tools)
     prepared = yield from prepare_call(request.messages, run, section)
     names = needed_names(prepared.use, request.tools)
     resolutions = yield from resolved(source, names, request.runtime)

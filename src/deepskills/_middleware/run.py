@@ -198,6 +198,8 @@ class Run:
         """The skills of this run, once they were looked up."""
         self.agent_tools: frozenset[str] | None = None
         """Those of the agent's tools that the section speaks of, if a model request told."""
+        self.workspace: object | None = None
+        """The backend of the agent's file tools, if a model request told."""
 
     @property
     def known_shelf(self) -> Shelf:

@@ -12,7 +12,6 @@ Tests of the wording are in `tests/prompt/`. The section of the system prompt is
 """
 
 import html
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +21,14 @@ from deepskills._files.inventory import Inventory
 from deepskills._loading import turn as outcomes
 from deepskills._loading.budget import Budgets, Standing
 from deepskills._loading.placement import Reason
-from deepskills._prompt.escaping import field_text, origin_text, quoted_names, shown_name, shown_path
+from deepskills._prompt.escaping import (
+    field_text,
+    harmless_body,
+    origin_text,
+    quoted_names,
+    shown_name,
+    shown_path,
+)
 from deepskills._types import SkillOrigin
 
 # Notices: what stands where a skill's text was, and what is said when a skill leaves without being asked to.
@@ -180,7 +186,7 @@ def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  #
         case outcomes.Unreadable(entry, cause, required):
             name = shown_name(entry.name)
             cause = f"the skill '{shown_name(required)}' that it requires: {cause}" if required else cause
-            return "unreadable", f"The skill '{name}' could not be loaded: {field_text(cause, 500)}. {_WORK_WITHOUT}"
+            return "unreadable", f"The skill '{name}' could not be loaded: {_reason(cause, 500)}. {_WORK_WITHOUT}"
         case outcomes.UserOnly(entry):
             name = shown_name(entry.name)
             text = f"Only the user can start the skill '{name}'. Ask them to, or work without it."
@@ -193,6 +199,11 @@ def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  #
                 f"{field_text(problem['message'], 500)} {_WORK_WITHOUT}"
             )
             return "unreadable", text
+
+
+def _reason(text: str, limit: int) -> str:
+    """Return a reason that a sentence ends with; some are whole sentences, with a full stop of their own."""
+    return field_text(text, limit).removesuffix(".")
 
 
 def _already_loaded(outcome: outcomes.AlreadyLoaded) -> str:
@@ -268,9 +279,7 @@ def tool_failed(tool: str, about: str, error: Exception) -> str:
 
 def skill_tool_failed(tool: str, reason: str) -> str:
     """Say that a skill's own tool could not be resolved."""
-    return (
-        f"Error: the tool '{field_text(tool, 128)}' could not be resolved: {field_text(reason, 300)}. Work without it."
-    )
+    return f"Error: the tool '{field_text(tool, 128)}' could not be resolved: {_reason(reason, 300)}. Work without it."
 
 
 def call_refused(reason: str) -> str:
@@ -291,16 +300,6 @@ UNTRUSTED = (
 
 _BLOCK_START = "<skill_content "
 _BLOCK_END = "</skill_content>"
-_HIDDEN = (
-    r"[\s\u0000-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
-    r"\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a"
-    r"\U000e0000-\U000e0fff]*+"
-)
-"""Any run of invisible characters; they do not turn a tag into something else."""
-# With invisible characters between its letters a model still reads the tag.
-# `skill_content` covers `skill_content_next`, which begins with it.
-_TAGS = "|".join(_HIDDEN.join(name) for name in ("skill_content", "skill_hook"))
-_BLOCK_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -380,11 +379,6 @@ def _origin(origin: SkillOrigin) -> str:
     return f"{origin['via']} server {shown_name(origin['label'])}"
 
 
-def harmless_body(text: str) -> str:
-    """Return a stranger's text in which nothing can pass for a block or a mark of ours, or for the end of one."""
-    return _BLOCK_TAG.sub("&lt;", text)
-
-
 def _inventory_lines(inventory: Inventory, shown: Callable[[str], str]) -> list[str]:
     lines = []
     if inventory.resources:
@@ -449,7 +443,7 @@ def binary_file(path: str, mime_type: str, size: int, limit: int | None) -> str:
 
 def unreadable(name: str, reason: str) -> str:
     """Say that a skill cannot be read."""
-    return f"The skill '{shown_name(name)}' cannot be read: {reason}."
+    return f"The skill '{shown_name(name)}' cannot be read: {reason.removesuffix('.')}."
 
 
 def failed(tool: str, error: Exception) -> str:

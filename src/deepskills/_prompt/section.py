@@ -61,6 +61,7 @@ _ASSETS = (
     "A loaded skill names its files. Read one with `load_skill_asset`, by its path relative to the skill, only when "
     "the instructions call for it."
 )
+_OUT_OF_REACH = "A loaded skill lists its files, but your file tools work in another place and cannot open them."
 _UNLOAD = (
     "Only so many skills can be loaded at a time. When a skill has done its part, call `unload_skill` to make room; it "
     "can be loaded again."
@@ -81,6 +82,11 @@ def default_template(*, is_listed: bool = True, files: str = _FILES) -> str:
         f"Names and descriptions {'in the list ' if is_listed else 'of skills '}{_AUTHORS}"
     )
 
+
+_EMPTY_TEMPLATE = (
+    f"## Skills\n\n{_OPENING}{_NOT_LISTED}\n\n{{skills_locations}}{{skills_load_warnings}}\n\n{{skills_list}}"
+)
+"""The section where there is no skill: nothing to look through, to load or to unload."""
 
 SKILLS_SYSTEM_PROMPT = default_template()
 """The section that is appended to the system prompt, in its longest form: each agent is shown what applies to it.
@@ -158,10 +164,10 @@ def render_warnings(errors: Sequence[str]) -> str:
     return "\n\n" + "\n".join([*lines, "</skill_load_warnings>"])
 
 
-def render_empty(sources: Sequence[Source], *, may_write: bool = True) -> str:
-    """Say that there are no skills, and where to create them if the model can."""
-    places = " or ".join(f"`{shown_path(source.path)}`" for source in sources)
-    return f"(No skills yet. Create them in {places}.)" if places and may_write else "(No skills yet.)"
+def render_empty(writable: Sequence[Source]) -> str:
+    """Say that there are no skills, and where the model can create them."""
+    places = " or ".join(f"`{shown_path(source.path)}`" for source in writable)
+    return f"(No skills yet. Create them in {places}.)" if places else "(No skills yet.)"
 
 
 # The list of skills, whole or cut to a budget.
@@ -379,15 +385,29 @@ class SectionInput:
     tools: frozenset[str] | None = None
     """Names of the agent's tools, of those that the section speaks of; `None` if nobody knows."""
 
-    @property
-    def reads_files(self) -> bool:
-        """Whether the model can read files by their full path."""
-        return self.tools is None or READ_TOOL in self.tools
+    out_of_reach: frozenset[str] = frozenset()
+    """Paths of sources that the agent's file tools do not reach, because they work on another backend."""
+
+    read_only: frozenset[str] = frozenset()
+    """Paths of sources that nothing can be written to."""
 
     @property
-    def may_write(self) -> bool:
-        """Whether the model can write files."""
-        return self.tools is None or WRITE_TOOL in self.tools
+    def reads_files(self) -> bool:
+        """Whether the model can read skills' files by their full path."""
+        return (self.tools is None or READ_TOOL in self.tools) and not self.is_out_of_reach
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether the agent's file tools reach none of the sources."""
+        return bool(self.sources) and all(source.path in self.out_of_reach for source in self.sources)
+
+    @property
+    def writable(self) -> Sequence[Source]:
+        """The sources in which the model can create skills."""
+        if self.tools is not None and WRITE_TOOL not in self.tools:
+            return ()
+        closed = self.out_of_reach | self.read_only
+        return [source for source in self.sources if source.path not in closed]
 
 
 def tools_spoken_of(names: Iterable[str | None]) -> frozenset[str]:
@@ -428,7 +448,8 @@ class Section:
         loaded = given.loaded if self._shows_loaded else {}
         marked = tuple((name, tuple(r["type"] for r in files)) for name, files in loaded.items())
         sources = tuple(given.sources)
-        key = (given.catalog.serial, hidden, marked, sources, tuple(given.errors), given.replaced_list, given.tools)
+        agent = (given.tools, given.out_of_reach, given.read_only)
+        key = (given.catalog.serial, hidden, marked, sources, tuple(given.errors), given.replaced_list, agent)
         return self._sections.get_or_make(key, lambda: self._rendered(given, hidden, loaded))
 
     def _rendered(
@@ -444,7 +465,7 @@ class Section:
         if given.replaced_list is not None:
             skills = given.replaced_list
         elif not shown:
-            skills = render_empty(given.sources, may_write=given.may_write and self._shows_places)
+            skills = render_empty(given.writable if self._shows_places else ())
         else:
             skills = self._list(given, hidden, shown).render(loaded, self._budget, searchable=self._searchable)
         warnings = render_warnings(given.errors)
@@ -459,16 +480,21 @@ class Section:
         """Return the template; the library's own says only what applies to this agent."""
         if self._template != SKILLS_SYSTEM_PROMPT:
             return self._template
+        # An extension's text stands in place of a list, even of an empty one.
+        if given.replaced_list is None and not given.catalog.entries:
+            return _EMPTY_TEMPLATE
         files = ""
         if given.reads_files and self._shows_places:
             files = _FILES
         elif given.tools is None or ASSET_TOOL in given.tools:
             files = _ASSETS
+        elif READ_TOOL in given.tools and self._shows_places:
+            files = _OUT_OF_REACH
         return default_template(is_listed=given.replaced_list is None, files=files)
 
     def _locations(self, given: SectionInput) -> str:
         # A path is of use to whoever can read or write there; a template of the user's own is shown it in any case.
-        is_used = given.reads_files or given.may_write or self._template != SKILLS_SYSTEM_PROMPT
+        is_used = given.reads_files or bool(given.writable) or self._template != SKILLS_SYSTEM_PROMPT
         return render_locations(given.sources, shows_places=self._shows_places and is_used)
 
     def _list(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 CLAUDE_CODE = "Claude Code"
 VS_CODE = "VS Code"
 OPENCLAW = "OpenClaw"
+CURSOR = "Cursor"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ KEYS: dict[str, FrontmatterKey] = {
         FrontmatterKey("command-dispatch", others=(OPENCLAW,)),
         FrontmatterKey("command-tool", others=(OPENCLAW,)),
         FrontmatterKey("command-arg-mode", others=(OPENCLAW,)),
+        FrontmatterKey("globs", others=(CURSOR,)),
+        FrontmatterKey("alwaysApply", others=(CURSOR,)),
     )
 }
 """The keys by name."""
@@ -85,6 +88,11 @@ SPECIFIED_FIELDS = frozenset(name for name, key in KEYS.items() if key.is_specif
 def is_acted_on(name: str) -> bool:
     """Whether deepskills does something with a key."""
     return name in KEYS and bool(KEYS[name].does)
+
+
+def is_acted_on_below(name: str) -> bool:
+    """Whether deepskills does something with a key below `metadata`; each of these may be a list."""
+    return f"metadata.{name}" in KEYS or (name in KEYS and KEYS[name].works_in_metadata)
 
 
 def readers_of(names: list[str]) -> str:

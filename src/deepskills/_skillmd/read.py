@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias, get_args
 
 from deepskills._errors import SkillFormatError
 from deepskills._skillmd import names as _naming
-from deepskills._skillmd.keys import KEYS, SPECIFIED_FIELDS, is_acted_on, readers_of
+from deepskills._skillmd.keys import KEYS, SPECIFIED_FIELDS, is_acted_on, is_acted_on_below, readers_of
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.repair import NOTHING_UNUSUAL, FrontmatterError, Notes, Tree, as_text, is_whole_yaml, read_yaml
 from deepskills._skillmd.text import one_line
@@ -135,7 +135,8 @@ def _end_of_blank(text: str, position: int) -> int:
 Profile: TypeAlias = Literal["spec", "deepskills"]
 """Whose rules a strict reading holds a file to: the specification's, or this library's."""
 
-_FIELD_CODES = frozenset({"unknown-field", "client-field"})
+_JUDGED_HERE = frozenset({"flow-style", "unknown-field", "client-field", "metadata-value-not-text"})
+"""What the library's own profile lets pass, or judges by its own table of keys."""
 
 _TEXT_FIELDS = ("name", "description", "license", "compatibility")
 _NESTED = (list, dict)
@@ -192,15 +193,27 @@ def validate_skill(content: bytes | str, *, path: str, profile: Profile = "spec"
     found = [*reading.problems, *reader.strict_problems]
     foreign: list[SkillProblem] = []
     if profile == "deepskills":
-        found = [p for p in found if p["code"] not in {"flow-style", *_FIELD_CODES}]
+        found = [p for p in found if p["code"] not in _JUDGED_HERE]
         unknown = [key for key in reading.frontmatter if not is_acted_on(key)]
         theirs = [key for key in unknown if key in KEYS]
         nobodys = [key for key in unknown if key not in KEYS]
         found += [problem(path, "unknown-field", keys=listed(nobodys))] if nobodys else []
+        unread = _unread_properties(reading.frontmatter.get("metadata"))
+        found += [problem(path, "metadata-value-not-text", keys=listed(unread))] if unread else []
         # A warning each, beside the errors: the file is fine here, and the key does its work elsewhere.
         foreign = [problem(path, "foreign-field", keys=listed([key]), clients=readers_of([key])) for key in theirs]
     strict = [SkillProblem(path=p["path"], code=p["code"], severity="error", message=p["message"]) for p in found]
     return strict + foreign
+
+
+def _unread_properties(tree: Tree) -> list[str]:
+    """Return the keys below `metadata` whose lists or mappings nobody takes apart; a list of words works for ours."""
+    nested = {key: value for key, value in tree.items() if isinstance(value, _NESTED)} if isinstance(tree, dict) else {}
+    return [key for key, value in nested.items() if not (is_acted_on_below(key) and _is_list_of_words(value))]
+
+
+def _is_list_of_words(tree: Tree) -> bool:
+    return isinstance(tree, list) and not any(isinstance(item, _NESTED) for item in tree)
 
 
 def parse_skill_md(content: str) -> tuple[dict[str, Tree], str]:

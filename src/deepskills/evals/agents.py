@@ -52,6 +52,8 @@ def is_model(given: object) -> bool:
 class _ReadOnlyFiles(FilesystemBackend):
     """Files that no agent changes: one run must not change what the next one sees."""
 
+    is_read_only = True
+
     def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - refused whatever it is
         """Refuse."""
         return WriteResult(error=READ_ONLY)

@@ -24,6 +24,7 @@ from langgraph.types import Command
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost, SkillsState
 from deepskills._prompt import messages
+from deepskills._prompt.escaping import harmless_body
 from deepskills._skillmd.text import one_line
 
 logger = logging.getLogger("deepskills")
@@ -209,7 +210,7 @@ class _GraphFork(_Fork):
 
     def _input(self, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
         self._shared = _shared(runtime.state)
-        return {**self._shared, "messages": [HumanMessage(self._load.text)]}
+        return {**self._shared, "messages": [HumanMessage(harmless_body(self._load.text))]}
 
     def answer(self, result: Any) -> Answer:  # noqa: ANN401 - what a user's graph gives
         """Return the sub-agent's last words, and what it changed of the state that it was given."""
@@ -228,7 +229,7 @@ class _GraphFork(_Fork):
         return (
             dataclasses.replace(self._failed(messages.FORK_NO_ANSWER), update=update)
             if not text
-            else Answer(messages.harmless_body(text), update=update)
+            else Answer(harmless_body(text), update=update)
         )
 
 
@@ -238,7 +239,7 @@ class _TaskFork(_Fork):
     def _input(self, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
         # A sub-agent type in `mode="fork"` would take the conversation along, which a fork of a skill must not see.
         unseen = dataclasses.replace(runtime, state=_WithoutConversation(runtime.state))
-        arguments = {"description": self._load.text, "subagent_type": self._agent, "runtime": unseen}
+        arguments = {"description": harmless_body(self._load.text), "subagent_type": self._agent, "runtime": unseen}
         return {"type": "tool_call", "name": "task", "args": arguments, "id": runtime.tool_call_id or str(uuid4())}
 
     def answer(self, result: Any) -> Answer:  # noqa: ANN401 - what a tool gives
@@ -251,7 +252,7 @@ class _TaskFork(_Fork):
         return (
             dataclasses.replace(self._failed(messages.FORK_NO_ANSWER), update=update)
             if not text
-            else Answer(messages.harmless_body(text), update=update)
+            else Answer(harmless_body(text), update=update)
         )
 
 

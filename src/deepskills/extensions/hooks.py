@@ -32,8 +32,8 @@ from langgraph.types import Command
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.plan import Ask, Execute, Plan, unwrapped
-from deepskills._prompt.escaping import field_text
-from deepskills._prompt.messages import FROM_HOOK, FROM_START_HOOK, HOOK_FAILED, HOOK_REFUSED, harmless_body
+from deepskills._prompt.escaping import field_text, harmless_body
+from deepskills._prompt.messages import FROM_HOOK, FROM_START_HOOK, HOOK_FAILED, HOOK_REFUSED
 from deepskills._skillmd.text import clean, one_line
 from deepskills._skillmd.yaml import as_flag
 from deepskills._types import SKILL_FILE

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost
 from deepskills._io.plan import CallFailed, CallFunction, Plan
+from deepskills._prompt.escaping import harmless_body
 from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION, SCRIPT_ENDED, SCRIPT_MAY_GO_ON
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.problems import listed, quoted
@@ -281,7 +282,7 @@ def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]", seco
             if outcome.timed_out
             else f"The script ended with {told_exit_code(code)}."
         )
-        text = f"{how} Its output:\n{outcome.output}" if outcome.output else f"{how} It wrote nothing."
+        text = f"{how} Its output:\n{harmless_body(outcome.output)}" if outcome.output else f"{how} It wrote nothing."
     return ToolMessage(
         text,
         name=TOOL_NAME,

@@ -61,6 +61,8 @@ class MountedSkills(BackendProtocol):
     Nothing here raises: an exception of a backend would end the run. What fails is the answer that the model gets.
     """
 
+    is_read_only = True
+
     def __init__(self, view: View) -> None:
         self._view = view
 
