@@ -62,7 +62,8 @@ def test_statements_stand_in_the_database_room_alone(layer: str) -> None:
     """Statements are written in the database's room alone, and pure modules know no database."""
     tree = ast.parse(path_of(layer).read_text(encoding="utf-8"))
     calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    assert not calls & {"select", "update", "delete", "insert"} or layer in STATEMENTS
+    # A column of the models is written by an expression that holds a query.
+    assert not calls & {"select", "update", "delete", "insert"} or layer in {*STATEMENTS, "db.models"}
     assert layer not in PURE or not any(module.startswith("sqlalchemy") for module in imports_of(path_of(layer)))
 
 
