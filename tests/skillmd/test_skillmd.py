@@ -31,6 +31,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "load-unknown",
         "pin-unknown",
         "requires-missing",
+        "skill-not-in-store",
         "requires-circle",
         "skill-duplicate",
         "skill-file-misnamed",
