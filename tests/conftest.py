@@ -1,6 +1,8 @@
 """Fixtures and options of all folders. What tests import (agents, the fake backend, streams) is in `support`."""
 
+import os
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,16 @@ STARTS_MUCH = re.compile(
     r"\b(Conversation|create_agent|create_deep_agent|StateGraph|SkillsMiddleware|sqlalchemy|store_support|subprocess)\b"
 )
 """In a module of tests: it runs agents, databases or processes."""
+
+
+def pytest_configure() -> None:
+    """Give executors more threads on older releases of LangGraph.
+
+    There, a sync run of many quick steps on few cores may hang: every thread that writes checkpoints waits for writes
+    that wait for a thread. With more threads than a test has steps that cannot happen.
+    """
+    if tuple(int(part) for part in version("langgraph").split(".")[:3]) < (1, 2, 22):
+        os.cpu_count = lambda: 60
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
