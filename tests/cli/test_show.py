@@ -45,14 +45,14 @@ def test_a_load_is_shown_as_an_agent_gets_it(workplace: Path) -> None:
     backend = FilesystemBackend(root_dir="/", virtual_mode=False)
     skills = SkillsMiddleware(backend=backend, sources=[f"{workplace}/s"], extensions=[SkillSuggestions()])
     name, given = load("fix")
-    model = ScriptedChatModel(replies=[call_tools((name, {**given, "arguments": "31 now"})), "Done."])
+    model = ScriptedChatModel(replies=[call_tools((name, {**given, "arguments": "42 now"})), "Done."])
     request = "There is a bug report about our code."
     agent = create_deep_agent(model, backend=backend, middleware=[skills])
     result = agent.invoke({"messages": [{"role": "user", "content": request}]})
     [answer] = tool_messages(result)
-    for arguments in (["31", "now"], ["--arguments", "31 now"]):
+    for arguments in (["42", "now"], ["--arguments", "42 now"]):
         assert invoke("show", "FIX", *arguments, "-s", "s").stdout == f"{answer.text}\n"
-    assert f"Fix issue 31 in {workplace}/s/fix." in answer.text
+    assert f"Fix issue 42 in {workplace}/s/fix." in answer.text
     note = invoke("show", "--request", request, "-s", "s").stdout
     assert model.requests[1].messages[1].text == f"{request}\n\n{note}".removesuffix("\n")
     assert "- **fix**" in note

@@ -417,12 +417,12 @@ class SkillHooks(SkillExtension):
         return result
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Run what is due at a load, and put what hooks said at the end of this request."""
+        """Run the hooks of new loads, and put what hooks said at the end of this request."""
         run.drive(self._start(run, "startup"))
         return _with_texts(request, run)
 
     async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Run what is due at a load, and put what hooks said at the end of this request."""
+        """Run the hooks of new loads, and put what hooks said at the end of this request."""
         await run.adrive(self._start(run, "startup"))
         return _with_texts(request, run)
 

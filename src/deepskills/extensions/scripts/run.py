@@ -216,6 +216,7 @@ def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
         SkillsError: If the script cannot be started, or the backend did not let it finish.
     """
     check_arguments(call.arguments, call.env)
+    # Files mean that somebody judged them: then only a copy of those very bytes may run, never what lies there now.
     files = yield from _files_to_run(call, run)
     if files is None:
         path = yield from _located(call, run)
@@ -243,6 +244,7 @@ def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
         report = yield from _run_from_files(job, call, content, run, is_virtual=virtual)
     else:
         report = yield from _report(job, command)
+        # The shell may not see the backend's files (a sandbox beside a store): then the script is taken to it.
         if report.failure == "no-script":
             again = replace(job, token=_token())
             report = yield from _run_from_files(again, call, content, run, is_virtual=virtual)
