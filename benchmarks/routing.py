@@ -145,7 +145,7 @@ def _row(how: str, size: int, counts: dict[str, Counter[str]]) -> Row:
     )
     return Row(
         f"real public requests by {how}, {size:,} skills: first / in five, small talk silent, near misses shown",
-        f"the half that weights were not tuned on; {kinds}",
+        f"one half, in view when weights were chosen; {kinds}",
         f"{share['first']:.0f} / {share['five']:.0f}, {share['silent']:.0f}, {share['forbidden']:.0f} %",
         f"{first} / {five}, {silent}, at most {forbidden} %",
         share["first"] >= first

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -252,8 +253,13 @@ def test_an_edited_library_is_not_counted_again() -> None:
 
 def test_plain_python_and_numpy_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without NumPy the scores are the same, by words and by meaning, also where some skills are left out."""
-    topics, library = Topics(), Library(benchmark.libraries(1_000)[0])
-    requests = [*[case["request"] for case in benchmark.requests("dev")][:40], UNNAMED]
+    # With instructions as well, of all lengths, and with words that some have very often.
+    topics, given = Topics(), benchmark.libraries(1_000)[0]
+    library = Library(
+        replace(skill, beginning=f"# {skill.name}\n{other.description} {'often ' * (7 * place)}".encode())
+        for place, (skill, other) in enumerate(zip(given, reversed(given), strict=True))
+    )
+    requests = [*[case["request"] for case in benchmark.requests("dev")][:40], UNNAMED, "often"]
     found = []
     for numpy in (search.installed_numpy(), None):
         monkeypatch.setattr(search, "installed_numpy", lambda numpy=numpy: numpy)

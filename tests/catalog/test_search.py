@@ -15,11 +15,12 @@ from langchain.agents import create_agent
 from langgraph.checkpoint.memory import InMemorySaver
 
 from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
+from deepskills._catalog import search as search_module
 from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.ranking import INDEXES
-from deepskills._catalog.search import Document, SearchIndex
+from deepskills._catalog.search import Document, SearchIndex, beginning_of
 from deepskills._catalog.words import split_words
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Mode, both_modes, disk, run, scaled, skill_md, tool_messages, write_files
@@ -394,6 +395,37 @@ def test_names_weigh_most() -> None:
     assert library.search("invoice") == ["invoice", "tagged", "described"]
 
 
+def test_what_a_word_of_a_request_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forms of one word count as one, numbers little, words in the middle of a long request less than at its ends."""
+    library = index(
+        ("reports", "Writes reports for 2024."),
+        ("invoices", "Sends invoices."),
+        ("linear", "Other things."),
+        ("others", "About something else."),
+    )
+
+    def scores(query: str) -> dict[str, float]:
+        return {library.documents[place].name: score for place, score in library.scored(query)}
+
+    assert scores("invoice invoices") == scores("invoice invoice")
+    assert scores("2024")["reports"] < 0.5 * scores("reports")["reports"]
+    filler = " ".join(["whatever"] * 150)
+    first, middle, last = f"invoice {filler} {filler}", f"{filler} invoice {filler}", f"{filler} {filler} invoice"
+    assert scores(first)["invoices"] == scores(last)["invoices"] > 1.5 * scores(middle)["invoices"]
+    named = scores("ask linear about it")["linear"]
+    monkeypatch.setattr(search_module, "NAMED", 0.0)
+    assert scores("ask linear about it")["linear"] < named
+
+
+def test_the_instructions_are_read_to_a_limit() -> None:
+    """A word counts up to some thousand characters into the instructions, later only in a heading, never in code."""
+    filler = "filler text here. " * 300  # 5,400 characters
+    body = f"# Start\n```\nincode\n```\n{filler}\nreachable\n{filler}\nunreachable\n## lateheading\n"
+    library = SearchIndex([Document("one", "Something.", "", beginning_of(body)), Document("two", "Other.")])
+    found = {word: library.search(word) for word in ("reachable", "lateheading", "incode", "unreachable")}
+    assert found == {"reachable": ["one"], "lateheading": ["one"], "incode": [], "unreachable": []}
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -401,6 +433,9 @@ def test_names_weigh_most() -> None:
         ("snake_case", ["snake", "case"]),
         ("周报整理", ["周报", "报整", "整理"]),
         ("用PDF表格", ["pdf", "表格"]),
+        ("报告，整理。（周报）：v2！", ["报告", "整理", "周报", "v2"]),
+        ("使用python3开发", ["使用", "python3", "开发"]),
+        ("々〆、〇々", ["々〆", "〇々"]),
         ("ＡＢＣ", ["abc"]),
         ("Straße", ["strasse"]),
         ("", []),

@@ -51,7 +51,7 @@ GAIN_BOUNDS = (0.2, 0.9)
 NEAR_THE_NEAREST = 0.85
 """How far another skill must stand out, as a share of what the nearest does, to fit beside it by its meaning alone."""
 
-NEAR_THE_BEST = 0.6
+NEAR_THE_BEST = 0.5
 """How much of the best skill's score another must have to be suggested beside it."""
 
 MOST = 0.5

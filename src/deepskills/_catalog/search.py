@@ -30,7 +30,7 @@ import operator
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from sys import getsizeof
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 from deepskills._catalog.words import (
     GRAMMAR_WORDS,
     STOP_WORDS,
+    is_grammar,
     is_unspaced,
     new_stem,
     plain_text,
@@ -49,7 +50,7 @@ from deepskills._catalog.words import (
 MAX_RESULTS = 10_000
 """How many matches are given at most."""
 
-MAX_BEGINNING = 3_000
+MAX_BEGINNING = 6_000
 """How many characters of a skill's instructions are searched, code blocks not counted."""
 
 MAX_LATER_HEADINGS = 600
@@ -64,17 +65,26 @@ QUERY_BEGINNING, QUERY_END = 1_400, 600
 WEIGHTS = {"name": 8.0, "tags": 6.0, "description": 5.0, "headings": 1.2, "beginning": 0.5}
 """What a word counts in each field."""
 
-TYPICAL_WORDS = {"name": 3, "tags": 8, "description": 35, "headings": 25, "beginning": 250}
+TYPICAL_WORDS = {"name": 3, "tags": 8, "description": 35, "headings": 25, "beginning": 400}
 """How many words each field of a typical public skill has."""
 
 LENGTH_MATTERS = 0.35
 """How much less a word counts in a longer field, from 0 for not at all to 1 for in proportion."""
 
-SATURATION = 2.0
+SATURATION = 2.5
 """The weighted count at which a word has half of its effect."""
 
 REPEATED = 1.0
 """How much a word counts more that is repeated in a request; at most twice as much."""
+
+FAR_FROM_ENDS = 80
+"""At how many words from the nearer end of a request a word counts half."""
+
+SAYS_LITTLE = 0.3
+"""What a number counts in a request, or letters that only inflect a word."""
+
+NAMED = 0.2
+"""What the words of a skill's name count extra if they stand together in a request."""
 
 SIDE_BY_SIDE = 0.25
 """What two words count extra that stand side by side in request and skill, of what the commoner one counts."""
@@ -106,7 +116,7 @@ SHARED_BEGINNING = 0.65
 CONVINCES = (1.9, 1.9, 2.6, 0.2, -1.0, -2.0, 0.4)
 """What each kind of evidence counts; see `Evidence`. Fitted to public requests, with skills of 100 to 10,000."""
 
-ENOUGH = 1.5
+ENOUGH = 1.4
 """How much evidence is enough."""
 
 NEARLY_ALL = 0.75
@@ -126,6 +136,14 @@ FEW = 200
 
 _LEVELS = 255
 _DOCUMENT_SHIFT = 8
+_POSTING_BITS = 32
+_PARTS = 512
+_HALF_EFFECT = round(SATURATION * _PARTS)
+_WEIGHT_SHIFT = 16
+_MOST_WEIGHT = (1 << _WEIGHT_SHIFT) - 1
+_SLOT_SHIFT = 40
+_WORDS_AT_ONCE = 250_000
+_CORE = frozenset(["name", "tags", "description"])
 _FENCE = "```"
 _MARKS_OF_EXCLUSION = ("n't", "n\u2019t", "never", "不", "勿", "使わない")
 _EXCLUSION = re.compile(
@@ -272,10 +290,13 @@ def searchable_fields(document: Document) -> Fields:
 
 def _without_headings(instructions: bytes) -> tuple[bytes, bytes]:
     """Return the headings, and the text without them."""
-    lines = instructions.split(b"\n")
-    return b"\n".join(line for line in lines if line[:1] == b"#"), b"\n".join(
-        line for line in lines if line[:1] != b"#"
-    )
+    first, *parts = (b"\n" + instructions).split(b"\n#")
+    headings, texts = [], [first]
+    for part in parts:
+        heading, _, text = part.partition(b"\n")
+        headings.append(heading)
+        texts.append(text)
+    return b"\n".join(headings), b"\n".join(texts)
 
 
 def split_description(description: str) -> tuple[str, str]:
@@ -292,14 +313,10 @@ class _Words(dict[str, int]):
     def __init__(self) -> None:
         super().__init__()
         self.stems: dict[str, int] = {}
-        self.postings: list[array[int]] = []
 
     def __missing__(self, word: str) -> int:
         term = new_stem(word)
-        slot = self.stems.get(term)
-        if slot is None:
-            slot = self.stems[term] = len(self.postings)
-            self.postings.append(array("I"))
+        slot = self.stems.setdefault(term, len(self.stems))
         self[word] = slot
         return slot
 
@@ -313,14 +330,13 @@ class Segment:
     def __init__(self, documents: Iterable[Document], first: int = 0) -> None:
         words = _Words()
         core: set[str] = set()
-        number = first
+        counts = _Counts(first) if installed_numpy() is None else _CountsByNumPy(first)
         for document in documents:
-            _count(document, number, words, core)
-            number += 1
-        self.stop = number
+            _count(document, words, core, counts)
+        self.stop = first + counts.skills
         self._slots = words.stems
-        self._postings = words.postings
         self._core = core
+        self._postings, self._starts = counts.postings(len(words.stems))
 
     @functools.cached_property
     def core(self) -> list[str]:
@@ -334,48 +350,133 @@ class Segment:
     def postings(self, term: str) -> "array[int] | None":
         """Return the postings of a stem."""
         slot = self._slots.get(term)
-        return None if slot is None else self._postings[slot]
+        return None if slot is None else self._postings[self._starts[slot] : self._starts[slot + 1]]
 
 
-def _count(document: Document, number: int, words: _Words, core: set[str]) -> None:
-    """Count the words of a skill into postings."""
-    slot_of, postings = words.__getitem__, words.postings
+def _count(document: Document, words: _Words, core: set[str], counts: "_Counts") -> None:
+    """Count the words of a skill, each by the field it stands in."""
     description, _excluded = split_description(document.description)
     headings, beginning = _without_headings(document.beginning)
-    prominent: tuple[str | bytes, ...] = (document.name, document.tags, description, headings)
-    weights: dict[int, float] = {}
-    for name, text in zip(WEIGHTS, prominent, strict=False):
+    fields: tuple[str | bytes, ...] = (document.name, document.tags, description, headings, beginning)
+    for name, text in zip(WEIGHTS, fields, strict=True):
         if text:
             found = split_words(text, indexing=True)
-            if name != "headings":
-                core.update(found)
-            each = _each(name, len(found))
-            for slot, count in Counter(map(slot_of, found)).items():
-                weights[slot] = weights.get(slot, 0.0) + count * each
-    found = split_words(beginning, indexing=True)
-    each = _each("beginning", len(found))
-    owner = number << _DOCUMENT_SHIFT
-    # Most words stand in the instructions alone, and most of them once: their postings are worked out once per count.
-    packed: dict[int, int] = {}
-    for slot, count in Counter(map(slot_of, found)).items():
-        if slot in weights:
-            weights[slot] += count * each
-            continue
-        posting = packed.get(count)
-        if posting is None:
-            posting = packed[count] = owner | _level(count * each)
-        postings[slot].append(posting)
-    for slot, weight in weights.items():
-        postings[slot].append(owner | _level(weight))
+            # Counting first spares most of the lookups in a dictionary of all words, which is slow for its size.
+            counted = Counter(found)
+            if name in _CORE:
+                core.update(counted)
+            counts.add(map(words.__getitem__, counted), counted.values(), _each(name, len(found)))
+    counts.next_skill()
 
 
-def _each(name: str, length: int) -> float:
-    """Return what each word of a field with so many words counts."""
-    return WEIGHTS[name] / (1 - LENGTH_MATTERS + LENGTH_MATTERS * length / TYPICAL_WORDS[name])
+class _Counts:
+    """What words say of skills, added up to postings. All sums are of whole numbers: the same in any order."""
+
+    def __init__(self, first: int) -> None:
+        self.skills = 0
+        self._first = first
+        self._weights: Counter[int] = Counter()
+        self._found: list[array[int]] = []
+
+    def add(self, slots: Iterable[int], counts: Iterable[int], each: int) -> None:
+        """Add the words of a field of the next skill, how often it has each, and what a word there counts."""
+        for slot, count in zip(slots, counts, strict=True):
+            self._weights[slot] += min(count * each, _MOST_WEIGHT)
+
+    def next_skill(self) -> None:
+        """Close a skill."""
+        owner = (self._first + self.skills) << _DOCUMENT_SHIFT
+        for slot, weight in self._weights.items():
+            while slot >= len(self._found):
+                self._found.append(array("I"))
+            self._found[slot].append(owner | _level(weight))
+        self._weights.clear()
+        self.skills += 1
+
+    def postings(self, slots: int) -> tuple[Any, list[int]]:
+        """Return the postings of all stems, one after the other, and where each begins."""
+        starts = [0]
+        joined = array("I")
+        for slot in range(slots):
+            joined += self._found[slot]
+            starts.append(len(joined))
+        return joined, starts
 
 
-def _level(weight: float) -> int:
-    return max(1, round(_LEVELS * weight / (weight + SATURATION)))
+class _CountsByNumPy(_Counts):
+    """The same by sorting numbers, several thousand skills at once: what takes long in plain Python."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(first)
+        self._numpy = installed_numpy()
+        self._slots = array("I")
+        self._counts = array("I")
+        self._lengths = array("I")
+        self._owners = array("I")
+        self._each = array("I")
+        self._batches: list[Any] = []
+
+    def add(self, slots: Iterable[int], counts: Iterable[int], each: int) -> None:
+        """Add the words of a field of the next skill, how often it has each, and what a word there counts."""
+        before = len(self._slots)
+        self._slots.extend(slots)
+        self._counts.extend(counts)
+        self._lengths.append(len(self._slots) - before)
+        self._owners.append(self._first + self.skills)
+        self._each.append(each)
+
+    def next_skill(self) -> None:
+        """Close a skill."""
+        self.skills += 1
+        if len(self._slots) > _WORDS_AT_ONCE:
+            self._close_batch()
+
+    def _close_batch(self) -> None:
+        """Sort the words of a batch by stem and skill, and add up what they count."""
+        numpy = self._numpy
+        slots, counts, lengths, owners, each = (
+            numpy.frombuffer(kept, dtype="u4").astype("u8")
+            for kept in (self._slots, self._counts, self._lengths, self._owners, self._each)
+        )
+        # Stem, skill and weight in one number: sorting those is many times faster than sorting by keys.
+        lengths = lengths.astype("i8")
+        keys = numpy.minimum(counts * numpy.repeat(each, lengths), _MOST_WEIGHT)
+        keys |= numpy.repeat(owners << _WEIGHT_SHIFT, lengths)
+        keys |= slots << _SLOT_SHIFT
+        keys.sort()
+        pairs = keys >> _WEIGHT_SHIFT
+        begins = numpy.flatnonzero(numpy.concatenate(([True], pairs[1:] != pairs[:-1])))
+        keys &= _MOST_WEIGHT
+        weights = numpy.add.reduceat(keys, begins)
+        levels = _level(weights, numpy.maximum)
+        self._batches.append(pairs[begins] << _DOCUMENT_SHIFT | levels)
+        for kept in (self._slots, self._counts, self._lengths, self._owners, self._each):
+            del kept[:]
+
+    def postings(self, slots: int) -> tuple[Any, list[int]]:
+        """Return the postings of all stems, one after the other, and where each begins."""
+        numpy = self._numpy
+        if self._slots:
+            self._close_batch()
+        if not self._batches:
+            return array("I"), [0] * (slots + 1)
+        keys = numpy.concatenate(self._batches)
+        self._batches.clear()
+        keys.sort()
+        starts = numpy.searchsorted(keys, numpy.arange(slots + 1, dtype="u8") << _POSTING_BITS).tolist()
+        return (keys & ((1 << _POSTING_BITS) - 1)).astype("u4"), starts
+
+
+def _each(name: str, length: int) -> int:
+    """Return what each word of a field with so many words counts, in whole parts."""
+    each = WEIGHTS[name] / (1 - LENGTH_MATTERS + LENGTH_MATTERS * length / TYPICAL_WORDS[name])
+    return max(1, round(each * _PARTS))
+
+
+def _level(weight: Any, larger: Callable[[Any, Any], Any] = max) -> Any:  # noqa: ANN401 - a number, or NumPy's array
+    """Return how much a word says of a skill in which it has a weight, from 1 to 255."""
+    whole = weight + _HALF_EFFECT
+    return larger((2 * _LEVELS * weight + whole) // (2 * whole), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,11 +578,10 @@ class SearchIndex:
             return []
         found = _highest(asked.scores, self._places, max(min(limit, MAX_RESULTS), RERANKED))
         nearby = found[:RERANKED]
-        if asked.pairs:
-            nearby = sorted(
-                ((place, score + asked.side_by_side(self.documents[place])) for place, score in nearby),
-                key=lambda item: (-item[1], item[0]),
-            )
+        nearby = sorted(
+            ((place, score + asked.in_order(self.documents[place])) for place, score in nearby),
+            key=lambda item: (-item[1], item[0]),
+        )
         return [*nearby, *found[RERANKED:]][:limit]
 
     def live(self, term: str) -> "list[Any]":
@@ -510,6 +610,10 @@ class SearchIndex:
         """Return a score of nothing for each number."""
         numpy = installed_numpy()
         return [0.0] * len(self._places) if numpy is None else numpy.zeros(len(self._places))
+
+    def rarity_of(self, term: str, have: int) -> float:  # noqa: ARG002 - an index of some of many skills needs it
+        """Return how much a stem says that so many skills have."""
+        return self.rarity(have)
 
     def rarity(self, have: int) -> float:
         """Return how much a word says that so many skills have."""
@@ -543,6 +647,22 @@ class SearchIndex:
                 )
         yield from [(term, likeness) for term, likeness in near.items() if self._has(term)][: 2 * MAX_FORMS]
 
+    def holds(self, place: int, term: str) -> bool:
+        """Whether the skill at a place has a word of this stem; looked up, for to read its instructions takes long."""
+        number = self._numbers_by_place[place]
+        least = number << _DOCUMENT_SHIFT
+        for segment in self.segments:
+            postings = segment.postings(term)
+            if postings is not None:
+                found = bisect.bisect_left(postings, least)
+                if found < len(postings) and postings[found] >> _DOCUMENT_SHIFT == number:
+                    return True
+        return False
+
+    @functools.cached_property
+    def _numbers_by_place(self) -> dict[int, int]:
+        return {place: number for number, place in enumerate(self._places)}
+
     def _has(self, term: str) -> bool:
         """Whether a skill of the library has a word of this stem."""
         if self._is_whole:
@@ -570,10 +690,17 @@ class _Asked:
         telling = telling or {word: count for word, count in counts.items() if word not in GRAMMAR_WORDS}
         self.terms: list[_Term] = []
         corrected = 0
-        for word, count in telling.items():
+        # Forms of one word are one word: "days" and "day" do not count twice.
+        forms: dict[str, list[str]] = {}
+        for word in telling:
+            forms.setdefault(stem(word), []).append(word)
+        places = {word: place for place, word in reversed(list(enumerate(self.words)))}
+        for own, (word, *others) in forms.items():
             stems = tuple(index.forms(word, corrects=corrected < MAX_CORRECTED))
-            corrected += stems[:1] != ((stem(word), 1.0),)
-            self.terms.append(_Term(word, count * (REPEATED + 1) / (count + REPEATED), stems))
+            corrected += stems[:1] != ((own, 1.0),)
+            count = telling[word] + sum(telling[other] for other in others)
+            weight = count * (REPEATED + 1) / (count + REPEATED) * _told(word, places[word], len(self.words))
+            self.terms.append(_Term(word, weight, stems))
         self.rarities: dict[str, float] = {}
         """How much each known stem of the query says."""
         self.scores = index.no_scores()
@@ -582,13 +709,14 @@ class _Asked:
         for term in self.terms:
             for known, likeness in term.stems:
                 postings = index.live(known)
-                rarity = self.rarities[known] = index.rarity(sum(map(len, postings)))
+                rarity = self.rarities[known] = index.rarity_of(known, sum(map(len, postings)))
                 value = term.weight * likeness * rarity
                 for some in postings:
                     _add(self.scores, some, levels, value, numpy)
-        self.pairs = self._pairs()
+        self._pairs = self._neighbours()
+        self._stems = f" {' '.join(map(stem, self.words))} "
 
-    def _pairs(self) -> list[tuple[bytes, float]]:
+    def _neighbours(self) -> list[tuple[bytes, float]]:
         """Return how words look that stand side by side in the query, with what it counts if they do so in a skill.
 
         The second may have another ending; a word of a script without spaces shares a character with the next.
@@ -603,14 +731,24 @@ class _Asked:
                 )
         return list(found.items())
 
-    def side_by_side(self, document: Document) -> float:
-        """Return what words count extra that stand side by side in the query and in a skill."""
+    def in_order(self, document: Document) -> float:
+        """Return what counts extra for words in the same order in the query and in a skill."""
+        return self._names(document) + self._side_by_side(document)
+
+    def _names(self, document: Document) -> float:
+        """Return what counts extra for the query having the skill's name in it."""
+        name = list(map(stem, split_words(document.name)))
+        if not name or f" {' '.join(name)} " not in self._stems:
+            return 0.0
+        return NAMED * math.fsum(self.rarities.get(word, 0.0) for word in sorted(set(name)))
+
+    def _side_by_side(self, document: Document) -> float:
         description, _excluded = split_description(document.description)
         about = b" " + plain_text(f"{document.name}. {description}. {document.tags}")
         instructions = b" " + plain_text(document.beginning)
         return math.fsum(
             value if looks in about else IN_INSTRUCTIONS * value
-            for looks, value in self.pairs
+            for looks, value in self._pairs
             if looks in about or looks in instructions
         )
 
@@ -641,7 +779,6 @@ class _Judge:
         description, excluded = split_description(document.description)
         name = _stems(document.name)
         about = name | _stems(f"{document.tags} . {description}")
-        instructions = _stems(document.beginning)
         against = _stems(excluded) - about if excluded else frozenset[str]()
         in_name = in_about = in_instructions = words = in_against = 0.0
         for stems, value, rarity in self._said:
@@ -650,7 +787,7 @@ class _Judge:
             if not stems.isdisjoint(about):
                 in_about += rarity
                 words += value
-            elif not stems.isdisjoint(instructions):
+            elif any(self._index.holds(place, known) for known in stems):
                 in_instructions += rarity
             if not stems.isdisjoint(against):
                 in_against += rarity
@@ -667,6 +804,13 @@ class _Judge:
         )
         names_it = in_about >= NEARLY_ALL * self._all and in_about >= SOME * self._rarest
         return Match(document.name, place, score, evidence, names_it)
+
+
+def _told(word: str, place: int, count: int) -> float:
+    """Return how much a word of a query counts for what it is and where it stands."""
+    from_end = min(place, count - 1 - place)
+    near_end = 1 / (1 + from_end / FAR_FROM_ENDS)
+    return near_end * (SAYS_LITTLE if word.isdigit() or is_grammar(word) else 1.0)
 
 
 def _stems(text: str | bytes) -> frozenset[str]:

@@ -1,16 +1,21 @@
 """Text as words: split in any script, and known by how little they say. Pure."""
 
 import functools
+import operator
 import re
 import unicodedata
-from itertools import pairwise
 
 _ASCII = 128
 _PLAIN = bytes(
     code if code >= _ASCII else ord(chr(code).lower()) if chr(code).isalnum() else ord(" ") for code in range(256)
 )
-_SIGNS = re.compile(rb"\xe2[\x80-\x9f].|\xef\xb8\x8f|\xf0\x9f..", re.DOTALL)
-"""Dashes, quotes, arrows, boxes and emoji in UTF-8: most texts that are not ASCII have nothing else that is not."""
+_SIGNS = re.compile(
+    rb"\xe2[\x80-\x9f].|\xef\xb8\x8f|\xf0\x9f.."
+    rb"|\xe3\x80[\x80-\x84\x88-\xa0\xb0]|\xef\xbc[\x81-\x8f\x9a-\xa0\xbb-\xbf]|\xef\xbd[\x80\x9b-\xa5]",
+    re.DOTALL,
+)
+"""Dashes, quotes, arrows, boxes and emoji in UTF-8, and the marks that Chinese and Japanese put between sentences:
+most texts that are not ASCII have nothing else beside letters."""
 _SHORT = 24
 _LAST_MARK = 0x1FFFF
 _ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]+")
@@ -24,6 +29,8 @@ _UNSPACED = re.compile(
 """Scripts that put no spaces between words, or join words to each other."""
 _COMMON_UNSPACED = re.compile("[\u3041-\u3096\u30a1-\u30fa\u30fc\u4e00-\u9fff\uac00-\ud7a3]+")
 """Letters of these scripts that have one form only and need not be folded."""
+_WITH_ASCII = re.compile(f"[a-z0-9]+|{_COMMON_UNSPACED.pattern}")
+_ALL_WITH_ASCII = re.compile(f"[a-z0-9{_COMMON_UNSPACED.pattern[1:]}")
 _GRAMMAR_ONLY = re.compile("[\u3041-\u309f]+")
 """Hiragana: what Japanese inflects words with, and seldom what they mean."""
 
@@ -113,6 +120,7 @@ _CJK_STOP = frozenset(
         " ", ""
     )
 )
+_STOP_PAIRS = frozenset(one + other for one in _CJK_STOP for other in _CJK_STOP)
 
 
 def split_words(text: str | bytes, *, indexing: bool = False) -> list[str]:
@@ -150,6 +158,10 @@ def _split_run(run: str, *, indexing: bool) -> list[str]:
     if _COMMON_UNSPACED.fullmatch(run):
         return _pairs(run, indexing=indexing)
     words: list[str] = []
+    if _ALL_WITH_ASCII.fullmatch(run):
+        for part in _WITH_ASCII.findall(run):
+            words += [part] if part.isascii() else _pairs(part, indexing=indexing)
+        return words
     for part in _word().findall(_folded(run)):
         position = 0
         for match in _UNSPACED.finditer(part):
@@ -198,7 +210,12 @@ def worth(word: str) -> float:
         return 0.3 if len(word) > 2 else 0.0  # noqa: PLR2004 - a count or a day; longer ones may name something
     if not is_unspaced(word):
         return 1.0 if len(word) > 1 else 0.0
-    return 0.1 if _GRAMMAR_ONLY.fullmatch(word) else 0.6
+    return 0.1 if is_grammar(word) else 0.6
+
+
+def is_grammar(word: str) -> bool:
+    """Whether letters inflect words, and seldom mean something themselves."""
+    return _GRAMMAR_ONLY.fullmatch(word) is not None
 
 
 @functools.cache
@@ -223,6 +240,6 @@ def _word() -> re.Pattern[str]:
 def _pairs(run: str, *, indexing: bool) -> list[str]:
     if len(run) == 1:
         return [] if run in _CJK_STOP else [run]
-    words = [one + other for one, other in pairwise(run) if not (one in _CJK_STOP and other in _CJK_STOP)]
+    words = [pair for pair in map(operator.add, run, run[1:]) if pair not in _STOP_PAIRS]
     # Of a skill the last character too, so that a query of one character meets every place it stands in.
     return [*words, run[-1]] if indexing and run[-1] not in _CJK_STOP else words
