@@ -68,7 +68,7 @@ def postgres_server() -> Iterator[str]:
     if given:
         yield given
         return
-    place = Path(tempfile.mkdtemp(prefix="deepskills-pg-"))
+    place = Path(tempfile.mkdtemp(prefix="deepskills-pg-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
     runtime = Path(tempfile.mkdtemp(prefix="deepskills-run-"))
     with pytest.MonkeyPatch.context() as patch:
         # pgserver asks for a directory that only login sessions have.

@@ -260,8 +260,8 @@ def test_a_bad_row_costs_no_other(mode: Mode, any_sessions: Sessions, caplog: py
         assert {record.levelname for record in told} == {"ERROR"}, case
 
 
-def test_one_name_from_several_owners(mode: Mode, any_sessions: Sessions) -> None:
-    """Of several skills of one name the user's own is served, and a warning names the others."""
+def test_one_name_from_several_owners(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+    """Of several skills of one name the user's own is served, and a warning names the others, not their directories."""
     (public,) = seed(any_sessions, "bob", draft("same", content="of bob", is_public=True))
     (system,) = seed(any_sessions, None, draft("same", content="of all"))
     seed(any_sessions, "alice", draft("same", content="of alice"))
@@ -270,7 +270,9 @@ def test_one_name_from_several_owners(mode: Mode, any_sessions: Sessions) -> Non
     (answer,) = talk.call(load("same"))
     assert "of alice" in answer.text
     told = [p["path"] for p in talk.state["skills_problems"] if p["code"] == "skill-duplicate"]
-    assert len(told) == 2
+    assert len(told) == len(talk.state["skills_problems"]) == 2
+    assert "skill-duplicate" in caplog.text
+    assert "director" not in caplog.text
     assert all(any(str(skill.id) in path for path in told) for skill in (public, system))
 
 

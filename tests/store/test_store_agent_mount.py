@@ -14,6 +14,8 @@ from store_support import Sessions, draft, draft_with_files, names, seed
 
 from deepskills import generate_skill_md
 from deepskills.store import DatabaseSkillAdapter, SkillCreate
+from deepskills.store.agent.mount import MAX_SEARCHED_BYTES, Shelf
+from deepskills.store.agent.reader import AgentReader
 from deepskills.store.agent.view import MEMORY_BYTES, Memory, View
 from deepskills.store.db.repositories import Filter
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -116,6 +118,65 @@ def test_the_user_of_a_file_tool(mode: Mode, any_sessions: Sessions) -> None:
         assert "/notes.md" in answers[-1]
 
 
+def test_file_tools_show_what_the_model_may_see(mode: Mode, any_sessions: Sessions) -> None:
+    """Skills that author or operator hide are not there for file tools, unless the user started them."""
+    user_only = generate_skill_md("quiet", "Q.", "A needle.\n", {"disable-model-invocation": True})
+    seed(any_sessions, "alice", draft("mine"), draft("off", content="A needle."), SkillCreate.from_skill_md(user_only))
+    seed(any_sessions, None, draft("mine"))
+    adapter: Any = DatabaseSkillAdapter(
+        user_id="alice", db_session_factory=any_sessions, visibility={"off": "off"}, slash_commands=True
+    )
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("ls", {"path": "/skills"}),
+        ("grep", {"pattern": "needle", "path": "/skills"}),
+        ("glob", {"pattern": "**/SKILL.md", "path": "/skills"}),
+        ("read_file", {"file_path": "/skills/quiet/SKILL.md"}),
+        ("ls", {"path": "/skills/quiet"}),
+        ("read_file", {"file_path": "/skills/off/SKILL.md"}),
+    ]
+    for start in ("go", "/quiet"):
+        model = ScriptedChatModel(replies=[*(call_tools(call) for call in calls), AIMessage("done")])
+        agent: Any = create_deep_agent(model, backend=adapter.mounted(StateBackend()), middleware=[adapter])
+        given: Any = {"messages": [("user", start)]}
+        state = asyncio.run(agent.ainvoke(given)) if mode == "async" else agent.invoke(given)
+        answers = [message.text for message in tool_messages(state)]
+        assert all("/skills/mine" in answers[number] for number in (0, 2))
+        assert not any("/skills/off" in answer or "~" in answer for answer in answers[:3])
+        assert [("quiet" in answer) for answer in answers[:3]] == [start == "/quiet"] * 3
+        assert [("not found" in answer) for answer in answers[3:]] == [start == "go", start == "go", True]
+
+
+def test_a_search_reads_so_many_bytes(mode: Mode, any_sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`grep` goes by the sizes of files before it reads any; what it left out is told."""
+    large = {f"{letter}.md": "needle " * 100 for letter in "abc"}
+    seed(any_sessions, "alice", draft_with_files("mine", large), draft("long", content="needle " * 500))
+    adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions)
+    read: list[str] = []
+    original = AgentReader.content
+
+    async def content(self: AgentReader, head: Any, path: str, *rest: Any) -> Any:
+        read.append(path)
+        return await original(self, head, path, *rest)
+
+    monkeypatch.setattr(AgentReader, "content", content)
+    monkeypatch.setattr("deepskills.store.agent.mount.MAX_SEARCHED_BYTES", 1_600)
+    calls = [call_tools(("grep", {"pattern": "needle", "path": path})) for path in ("/skills/mine", "/skills")]
+    agent: Any = create_deep_agent(
+        ScriptedChatModel(replies=[*calls, "done"]), backend=adapter.mounted(StateBackend()), middleware=[adapter]
+    )
+    given: Any = {"messages": [("user", "go")]}
+    state = asyncio.run(agent.ainvoke(given)) if mode == "async" else agent.invoke(given)
+    inside, above = [message.text for message in tool_messages(state)]
+    assert read == ["a.md", "b.md"]
+    assert [f"/skills/mine/{letter}.md" in inside for letter in "abc"] == [True, True, False]
+    assert "/skills/long" not in above
+    assert MAX_SEARCHED_BYTES == 8 * 1024 * 1024
+    shelf: Any = adapter.mounted(StateBackend()).routes["/skills/"]
+    monkeypatch.setattr(shelf, "_shelf", lambda _hidden: Shelf(adapter._view.backend_for(None)))  # noqa: SLF001 - outside a run
+    found = asyncio.run(shelf.agrep("needle", "/mine")) if mode == "async" else shelf.grep("needle", "/mine")
+    assert (len(found.matches), found.truncated) == (2, True)
+
+
 def test_a_mounted_backend_without_the_adapter(mode: Mode, any_sessions: Sessions) -> None:
     """An agent that has the mounted backend alone reads by the same rules, with a runtime of the same kind."""
     seed(any_sessions, "alice", draft("mine"))
@@ -171,6 +232,43 @@ def test_no_hash_of_a_user_is_shown(mode: Mode, any_sessions: Sessions, caplog: 
         assert digest not in shown + caplog.text + str(state["skills_problems"]) + str(told_bob)
 
 
+def test_failures_in_the_log(
+    mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A skill that cannot be read when it is loaded is named in the log, without the directory of its user."""
+    seed(any_sessions, "alice", draft("mine"))
+    adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions)
+    talk = Conversation(mode, adapter)
+    talk.say("ok")
+
+    async def nothing(*_arguments: Any) -> dict[Any, bytes]:
+        return {}
+
+    monkeypatch.setattr(AgentReader, "documents", nothing)
+    (answer,) = talk.call(load("mine"))
+    digest = adapter._view.sources_for(None)[0].path.rpartition("/")[2]  # noqa: SLF001 - what must not be seen
+    assert "Cannot read skill 'mine' at mine/SKILL.md" in caplog.text
+    assert digest not in caplog.text + answer.text
+
+
+def test_a_digest_that_nobody_guesses(mode: Mode, any_sessions: Sessions) -> None:
+    """With a secret, checkpoints hold no digest that follows from the user id alone; another process reads them."""
+    seed(any_sessions, "alice", draft("mine"))
+    roots: list[str] = []
+    for secret in (None, "one", b"one", "two"):
+        threads = InMemorySaver()
+        for _process in range(2):
+            adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions, user_secret=secret)
+            model = ScriptedChatModel(replies=[call_tools(load("mine")), "ok"])
+            agent = create_agent(model, middleware=[adapter], context_schema=dict, checkpointer=threads)
+            result = ask(mode, agent, "alice")
+        assert "already loaded" in tool_messages(result)[-1].text
+        values: Any = agent.get_state({"configurable": {"thread_id": "1"}}).values
+        roots.append(values["skills_metadata"][0]["path"].removesuffix("/mine/SKILL.md"))
+    assert roots[1] == roots[2]
+    assert len(set(roots)) == 3
+
+
 def test_without_a_mount_no_path_is_shown(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
     """Where no file tool leads to the store, a load names files relative to the skill, and no digest of the user."""
     files: dict[str, str | bytes] = {"references/guide.md": "The guide.\n", "scripts/run.py": "x", "data/a.txt": "a"}
@@ -222,11 +320,20 @@ def test_what_was_named_is_used(mode: Mode, any_sessions: Sessions) -> None:
 
 
 def test_a_user_without_skills(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
-    """An empty store is no problem, and nothing is logged about it."""
+    """An empty store is no problem: nothing is logged about it, and the model is told of no directory to fill."""
     adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions)
     talk = Conversation(mode, adapter)
     talk.say("ok")
+    told = talk.model.requests[-1].system
+    assert not any(word in told.lower() for word in ("/skills", "director", "create", "folder")), told
     assert talk.state["skills_problems"] == []
+    for backend in (StateBackend(), adapter.mounted(StateBackend())):
+        # With tools that write files, the section says where skills can be created.
+        model = ScriptedChatModel(replies=["done"])
+        agent = create_deep_agent(model, backend=backend, middleware=[adapter], context_schema=dict)
+        ask(mode, agent, "alice")
+        assert "(No skills yet.)" in model.requests[0].system
+        assert "/skills" not in model.requests[0].system
     assert [record.getMessage() for record in caplog.records if record.name == "deepskills"] == []
 
 
@@ -241,4 +348,5 @@ def test_memory_is_bounded_in_bytes(any_sessions: Sessions, mode: Mode) -> None:
         listing = asyncio.run(backend.als(backend.root)) if mode == "async" else backend.ls(backend.root)
         assert len(listing.entries or []) == 20
         assert memory._held <= 300_000  # noqa: SLF001 - the bound itself
-    assert 1 <= len(memory._known) < 12  # noqa: SLF001 - the bound itself
+    # Texts count, as text and as the bytes that are laid out.
+    assert 1 <= len(memory._known) <= 300_000 // (20 * 2 * 1_000)  # noqa: SLF001 - the bound itself

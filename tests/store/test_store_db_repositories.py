@@ -15,6 +15,7 @@ from store_support import Sessions, draft, draft_with_files, on_postgres, servic
 from deepskills import SkillFormatError, SkillNotFoundError
 from deepskills.store import Skill, SkillFileCreate, SkillService, SkillUpdate
 from deepskills.store import service as reading
+from deepskills.store.db import repositories
 from deepskills.store.db.models import INSERT_SEARCH_ROW, SkillFile
 from deepskills.store.db.repositories import Position, TagMatch
 from deepskills.store.db.search import indexed_words, search_row
@@ -137,6 +138,35 @@ async def test_searching_in_the_database(sessions: Sessions, monkeypatch: pytest
         rest = await service.list_skills("a", q="common", limit=3, cursor=page.next_cursor)
         assert sorted(s.name for s in [*page, *rest]) == [f"page-{n}" for n in range(5)]
         assert rest.next_cursor is None
+
+
+async def test_the_database_ranks_as_agents_do(sessions: Sessions, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best matches of the database come in the agents' order, and pages through it show each skill once."""
+    monkeypatch.setattr(repositories, "CANDIDATES", 8)
+    subjects = ("invoices", "letters", "tables", "plans")
+    async with service_on(sessions) as service:
+        for number in range(12):
+            subject, other = subjects[number % 4], subjects[(number // 4 + 1) % 4]
+            described = f"Makes {subject} out of {other}." + " Common words stand here too." * (number % 3)
+            body = f"# How to\nFirst plan the {other}, then send {subject} to customers. " * (1 + number % 5)
+            await service.create_skill(draft(f"skill-{number:02}", description=described, content=body), "a")
+        if kind == "postgres":
+            async with sessions() as session:
+                await session.execute(text("ANALYZE deepskills_skills"))
+                await session.commit()
+        for query in ("send invoices to customers", "make a table out of letters", "plan " * 500 + "invoices"):
+            expected = [skill.name for skill in await service.list_skills("a", q=query)]
+            with monkeypatch.context() as patched:
+                patched.setattr(reading, "MAX_RANKED", 0)
+                found = [skill.name for skill in await service.list_skills("a", q=query)]
+                assert found[:3] == expected[:3], query
+                paged: list[str] = []
+                cursor: str | None = None
+                while cursor is not None or not paged:
+                    page = await service.list_skills("a", q=query, limit=4, cursor=cursor)
+                    paged += [skill.name for skill in page]
+                    cursor = page.next_cursor
+                assert paged == found == list(dict.fromkeys(found)), query
 
 
 async def test_large_stores(sessions: Sessions, kind: str) -> None:
@@ -303,5 +333,5 @@ async def test_numbers_and_filters_without_measure(sessions: Sessions) -> None:
         for match in matches:
             few = [f"t{number}" for number in range(200)]
             assert await service.list_skills("alice", tags=few, tag_match=match) == []
-            with pytest.raises(SkillFormatError, match="200 tags at most"):
+            with pytest.raises(SkillFormatError, match="at most 200 tags"):
                 await service.list_skills("alice", tags=[*few, "more"], tag_match=match)

@@ -446,7 +446,7 @@ def test_what_is_documented(any_sessions: Sessions) -> None:
     """Every operation documents its bodies, its failures and how one signs in."""
     schema = open_app(any_sessions).openapi()
     assert schema["components"]["securitySchemes"]["token"] == {
-        "type": "http", "scheme": "bearer", "description": "A token of the application, which tells it who asks.",
+        "type": "http", "scheme": "bearer", "description": "A token of the application that identifies the user.",
     }  # fmt: skip
     operations = {(m, p): o for p, methods in schema["paths"].items() for m, o in methods.items()}
     assert len(operations) == 23

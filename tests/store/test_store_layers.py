@@ -18,7 +18,7 @@ LAYERS = [
     "db.transactions", "db.visibility", "db.notices", "db.search", "db.repositories", "schemas", "formatter", "changes",
     "service", "archives", "directories", "sandbox", "agent.reader", "agent.loop", "agent.backend", "agent.view",
     "agent.mount", "agent.usage", "agent.adapter", "agent.recorder", "http.answers", "http.requests", "http.routes",
-    "page.markdown", "page.forms", "page.shown", "page.site", "page.reading", "page.writing", "page.app", "http.app",
+    "page.markdown", "page.requests", "page.shown", "page.site", "page.reading", "page.writing", "page.app", "http.app",
     "api",
 ]  # fmt: skip
 """From the bottom up: a module imports only what stands before it."""

@@ -15,6 +15,7 @@ from deepskills.store import (
     SkillConflictError,
     SkillPermissionError,
     SkillQuotaError,
+    SkillRepository,
     SkillSchema,
     SkillService,
     SkillUpdate,
@@ -77,10 +78,10 @@ async def test_a_name_is_as_old_as_others_know_it(sessions: Sessions) -> None:
         for is_public in (False, True):
             await service.update_skill(honest.id, SkillUpdate(is_public=is_public), "alice")
         assert (await service.get_skill_by_name("deploy", "eve")).id == squatter.id
-        unseen = await service.create_skill(draft("build"), "mallory")
-        await service.hide_skill(unseen.id, "root")
-        await service.update_skill(unseen.id, SkillUpdate(is_public=True, shared_with={}), "mallory")
         open_store = SkillService(session, **OPTIONS)
+        unseen = await open_store.create_skill(draft("build"), "mallory")
+        await open_store.hide_skill(unseen.id, "root")
+        await open_store.update_skill(unseen.id, SkillUpdate(is_public=True, shared_with={}), "mallory")
         first = await open_store.create_skill(draft("build", is_public=True), "alice")
         await open_store.hide_skill(unseen.id, "root", hidden=False)
         assert (await open_store.get_skill_by_name("build", "eve")).id == first.id
@@ -153,7 +154,7 @@ async def test_what_is_refused_now_is_not_restored(sessions: Sessions) -> None:
         made = await SkillService(session).create_skill(draft_with_files("report", {"a.exe": b"MZ"}), "alice")
         strict = SkillService(session, limits=StoreLimits(extensions=frozenset({".md"})))
         await strict.save_skill(made.id, SkillUpdate(), {}, "alice")
-        with pytest.raises(SkillFormatError, match="does not keep"):
+        with pytest.raises(SkillFormatError, match="does not allow"):
             await strict.restore_version(made.id, made.revision, "alice")
 
 
@@ -233,7 +234,16 @@ async def test_a_wrong_clock_forgets_nothing_of_today(sessions: Sessions, monkey
         for number in range(5):
             gone = await service.create_skill(draft(f"gone-{number}"), "alice")
             await service.delete_skill(gone.id, "alice")
+        batches: list[int] = []
+        removal = SkillRepository.purge
+
+        async def counted(self: SkillRepository, skills: Any) -> None:
+            batches.append(len(skills))
+            await removal(self, skills)
+
+        monkeypatch.setattr(SkillRepository, "purge", counted)
         assert await service.purge(retention=0) == 5
+        assert batches == [2, 2, 1], "other writers get their turn after every two"
 
 
 async def test_hand_over_is_in_both_logs(sessions: Sessions) -> None:
@@ -258,8 +268,29 @@ async def test_required_skills_are_deleted_by_force(sessions: Sessions) -> None:
         await service.update_skill(needing.id, SkillUpdate(frontmatter=front.replace("base", "more")), "alice")
         await service.delete_skill(base.id, "alice")
         await service.restore_skill(base.id, "alice")
+        # A key may be spelled by escapes, in the text that goes and in the one that comes.
+        plain = front.replace("metadata:\n  requires: base other\n", "")
+        escaped = front.replace("requires", r'"r\u0065quires"')
+        await service.update_skill(needing.id, SkillUpdate(frontmatter=plain), "alice")
+        await service.update_skill(needing.id, SkillUpdate(frontmatter=escaped), "alice")
+        with pytest.raises(SkillConflictError, match="required by `build`"):
+            await service.delete_skill(base.id, "alice")
+        await service.update_skill(needing.id, SkillUpdate(frontmatter=plain), "alice")
+        await service.delete_skill(base.id, "alice")
+        await service.restore_skill(base.id, "alice")
         await service.update_skill(needing.id, SkillUpdate(frontmatter=front), "alice")
         await service.delete_skill(base.id, "alice", force=True)
+        ours = await service.create_skill(draft("base"), None, system=True)
+        await service.delete_skill(needing.id, "alice")
+        await service.create_skill(draft("build", description="Builds.", frontmatter=front), "bob")
+        removing = SkillService(session, is_operator=lambda user: user == "root")
+        with pytest.raises(SkillConflictError, match="required by `build`"):
+            await removing.delete_skill(ours.id, "root")
+        await service.hand_over(ours.id, "carol", None, system=True)
+        await service.update_skill(ours.id, SkillUpdate(is_public=True), "carol")
+        with pytest.raises(SkillConflictError, match="required by skills of other users") as told:
+            await service.delete_skill(ours.id, "carol")
+        assert "build" not in str(told.value)
 
 
 async def test_searches_of_names_that_repeat(sessions: Sessions) -> None:

@@ -27,6 +27,7 @@ from deepskills.store import (
     SkillUpdate,
     create_store_app,
 )
+from deepskills.store.db.notices import Notices
 from deepskills.store.directories import export_skills, import_skills
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import load, tool_messages
@@ -152,8 +153,16 @@ async def test_one_sandbox_for_several_agents(sessions: Sessions, tmp_path: Path
 
 
 @on_both
-async def test_watching(sessions: Sessions, kind: str) -> None:
+async def test_watching(sessions: Sessions, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watcher hears of own and visible skills as they change, an operator's code of all, nobody of private ones."""
+    notified: list[Any] = []
+    hear = Notices._hear  # noqa: SLF001 - whether the database tells
+
+    def counted(self: Notices, *what: object) -> None:
+        notified.append(what)
+        hear(self, *what)
+
+    monkeypatch.setattr(Notices, "_hear", counted)
     heard: dict[str, list[tuple[str, str]]] = {"alice": [], "nobody": [], "system": []}
 
     async def watch(who: str, **options: Any) -> None:
@@ -169,6 +178,8 @@ async def test_watching(sessions: Sessions, kind: str) -> None:
             asyncio.create_task(watch("nobody")),
             asyncio.create_task(watch("system", system=True)),
         ]
+        while not (heard["alice"] and heard["system"]):  # noqa: ASYNC110 - until they listen
+            await asyncio.sleep(0.01)
         await service.create_skill(draft("secret"), "bob")
         await service.create_skill(draft("open", is_public=True), "bob")
         await service.update_skill(first.id, SkillUpdate(content="2"), "alice")
@@ -181,6 +192,7 @@ async def test_watching(sessions: Sessions, kind: str) -> None:
     assert heard["alice"] == [("mine", "created"), ("open", "created"), ("mine", "updated")], kind
     assert heard["nobody"] == [("open", "created")]
     assert len(heard["system"]) == 4
+    assert bool(notified) == (kind == "postgres"), "PostgreSQL tells, SQLite is asked"
 
 
 @on_both
@@ -193,6 +205,8 @@ async def test_directories(sessions: Sessions, tmp_path: Path) -> None:
         (place / "references" / "a.bin").write_bytes(b"\xff\x00")
     async with sessions() as session:
         service = SkillService(session)
+        # Visible, and not the importer's to change.
+        await service.create_skill(draft("one"), None, system=True)
         outcomes = [[(d.name, d.outcome) for d in await import_skills(service, tmp_path / "in", "alice")]]
         outcomes.append([(d.name, d.outcome) for d in await import_skills(service, tmp_path / "in", "alice")])
         (one / "new.md").write_text("x")
@@ -224,12 +238,20 @@ async def test_directories(sessions: Sessions, tmp_path: Path) -> None:
 
 
 @on_both
-async def test_archives_over_http(sessions: Sessions) -> None:
+async def test_archives_over_http(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """A skill is created from a `SKILL.md` or a `.zip`, and comes back as the `.zip` that creates it again."""
     app = create_app(sessions)
+    pieces: list[int] = []
+    original = SkillService.read_piece
+
+    async def counted(self: SkillService, file: Any, offset: int, length: int) -> bytes:
+        pieces.append(length)
+        return await original(self, file, offset, length)
+
+    monkeypatch.setattr(SkillService, "read_piece", counted)
     text = b"---\nname: report\ndescription: Does it.\n---\nBody\n"
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://s") as client:
-        alice, bob, root = ({"x-user": user} for user in ("alice", "bob", "root"))
+        alice, bob = ({"x-user": user} for user in ("alice", "bob"))
         markdown = {"content-type": "text/markdown"}
         made = (await client.post("/skills", content=text, headers=alice | markdown)).json()["data"]
         path = f"/skills/{made['id']}"
@@ -243,9 +265,18 @@ async def test_archives_over_http(sessions: Sessions) -> None:
         assert files == {"report/SKILL.md": text, "report/a/b.bin": b"\xff\x00" * 700_000, "report/x.json": data}
         as_zip = bob | {"content-type": "application/zip"}
         assert (await client.post("/skills", content=packed.content, headers=as_zip)).status_code == 201
+        shared = {"name": "strange", "description": "Does it.", "is_public": True}
+        await client.post("/skills", json=shared, headers=alice)
         exported = await client.get("/export", headers=bob)
         with zipfile.ZipFile(BytesIO(exported.content)) as archive:
             assert archive.read("report/x.json") == data
+            assert "strange/SKILL.md" not in archive.namelist()
+        everything = await client.get("/export?include_public=true")
+        with zipfile.ZipFile(BytesIO(everything.content)) as archive:
+            assert archive.namelist() == ["strange/SKILL.md"]
+        # Of each `.zip` the large file; small ones are read together.
+        assert len(pieces) == 2 * 2
+        assert max(pieces) <= 1024 * 1024, "an archive holds a piece of a file at a time"
         assert (await client.get(f"{path}/archive", headers=bob)).status_code == 404
         for broken in (
             packed.content[:-30],
@@ -253,6 +284,17 @@ async def test_archives_over_http(sessions: Sessions) -> None:
             packed.content.replace(b"PK\x01\x02", b"PK\x01\x03"),
         ):
             assert (await client.post("/skills", content=broken, headers=as_zip)).status_code == 422
+
+
+@on_both
+async def test_operators_over_http(sessions: Sessions) -> None:
+    """Approving, hiding, handing over, restoring and purging are an operator's, and the log names who did it."""
+    async with sessions() as session:
+        made = await SkillService(session).create_skill(draft("report"), "alice")
+    transport = httpx.ASGITransport(create_app(sessions))
+    async with httpx.AsyncClient(transport=transport, base_url="http://s") as client:
+        alice, root = ({"x-user": user} for user in ("alice", "root"))
+        path = f"/skills/{made.id}"
         json_type = {"content-type": "application/json"}
         revision = (await client.get(path, headers=alice)).json()["data"]["revision"]
         for call, body, code in (
@@ -272,6 +314,17 @@ async def test_archives_over_http(sessions: Sessions) -> None:
         assert {"created", "approved", "hidden", "handed-over"} <= {change["action"] for change in changes}
         assert (await client.get(f"{path}/usage", headers={"x-user": "dave"})).json()["data"] == []
         assert (await client.post("/purge", json={"retention": 0}, headers=root)).json()["data"] == {"purged": 0}
+        await client.delete(path, headers={"x-user": "dave"})
+        assert (await client.get("/skills?deleted=true", headers=alice)).json()["data"] == []
+        assert (await client.post(f"{path}/restore", headers=alice | json_type)).status_code == 404
+        assert (await client.post(f"{path}/restore", headers=root | json_type)).status_code == 200
+        await client.delete(path, headers=root)
+        assert (await client.post("/purge", json={}, headers=root)).json()["data"] == {"purged": 0}
+        assert (await client.post("/purge", json={"retention": 0}, headers=root)).json()["data"] == {"purged": 1}
+        changes = (await client.get(f"/changes?skill_id={made.id}", headers=root)).json()["data"]
+        assert [(change["action"], change["user_id"]) for change in changes[-4:]] == [
+            ("deleted", "dave"), ("restored", "root"), ("deleted", "root"), ("purged", "root"),
+        ]  # fmt: skip
 
 
 def create_app(sessions: Sessions) -> Any:
@@ -287,11 +340,13 @@ def create_app(sessions: Sessions) -> Any:
     return app
 
 
-@on_sqlite
-async def test_the_application(url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@on_both
+async def test_the_application(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """One command starts the store, and starts it again; who asks comes from the proxy's header, or is nobody."""
     for header, code in (("X-Forwarded-User", 201), ("", 401)):
-        monkeypatch.setenv("DEEPSKILLS_DATABASE_URL", url)
+        monkeypatch.setenv("DEEPSKILLS_DATABASE_URL", empty_url)
         monkeypatch.setenv("DEEPSKILLS_USER_HEADER", header)
         app = create_store_app()
         async with app.router.lifespan_context(app):

@@ -100,7 +100,8 @@ class Model:
 
     async def rename(self, user: str, skill_id: UUID, name: str) -> None:
         known = self.skills[skill_id]
-        refusal = self.refusal(known, user)
+        # A name is its owner's: whoever else may write keeps it.
+        refusal = self.refusal(known, user) or self.refusal(known, user, owns=name != known.name)
         if refusal is None and self.is_taken(known.owner, name, skill_id):
             refusal = SkillConflictError
         call = self.service.update_skill(skill_id, SkillUpdate(name=name), self.user(user))
@@ -115,6 +116,8 @@ class Model:
         shared: Any = {group: right} if right else {}
         changes = known.public != public or known.shared != shared
         refusal = self.refusal(known, user) or (self.refusal(known, user, owns=True) if changes else None)
+        if refusal is None and shared.keys() - known.shared.keys() - GROUPS[user]:
+            refusal = SkillPermissionError  # one shares with groups of one's own
         update = SkillUpdate(is_public=public, shared_with={self.user(g): r for g, r in shared.items()})
         call = self.service.update_skill(skill_id, update, self.user(user))
         if refusal is not None:

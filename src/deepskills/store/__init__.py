@@ -82,7 +82,7 @@ _OVER_HTTP = {
     "create_skills_router": ("deepskills.store.http.routes", "api"),
     "create_store_app": ("deepskills.store.http.app", "api"),
 }
-"""Public names that need FastAPI, which only those install who serve HTTP: their modules, and the extra of each."""
+"""Public names that need FastAPI, which is installed only to serve HTTP: their modules, and the extra of each."""
 
 
 def __getattr__(name: str) -> object:

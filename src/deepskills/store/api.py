@@ -1,4 +1,4 @@
-"""The public address of the routes; they are in `http/routes.py`. Needs the extra `api`."""
+"""The public import path of the routes, which are in `http/routes.py`. Needs the extra `api`."""
 
 from deepskills.store.http.routes import create_skills_router
 

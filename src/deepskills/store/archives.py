@@ -1,7 +1,7 @@
-"""Reads a skill from a `.zip`, within bounds, if every entry is a plain file, and writes one in pieces. Pure.
+"""Reads a skill from a `.zip`, within bounds and from plain files only, and writes one in pieces. Pure.
 
-An archive comes from a stranger. It may claim small files that unpack to gigabytes, name links and devices, repeat a
-path, or hold half a million entries in a few kilobytes; each of these is refused before anything is unpacked.
+An archive comes from a stranger. It may declare small files that unpack to gigabytes, contain links and devices, repeat
+a path, or have half a million entries in a few kilobytes; each of these is refused before anything is unpacked.
 """
 
 import io
@@ -17,13 +17,13 @@ from deepskills.store.errors import SkillTooLargeError
 from deepskills.store.rules import StoreLimits, storable
 
 _ENTRY = b"PK\x01\x02"
-"""What each entry of an archive's directory begins with."""
+"""The signature of each entry in an archive's directory."""
 
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _ENCRYPTED = 0x1
 _UNIX_SHIFT = 16
 _OTHER_ENTRIES = 1_000
-"""How many directories and notes of operating systems an archive may have beside its files."""
+"""How many directories and operating system files an archive may have in addition to its files."""
 
 _SYSTEM_NOTES = "__MACOSX/"
 
@@ -36,7 +36,7 @@ def unpacked(archive: bytes, limits: StoreLimits) -> tuple[bytes, dict[str, byte
     Raises:
         SkillFormatError: If it is not a readable archive, or has no `SKILL.md`.
         SkillPathError: If an entry is a link or another special file, or two have the same path.
-        SkillTooLargeError: If it holds too many files, or they are too large once unpacked.
+        SkillTooLargeError: If it has too many files, or they are too large once unpacked.
     """
     # Counted before the directory is read: half a million entries fit into a small archive.
     if archive.count(_ENTRY) > 2 * limits.files + _OTHER_ENTRIES:
@@ -60,13 +60,13 @@ def unpacked(archive: bytes, limits: StoreLimits) -> tuple[bytes, dict[str, byte
 
 
 def _content(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return a file; one that is larger than the archive says is not unpacked further, and fails by its checksum."""
+    """Return a file. If it is larger than the archive says, the rest is not unpacked, and the checksum fails."""
     with opened.open(entry) as file:
         return file.read(entry.file_size + 1)
 
 
 def _check(entries: Sequence[zipfile.ZipInfo], limits: StoreLimits) -> None:
-    """Check entries by what the archive says of them; no more than that is ever unpacked."""
+    """Check entries by their declared sizes; no more than that is ever unpacked."""
     if len(entries) > limits.files + 1:
         raise SkillTooLargeError(f"The archive has {len(entries)} files; at most {limits.files} are kept.")
     # Two readers could see two different files.
@@ -76,7 +76,7 @@ def _check(entries: Sequence[zipfile.ZipInfo], limits: StoreLimits) -> None:
         shown = quoted(storable(entry.filename))
         kind = stat.S_IFMT(entry.external_attr >> _UNIX_SHIFT)
         if kind not in (0, stat.S_IFREG):
-            raise SkillPathError(f"The entry {shown} is a link or another special file. Zip plain files alone.")
+            raise SkillPathError(f"The entry {shown} is a link or another special file. Zip only plain files.")
         # The library has already cut the name at a NUL, or changed its separators.
         if entry.orig_filename != entry.filename:
             raise SkillPathError(f"The entry {shown} has characters that paths must not have. Rename the file.")
@@ -94,17 +94,17 @@ def _check(entries: Sequence[zipfile.ZipInfo], limits: StoreLimits) -> None:
 
 def _taken_apart(files: dict[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
     tops = {path.partition("/")[0] for path in files}
-    # Zipping a directory gives one with that directory in it.
+    # Zipping a directory usually puts that directory into the archive.
     if SKILL_FILE not in files and len(tops) == 1:
         top = f"{tops.pop()}/"
         files = {path.removeprefix(top): content for path, content in files.items()}
     if SKILL_FILE not in files:
-        raise SkillFormatError(f"The archive has no {SKILL_FILE}, at its top or in its one directory. Add it.")
+        raise SkillFormatError(f"The archive has no {SKILL_FILE}, at its top level or in its only directory. Add it.")
     return files.pop(SKILL_FILE), files
 
 
 class ZipWriter:
-    """Writes a `.zip` piece by piece: what a call returns can be sent at once, and nothing else is held."""
+    """Writes a `.zip` piece by piece: what a call returns can be sent at once, and nothing else is kept in memory."""
 
     def __init__(self) -> None:
         self._sink = _Sink()
@@ -118,7 +118,7 @@ class ZipWriter:
 
     def begin(self, path: str, size: int) -> None:
         """Begin a file of that size."""
-        # One date for all: the same skill gives the same archive.
+        # One date for all, so that the same skill gives the same archive.
         entry = zipfile.ZipInfo(path, _DATE)
         entry.compress_type = zipfile.ZIP_DEFLATED
         entry.external_attr = (stat.S_IFREG | 0o644) << _UNIX_SHIFT
@@ -126,13 +126,13 @@ class ZipWriter:
         self._file = self._archive.open(entry, "w")
 
     def write(self, data: bytes) -> bytes:
-        """Write more of the file, and return what of the archive is ready."""
+        """Write more of the file, and return the part of the archive that is ready."""
         if self._file is not None:
             self._file.write(data)
         return self._sink.taken()
 
     def end(self) -> bytes:
-        """End the file, and return what of the archive is ready."""
+        """End the file, and return the part of the archive that is ready."""
         if self._file is not None:
             self._file.close()
         self._file = None
@@ -148,7 +148,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class _Sink(io.RawIOBase):
-    """Holds what was written until it is taken; an archive cannot go back in it."""
+    """Keeps what was written until it is taken; it cannot seek."""
 
     def __init__(self) -> None:
         super().__init__()

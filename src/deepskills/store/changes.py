@@ -1,17 +1,18 @@
-"""Writes changes of skills: the new values, what they replace, and the log, in the one order that keeps them true.
+"""Writes changes to skills: the new values, the former ones, and the log, in the one order that keeps them consistent.
 
 Every change takes the next revision of the store, keeps the text and files that it replaces under the revisions that
 had them, and logs who did what. Rules that need the rest of the store (is the name free, does the owner's quota allow
-it) are checked here too, inside the writer's turn, because another writer could break them in between otherwise.
+it) are checked here too, inside the writer's turn, because otherwise another writer could break them in between.
 
-All of it runs in a transaction of `SkillService`, which holds the store's one lock: whatever takes time (reading and
-writing Markdown, hashing, splitting words) was done before and comes here as `Text` and `FileContent`.
+All of it runs in a transaction of `SkillService`, which holds the store's one lock. Whatever takes time (reading and
+writing Markdown, hashing, splitting words) is done before and comes here as `Text` and `FileContent`.
 """
 
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -25,10 +26,17 @@ from deepskills.store.db.models import (
     SkillChange,
     SkillFile,
     document_of,
+    joined_tags,
     now,
     with_tags_and_groups,
 )
-from deepskills.store.db.repositories import STAMP_BITS, HistoryRepository, SkillFileRepository, SkillRepository
+from deepskills.store.db.repositories import (
+    STAMP_BITS,
+    HistoryRepository,
+    SkillFileRepository,
+    SkillRepository,
+    set_listed_files,
+)
 from deepskills.store.db.search import indexed_words
 from deepskills.store.document import Document
 from deepskills.store.rules import (
@@ -50,7 +58,7 @@ NEVER_SEEN = 1 << 62
 
 @dataclass(frozen=True)
 class Text:
-    """A `SKILL.md` with what the store writes beside it, worked out before the transaction begins."""
+    """A `SKILL.md` and what the store derives from it, computed before the transaction begins."""
 
     document: Document
     size: int
@@ -59,11 +67,11 @@ class Text:
     """The names of the skills that it builds on."""
 
     beginning: str = ""
-    """What the ranker reads of its instructions."""
+    """The part of the instructions that the ranker reads."""
 
     @classmethod
     def of(cls, document: Document) -> "Text":
-        """Work out what is written beside a document."""
+        """Compute what the store derives from a document."""
         words = indexed_words(document.name, document.description, document.tags, document.content)
         beginning = beginning_of(document.content).decode("utf-8", "replace")
         return cls(document, len(document.render()), words, document.requires, beginning)
@@ -71,11 +79,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Values:
-    """What a skill is to have; `None` leaves a part as it is."""
+    """New values of a skill; `None` leaves a part as it is."""
 
     text: Text | None = None
     files: Sequence[FileContent] | None = None
-    """All files that it is to have."""
+    """All its files, which replace the ones it has."""
 
     put: FileContent | None = None
     """One file to add, or to replace the one at its path."""
@@ -102,7 +110,6 @@ class Changes:
         text, files = values.text, values.files or ()
         if text is None:
             raise AssertionError("a new skill has a text")
-        await self.check_name_free(text.document.name, writer.user)
         size = text.size + sum(file.size for file in files)
         await self.check_quota(writer.user, size)
         skill = Skill(id=uuid4(), owner_id=writer.user, is_public=values.is_public, size=size, **vars(text.document))
@@ -117,34 +124,37 @@ class Changes:
         with_tags_and_groups(skill, text.document.tags, values.shared_with or {}, NEVER_SEEN)
         self.reveal(skill)
         await self._skills.add(skill)
-        await self._skills.set_requires(skill.id, text.requires)
+        await self._skills.set_requires(skill.id, text.requires, is_new=True)
         return skill
 
     async def apply(self, skill: Skill, writer: Viewer, action: str, values: Values) -> None:
-        """Give a skill new values; if it has them all already, nothing changes."""
+        """Give a skill, read with the list of its files, new values; if it has them all already, nothing changes.
+
+        The skill is then as the database has it, with the list of its files.
+        """
         before = document_of(skill)
         document = before if values.text is None else values.text.document
-        kept = await self._files.listed(skill.id)
+        kept = {file.path: kept_file(file) for file in skill.files}
         stale, fresh = _differences(kept, values)
         is_public = skill.is_public if values.is_public is None else values.is_public
         shared_with = skill.shared_with if values.shared_with is None else values.shared_with
         has_new_text = document != before
         has_new_contents = has_new_text or bool(stale or fresh)
         has_new_readers = (is_public, shared_with) != (skill.is_public, skill.shared_with)
-        # Nothing to do leaves no trace: no revision, no time, no entry in the log.
+        # If there is nothing to do, leave no trace: no revision, no time, no entry in the log.
         if not has_new_contents and not has_new_readers:
             return
         if has_new_readers:
-            # Group members may write text; who reads the skill is the owner's to decide.
+            # Group members may write text, but only the owner decides who reads the skill.
             check_right(skill, writer, "own")
             check_groups(shared_with.keys() - skill.shared_with.keys(), writer, self._policy.limits)
-        # Before the lookup: the answer must not tell which names the owner has.
+        # Before the lookup: the answer must not reveal which names the owner has.
         check_rename(skill, writer, document.name)
         if name_key(document.name) != skill.name_key:
             await self.check_name_free(document.name, skill.owner_id, other_than=skill.id)
         files_before = sum(file.size for file in kept.values())
         files_after = files_before - sum(file.size for file in stale) + sum(file.size for file in fresh)
-        # From the row: the text itself was not rendered for this change.
+        # From the row, because the text itself was not rendered for this change.
         text_size = max(0, skill.size - files_before) if values.text is None else values.text.size
         size = text_size + files_after
         # Shrinking is always allowed, even for an owner who is over a limit that was lowered since.
@@ -157,38 +167,39 @@ class Changes:
         if values.text is not None:
             skill.words, skill.beginning = values.text.words, values.text.beginning
         skill.size = size
-        # An operator approved what was there; new text or files need a new look.
+        # An operator approved the old content; new text or files need a new approval.
         skill.is_approved = skill.is_approved and not has_new_contents
         self.reveal(skill)
         await self._replace_files(skill, stale, fresh, kept, revision)
-        # The full-text table is written by hand, so the row must be there first.
+        # The full-text table is written by hand, so the row must exist first.
         await self._session.flush()
         if has_new_text:
             await self._skills.index(skill)
-        if has_new_text and values.text is not None:
+        # Rows are there only if the text before had some; most skills require nothing, and cost no statement.
+        may_require = before.may_require or document.may_require
+        if has_new_text and may_require and values.text is not None:
             await self._skills.set_requires(skill.id, values.text.requires)
 
     async def advance(self, skill: Skill, writer: Viewer, action: str, *, name: str | None = None) -> int:
         """Raise a skill's revision and log why; its time never runs backwards, whatever the clock does."""
-        revision = await self._history.next_revision()
+        # A clock may be set back, and two changes may come within its resolution.
+        at = max(now(), skill.updated_at + timedelta(microseconds=1))
+        revision = await self._history.log(_entry(skill, writer, action, at, name))
         skill.revision = revision
         skill.stamp = secrets.randbits(STAMP_BITS)
-        # A clock may be set back, and two changes may come within its resolution.
-        skill.updated_at = max(now(), skill.updated_at + timedelta(microseconds=1))
-        change = SkillChange(
-            revision=revision,
-            skill_id=skill.id,
-            owner_id=skill.owner_id,
-            name=name or skill.name,
-            action=action,
-            user_id=writer.user,
-            at=skill.updated_at,
-        )
-        await self._history.add(change)
+        skill.updated_at = at
         return revision
 
+    async def log_purge(self, skills: Sequence[Skill], writer: Viewer) -> None:
+        """Log that skills go for good, each under a revision of its own; the rows themselves are about to go."""
+        last = await self._history.next_revision(len(skills))
+        for revision, skill in enumerate(skills, last - len(skills) + 1):
+            at = max(now(), skill.updated_at + timedelta(microseconds=1))
+            await self._history.add(SkillChange(revision=revision, **_entry(skill, writer, "purged", at)))
+        await self._session.flush()
+
     async def check_name_free(self, name: str, owner_id: str | None, *, other_than: UUID | None = None) -> None:
-        """Check that an owner has no other skill of that name.
+        """Check that an owner has no other skill with that name.
 
         Raises:
             SkillConflictError: If there is one.
@@ -203,7 +214,7 @@ class Changes:
         """Check what an owner would keep with a skill of that size; deleted skills count until they are purged.
 
         Raises:
-            SkillQuotaError: If it is too much.
+            SkillQuotaError: If that is over the quota.
         """
         limits = self._policy.limits
         if owner_id is None or (limits.owner_skills is None and limits.owner_bytes is None):
@@ -221,18 +232,18 @@ class Changes:
             content=before.content,
             frontmatter=before.frontmatter,
             encoding=before.encoding,
-            tags=",".join(before.tags),
+            tags=joined_tags(before.tags),
         )
         await self._history.add(former)
         skill.text_since = revision
 
     def reveal(self, skill: Skill) -> None:
-        """Date a skill's name from this revision for those who can see the skill under this name for the first time.
+        """Date a skill's name from this revision if others can see it under this name for the first time.
 
-        Among public skills of one name the oldest wins, so that nobody takes a name over. Age therefore counts from
-        when others could first see the skill under its name: not from when its owner wrote it down unseen, waiting for
-        an approval or hidden by an operator. Once seen, it keeps its age while it is hidden, private or waits for a
-        new approval. Only a new name starts over (`NEVER_SEEN`).
+        Among public skills with the same name the oldest wins, so that nobody can take over a name. Age therefore
+        counts from when others could first see the skill under its name, not from when its owner created it unseen,
+        waiting for approval or hidden by an operator. Once seen, it keeps its age while it is hidden, private or
+        waiting for a new approval. Only a new name starts over (`NEVER_SEEN`).
         """
         is_shown = not skill.is_hidden
         is_passed = skill.is_approved or not self._policy.approval
@@ -244,7 +255,7 @@ class Changes:
 
     @staticmethod
     def forget_age(skill: Skill) -> None:
-        """Let a skill's name count as taken only now, once others see it."""
+        """Let a skill's name count as taken only from when others see it again."""
         skill.name_since = NEVER_SEEN
         for share in skill.share_rows:
             share.since = NEVER_SEEN
@@ -266,17 +277,36 @@ class Changes:
         self, skill: Skill, stale: list[KeptFile], fresh: list[FileContent], kept: dict[str, KeptFile], revision: int
     ) -> None:
         """Write new files; one that replaces another keeps its id."""
-        ids = {path: file.id for path, file in kept.items()}
-        await self._files.retire(stale, revision)
+        await self._files.retire(stale, revision, replaced={file.path for file in fresh})
         rows = [SkillFile(**vars(file), skill_id=skill.id, since=revision) for file in fresh]
         for row in rows:
             # A link to a file stays valid when its content is replaced.
-            row.id = ids.get(row.path) or uuid4()
-        await self._files.add(rows)
+            row.id = kept[row.path].id if row.path in kept else uuid4()
+        await self._files.replace([row for row in rows if row.path in kept])
+        await self._files.add([row for row in rows if row.path not in kept])
+        left = {path: file for path, file in kept.items() if file not in stale}
+        set_listed_files(skill, {**left, **{row.path: kept_file(row) for row in rows}}.values())
+
+
+def _entry(skill: Skill, writer: Viewer, action: str, at: datetime, name: str | None = None) -> dict[str, Any]:
+    """Return what the log says of a change."""
+    return {
+        "skill_id": skill.id,
+        "owner_id": skill.owner_id,
+        "name": name or skill.name,
+        "action": action,
+        "user_id": writer.user,
+        "at": at,
+    }
+
+
+def kept_file(row: SkillFile) -> KeptFile:
+    """Return what is known of a file beside its content."""
+    return KeptFile(row.id, row.since, row.path, row.size, row.is_text, row.digest)
 
 
 def _differences(kept: Mapping[str, KeptFile], values: Values) -> tuple[list[KeptFile], list[FileContent]]:
-    """Return which of the kept files go or change, and which are written."""
+    """Return which of the kept files are removed or replaced, and which are written."""
     if values.files is not None:
         given = {file.path: file for file in values.files}
         stale = [file for path, file in kept.items() if not _is_same(file, given.get(path))]

@@ -1,8 +1,8 @@
-"""Skills on disk into the store and back: a directory with a `SKILL.md`, or a tree of such directories.
+"""Imports skills from disk into the store, and exports them: one directory with a `SKILL.md`, or a tree of them.
 
-Done again, an import updates what changed and leaves the rest alone, so that it can run after every commit of a
-repository of skills. An export writes what differs. Neither follows links out of what it was given: a repository may
-come from a stranger, and `notes.md -> /etc/passwd` is not a part of a skill.
+An import can be repeated: it updates what changed and leaves the rest alone, so it can run after every commit to a
+repository of skills. An export writes only what differs. Neither follows links: a repository may come from a stranger,
+and `notes.md -> /etc/passwd` is not part of a skill.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ Outcome: TypeAlias = Literal["created", "updated", "unchanged", "failed"]
 """What an import or an export did with one skill."""
 
 MAX_DEPTH = 8
-"""How deep skills are looked for in a tree."""
+"""How many levels deep a tree is searched for skills."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What was done with one skill, and why not."""
+    """What was done with one skill, or why it failed."""
 
     name: str
     outcome: Outcome
@@ -54,7 +54,7 @@ def skill_directories(root: str | os.PathLike[str]) -> list[Path]:
 
 
 def _may_descend(start: Path, parent: Path, directories: list[str], names: list[str]) -> bool:
-    """Prune a walk: a skill's own directories hold files of it, not other skills."""
+    """Prune a walk: directories inside a skill hold its files, not other skills."""
     depth = len(parent.relative_to(start).parts)
     is_end = SKILL_FILE in names or depth >= MAX_DEPTH
     directories[:] = [] if is_end else sorted(name for name in directories if name not in PASSED_OVER)
@@ -69,12 +69,12 @@ async def import_skills(
     system: bool = False,
     limits: StoreLimits | None = None,
 ) -> list[Done]:
-    """Bring skills from disk into the store: new ones are created, those of the owner's names are saved.
+    """Import skills from disk into the store: create new ones, and update those whose names the owner has.
 
     Returns:
-        For each skill what was done; one that fails stops no other.
+        What was done with each skill; one that fails does not stop the others.
     """
-    # Only the owner's own: a skill of that name that is merely visible is somebody else's.
+    # Only the owner's own: a visible skill with that name may be somebody else's.
     owned = {
         name_key(skill.name): skill.id
         for skill in await service.list_skills(user_id, include_public=False, system=system)
@@ -107,10 +107,10 @@ async def export_skills(
     include_public: bool = False,
     system: bool = False,
 ) -> list[Done]:
-    """Write the skills that a user may see to disk, each into a directory of its name.
+    """Write the skills that a user may see to disk, each into a directory with its name.
 
-    Files of a skill that is there already are replaced, and those that it no longer has are removed; directories that
-    hold no `SKILL.md` are left alone and reported.
+    In a directory that already has the skill, files are replaced, and those that the skill no longer has are removed.
+    Directories without a `SKILL.md` are left alone and reported.
     """
     done, seen = [], set()
     for skill in await service.list_skills(user_id, include_public, system=system):
@@ -130,7 +130,7 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> Outcome:
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
         raise SkillsError(f"{directory} is a link or a file; remove it, or export to another place")
     is_new = not directory.exists()
-    # Files below would be removed as stale, so it must be a skill's directory.
+    # Other files in it would be removed as stale, so it must be a skill's directory.
     if not is_new and any(directory.iterdir()) and not (directory / SKILL_FILE).is_file():
         raise SkillsError(f"{directory} holds something that is not a skill; remove it, or export to another place")
     present = {} if is_new else {file.relative_to(directory).as_posix(): file for file in files_below(directory)}
@@ -146,7 +146,7 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> Outcome:
         if path in present and target.is_file() and not target.is_symlink() and target.read_bytes() == content:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: who reads meanwhile finds the file as it was.
+        # All or nothing: somebody who reads in the meantime finds the old file.
         partial = target.with_name(f".{target.name}.new")
         partial.write_bytes(content)
         partial.replace(target)

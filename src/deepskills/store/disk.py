@@ -1,4 +1,4 @@
-"""Reads a skill from a directory on this machine's disk. It follows no link: a directory may come from a stranger."""
+"""Reads a skill from a directory on the local disk. It follows no links: a directory may come from a stranger."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ from deepskills.store.errors import SkillTooLargeError
 from deepskills.store.rules import StoreLimits
 
 PASSED_OVER = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "__pycache__", ".DS_Store"})
-"""What never belongs to a skill."""
+"""Names that never belong to a skill."""
 
 
 def read_directory(path: str | os.PathLike[str], limits: StoreLimits | None = None) -> tuple[bytes, dict[str, bytes]]:
@@ -28,7 +28,7 @@ def read_directory(path: str | os.PathLike[str], limits: StoreLimits | None = No
     total = 0
     for file in files_below(root):
         relative = file.relative_to(root).as_posix()
-        # The link itself, not what it leads to; sizes are added up before anything is read.
+        # The link itself, not its target; sizes are added up before anything is read.
         status = file.lstat()
         if not stat.S_ISREG(status.st_mode):
             raise SkillPathError(f"{file} is a link or another special file. Put a plain file in its place.")

@@ -1,32 +1,33 @@
 """A skill's `SKILL.md`: taken apart for the store, put together again byte for byte, and compared. Pure.
 
-The store keeps values (name, description, tags, body) so that databases can filter and search, and beside them the
-frontmatter as its author wrote it, because an export must give the same bytes. Whoever changes a value gets frontmatter
-written again from the values, with the keys that the store does not know kept; whoever changes nothing gets the bytes
-that came in.
+The store keeps values (name, description, tags, body) so that databases can filter and search, and also the frontmatter
+as its author wrote it, because an export must have the same bytes. If a value changes, the lines of that key change and
+no others; if nothing changes, the bytes stay as they came in.
 """
 
 import codecs
 import difflib
+import json
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from deepskills._catalog.requires import requires_of
 from deepskills._errors import SkillFormatError
 from deepskills._skillmd.problems import quoted
 from deepskills._skillmd.read import SkillReading, fenced_part, read_skill
 from deepskills._skillmd.repair import Tree, as_text
-from deepskills._skillmd.write import generate_skill_md
+from deepskills._skillmd.write import generate_skill_md, key_lines
 from deepskills._types import MAX_DESCRIPTION_LENGTH, SKILL_FILE
-from deepskills.store.rules import MAX_TAGS, check_name, check_skill_size, check_text, checked_tags
+from deepskills.store.rules import check_name, check_skill_size, check_text, checked_tags
 
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
 @dataclass(frozen=True)
 class Document:
-    """What a `SKILL.md` holds: its values, and the frontmatter as written if there is one."""
+    """The content of a `SKILL.md`: its values, and the frontmatter as written, if there is any."""
 
     name: str
     description: str
@@ -50,7 +51,7 @@ class Document:
             raise SkillFormatError(" ".join(p["message"] for p in reading.problems if p["severity"] == "error"))
         encoding = _MARKS.get(raw[:2], "utf-8") if isinstance(content, bytes) else "utf-8"
         text = content if isinstance(content, str) else raw.decode(encoding)
-        # Where a Markdown fence is around the whole file, its last line follows the body.
+        # If a Markdown fence surrounds the whole file, its last line follows the body.
         fenced = fenced_part(text)
         end = len(text) if fenced is None else fenced[1]
         return cls(
@@ -58,16 +59,21 @@ class Document:
             description=reading.metadata["description"],
             content=reading.body,
             tags=_tags_of(reading.frontmatter),
-            # Everything around the body, fences and odd bytes included: an export must give them back.
+            # Everything around the body, including fences and odd bytes: an export must return them.
             frontmatter=text[: end - len(reading.body)] + text[end:],
             encoding=encoding,
         )
 
     @property
+    def may_require(self) -> bool:
+        """Whether it can name skills that it builds on, told without reading YAML, which takes far longer."""
+        # A double-quoted key may spell any letter by an escape.
+        return any(part in (self.frontmatter or "") for part in ("requires", "\\"))
+
+    @property
     def requires(self) -> tuple[str, ...]:
         """The names of the skills that it builds on, from its frontmatter."""
-        # Few skills have any, and reading YAML takes far longer than looking for a word.
-        if "requires" not in (self.frontmatter or ""):
+        if not self.may_require:
             return ()
         return requires_of(read_skill(self.render(), path=SKILL_FILE).frontmatter)
 
@@ -79,11 +85,11 @@ class Document:
         """
         if self.frontmatter is not None:
             return joined(self.frontmatter, self.content).encode(self.encoding)
-        extra = {"metadata": {"tags": ", ".join(self.tags)}} if self.tags else None
-        return (generate_skill_md(self.name, self.description, "", extra) + self.content).encode()
+        text = generate_skill_md(self.name, self.description, "", tag_fields(self.tags))
+        return (text + self.content).encode()
 
     def checked(self) -> "Document":
-        """Return the document, its tags tidied, if it can be kept.
+        """Return the document with tidied tags, if it can be stored.
 
         Raises:
             SkillFormatError: If a value breaks the rules, or the frontmatter says something else.
@@ -103,12 +109,12 @@ class Document:
         rendered = document.render()
         check_skill_size(len(rendered))
         if document.frontmatter is not None:
-            # Columns and frontmatter say the same or nothing is saved: agents read the one, searches the other.
+            # Columns and frontmatter must agree, or nothing is saved: agents read one, searches the other.
             _check_agreement(document, read_skill(rendered, path=SKILL_FILE))
         return document
 
     def changed(self, **values: object) -> "Document":
-        """Return the document with other values; frontmatter as written follows them, its further keys kept.
+        """Return the document with other values; its frontmatter is updated and keeps its other keys.
 
         Raises:
             SkillFormatError: If the frontmatter cannot be written again.
@@ -117,31 +123,182 @@ class Document:
         if document.content != self.content and document.frontmatter == self.frontmatter:
             document = replace(document, frontmatter=_without_fence(document.frontmatter))
         told = [key for key in ("name", "description", "tags") if getattr(document, key) != getattr(self, key)]
-        # Whoever gives new frontmatter has said all of it; only values that changed beside the old one have to be
-        # written in.
+        # New frontmatter is complete as given; only values that changed beside the old frontmatter have to be written
+        # into it.
         if document.frontmatter is None or values.get("frontmatter", self.frontmatter) != self.frontmatter or not told:
             return document
-        return document.with_new_frontmatter()
+        return document.with_new_frontmatter(self)
 
-    def with_new_frontmatter(self) -> "Document":
-        """Return the document with frontmatter written from its values and the further keys of the present one.
+    def with_new_frontmatter(self, before: "Document") -> "Document":
+        """Return the document with its name, description and tags in the frontmatter, where `before` has others.
+
+        Only the lines of those keys are written again: comments, order, quotes and `true` without quotes belong to the
+        author. Where lines cannot be told apart, as in a mapping in braces, all of the frontmatter is written.
 
         Raises:
             SkillFormatError: If a key cannot be written again.
         """
-        reading = read_skill(self.render(), path=SKILL_FILE)
-        further = {key: tree for key, tree in reading.frontmatter.items() if key not in {"name", "description", "tags"}}
+        tree = read_skill(self.render(), path=SKILL_FILE).frontmatter
+        tags = checked_tags(self.tags)
+        values: dict[str, object] = {
+            key: getattr(self, key) for key in ("name", "description") if getattr(self, key) != getattr(before, key)
+        }
+        if self.tags != before.tags:
+            values["tags"] = tags
+        written = _without_fence(self.frontmatter) or ""
+        edited = replace(self, tags=tags, frontmatter=edited_frontmatter(written, tree, values))
+        if edited.frontmatter is not None and _says(edited, tree, values):
+            return edited
+        further = {key: value for key, value in tree.items() if key not in {"name", "description", "tags"}}
         properties = further.pop("metadata", None)
-        kept: dict[str, Tree] = {**properties} if isinstance(properties, Mapping) else {}
-        kept["tags"] = ", ".join(self.tags) or None
-        text = generate_skill_md(self.name, self.description, "", {**further, "metadata": kept})
+        kept: dict[str, object] = {**properties} if isinstance(properties, Mapping) else {}
+        kept.pop("tags", None)
+        fields = tag_fields(tags)
+        kept |= fields.pop("metadata", {})
+        text = generate_skill_md(self.name, self.description, "", {**further, **fields, "metadata": kept})
         return replace(self, frontmatter=text, encoding="utf-8")
 
 
-def joined(frontmatter: str, content: str) -> str:
-    """Return the text of a `SKILL.md` of frontmatter as written and the body.
+def tag_fields(tags: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of frontmatter that hold tags: below `metadata`, as the specification has it, as one text.
 
-    Frontmatter is all that is around the body. A Markdown fence around the whole file makes that two parts, and the
+    A text is split on its commas, so tags that hold commas themselves become a list, which the specification allows
+    at the top alone.
+    """
+    if not tags:
+        return {}
+    if any("," in tag for tag in tags):
+        return {"tags": list(tags)}
+    return {"metadata": {"tags": _tags_as_text(tags)}}
+
+
+def _tags_as_text(tags: Sequence[str]) -> str:
+    # A text without a comma would be split on its spaces.
+    return f"{tags[0]}," if len(tags) == 1 and len(tags[0].split()) > 1 else ", ".join(tags)
+
+
+def _says(document: Document, before: Mapping[str, Tree], values: Mapping[str, object]) -> bool:
+    """Whether the frontmatter of a document reads as before but for some values, and the body as it is."""
+    reading = read_skill(document.render(), path=SKILL_FILE)
+    expected: Mapping[str, Tree] = {**before, **{key: str(given) for key, given in values.items() if key != "tags"}}
+    found: Mapping[str, Tree] = reading.frontmatter
+    if "tags" in values:
+        if _tags_of(found) != document.tags:
+            return False
+        expected, found = _without_tags(expected), _without_tags(found)
+    return reading.metadata is not None and reading.body == document.content and found == expected
+
+
+def _without_tags(tree: Mapping[str, Tree]) -> dict[str, Tree]:
+    properties = tree.get("metadata")
+    found = {key: value for key, value in tree.items() if key != "tags"}
+    if isinstance(properties, Mapping):
+        # An empty mapping says what none says.
+        found["metadata"] = {key: value for key, value in properties.items() if key != "tags"} or None
+    return {key: value for key, value in found.items() if value is not None}
+
+
+_TOP_KEY = re.compile(r"[^\W\d][\w-]*(?=[ \t]*:(?:[ \t\r\n]|$))")
+_CHILD_KEY = re.compile(r"([ \t]+)(\w[\w.-]*)(?=[ \t]*:(?:[ \t\r\n]|$))")
+
+
+def edited_frontmatter(frontmatter: str, tree: Mapping[str, Tree], values: Mapping[str, object]) -> str | None:
+    """Return frontmatter with other values of some keys, all other lines as they are; `None` if it has no such lines.
+
+    Tags stay where they are, at the top or below `metadata`, as a list or as text. The result is a proposal: what it
+    says has to be read again, because only a YAML reader knows whether a line was what it seemed to be.
+    """
+    lines = frontmatter.splitlines(keepends=True)
+    fences = [number for number, line in enumerate(lines) if line.lstrip("\ufeff").rstrip() == "---"]
+    if len(fences) < 2:  # noqa: PLR2004 - one opens and one closes
+        return None
+    start, end = fences[0] + 1, fences[1]
+    yaml = lines[start:end]
+    line_end = "\r\n" if lines[fences[0]].endswith("\r\n") else "\n"
+    for key, value in values.items():
+        if key == "tags":
+            _put_tags(yaml, tree, cast("list[str]", value), line_end)
+        else:
+            _put(yaml, _block(yaml, key), key_lines(key, value), line_end)
+    return "".join([*lines[:start], *yaml, *lines[end:]])
+
+
+def _put_tags(yaml: list[str], tree: Mapping[str, Tree], tags: Sequence[str], line_end: str) -> None:
+    """Write tags in the place and the form that they have, or else as a generated file has them."""
+    properties = tree.get("metadata")
+    holder = tree if tree.get("tags") else properties if isinstance(properties, Mapping) else {}
+    must_be_list = any("," in tag for tag in tags)
+    is_list = isinstance(holder.get("tags"), list) or must_be_list
+    value = (list(tags) if is_list else _tags_as_text(tags)) if tags else None
+    if tree.get("tags") or (must_be_list and not holder.get("tags")):
+        block = _block(yaml, "tags")
+        is_flow = block is not None and "[" in yaml[block.start]
+        _put(yaml, block, _flow("", tags) if is_flow and tags else key_lines("tags", value), line_end)
+        return
+    whole = _block(yaml, "metadata")
+    if whole is None:
+        _put(yaml, None, key_lines("metadata", {"tags": value} if tags else None), line_end)
+        return
+    children = [found for line in yaml[whole.start + 1 : whole.stop] if (found := _CHILD_KEY.match(line))]
+    indent = children[0][1] if children else "  "
+    own = _child_block(yaml, whole, indent, "tags")
+    if not tags and own is not None and all(found[2] == "tags" for found in children if found[1] == indent):
+        # A mapping that nothing is left in goes as a whole.
+        _put(yaml, whole, [], line_end)
+        return
+    is_flow = own is not None and "[" in yaml[own.start]
+    new = _flow(indent, tags) if is_flow and tags else key_lines("tags", value, indent)
+    _put(yaml, own or slice(whole.stop, whole.stop), new, line_end)
+
+
+def _flow(indent: str, tags: Sequence[str]) -> list[str]:
+    """Return a list of tags on one line."""
+    # The part of a list's item behind its dash is how the writer quotes a text.
+    items = [line.strip().removeprefix("- ") for line in key_lines("tags", list(tags))[1:]]
+    shown = [json.dumps(tag) if "," in tag else item for tag, item in zip(tags, items, strict=True)]
+    return [f"{indent}tags: [{', '.join(shown)}]"]
+
+
+def _block(yaml: Sequence[str], key: str) -> slice | None:
+    """Return the lines of a key at the top: its own, and those below that belong to it."""
+    for number, line in enumerate(yaml):
+        found = _TOP_KEY.match(line)
+        if found is not None and found[0] == key:
+            return slice(number, _end(yaml, number, (" ", "\t", "-")))
+    return None
+
+
+def _child_block(yaml: Sequence[str], whole: slice, indent: str, key: str) -> slice | None:
+    """Return the lines of a key one level below the top."""
+    for number in range(whole.start + 1, whole.stop):
+        found = _CHILD_KEY.match(yaml[number])
+        if found is not None and (found[1], found[2]) == (indent, key):
+            return slice(number, min(whole.stop, _end(yaml, number, (f"{indent} ", f"{indent}\t", f"{indent}-"))))
+    return None
+
+
+def _end(yaml: Sequence[str], start: int, beginnings: tuple[str, ...]) -> int:
+    """Return where a key's lines end: all begin in one of these ways. Blank lines and comments behind them stay."""
+    end = start + 1
+    for number in range(start + 1, len(yaml)):
+        line = yaml[number]
+        # An indented comment belongs to the key; in a text of several lines it is not even a comment.
+        if line.strip() and line.startswith(beginnings):
+            end = number + 1
+        elif line.strip() and not line.lstrip().startswith("#"):
+            break
+    return end
+
+
+def _put(yaml: list[str], block: slice | None, new: Sequence[str], line_end: str) -> None:
+    """Put lines in the place of others; without a place, at the end."""
+    yaml[block if block is not None else slice(len(yaml), len(yaml))] = [line + line_end for line in new]
+
+
+def joined(frontmatter: str, content: str) -> str:
+    """Return the text of a `SKILL.md` from its frontmatter as written and its body.
+
+    Frontmatter is everything around the body. With a Markdown fence around the whole file it has two parts, and the
     body goes before the fence's last line.
     """
     fenced = fenced_part(frontmatter)
@@ -150,7 +307,7 @@ def joined(frontmatter: str, content: str) -> str:
 
 
 def _without_fence(frontmatter: str | None) -> str | None:
-    """Return frontmatter as written without a Markdown fence around the file, which another body might not fit into."""
+    """Return frontmatter without a Markdown fence around the file, because a new body could break out of the fence."""
     fenced = None if frontmatter is None else fenced_part(frontmatter)
     return frontmatter if frontmatter is None or fenced is None else frontmatter[slice(*fenced)]
 
@@ -171,44 +328,48 @@ def _check_agreement(document: Document, reading: SkillReading) -> None:
 
 
 def _tags_of(frontmatter: Mapping[str, Tree]) -> list[str]:
-    """Return the tags that a file names, at the top level or below `metadata`; those that cannot be kept are left.
+    """Return the tags of a file, at the top level or under `metadata`; empty ones are ignored.
 
     Raises:
-        SkillFormatError: If one of a list has a comma, which the store cannot keep.
+        SkillFormatError: If one cannot be kept, or there are too many: none is left out without a word.
     """
     properties = frontmatter.get("metadata")
     tree = frontmatter.get("tags") or (properties.get("tags") if isinstance(properties, dict) else None)
     items: Sequence[Tree]
     if isinstance(tree, list):
         items = tree
-        # Not dropped without a word: the author meant one tag, and the rest of the file is fine.
-        checked_tags(tag for item in items if "," in (tag := as_text(item).strip()))
     else:
         text = as_text(tree)
         # With a comma anywhere, spaces are part of the tags.
         items = text.split(",") if "," in text else text.split()
-    found = []
-    for item in items:
-        try:
-            found += checked_tags([tag] if (tag := as_text(item).strip()) else [])
-        except SkillFormatError:
-            continue
-    return found[:MAX_TAGS]
+    return checked_tags(tag for item in items if (tag := as_text(item).strip()))
 
 
 MAX_COMPARED_LINES = 2_000
-"""How many lines that differ are matched with each other, in all files together; more would take too long.
+"""How many differing lines are matched with each other, in all files together.
 
-Matching takes time with the square of the lines, or worse if many are the same. Beyond this, a file's changed part is
-shown as removed and added.
+Matching takes quadratic time, or worse if many lines are the same. Beyond this, a file's changed part is shown as
+removed and added.
 """
 
 MAX_LINES = 200_000
-"""Up to how many lines a file is compared by lines at all; each takes memory of its own."""
+"""Up to this many lines, a file is compared line by line; each line is an object in memory."""
 
 
-def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], max_length: int | None = None) -> str:
-    """Return the differences of two sets of files as one unified diff, or about so many characters of it."""
+LINES_AT_ONCE = 500
+"""How many lines of a difference are made before others get their turn."""
+
+
+def difference(
+    before: Mapping[str, bytes],
+    after: Mapping[str, bytes],
+    max_length: int | None = None,
+    give_way: Callable[[], None] = lambda: None,
+) -> str:
+    """Return the differences of two sets of files as one unified diff, or about so many characters of it.
+
+    `give_way` is called again and again, so that the thread can let others work.
+    """
     parts: list[str] = []
     length = 0
     for line in _differences(before, after):
@@ -216,6 +377,8 @@ def difference(before: Mapping[str, bytes], after: Mapping[str, bytes], max_leng
         length += len(line)
         if max_length is not None and length > max_length:
             break
+        if len(parts) % LINES_AT_ONCE == 0:
+            give_way()
     return "".join(parts)
 
 
@@ -238,7 +401,7 @@ def _differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Ite
 
 
 def _lines(content: bytes) -> list[str] | None:
-    """Return the lines of a text; `None` if it is not one."""
+    """Return the lines of a text; `None` if it is not text."""
     try:
         return [line for line in re.split(r"(?<=\n)", content.decode()) if line]
     except UnicodeDecodeError:
@@ -248,8 +411,8 @@ def _lines(content: bytes) -> list[str] | None:
 def _unified(
     old: Sequence[str], new: Sequence[str], old_name: str, new_name: str, limit: int
 ) -> Generator[str, None, int]:
-    """Yield a unified diff and return how many lines were matched; if they are too many, one hunk replaces them all."""
-    # Equal lines at both ends cost nothing to find, and are most of any file; only the middle is matched.
+    """Yield a unified diff and return how many lines were matched; too many are replaced by one hunk."""
+    # Equal lines at both ends are cheap to find, and are most of any file; only the middle is matched.
     start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     longest = min(len(old), len(new)) - start
     pairs = zip(reversed(old), reversed(new), strict=False)

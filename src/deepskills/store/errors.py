@@ -1,4 +1,4 @@
-"""What can go wrong in the store, beyond what the rest of deepskills raises; all are `SkillsError`.
+"""The store's own errors, in addition to those of the rest of deepskills; all are `SkillsError`.
 
     SkillsError
     ├── SkillAuthenticationError
@@ -9,15 +9,16 @@
     │   └── SkillQuotaError
     └── SkillStoreUnavailableError
 
-What is not there, or may not be seen, is `SkillNotFoundError`; what breaks a rule is `SkillFormatError` or, for a
-file's path, `SkillPathError`. `SkillPolicyError`, a `SkillFormatError`, is the application's own mistake.
+A skill that does not exist, or may not be seen, is a `SkillNotFoundError`; a value that breaks a rule is a
+`SkillFormatError` or, for a file's path, a `SkillPathError`. `SkillPolicyError`, a `SkillFormatError`, is the
+application's own mistake.
 """
 
 from deepskills._errors import SkillFormatError, SkillsError
 
 
 class SkillAuthenticationError(SkillsError):
-    """Nobody is signed in, and only signed-in users write."""
+    """Nobody is signed in, and only signed-in users may write."""
 
 
 class SkillPermissionError(SkillsError):
@@ -29,7 +30,7 @@ class SkillConflictError(SkillsError):
 
 
 class SkillStaleError(SkillConflictError):
-    """The skill has another revision than the writer expected; `revision` is the one it has."""
+    """The skill is not at the revision that the writer expected; `revision` is the one it is at."""
 
     def __init__(self, message: str, revision: int) -> None:
         super().__init__(message)
@@ -41,7 +42,7 @@ class SkillTooLargeError(SkillsError):
 
 
 class SkillQuotaError(SkillTooLargeError):
-    """The owner would keep more skills, or more bytes, than the store allows each owner."""
+    """The owner would have more skills, or more bytes, than the store allows."""
 
 
 class SkillPolicyError(SkillFormatError):

@@ -12,16 +12,16 @@ _Tree = dict[str, "_Tree"]
 
 
 class SkillFormatter:
-    """Writes skills as Markdown: one whole, many as a list, the files of one as a tree.
+    """Writes skills as Markdown: one in full, many as a list, the files of one as a tree.
 
-    The methods work on the class and on an instance alike.
+    The methods work on the class as well as on an instance.
     """
 
     @classmethod
     def format_skill_content(cls, skill: Skill, include_file_contents: bool = True) -> str:  # noqa: FBT001, FBT002 - callers pass it by name or by place
-        """Return a skill's instructions and files, as far as they were read.
+        """Return a skill's instructions and files.
 
-        Binary files and those whose content was not read show their size alone.
+        For binary files, and those whose content was not read, only the size is shown.
         """
         lines = [f"# {one_line(skill.name)}", "", one_line(skill.description), ""]
         if skill.tags:
@@ -36,7 +36,7 @@ class SkillFormatter:
 
     @staticmethod
     def format_skill_list(skills: Iterable[Skill]) -> str:
-        """Return one line per skill: its name, whose it is, its description and tags."""
+        """Return one line per skill: its name, owner, description and tags."""
         lines = [_list_line(skill) for skill in skills]
         return "\n".join(lines) + "\n" if lines else "No skills.\n"
 

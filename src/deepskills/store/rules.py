@@ -2,14 +2,14 @@
 
 Pure, so that every rule can be read and tested without a database. Three parts:
 
-- what is kept: names, paths, tags, sizes (`StoreLimits`), user and group ids;
-- who asks and what they may do: `Viewer`, `check_right`. Which rows a viewer *sees* is the same rule written as
-  conditions of queries, in `db/visibility.py`: a listing of 100,000 skills cannot ask here for each;
+- what may be stored: names, paths, tags, sizes (`StoreLimits`), user and group ids;
+- who is asking and what they may do: `Viewer`, `check_right`. Which rows a viewer *sees* is the same rule, written as
+  conditions of queries in `db/visibility.py`: a listing of 100,000 skills cannot call a function for each;
 - `Policy`, the one object that carries what the application decides (groups, operators, approval, retention, limits)
   to every place that serves its users.
 
-Whoever breaks a rule gets an exception that says what to do. A skill that one may not see is reported exactly like one
-that does not exist, so that an error never tells more than a listing would.
+Breaking a rule raises an exception that says what to do. A skill that the user may not see is reported exactly like one
+that does not exist, so that an error never reveals more than a listing would.
 """
 
 import inspect
@@ -59,16 +59,16 @@ MAX_GROUPS_OF_USER = 1_000
 """How many groups a user may be in."""
 
 MAX_DAYS = 365_000
-"""Longest retention in days: a thousand years, after which dates end."""
+"""Longest retention in days: a thousand years; far beyond that, dates overflow."""
 
 RETENTION_DAYS = 30
-"""For how many days a deleted skill can be restored, by default."""
+"""How many days a deleted skill can be restored, by default."""
 
 UserId: TypeAlias = str | UUID
 """A user id, as the application knows it."""
 
 GroupsOf: TypeAlias = Callable[[str], Iterable[str] | Awaitable[Iterable[str]]]
-"""The application's function from a user to the groups that the user is in, sync or async."""
+"""The application's function that returns a user's groups, sync or async."""
 
 IsOperator: TypeAlias = Callable[[str], bool | Awaitable[bool]]
 """The application's function that says whether a user is an operator, sync or async."""
@@ -82,7 +82,7 @@ Right: TypeAlias = Literal["read", "write"]
 
 @dataclass(frozen=True)
 class Labels:
-    """The tags and groups of a skill as a listing reads them: to make objects of thousands of rows takes seconds."""
+    """The tags and groups of a skill as a listing reads them, because objects for thousands of rows take seconds."""
 
     tags: list[str]
     shared_with: dict[str, Right]
@@ -93,17 +93,17 @@ _DOTS_IN_A_NAME = re.compile(r"\.\.+(?=[^/.])")
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """How large skills may be, which files they may hold, how much each owner may keep, and with whom they share.
+    """Limits on the size of skills, on their files, on how much each owner may keep, and on sharing.
 
     Args:
-        file_bytes: Largest file of a skill, except its `SKILL.md`, which may have 10 MiB.
-        skill_bytes: Largest sum of a skill's files.
+        file_bytes: Largest file of a skill, except its `SKILL.md`, which can be up to 10 MiB.
+        skill_bytes: Largest total size of a skill's files.
         files: How many files a skill may have.
         extensions: The allowed ends of file names, such as `.md` and `.py`; `None` allows all.
         owner_skills: How many skills a user may own; `None` for any number. System skills do not count.
         owner_bytes: How many bytes a user's skills may take together, files included; `None` for any number.
-        own_groups_only: Whether users share skills only with groups that they are in. Agents trust what is shared with
-            their user's groups: if this is off, whoever knows the name of a group can give a skill to its members.
+        own_groups_only: Whether users can share skills only with groups that they are in. Agents trust what is shared
+            with their user's groups: if this is off, anybody who knows a group's name can give a skill to its members.
     """
 
     file_bytes: int = 10 * 1024 * 1024
@@ -115,17 +115,17 @@ class StoreLimits:
     own_groups_only: bool = True
 
     def check_files(self, new: Mapping[str, int], kept: Mapping[str, int] | None = None) -> None:
-        """Check files that a skill gets, given by path and size, and all of them together with those it has.
+        """Check new files of a skill, given by path and size, also together with those that it has.
 
         Raises:
-            SkillTooLargeError: If they are too many, or one or all are too large.
+            SkillTooLargeError: If there are too many, or one or all of them are too large.
             SkillPathError: If a path is refused, is taken in another spelling, or is both a file and a directory.
-            SkillFormatError: If the allow-list does not have a file's extension.
+            SkillFormatError: If a file's extension is not allowed.
         """
         sizes = {**(kept or {}), **new}
         if len(sizes) > self.files:
             raise SkillTooLargeError(f"The skill would have {len(sizes)} files; at most {self.files} are kept.")
-        # What was kept by other rules is not a reason to refuse what keeps these.
+        # Only new files: those stored under former limits are no reason to refuse a change.
         for path, size in new.items():
             self._check_file(path, size)
         total = sum(sizes.values())
@@ -136,15 +136,15 @@ class StoreLimits:
         _check_collisions(new, sizes)
 
     def check_owner(self, *, skills: int, size: int, tells: bool = True) -> None:
-        """Check what an owner would keep: a number of skills, and of bytes in all of them.
+        """Check how many skills, and how many bytes in all of them, an owner would have.
 
         Args:
-            skills: How many skills.
-            size: How many bytes.
-            tells: Whether the error may say how much the owner keeps.
+            skills: The number of skills.
+            size: The number of bytes.
+            tells: Whether the error may say how much the owner has.
 
         Raises:
-            SkillQuotaError: If it is too much.
+            SkillQuotaError: If that is over the quota.
         """
         is_within = (self.owner_skills is None or skills <= self.owner_skills) and (
             self.owner_bytes is None or size <= self.owner_bytes
@@ -174,7 +174,7 @@ class StoreLimits:
         allowed = {f".{name.lstrip('.').casefold()}" if name else "" for name in self.extensions}
         if extension not in allowed:
             raise SkillFormatError(
-                f"The file {quoted(path)} is of a kind that this store does not keep. "
+                f"The file {quoted(path)} has an extension that this store does not allow. "
                 f"Allowed are: {', '.join(sorted(allowed))}."
             )
 
@@ -183,7 +183,7 @@ def name_key(name: str) -> str:
     """Return what two spellings of one name have in common, whatever their case."""
     if name.isascii():
         return name.casefold()
-    # Twice: folding case can take apart what was composed.
+    # Normalized twice: folding case can decompose characters.
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
@@ -193,9 +193,9 @@ def path_key(path: str) -> str:
 
 
 def _check_collisions(new: Iterable[str], paths: Iterable[str]) -> None:
-    """Check that no new path is another in a different spelling, or a file where another path has a directory."""
+    """Check that no new path is another one in a different spelling, or a file where another path has a directory."""
     given = set(new)
-    # With the lowest character in place of the slash, everything below a path sorts right after it.
+    # With the lowest character instead of the slash, everything below a path sorts right after it.
     ordered = sorted((path_key(path).replace("/", "\x01"), path) for path in [SKILL_FILE, *paths])
     for (key, path), (next_key, other) in itertools.pairwise(ordered):
         if path not in given and other not in given:
@@ -234,7 +234,7 @@ def check_path(path: str) -> None:
         raise SkillPathError(f"{SKILL_FILE} is the skill's own text. Set `content` instead of adding a file.")
     if len(path) > MAX_PATH_LENGTH:
         raise SkillPathError(f"The path {quoted(path)} is longer than {MAX_PATH_LENGTH} characters. Shorten it.")
-    # Any directory will do here: skills bring files beside the three that the specification names.
+    # Any directory is fine: skills also have files outside the three directories of the specification.
     reason = "it is not relative" if path.startswith(("/", "~")) else malformed(f"assets/{path}")
     if reason is not None:
         raise SkillPathError(
@@ -244,7 +244,7 @@ def check_path(path: str) -> None:
 
 
 def check_kept_path(path: str) -> None:
-    """Check a path that the tables have, by all rules but one: a name that merely holds `..` leads nowhere else.
+    """Check a path that is already stored, by all rules but one: `..` inside a name leads nowhere.
 
     Raises:
         SkillPathError: If it is refused.
@@ -263,7 +263,7 @@ def check_text(field: str, text: str) -> None:
 
 
 def storable(text: str) -> str:
-    """Return `text` with what no database keeps replaced."""
+    """Return `text` with the characters replaced that databases cannot store."""
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
@@ -271,7 +271,7 @@ def check_skill_size(size: int) -> None:
     """Check the size of a `SKILL.md`.
 
     Raises:
-        SkillTooLargeError: If it is over the limit of the reader.
+        SkillTooLargeError: If it is over the reader's limit.
     """
     if size > MAX_SKILL_FILE_BYTES:
         raise SkillTooLargeError(
@@ -281,7 +281,7 @@ def check_skill_size(size: int) -> None:
 
 
 def checked_tags(tags: Iterable[str]) -> list[str]:
-    """Return the tags, each once in any case.
+    """Return the tags, each once, ignoring case.
 
     Raises:
         SkillFormatError: If there are too many, or one is empty, too long, or more than a plain word or phrase.
@@ -295,16 +295,15 @@ def checked_tags(tags: Iterable[str]) -> list[str]:
         raise SkillFormatError(f"The skill would have {len(found)} tags; at most {MAX_TAGS} are kept. Remove some.")
     for tag in found:
         check_text("tag", tag)
-        if not tag or len(tag) > MAX_TAG_LENGTH or "," in tag or one_line(tag) != tag:
+        if not tag or len(tag) > MAX_TAG_LENGTH or one_line(tag) != tag:
             raise SkillFormatError(
-                f"The tag {quoted(tag)} cannot be kept. "
-                f"Use 1 to {MAX_TAG_LENGTH} characters on one line, without commas."
+                f"The tag {quoted(tag)} cannot be kept. Use 1 to {MAX_TAG_LENGTH} characters on one line, or remove it."
             )
     return found
 
 
 def owner_key(user_id: object) -> str | None:
-    """Return a user id as the store keeps it; `None` is nobody.
+    """Return a user id as the store keeps it; `None` means nobody.
 
     Raises:
         SkillFormatError: If it is not text or a UUID, is empty or too long, or cannot be kept.
@@ -312,7 +311,7 @@ def owner_key(user_id: object) -> str | None:
     if user_id is None:
         return None
     if not isinstance(user_id, str | UUID):
-        # The text of any other object may be its address, which another object has later.
+        # `str()` of any other object may be its memory address, which another object can get later.
         raise SkillFormatError(f"A user id is text or a UUID, got {type(user_id).__name__}. Pass None for nobody.")
     return _key("user id", str(user_id))
 
@@ -361,7 +360,7 @@ def _key(what: str, given: object) -> str:
 
 
 class Reason(IntEnum):
-    """Why somebody sees a skill; of skills of one name the first reason wins."""
+    """Why somebody sees a skill; among skills with the same name the first reason wins."""
 
     OWN = 0
     GROUP = 1
@@ -370,15 +369,15 @@ class Reason(IntEnum):
 
 
 EVERYTHING = frozenset(Reason)
-"""All that a user may see."""
+"""Everything that a user may see."""
 
 TRUSTED = frozenset({Reason.OWN, Reason.GROUP, Reason.SYSTEM})
-"""Everything except what strangers publish."""
+"""Everything except other users' public skills."""
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """Who asks: a user with their groups, nobody, or the operator's code."""
+    """Who is asking: a user with their groups, nobody, or the operator's code."""
 
     user: str | None = None
     groups: frozenset[str] = frozenset()
@@ -389,15 +388,15 @@ class Viewer:
     """Whether it is the operator's code, which owns the system skills."""
 
     needs_approval: bool = False
-    """Whether public skills of others show only when approved."""
+    """Whether other users' public skills are visible only when approved."""
 
 
 Need: TypeAlias = Literal["write", "own", "remove", "operate"]
-"""What a call wants: to change text and files; to decide about the skill; to remove it; to act as an operator."""
+"""What a call needs: to change text and files, to decide who sees the skill, to remove it, or to act as an operator."""
 
 
 class Guarded(Protocol):
-    """What the rules look at of a skill."""
+    """The parts of a skill that the rules look at."""
 
     @property
     def name(self) -> str:
@@ -405,7 +404,7 @@ class Guarded(Protocol):
 
     @property
     def owner_id(self) -> str | None:
-        """Whose it is; `None` for a system skill."""
+        """Its owner; `None` for a system skill."""
 
     @property
     def revision(self) -> int:
@@ -417,25 +416,25 @@ class Guarded(Protocol):
 
 
 def owns(skill: Guarded, writer: Viewer) -> bool:
-    """Return whether a skill is the writer's own; system skills belong to the operator's code, never to nobody."""
+    """Whether a skill is the writer's own; system skills belong to the operator's code, never to nobody."""
     if writer.is_system:
         return skill.owner_id is None
     return writer.user is not None and skill.owner_id == writer.user
 
 
 def sees_groups(skill: Guarded, viewer: Viewer) -> bool:
-    """Return whether a viewer may know which groups a skill is shared with."""
+    """Whether a viewer may know which groups a skill is shared with."""
     return owns(skill, viewer) or viewer.is_operator or not viewer.groups.isdisjoint(skill.shared_with)
 
 
 def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
-    """Check that a writer may do with a skill what they want.
+    """Check that a writer has a right on a skill.
 
     Raises:
         SkillPermissionError: If not.
     """
     is_own = owns(skill, writer)
-    # All users run with system skills, so that no group may write them, whatever they are shared with.
+    # Everybody's agents use system skills, so no group may write them, even if they are shared with it.
     by_group = skill.owner_id is not None and any(
         right == "write" and group in writer.groups for group, right in skill.shared_with.items()
     )
@@ -452,7 +451,7 @@ def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
 
 
 def has_right(skill: Guarded, writer: Viewer, need: Need) -> bool:
-    """Return whether a writer may do with a skill what they want, such as to offer it to them."""
+    """Whether a writer has a right on a skill, for example to decide what to offer them."""
     try:
         check_right(skill, writer, need)
     except SkillPermissionError:
@@ -461,7 +460,7 @@ def has_right(skill: Guarded, writer: Viewer, need: Need) -> bool:
 
 
 def check_revision(skill: Guarded, expected_revision: int | None) -> None:
-    """Check that a skill is as its writer knows it.
+    """Check that a skill is at the revision that its writer knows.
 
     Raises:
         SkillStaleError: If it changed since.
@@ -475,12 +474,12 @@ def check_revision(skill: Guarded, expected_revision: int | None) -> None:
 
 
 def check_rename(skill: Guarded, writer: Viewer, name: str) -> None:
-    """Check that a writer may give a skill that name: names belong to the owner.
+    """Check that a writer may give a skill that name: only the owner can rename.
 
-    Asked before the name is looked up, so that a member of a group cannot find out which names the owner has.
+    Called before the name is looked up, so that a member of a group cannot find out which names the owner has.
 
     Raises:
-        SkillPermissionError: If it is another name, and the skill is not the writer's own.
+        SkillPermissionError: If the name differs and the skill is not the writer's own.
     """
     if name != skill.name and not owns(skill, writer):
         raise SkillPermissionError(
@@ -488,20 +487,25 @@ def check_rename(skill: Guarded, writer: Viewer, name: str) -> None:
         )
 
 
+def may_share_with_any(writer: Viewer, limits: StoreLimits) -> bool:
+    """Whether a writer may share skills with groups that they are not in."""
+    return writer.is_operator or not limits.own_groups_only
+
+
 def check_groups(groups: Collection[str], writer: Viewer, limits: StoreLimits) -> None:
     """Check that a writer may share skills with groups.
 
     Raises:
-        SkillPermissionError: If one is not the writer's and the limits ask for that.
+        SkillPermissionError: If the writer is not in one of them and the limits require it.
     """
-    # Agents trust what is shared with their user's groups, so nobody gives skills to a group of strangers.
+    # Agents trust what is shared with their user's groups, so nobody may give skills to a group of strangers.
     strange = sorted(set(groups) - writer.groups)
-    if strange and limits.own_groups_only and not writer.is_operator:
-        raise SkillPermissionError(f"You are not in the group {quoted(strange[0])}. Share with groups of your own.")
+    if strange and not may_share_with_any(writer, limits):
+        raise SkillPermissionError(f"You are not in the group {quoted(strange[0])}. Share only with your own groups.")
 
 
 def as_id(given: object) -> UUID | None:
-    """Return an id, given as such or as text; `None` for what is not an id."""
+    """Return an id, given as a UUID or as text; `None` if it is not an id."""
     if isinstance(given, UUID):
         return given
     try:
@@ -523,12 +527,12 @@ def known_id(given: object) -> UUID:
 
 
 def no_skill(shown: str) -> SkillNotFoundError:
-    """Return the error for a skill that is not there, or that one may not see."""
+    """Return the error for a skill that does not exist or may not be seen."""
     return SkillNotFoundError(f"There is no skill {shown}. List the skills to see which exist.")
 
 
 def taken(name: str) -> SkillConflictError:
-    """Return the error for a name that an owner has already."""
+    """Return the error for a name that the owner already has."""
     return SkillConflictError(f"The name {quoted(storable(name))} is taken, in this or another case. Choose another.")
 
 
@@ -538,24 +542,24 @@ def signed_in(user_id: UserId | None) -> str:
     Raises:
         SkillAuthenticationError: If it is nobody's.
     """
-    # An empty id is what a proxy sends for nobody.
+    # Proxies send an empty id for nobody.
     owner = None if user_id == "" else owner_key(user_id)
     if owner is None:
-        raise SkillAuthenticationError("Only a signed-in user writes skills. Sign in and try again.")
+        raise SkillAuthenticationError("Only signed-in users can write skills. Sign in and try again.")
     return owner
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What the application decides about its store, in one object for every service, router and agent.
+    """The application's decisions about its store, in one object for every service, router and agent.
 
     Args:
         limits: How large skills may be, which files they may hold, and how much each owner may keep.
-        groups_of: From a user to the groups that the user is in, sync or async; without it, nobody is in any.
+        groups_of: Returns the groups that a user is in; sync or async; without it, nobody is in a group.
         is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
-        approval: Show a public skill to others only once an operator approved its present revision; `"by-others"`: an
-            operator who neither owns it nor made its last change.
-        retention: For how many days a deleted skill can be restored.
+        approval: Show a public skill to others only once an operator approved its current revision; with `"by-others"`,
+            an operator who neither owns it nor made its last change.
+        retention: How many days a deleted skill can be restored.
     """
 
     limits: StoreLimits = field(default_factory=StoreLimits)
@@ -573,7 +577,7 @@ class Policy:
         return days_of(self.retention)
 
     async def viewer(self, user_id: UserId | None, *, system: bool = False) -> Viewer:
-        """Return who asks, with what the application's functions say about them.
+        """Return the user with what the application's functions say about them.
 
         Called before a transaction begins: those functions may take their time, and may use the database themselves.
         """
@@ -589,7 +593,7 @@ class Policy:
         return viewer
 
     async def writer(self, user_id: UserId | None, *, system: bool = False) -> Viewer:
-        """Return who wants to write.
+        """Return the user as a writer.
 
         Raises:
             SkillAuthenticationError: If nobody is signed in, and it is not the operator's code.

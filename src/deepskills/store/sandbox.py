@@ -1,13 +1,13 @@
-"""Puts stored skills onto a backend: what is missing is written, what is stale goes, the rest stays untouched.
+"""Puts stored skills onto a backend: missing ones are written, stale ones removed, the rest left alone.
 
 A sandbox belongs to somebody else. Agents write to it, other loaders may work at the same time, links may lead out of
-it, and a process may die half way. The rules that keep this safe:
+it, and a process may die halfway. These rules keep this safe:
 
-- Each directory that the loader makes has a marker file, which says which revision of which skill it holds. Nothing is
-  written into, or deleted from, a directory without the loader's own marker, and nothing through a link.
-- A directory is whole or not a skill: while its files change it has no `SKILL.md`, so that whoever looks in between, or
-  after a crash, finds no skill at all.
-- Whoever writes last looks again: two loaders that write at once each compare what is there with what they wrote, and
+- Each directory that the loader creates has a marker file, which says which revision of which skill it holds. Nothing
+  is written to or deleted from a directory without the loader's own marker, and nothing through a link.
+- A directory is either complete or not a skill: while its files change it has no `SKILL.md`, so anybody who looks in
+  between, or after a crash, finds no skill at all.
+- The last to write checks again: two loaders that write at once each compare what is there with what they wrote, and
   one of them starts over.
 """
 
@@ -38,10 +38,10 @@ from deepskills.store.rules import Policy, UserId, as_id, check_kept_path, check
 from deepskills.store.service import SkillService, exported
 
 MARKER = ".deepskills.json"
-"""The file that the loader leaves in each directory that it made."""
+"""The file that the loader leaves in each directory that it created."""
 
 MAX_DEPTH = 64
-"""How deep a skill's directory is listed."""
+"""How many levels of a skill's directory are listed."""
 
 MAX_COMPARED = 100
 """How many files of a directory without a marker are compared with what the loader wrote."""
@@ -51,11 +51,11 @@ _MAX_MARKER_BYTES = 4_096
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why a marker does not say whose its directory is; what is in doubt is neither written to nor removed."""
+    """Why a marker does not tell whose its directory is; such a directory is neither written to nor removed."""
 
     reason: str
     is_half_written: bool = False
-    """Whether a loader may be writing it at this moment."""
+    """Whether a loader may be writing it right now."""
 
     is_foreign: bool = False
     """Whether no loader can have written it."""
@@ -63,7 +63,7 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Mark:
-    """What a marker says."""
+    """The content of a marker."""
 
     directory: str
     skill_id: str = ""
@@ -88,7 +88,7 @@ class Mark:
         return json.dumps(vars(self)).encode()
 
     def holds(self, skill: Skill) -> bool:
-        """Whether the directory has this revision of the skill, whole."""
+        """Whether the directory has this revision of the skill, completely."""
         return self.is_complete and (self.skill_id, self.revision, self.stamp) == (
             skill.id.hex,
             skill.revision,
@@ -100,8 +100,8 @@ _FOREIGN = Doubt("was not written by the loader", is_foreign=True)
 
 
 def _half_written(content: bytes, directory: str) -> Mark | Doubt:
-    """Return what the beginning of a marker says: the directory comes first."""
-    # Another loader may be writing at this moment, so a beginning of our own marker is not a stranger's file.
+    """Return what the beginning of a marker says: it starts with the directory."""
+    # Another loader may be writing right now, so the beginning of our own marker is not a stranger's file.
     beginning = json.dumps({"directory": directory})[:-1].encode()
     if content.startswith(beginning):
         return Mark(directory)
@@ -131,7 +131,7 @@ class SkillDirectory:
         While files change there is no `SKILL.md`, so that whoever looks in between, or after a failure, finds no skill.
 
         Returns:
-            Whether it does now; `False` if somebody else wrote there at the same time.
+            Whether it does; `False` if somebody else wrote there at the same time.
 
         Raises:
             SkillsError: If the directory is not the loader's, a link is in the way, or the backend fails.
@@ -143,30 +143,30 @@ class SkillDirectory:
         changed = {path: content for path, content in wanted.items() if there.get(path) != content}
         if isinstance(mark, Doubt):
             if not mark.is_half_written:
-                raise SkillsError(f"{self.marker} {mark.reason}; remove {self.path} if it may go")
+                raise SkillsError(f"{self.marker} {mark.reason}; remove {self.path} if it is not needed")
             if there or stale:
                 return False
         elif mark is None and is_known:
             pass
         elif mark is None and there and (changed or stale):
             raise SkillsError(f"{self.path} was not made by the loader; remove it, or rename the skill")
-        # Somebody copied the directory, marker and all; what is in the copy is theirs.
+        # Somebody copied the directory with its marker; the copy is theirs.
         elif mark is not None and mark.directory != self.path:
             raise SkillsError(f"{self.path} is a copy of, or a link to, {mark.directory}; remove it")
         elif mark is None and stale:
             raise SkillsError(f"{self.path} holds files that are not the loader's; remove them, or rename the skill")
-        # Tells this writing from another of the same revision, when the marker is read back.
+        # Distinguishes this write from another of the same revision when the marker is read back.
         token = secrets.token_hex(8)
         new = Mark(self.path, skill.id.hex, skill.revision, skill.stamp, is_complete=True, token=token)
         if changed or stale:
-            # Incomplete first: after a crash the marker says that the directory is ours and not whole.
+            # Incomplete first: after a crash the marker says that the directory is ours and not complete.
             await self._upload({self.marker: Mark(self.path, token=token).write()})
             await self._change(changed, stale, there)
         await self._upload({self.marker: new.write()})
         return await self._has(wanted, new)
 
     async def holds_any(self, digests: Collection[str]) -> bool:
-        """Whether one of its files at the top is one of those that the loader wrote."""
+        """Whether one of its top-level files is one that the loader wrote."""
         if not digests:
             return False
         paths = [path for path, is_directory in await listed(self.path, self._backend) if not is_directory]
@@ -174,7 +174,7 @@ class SkillDirectory:
         return any(hashlib.sha256(content).hexdigest() in digests for content in contents.values())
 
     async def remove(self) -> None:
-        """Remove the directory, if the loader made it; its `SKILL.md` first, so that it is never half a skill.
+        """Remove the directory, if the loader created it; its `SKILL.md` first, so that it is never half a skill.
 
         Raises:
             SkillsError: If a link is in the way, or the backend fails.
@@ -186,7 +186,7 @@ class SkillDirectory:
     async def _change(self, changed: dict[str, bytes], stale: list[str], there: Mapping[str, bytes]) -> None:
         own = f"{self.path}/{SKILL_FILE}"
         others = {path: content for path, content in changed.items() if path != own}
-        # If `SKILL.md` alone changed, one write replaces it, and it is never missing.
+        # If only `SKILL.md` changed, one write replaces it, and it is never missing.
         if own in there and (others or stale):
             await self._withdraw()
             changed = {**changed, own: changed.get(own, there[own])}
@@ -197,7 +197,7 @@ class SkillDirectory:
             await self._upload({own: changed[own]})
 
     async def _withdraw(self) -> None:
-        """Take the `SKILL.md` away; where a backend does not delete, an empty one is not a skill either."""
+        """Remove the `SKILL.md`; if the backend cannot delete, an empty one is not a skill either."""
         own = f"{self.path}/{SKILL_FILE}"
         try:
             result = await self._backend.adelete(own)
@@ -212,8 +212,8 @@ class SkillDirectory:
         return not stale and await self._contents(present) == wanted and await self.read_mark() == mark
 
     async def _look(self, wanted: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
-        """Return the wanted files that are there, and what no wanted file needs."""
-        # Only directories that wanted files need are entered. Any other goes as a whole, so nobody has to look into it.
+        """Return the wanted files that are there, and the entries that no wanted file needs."""
+        # Only directories that wanted files need are entered. Any other is removed as a whole, without looking into it.
         needed = {str(parent) for path in wanted for parent in PurePosixPath(path).parents}
         await check_links(self._backend, self._root, wanted)
         present: list[str] = []
@@ -236,7 +236,7 @@ class SkillDirectory:
 
     async def _entries(self, path: str) -> list[tuple[str, bool]]:
         entries = await listed(path, self._backend)
-        # A virtual file system shows links by where they lead.
+        # A virtual file system shows links as their targets.
         strange = [entry for entry, _ in entries if not entry.startswith(f"{path}/")]
         if strange:
             raise SkillsError(f"{path} holds a link to {strange[0]}; remove it")
@@ -287,11 +287,11 @@ async def listed(path: str, backend: BackendProtocol) -> list[tuple[str, bool]]:
 async def check_links(backend: BackendProtocol, root: str, paths: Iterable[str]) -> None:
     """Check that no link is on the way to any of `paths`, on backends that are local file systems.
 
-    The way begins with `root` itself. Above it, links are the operator's business where paths are those
-    of the machine, and part of the way where the backend has a root of its own.
+    The way starts with `root` itself. If the backend's paths are those of the machine, links above `root` are the
+    operator's business; if the backend has its own root, they are part of the way.
 
     Raises:
-        SkillsError: If one does.
+        SkillsError: If there is one.
     """
     ways = {step for path in (root, *paths) for step in (path, *map(str, PurePosixPath(path).parents))}
     real = await asyncio.to_thread(real_paths, backend, ways)
@@ -307,14 +307,16 @@ async def _delete(path: str, backend: BackendProtocol) -> None:
     try:
         result = await backend.adelete(path)
     except NotImplementedError:
-        raise SkillsError(f"the stale {path} cannot go, for the backend does not delete; remove it by hand") from None
+        raise SkillsError(
+            f"the stale {path} cannot be removed, because the backend does not delete; remove it by hand"
+        ) from None
     if result.error and not _is_gone(path, result.error):
         raise SkillsError(f"the stale {path} cannot be deleted: {result.error}")
 
 
 def _is_gone(path: str, error: str) -> bool:
-    """Whether a file that should be deleted is gone already: others may have deleted it."""
-    # Without the path, which may hold any word.
+    """Whether a file that should be deleted is already gone: others may have deleted it."""
+    # Without the path, which may contain any word.
     told = error.removeprefix("Error:").replace(f"'{path}'", "").strip(" .:")
     return told.lower() == "not found" or is_missing_error(error)
 
@@ -322,7 +324,7 @@ def _is_gone(path: str, error: str) -> bool:
 logger = logging.getLogger("deepskills")
 
 SANDBOX_ROOT = "/workspace/skills"
-"""Where skills go on a backend, each into a directory of its name."""
+"""Where skills go on a backend, each into a directory with its name."""
 
 MAX_ATTEMPTS = 8
 """How often a directory is written while others write it too."""
@@ -331,9 +333,9 @@ _PAUSE = 0.05
 
 
 class SkillSandboxLoader:
-    """Puts stored skills onto a backend, as `/workspace/skills/{name}/...`, and brings them up to date there.
+    """Puts stored skills onto a backend, as `/workspace/skills/{name}/...`, and keeps them up to date there.
 
-    Only directories that the loader made are ever changed: each has a marker file with the revision that it holds.
+    Only directories that the loader created are ever changed: each has a marker file with the revision that it holds.
 
     Args:
         skill_service: Where the skills come from; it decides what a user may see.
@@ -355,20 +357,20 @@ class SkillSandboxLoader:
         """Make a skill's directory on `backend` hold exactly the skill's files, or no skill at all.
 
         Returns:
-            Whether it does now; why not is logged.
+            Whether it does; if not, the log says why.
         """
         return (await self.load_skills_to_sandbox([skill_id], backend, user_id))[skill_id]
 
     async def load_skills_to_sandbox(
         self, skill_ids: Iterable[UUID], backend: BackendProtocol, user_id: UserId | None = None
     ) -> dict[UUID, bool]:
-        """Do the same for several skills; one that fails stops no other.
+        """Do the same for several skills; one that fails does not stop the others.
 
-        Skills that are there already cost one call to the backend together. Of two skills of one name the first is
-        loaded, because both would take the same directory. Skills that these require come along.
+        Skills that are already there cost one backend call together. Of two skills with the same name the first is
+        loaded, because both would use the same directory. Skills that these require are loaded too.
 
         Returns:
-            For each skill whether its directory is right now.
+            For each skill, whether its directory is right.
         """
         given = list(dict.fromkeys(skill_ids))
         ids = {key for skill_id in given if (key := as_id(skill_id)) is not None}
@@ -387,7 +389,7 @@ class SkillSandboxLoader:
             else:
                 chosen[skill.id] = skill
         for skill in await self._service.required_skills(list(chosen), user_id) if chosen else ():
-            # What was asked for by id comes before what is only required.
+            # Skills that were requested by id come before those that are only required.
             if names.setdefault(name_key(skill.name), skill.id) == skill.id:
                 chosen.setdefault(skill.id, skill)
         done = await self._load(list(chosen.values()), backend, user_id)
@@ -400,19 +402,19 @@ class SkillSandboxLoader:
     async def sync(
         self, user_id: UserId | None, backend: BackendProtocol, *, include_public: bool = False
     ) -> dict[str, bool]:
-        """Make the sandbox hold exactly what a user may see: by default what the adapter gives their agents.
+        """Make the sandbox hold exactly what a user may see: by default, what the adapter gives the user's agents.
 
-        What the loader put there and the user may not see any more goes: revoked, renamed and deleted skills. What
-        others put there stays. Of several skills of one name the user gets the one that `get_skill_by_name` gives.
+        Skills that the loader wrote and that the user may no longer see (revoked, renamed, deleted) are removed. Files
+        of others stay. Of several skills with the same name the user gets the one that `get_skill_by_name` returns.
 
         Args:
             user_id: Whose sandbox it is; `None` for nobody, who gets system skills.
             backend: The sandbox.
-            include_public: Whether the public skills of strangers are brought too.
+            include_public: Whether to include other users' public skills.
 
         Returns:
-            For each skill that should be there, and each that should not, by name whether that is so now; why not is
-            logged.
+            By name, for each skill that should be there and each that should not, whether that is so; if not, the log
+            says why.
         """
         visible: dict[str, Skill] = {}
         for skill in await self._service.list_skills(user_id, include_public):
@@ -428,7 +430,7 @@ class SkillSandboxLoader:
         for directory in stale:
             mark = made.get(directory.path)
             name = directory.path.rpartition("/")[2]
-            # A copy of a directory that the loader made is not the loader's.
+            # A copy of a directory that the loader created is not the loader's.
             is_known = mark is None and await directory.holds_any(known.get(directory.path, frozenset()))
             if is_known or (isinstance(mark, Mark) and mark.directory == directory.path):
                 result[name] = await _removed(directory)
@@ -441,7 +443,7 @@ class SkillSandboxLoader:
         return result | {skill.name: done[skill.id] for skill in wanted.values()}
 
     async def _load(self, skills: list[Skill], backend: BackendProtocol, user_id: UserId | None) -> dict[UUID, bool]:
-        """Return for each skill, given light, whether its directory is right now."""
+        """Return for each skill of a listing whether its directory is right."""
         directories = {skill.id: SkillDirectory(backend, self._root, skill.name) for skill in skills}
         try:
             made = await marks(backend, directories.values())
@@ -470,8 +472,8 @@ class SkillSandboxLoader:
         backend: BackendProtocol,
         user_id: UserId | None,
     ) -> None:
-        """Bring one directory up to date, even while others do the same: whoever writes last looks again."""
-        # Rows may have been written outside the service.
+        """Bring one directory up to date, even while others do the same: the last to write checks again."""
+        # Checked again, because rows may have been written outside the service.
         check_name(skill.name)
         await check_links(backend, self._root, [directory.path])
         is_there = isinstance(mark, Mark) and mark.directory == directory.path and mark.holds(skill)
@@ -498,14 +500,14 @@ class SkillSandboxLoader:
             await asyncio.sleep(_PAUSE * random.uniform(1, 2 + attempt))  # noqa: S311 - not a secret
             now = await directory.read_mark()
             if isinstance(now, Mark) and now.holds(whole) and await self._is_current(whole, directory, user_id):
-                # Whoever wrote that mark looks after it.
+                # The loader that wrote that mark takes care of it.
                 return
         raise SkillsError(
             f"others keep writing to {directory.path}; load it again when they are done, or remove it if nobody does"
         )
 
     async def _is_current(self, skill: Skill, directory: SkillDirectory, user_id: UserId | None) -> bool:
-        """Whether a skill is still what was written; what the user may not see any more is removed."""
+        """Whether a skill is still what was written; one that the user may no longer see is removed."""
         current = await self._service.list_skills(user_id, skill_ids=[skill.id])
         if not current:
             await directory.remove()
@@ -517,7 +519,7 @@ def _files_of(skill: Skill) -> dict[str, bytes]:
     for file in skill.files:
         check_kept_path(file.path)
         if file.path.count("/") >= MAX_DEPTH - 1:
-            # Before anything is written: what is deeper could not be listed again.
+            # Before anything is written: files that are deeper could not be listed again.
             raise SkillsError(f"its file {quoted(file.path)} is more than {MAX_DEPTH} directories deep; move it up")
         if path_key(file.path).partition("/")[0] == MARKER:
             raise SkillsError(f"its file {file.path!r} has the name of the loader's own marker; rename it")
@@ -541,7 +543,7 @@ def _log(skill_id: UUID, error: Exception) -> None:
 
 
 class SharedSandbox:
-    """One sandbox for several agents: the skills are put there once, and each agent gets a middleware for them.
+    """One sandbox for several agents: skills are written once, and each agent gets a middleware for them.
 
     Args:
         backend: The sandbox.
@@ -564,7 +566,7 @@ class SharedSandbox:
         self._policy = policy or Policy()
         self._written: dict[str, UUID] = {}
         self._made: list[str] = []
-        """Directories that hold the skills and were not there before, the deepest first."""
+        """Directories above the skills that `preload` created, the deepest first."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -579,15 +581,15 @@ class SharedSandbox:
         *,
         include_public: bool = False,
     ) -> dict[UUID, bool]:
-        """Put skills onto the sandbox: the given ones, or all of a user's.
+        """Write skills to the sandbox: the given ones, or all of a user's.
 
         Args:
             skill_ids: Which skills; `None` for all that the user's agents would have.
-            user_id: Who they are for; without a user, what is public or the system's.
-            include_public: Without `skill_ids`, the public skills of strangers too.
+            user_id: Who they are for; without a user, system skills and public ones.
+            include_public: Without `skill_ids`, other users' public skills too.
 
         Returns:
-            For each skill whether it is there now; why not is logged.
+            For each skill, whether it is there; if not, the log says why.
         """
         async with self._session_factory() as session:
             service = SkillService(session, policy=self._policy)
@@ -604,7 +606,7 @@ class SharedSandbox:
                 given, self._backend, user_id
             )
             now = await self._directories()
-        # What was there before, by whoever's hand, is not this sandbox's to remove.
+        # What was there before, whoever wrote it, is not ours to remove.
         self._written.update({path: skill_id for path, skill_id in now.items() if path not in before})
         self._made += [path for path in missing if path not in self._made]
         return done
@@ -618,7 +620,7 @@ class SharedSandbox:
         return SkillsMiddleware(backend=self._backend, sources=[OptionalSource(self._root, "Sandbox")], **options)
 
     async def cleanup(self) -> None:
-        """Remove what `preload` wrote, and nothing else; again, it does nothing."""
+        """Remove what `preload` wrote, and nothing else; a second call does nothing."""
         present = await self._directories()
         for path, skill_id in list(self._written.items()):
             directory = SkillDirectory(self._backend, self._root, path.rpartition("/")[2])
@@ -627,12 +629,12 @@ class SharedSandbox:
         await self._remove_made()
 
     async def _missing(self) -> list[str]:
-        """Return which directories on the way to the skills are not there, the deepest first."""
+        """Return the missing directories on the way to the skills, the deepest first."""
         ways = [self._root, *map(str, PurePosixPath(self._root).parents)][:-1]
         missing = []
         for way in ways:
             parent, _, name = way.rpartition("/")
-            # By its parent: a listing of the directory itself may not tell an empty one from none.
+            # From its parent: a listing of the directory itself may not distinguish an empty one from a missing one.
             present = {path.rpartition("/")[2] for path, _ in await listed(parent or "/", self._backend)}
             if name in present:
                 break
@@ -640,7 +642,7 @@ class SharedSandbox:
         return missing
 
     async def _remove_made(self) -> None:
-        """Remove the directories that `preload` made on the way to the skills, as far as they are empty."""
+        """Remove those directories above the skills that `preload` created and that are empty."""
         while self._made and not self._written:
             path = self._made[0]
             if await listed(path, self._backend):
@@ -656,7 +658,7 @@ class SharedSandbox:
             self._made.pop(0)
 
     async def _directories(self) -> dict[str, UUID]:
-        """Return the directories that a loader made, each with the skill in it."""
+        """Return the directories that a loader created, each with the skill in it."""
         paths = [path for path, is_directory in await listed(self._root, self._backend) if is_directory]
         directories = [SkillDirectory(self._backend, self._root, path.rpartition("/")[2]) for path in paths]
         found = await marks(self._backend, directories)

@@ -1,4 +1,4 @@
-"""The values that go into the service and over HTTP. Shapes only: rules that need the store are the service's."""
+"""The values that go into the service and over HTTP. Only shapes: rules that need the store are in the service."""
 
 import base64
 import binascii
@@ -32,11 +32,11 @@ SkillEncoding = Literal["utf-8", "utf-16-le", "utf-16-be"]
 
 
 MAX_LISTED_FILES = 100_000
-"""How many files one call may bring; the store's limits are lower."""
+"""How many files one call may have; the store's limits are lower."""
 
 
 class SkillFileContent(BaseModel):
-    """What a file holds; over JSON, bytes travel as base64."""
+    """The content of a file; in JSON, bytes are base64."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -50,7 +50,7 @@ class SkillFileContent(BaseModel):
 
 
 class SkillFileCreate(BaseModel):
-    """A file to add to a skill; over JSON, bytes travel as base64."""
+    """A file to add to a skill; in JSON, bytes are base64."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -87,7 +87,7 @@ Files = Annotated[list[SkillFileCreate], Field(max_length=MAX_LISTED_FILES, fail
 
 
 class SkillCreate(BaseModel):
-    """A skill to create: values, and the frontmatter as written where its bytes matter."""
+    """A skill to create: values, and the frontmatter as written if its bytes matter."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -151,7 +151,7 @@ class SkillCreate(BaseModel):
         return cls.from_skill_md(content, files, tags=tags, is_public=is_public, shared_with=shared_with)
 
     def document(self) -> Document:
-        """Return the skill's `SKILL.md`; tags that are not given are those of the frontmatter."""
+        """Return the skill's `SKILL.md`; without tags, those of the frontmatter are used."""
         tags = self.tags
         if self.frontmatter is not None and "tags" not in self.model_fields_set:
             tags = Document.read(joined(self.frontmatter, self.content)).tags
@@ -159,7 +159,7 @@ class SkillCreate(BaseModel):
 
 
 class SkillUpdate(BaseModel):
-    """What changes in a skill; what is left out, or `null`, stays."""
+    """Changes to a skill; fields that are left out or `null` stay as they are."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -185,16 +185,16 @@ class SkillUpdate(BaseModel):
 
 
 class SkillDocument(BaseModel):
-    """A whole skill as it is written: its `SKILL.md`, and all its other files."""
+    """A whole skill as files: its `SKILL.md`, and all its other files."""
 
     model_config = ConfigDict(extra="forbid")
 
     skill_md: str | bytes
     encoding: FileEncoding = "utf-8"
-    """How the `SKILL.md` travels over JSON; one that is not UTF-8 as base64."""
+    """How the `SKILL.md` is encoded in JSON: base64 if it is not UTF-8."""
 
     files: Files | None = None
-    """All files; those that are not among them go. `None` leaves the files as they are."""
+    """All files; any other is removed. `None` leaves the files as they are."""
 
     @model_validator(mode="after")
     def _decode(self) -> "SkillDocument":
@@ -203,7 +203,7 @@ class SkillDocument(BaseModel):
 
 
 class SkillFileSchema(BaseModel):
-    """A file as it is shown; a listing leaves `content` out."""
+    """A file as it is shown; listings leave out `content`."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -236,7 +236,7 @@ def _file_values(file: SkillFile, *, content: bool) -> dict[str, Any]:
 
 
 class SkillSchema(BaseModel):
-    """A skill as it is shown; a listing leaves `content`, `frontmatter` and `files` out."""
+    """A skill as it is shown; listings leave out `content`, `frontmatter` and `files`."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -273,7 +273,7 @@ def _values(skill: Skill, *, files: bool) -> dict[str, Any]:
     whole = skill.has_text
     return {
         **{name: getattr(skill, name) for name in SkillSchema.model_fields if name not in _HEAVY},
-        # A former version was never written as a row, and has no defaults of the database.
+        # A former version was never written as a row, so it lacks the database's defaults.
         "is_hidden": skill.is_hidden or False,
         "is_approved": skill.is_approved or False,
         "content": skill.content if whole else None,

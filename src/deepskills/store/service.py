@@ -2,24 +2,27 @@
 
 A call has up to three steps, always in this order:
 
-1. Who asks? `Policy.viewer` or `Policy.writer` asks the application's functions.
-2. What will be written? Documents are parsed, files hashed, limits checked, in the store's own threads.
+1. Who is asking? `Policy.viewer` or `Policy.writer` asks the application's functions.
+2. What will be written? Documents are parsed, files hashed and limits checked, in the store's own threads.
 3. One transaction (`@reads`, `@writes`, `@counts`) looks the skill up as that viewer sees it, checks their rights and
    the expected revision, and reads or writes.
 
-Steps 1 and 2 may take long and happen outside; step 3 holds up every other writer and does nothing but talk to the
-database (see `db/transactions.py`). A write that was prepared from the skill as it was, such as an update of its
-frontmatter, is made only if the skill is still at that revision; otherwise it is prepared again.
+Steps 1 and 2 may take long and happen outside the transaction; step 3 blocks every other writer and only talks to the
+database (see `db/transactions.py`). A write that depends on the skill as it was, such as an update of its frontmatter,
+is made only if the skill is still at that revision; otherwise it is prepared again.
 
 Rules are in `rules.py`, writing and its bookkeeping in `changes.py`, statements in `db/`.
 """
 
+import asyncio
 import datetime as dt
 import hashlib
 import itertools
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
@@ -41,6 +44,7 @@ from deepskills.store.db.models import (
     SkillFile,
     document_of,
     now,
+    split_tags,
 )
 from deepskills.store.db.notices import Notices
 from deepskills.store.db.repositories import (
@@ -56,10 +60,16 @@ from deepskills.store.db.repositories import (
     cursor_at,
     offset_of,
 )
-from deepskills.store.db.search import Ranker, Searchable, rankers
-from deepskills.store.db.transactions import Transactions, counts, reads, writes
+from deepskills.store.db.search import Matches, Ranker, Searchable, rankers
+from deepskills.store.db.transactions import Transactions, counts, reads, reads_once, writes
+from deepskills.store.db.turns import Turns
 from deepskills.store.document import Document, difference
-from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillStaleError
+from deepskills.store.errors import (
+    SkillConflictError,
+    SkillPermissionError,
+    SkillStaleError,
+    SkillStoreUnavailableError,
+)
 from deepskills.store.formatter import SkillFormatter
 from deepskills.store.rules import (
     EVERYTHING,
@@ -92,18 +102,18 @@ from deepskills.store.rules import (
     storable,
 )
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
-from deepskills.store.workers import compared, computed
+from deepskills.store.workers import GivesWay, compared, computed
 
 logger = logging.getLogger("deepskills")
 
 MAX_RANKED = 3_000
-"""Up to how many skills the ranker that agents use searches; above that, the database searches."""
+"""Up to this many skills are searched by the agents' ranker; beyond that, the database searches."""
 
 MAX_TAGS_ASKED = 200
 """How many tags a listing filters by at most."""
 
 MAX_PAGE = 1_000_000
-"""From this size on, a page holds all skills there are."""
+"""From this size on, a page holds all skills."""
 
 MAX_SEARCH_LENGTH = 4_000
 """Longest query or name that is looked at; the rest is ignored."""
@@ -112,25 +122,33 @@ MAX_CHANGES = 1_000
 """How many changes one call returns at most."""
 
 WATCH_SECONDS = 1.0
-"""How often a watcher polls where the database sends no notifications."""
+"""How often a watcher polls if the database sends no notifications."""
 
 MAX_EVENTS = 10_000
-"""How many usage events one call takes at most."""
+"""How many usage events one call accepts."""
 
 MAX_COMPARED_BYTES = 8 * 1024 * 1024
-"""How much of two versions is read to be compared; beyond it, files are only said to differ."""
+"""How much of two versions is read for a diff; beyond that, files are only reported as different."""
+
+COMPARISON_SECONDS = 60.0
+"""How long somebody waits for the comparisons of others."""
+
+_comparisons = Turns()
 
 MAX_DELIVERED = 100
-"""How many files of a delivered skill are remembered by their digests."""
+"""How many files of a delivered skill are remembered, by their digests."""
 
 MAX_REQUIRED_SKILLS = 200
-"""How many skills others bring along by requiring them."""
+"""How many required skills are loaded along with others."""
 
 MAX_NAMED = 20
 """How many skills an error names at most."""
 
-PURGE_BATCH = 100
-"""How many skills, or former texts and files, one transaction of a purge removes."""
+PURGE_BATCH = 20
+"""How many skills, or former texts and files, one transaction of a purge removes: writers wait for all of them."""
+
+PURGE_PAUSE = 2.0
+"""For how many times as long as a batch took, waiting included, a purge leaves the store to other writers."""
 
 MAX_PREPARATIONS = 20
 """How often a write is prepared for a skill that others keep changing."""
@@ -143,13 +161,13 @@ GivenSkill: TypeAlias = SkillCreate | SkillUpdate | bytes | str
 """A skill's new text: values, or a whole `SKILL.md`."""
 
 GivenFiles: TypeAlias = Mapping[str, bytes | str] | Iterable[SkillFileCreate]
-"""Files by path relative to the skill, or each with its path."""
+"""Files by path relative to the skill, or a list of files with their paths."""
 
 
 class SkillPage(list[Skill]):
-    """Skills of a listing, light: without `content`, `frontmatter` and `files`.
+    """Skills of a listing, without `content`, `frontmatter` and `files`.
 
-    `next_cursor` is what to pass as `cursor` for the next page; `None` on the last one.
+    Pass `next_cursor` as `cursor` for the next page; it is `None` on the last one.
     """
 
     def __init__(self, skills: Iterable[Skill] = (), next_cursor: str | None = None) -> None:
@@ -159,18 +177,18 @@ class SkillPage(list[Skill]):
 
 @dataclass(frozen=True)
 class SkillApproval:
-    """What is known of a skill's approval."""
+    """The state of a skill's approval."""
 
     last: SkillChange | None
-    """The last approval; the skill may have changed since, which its `is_approved` says."""
+    """The last approval; if the skill has changed since, its `is_approved` is false."""
 
     may_approve: bool
-    """Whether the user who asked may approve it."""
+    """Whether the user may approve it."""
 
 
 @dataclass(frozen=True)
 class SkillFigures:
-    """What a listing shows beside a skill."""
+    """Numbers that a listing shows beside a skill."""
 
     tokens: int
     """About how many tokens its instructions cost when loaded, by their length."""
@@ -190,22 +208,22 @@ class UsageCount:
 
 
 class SkillService:
-    """Reads and writes skills for users: each sees what is theirs, their groups', the system's or public.
+    """Reads and writes skills for users: each sees their own, their groups', the system's and public ones.
 
-    Every call sees one moment of the store, and commits all or nothing. What one may not see does not exist for them:
-    reading or writing it raises `SkillNotFoundError`. Skills come back detached from the session and stay as they were;
-    listings are light. Every change raises the skill's `revision`; a writer who passes `expected_revision` never
-    overwrites what it does not know.
+    Every call sees the store at one moment, and commits all or nothing. A skill that a user may not see does not exist
+    for them: reading or writing it raises `SkillNotFoundError`. Skills are returned detached from the session and do
+    not change afterwards; listings leave out texts and files. Every change raises the skill's `revision`; a writer who
+    passes `expected_revision` never overwrites a change that they have not seen.
 
     Args:
-        session: A session for this service alone, not in a transaction; every call begins and ends its own.
+        session: A session only for this service, not in a transaction; every call begins and ends its own.
         limits: How large skills may be, which files they may hold, and how much each owner may keep.
-        groups_of: From a user to the groups that the user is in, sync or async; without, nobody is in any.
+        groups_of: Returns the groups that a user is in; sync or async; without it, nobody is in a group.
         is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
-        approval: Show a public skill to others only once an operator approved its present revision; `"by-others"`: an
-            operator who neither owns it nor made its last change.
-        retention: For how many days a deleted skill can be restored.
-        policy: All of these in one object, in place of the others.
+        approval: Show a public skill to others only once an operator approved its current revision; with `"by-others"`,
+            an operator who neither owns it nor made its last change.
+        retention: How many days a deleted skill can be restored.
+        policy: All of these in one object, instead of the others.
     """
 
     def __init__(  # noqa: PLR0913 - options, each by name
@@ -247,37 +265,37 @@ class SkillService:
         unapproved: bool = False,
         system: bool = False,
     ) -> SkillPage:
-        """Return the skills that a user may see, in order of name, or best match first for a search.
+        """Return the skills that a user may see, sorted by name, or best match first for a search.
 
         Args:
-            user_id: Who asks; `None` for nobody.
-            include_public: Whether the public skills of strangers are among them. The user's own, those shared with
-                the user's groups, and system skills always are.
-            tags: Only skills that have these tags, in any case; `None` or empty for all.
+            user_id: Who is asking; `None` for nobody.
+            include_public: Whether to include other users' public skills. The user's own, those shared with the user's
+                groups, and system skills are always included.
+            tags: Only skills that have these tags, ignoring case; `None` or empty for all.
             tag_match: Whether one of the tags is enough or all are needed.
-            name: Only skills of this name, in any case.
-            q: Only skills that fit these words, best first.
+            name: Only skills with this name, ignoring case.
+            q: Only skills that match these words, best first.
             skill_ids: Only these.
             limit: How many at most; `None` for all.
             cursor: Where to continue: `next_cursor` of the previous page, with the same filters.
             deleted: Instead, the user's deleted skills that can still be restored.
-            everything: All skills of all owners. For operators.
-            unapproved: Only public skills whose present text and files no operator approved.
+            everything: All owners' skills. For operators.
+            unapproved: Only public skills whose current text and files no operator approved.
             system: The operator's code asks.
 
         Raises:
-            SkillPermissionError: If `everything` is asked for by somebody who is not an operator.
+            SkillPermissionError: If `everything` is set and the user is not an operator.
             SkillFormatError: If the cursor or the limit is not valid.
         """
         viewer = await self._policy.viewer(user_id, system=system)
         if everything and not viewer.is_operator:
-            raise SkillPermissionError("Only operators list the skills of everybody. List your own instead.")
+            raise SkillPermissionError("Only operators can list everybody's skills. List your own instead.")
         if limit is not None and limit < 1:
-            raise SkillFormatError(f"A page has 1 skill or more, not {limit}.")
+            raise SkillFormatError(f"A page needs a limit of at least 1, not {limit}.")
         tag_keys = tuple(sorted({storable(tag).strip().casefold() for tag in tags or ()}))
         if len(tag_keys) > MAX_TAGS_ASKED:
-            raise SkillFormatError(f"A listing filters by {MAX_TAGS_ASKED} tags at most, got {len(tag_keys)}.")
-        # Deleted skills are shown to those alone who can restore them.
+            raise SkillFormatError(f"A listing can filter by at most {MAX_TAGS_ASKED} tags, got {len(tag_keys)}.")
+        # Deleted skills are shown only to those who can restore them.
         if deleted:
             reasons = frozenset({Reason.SYSTEM if viewer.is_system else Reason.OWN})
         else:
@@ -307,19 +325,22 @@ class SkillService:
     ) -> SkillPage:
         offset = 0 if cursor is None else offset_of(cursor)
         size = min(limit or MAX_FOUND, MAX_FOUND)
-        mark = await self._mark(viewer, chosen)
-        ranked = None if mark is None else await self._ranked(viewer, chosen, query, mark)
-        return await self._found(viewer, chosen, query, ranked, offset=offset, size=size)
+        look = await self._look(viewer, chosen, query, offset=offset, size=size)
+        if isinstance(look, Matches):
+            ids = await computed(len(look.best) * 4_096, lambda: look.ids(query, offset))
+        else:
+            ids = (await self._ranked(viewer, chosen, query, look))[offset:]
+        return await self._found(viewer, chosen, ids[: size + 1], offset=offset, size=size)
 
     @reads
-    async def _mark(self, viewer: Viewer, chosen: Filter) -> str | None:
-        """Return what names the skills of a listing as they are now; `None` if they are too many for the ranker."""
+    async def _look(self, viewer: Viewer, chosen: Filter, query: str, *, offset: int, size: int) -> str | Matches:
+        """Return a mark of a listing's skills as they are now, or the best matches if there are too many to rank."""
         if await self._listings.count(viewer, chosen, MAX_RANKED + 1) > MAX_RANKED:
-            return None
+            return await self._listings.search(viewer, chosen, query, size + 1, offset)
         return await self._listings.mark(viewer, chosen)
 
     async def _ranked(self, viewer: Viewer, chosen: Filter, query: str, mark: str) -> list[UUID]:
-        # By the mark, not by the user: users who see the same skills share an index.
+        # By the mark, not by the user, so that users who see the same skills share an index.
         index = rankers.get(mark)
         if index is None:
             skills = await self._searchable(viewer, chosen)
@@ -332,15 +353,9 @@ class SkillService:
         return await self._listings.searchable(viewer, chosen)
 
     @reads
-    async def _found(
-        self, viewer: Viewer, chosen: Filter, query: str, ranked: list[UUID] | None, *, offset: int, size: int
-    ) -> SkillPage:
-        if ranked is not None:
-            ids = ranked[offset : offset + size + 1]
-        else:
-            ids = await self._listings.search(viewer, chosen, query, size + 1, offset)
-        # Visibility is checked again: the index may be from a moment before.
-        skills = await self._listings.light(ids[:size], viewer, chosen)
+    async def _found(self, viewer: Viewer, chosen: Filter, ids: list[UUID], *, offset: int, size: int) -> SkillPage:
+        # Visibility is checked again, because the index may be a moment old.
+        skills = await self._listings.light(ids[:size], viewer, chosen) if ids else []
         more = len(ids) > size and offset + size < MAX_FOUND
         return SkillPage(skills, cursor_at(offset + size) if more else None)
 
@@ -353,28 +368,34 @@ class SkillService:
         max_bytes: int | None = None,
         system: bool = False,
     ) -> Skill:
-        """Return a skill with its files, their contents included or not.
+        """Return a skill with its files, with or without their contents.
 
         Args:
             skill_id: Which skill.
-            user_id: Who asks.
-            contents: With the contents of its files.
-            max_bytes: Leave the contents out if the skill has more bytes than this; `read_piece` reads them then.
+            user_id: Who is asking.
+            contents: Whether to read the contents of its files.
+            max_bytes: Leave out the contents if the skill is larger than this; `read_piece` can read them.
             system: The operator's code asks.
 
         Raises:
             SkillNotFoundError: If this user can see no such skill.
         """
         viewer = await self._policy.viewer(user_id, system=system)
+        if not contents:
+            return await self._listed(known_id(skill_id), viewer)
         return await self._shown(known_id(skill_id), viewer, contents=contents, max_bytes=max_bytes)
+
+    @reads_once
+    async def _listed(self, skill_id: UUID, viewer: Viewer) -> Skill:
+        return await self._shown(skill_id, viewer, contents=False)
 
     async def get_skill_by_name(
         self, name: str, user_id: UserId | None = None, *, contents: bool = True, system: bool = False
     ) -> Skill:
-        """Return the skill of that name, in any case.
+        """Return the skill with that name, ignoring case.
 
         The user's own comes first, then one shared with the user's groups, then the system's, then public ones. Of
-        several the one that has had the name longest, counting from when others could see it, is returned.
+        several, the one that has had the name longest is returned, counting from when others could see it.
 
         Raises:
             SkillNotFoundError: If this user can see no such skill.
@@ -410,9 +431,9 @@ class SkillService:
         return content
 
     async def required_skills(self, skill_ids: Collection[UUID], user_id: UserId | None = None) -> list[Skill]:
-        """Return the skills that skills require, directly and by way of others, light, as a user sees them.
+        """Return the skills that skills require, directly or indirectly, without their texts, as a user sees them.
 
-        What is required and not there for this user is logged.
+        A required skill that does not exist for this user is logged.
         """
         viewer = await self._policy.viewer(user_id)
         return await self._required(list(skill_ids), viewer)
@@ -428,7 +449,7 @@ class SkillService:
             for name in dict.fromkeys(names):
                 skill_id = await self._skills.by_name(name_key(name), viewer)
                 if skill_id is None:
-                    logger.warning("Skill %s is required, and is not there for this user", quoted(name))
+                    logger.warning("Skill %s is required, but does not exist for this user", quoted(name))
                 elif skill_id not in found and skill_id not in skill_ids:
                     found[skill_id] = None
                     frontier.append(skill_id)
@@ -450,9 +471,9 @@ class SkillService:
         user_id: UserId | None = None,
         include_file_contents: bool = True,  # noqa: FBT001, FBT002 - as the formatter takes it
     ) -> str:
-        """Return a skill, given itself or by its id, as Markdown, as `SkillFormatter` writes it.
+        """Return a skill, given as such or by its id, as Markdown, as `SkillFormatter` writes it.
 
-        One of a listing, which came without its text, is read first.
+        If it comes from a listing, without its text, it is read first.
 
         Raises:
             SkillNotFoundError: If this user can see no such skill.
@@ -465,9 +486,9 @@ class SkillService:
 
     @reads
     async def _shown(self, skill_id: UUID, viewer: Viewer, *, contents: bool, max_bytes: int | None = None) -> Skill:
-        """Return a skill as a viewer may see it: which groups it is shared with is not for all its readers."""
+        """Return a skill as a viewer may see it: not every reader may know which groups it is shared with."""
         skill = await self._readable(skill_id, viewer, contents=contents and max_bytes is None)
-        # The size is known from the row: a large skill's contents are not read only to be thrown away.
+        # The size is known from the row, so a large skill's contents are not read only to be thrown away.
         if contents and max_bytes is not None and skill.size <= max_bytes:
             await self._history.fill(skill.files)
         if not sees_groups(skill, viewer):
@@ -488,12 +509,13 @@ class SkillService:
 
         Args:
             data: The skill.
-            user_id: Whose it will be.
-            system: Make it a system skill, which all may read. For the operator's code, never for a user's request.
+            user_id: The owner.
+            system: Make it a system skill, which everybody may read. For the operator's code, never for a user's
+                request.
 
         Raises:
             SkillAuthenticationError: If nobody is signed in.
-            SkillConflictError: If the owner has a skill of that name, in any case.
+            SkillConflictError: If the owner has a skill with that name, ignoring case.
             SkillFormatError: If a value breaks the rules; `SkillPathError` if a file's path does.
             SkillTooLargeError: If the skill or a file is too large, or the owner keeps too much.
         """
@@ -510,16 +532,18 @@ class SkillService:
         try:
             values = await computed(_size_of(data, data.files), prepare)
         except SkillFormatError:
-            # If the name is taken in another spelling, that is the better answer.
+            # If the name is taken in another spelling, that is the better error.
             await self._check_name_free(data.name, writer.user)
             raise
+        # Asked before its turn, which is everybody's time. Who comes first in between is told by the unique index.
+        await self._check_name_free(data.name if values.text is None else values.text.document.name, writer.user)
         return await self._create(writer, values)
 
     @writes
     async def _create(self, writer: Viewer, values: Values) -> Skill:
         return await self._changes.create(writer, values)
 
-    @reads
+    @reads_once
     async def _check_name_free(self, name: str, owner_id: str | None) -> None:
         await self._changes.check_name_free(name, owner_id)
 
@@ -532,10 +556,10 @@ class SkillService:
         expected_revision: int | None = None,
         system: bool = False,
     ) -> Skill:
-        """Change a skill; frontmatter as written follows a change of name, description or tags.
+        """Change a skill; a new name, description or tags are also written into its frontmatter.
 
-        An update that changes nothing leaves revision and time as they are. Members of a group that may write change
-        text and files; who sees the skill is for the owner to decide.
+        An update that changes nothing leaves revision and time as they are. Members of a group with write access can
+        change text and files; only the owner decides who sees the skill.
 
         Returns:
             The skill, without the contents of its files.
@@ -545,7 +569,7 @@ class SkillService:
             SkillNotFoundError: If there is no such skill that this user may see.
             SkillPermissionError: If it is not this user's to change.
             SkillStaleError: If its revision is not the expected one.
-            SkillConflictError: If the owner has another skill of the new name.
+            SkillConflictError: If the owner has another skill with the new name.
             SkillFormatError: If a value breaks the rules.
             SkillTooLargeError: If the skill is too large, or the owner keeps too much.
         """
@@ -574,9 +598,9 @@ class SkillService:
 
         Args:
             skill_id: Which skill.
-            data: The new text: values, or a whole `SKILL.md`. Tags and visibility that it does not give stay.
-            files: All files of the skill; those that are not among them go. `None` leaves the files as they are.
-            user_id: Who writes.
+            data: The new text: values, or a whole `SKILL.md`. Without tags or visibility, those stay as they are.
+            files: All files of the skill; any other is removed. `None` leaves the files as they are.
+            user_id: The writer.
             expected_revision: The revision that the writer knows; `None` to replace any.
             system: The operator's code writes.
 
@@ -588,13 +612,13 @@ class SkillService:
             SkillNotFoundError: If there is no such skill that this user may see.
             SkillPermissionError: If it is not this user's to change.
             SkillStaleError: If its revision is not the expected one.
-            SkillConflictError: If the owner has another skill of the new name.
+            SkillConflictError: If the owner has another skill with the new name.
             SkillFormatError: If a value breaks the rules; `SkillPathError` if a file's path does.
             SkillTooLargeError: If the skill or a file is too large, or the owner keeps too much.
         """
         writer = await self._policy.writer(user_id, system=system)
         given = files if files is not None else data.files if isinstance(data, SkillCreate) and data.files else None
-        # Read once: it may be an iterator, and a write is prepared again if others were first.
+        # Read once, because it may be an iterator and a write may be prepared more than once.
         listed = given if given is None or isinstance(given, Mapping) else list(given)
         size = _size_of(data, listed)
 
@@ -631,17 +655,17 @@ class SkillService:
         size: int,
         name: str | None = None,
     ) -> Skill:
-        """Change a skill to what `prepare` makes of it, and return it without the contents of its files."""
+        """Change a skill to what `prepare` returns, and return it without the contents of its files."""
 
         async def attempt() -> Skill | None:
-            # Rights are checked before anything is prepared: a stranger's update must not cost a parse.
+            # Rights are checked first: a stranger's update must not cost a parse.
             skill = await self._writable(skill_id, writer, expected_revision, name=name)
             values = await computed(size + len(skill.content), lambda: prepare(skill))
             return await self._change(skill, writer, action, values)
 
         return await _prepared(attempt)
 
-    @reads
+    @reads_once
     async def _writable(
         self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, name: str | None = None
     ) -> Skill:
@@ -649,17 +673,18 @@ class SkillService:
         skill = await self._locked(skill_id, writer, "write", expected_revision)
         if name is not None:
             check_rename(skill, writer, name)
+            # An early answer, of another moment; what counts is asked again when it is written.
             await self._changes.check_name_free(name, skill.owner_id, other_than=skill.id)
         return skill
 
     @writes
     async def _change(self, known: Skill, writer: Viewer, action: str, values: Values) -> Skill | None:
         """Change a skill that is still as `known`, and return it; `None` if it changed since."""
-        skill = await self._locked(known.id, writer, "write")
+        skill = await self._locked(known.id, writer, "write", files=True)
         if skill.revision != known.revision:
             return None
         await self._changes.apply(skill, writer, action, values)
-        return await self._fresh(skill)
+        return skill
 
     async def delete_skill(
         self,
@@ -670,11 +695,11 @@ class SkillService:
         force: bool = False,
         system: bool = False,
     ) -> None:
-        """Delete a skill: it is gone for everybody, and `restore_skill` brings it back within the retention.
+        """Delete a skill for everybody; `restore_skill` can restore it within the retention period.
 
         Args:
             skill_id: Which skill.
-            user_id: Who deletes it.
+            user_id: The user who deletes it.
             expected_revision: The revision that they know; `None` to delete any.
             force: Delete it even if other skills require it.
             system: The operator's code deletes.
@@ -684,7 +709,7 @@ class SkillService:
             SkillNotFoundError: If there is no such skill that this user may see.
             SkillPermissionError: If it is not this user's to remove.
             SkillStaleError: If its revision is not the expected one.
-            SkillConflictError: If other skills require it; those that this user may see are named.
+            SkillConflictError: If other skills require it; the message names those that this user may see.
         """
         writer = await self._policy.writer(user_id, system=system)
         await self._delete(known_id(skill_id), writer, expected_revision, force=force)
@@ -695,7 +720,7 @@ class SkillService:
         if not force:
             await self._check_not_required(skill, writer)
         await self._changes.advance(skill, writer, "deleted")
-        # The row stays: versions, the log and a restore need it.
+        # The row stays, because versions, the log and a restore need it.
         skill.deleted_at = skill.updated_at
 
     async def add_file(
@@ -733,7 +758,7 @@ class SkillService:
     ) -> SkillFile:
         """Add a file to a skill, or replace the one at its path in one step; the same content changes nothing.
 
-        It raises what `add_file` raises, except for a file that is there.
+        It raises what `add_file` raises, except for an existing file.
         """
         return await self._put_file(
             skill_id, data, user_id, expected_revision=expected_revision, system=system, replaces=True
@@ -753,7 +778,8 @@ class SkillService:
         (file,) = await computed(len(data.content), lambda: file_contents([data]))
 
         async def attempt() -> SkillFile | None:
-            skill, kept = await self._with_files(known_id(skill_id), writer, expected_revision)
+            skill = await self._with_files(known_id(skill_id), writer, expected_revision)
+            kept = {row.path: row for row in skill.files}
             if file.path in kept and not replaces:
                 raise SkillConflictError(
                     f"The skill has a file {quoted(file.path)} already. Save it instead, or use another path."
@@ -764,20 +790,19 @@ class SkillService:
 
         return await _prepared(attempt)
 
-    @reads
-    async def _with_files(
-        self, skill_id: UUID, writer: Viewer, expected_revision: int | None
-    ) -> tuple[Skill, dict[str, KeptFile]]:
-        skill = await self._locked(skill_id, writer, "write", expected_revision)
-        return skill, await self._files.listed(skill.id)
+    @reads_once
+    async def _with_files(self, skill_id: UUID, writer: Viewer, expected_revision: int | None) -> Skill:
+        return await self._locked(skill_id, writer, "write", expected_revision, files=True)
 
     @writes
     async def _put(self, known: Skill, writer: Viewer, action: str, file: FileContent) -> SkillFile | None:
-        skill = await self._locked(known.id, writer, "write")
+        skill = await self._locked(known.id, writer, "write", files=True)
         if skill.revision != known.revision:
             return None
         await self._changes.apply(skill, writer, action, Values(put=file))
-        return await self._files.at(skill, file.path)
+        saved = next(row for row in skill.files if row.path == file.path)
+        saved.skill_id, saved.data, saved.skill_revision = skill.id, file.data, skill.revision
+        return saved
 
     async def delete_file(
         self, file_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
@@ -800,14 +825,17 @@ class SkillService:
         if found is None:
             raise SkillNotFoundError(f"There is no file {file_id}. Get its skill to see which files it has.")
         skill, file = found
-        skill = await self._locked(skill.id, writer, "write", expected_revision)
-        await self._changes.apply(skill, writer, "file-deleted", Values(drop=file.path))
+        # Read again, as the value that changes are made to.
+        path = file.path
+        self._session.expunge_all()
+        skill = await self._locked(skill.id, writer, "write", expected_revision, files=True)
+        await self._changes.apply(skill, writer, "file-deleted", Values(drop=path))
 
     async def _check_not_required(self, skill: Skill, writer: Viewer) -> None:
         needing = await self._skills.required_by(skill, MAX_NAMED)
         if not needing:
             return
-        # Skills that the writer may not see are counted, and not named.
+        # Skills that the writer may not see are counted, not named.
         seen = await self._listings.existing({other.id for other in needing}, writer)
         names = [quoted(other.name) for other in needing if other.id in seen]
         shown = ", ".join(names) if names else "skills of other users"
@@ -815,9 +843,11 @@ class SkillService:
             f"The skill {quoted(skill.name)} is required by {shown}. Change those first, or delete it with `force`."
         )
 
-    async def _locked(self, skill_id: UUID, writer: Viewer, need: Need, expected_revision: int | None = None) -> Skill:
-        """Return a skill that the writer may change, with its text and without its files."""
-        skill = await self._readable(skill_id, writer, files=False)
+    async def _locked(
+        self, skill_id: UUID, writer: Viewer, need: Need, expected_revision: int | None = None, *, files: bool = False
+    ) -> Skill:
+        """Return a skill that the writer may change, with its text, and with the list of its files or without."""
+        skill = await self._readable(skill_id, writer, files=files)
         check_right(skill, writer, need)
         check_revision(skill, expected_revision)
         return skill
@@ -826,7 +856,7 @@ class SkillService:
         """Return a skill as the database has it after changes."""
         await self._session.flush()
         self._session.expunge_all()
-        # As an operator: this very call may have handed the skill over, out of the writer's sight.
+        # As an operator, because this call may have handed the skill over, out of the writer's sight.
         return await self._readable(skill.id, Viewer(is_operator=True))
 
     # -- Versions, changes, usage --------------------------------------------------------------------------------------
@@ -840,12 +870,12 @@ class SkillService:
         limit: int = 100,
         system: bool = False,
     ) -> list[SkillChange]:
-        """Return a skill's revisions, newest first: each with who did what, when.
+        """Return a skill's revisions, newest first, each with who did what and when.
 
         Args:
             skill_id: Which skill.
-            user_id: Who asks.
-            before: Only revisions before this one, to go on from the last of an earlier call.
+            user_id: Who is asking.
+            before: Only revisions before this one, to continue from the last of an earlier call.
             limit: How many at most.
             system: The operator's code asks.
 
@@ -870,7 +900,7 @@ class SkillService:
         contents: bool = True,
         system: bool = False,
     ) -> Skill:
-        """Return a skill as it was at one of its revisions, with its files, their contents included or not.
+        """Return a skill as it was at one of its revisions, with its files, with or without their contents.
 
         Raises:
             SkillNotFoundError: If there is no such skill that this user may see, or it had no such revision.
@@ -883,20 +913,34 @@ class SkillService:
     async def _version(self, skill_id: UUID, viewer: Viewer, revision: int, *, contents: bool) -> Skill:
         return await self._version_of(await self._with_history(skill_id, viewer), revision, contents=contents)
 
-    @reads
+    @reads_once
     async def read_piece(self, file: SkillFile, offset: int, length: int) -> bytes:
         """Return part of the content of a file that another call has just listed.
 
-        For answers that are sent in pieces: they hold one piece of a large skill at a time, and all pieces are of the
-        skill as it was listed.
+        For answers that are sent in pieces: they keep one piece of a large skill in memory at a time, and all pieces
+        belong to the skill as it was listed.
 
         Raises:
             SkillNotFoundError: If that content has expired since.
         """
         piece = await self._history.piece(file.id, file.since, offset, length)
         if piece is None:
-            raise SkillNotFoundError(f"The file {quoted(file.path)} has expired. Get the skill again.")
+            raise _expired(file)
         return piece
+
+    @reads_once
+    async def read_files(self, files: Sequence[SkillFile]) -> list[bytes]:
+        """Return the contents of files that another call has just listed, all at once; see `read_piece`.
+
+        Raises:
+            SkillNotFoundError: If one of them has expired since.
+        """
+        # What a revision brought only ever moves from the one table to the other, in the order in which they are read.
+        found = await self._history.contents(files)
+        for file in files:
+            if (file.id, file.since) not in found:
+                raise _expired(file)
+        return [found[file.id, file.since] for file in files]
 
     async def diff_versions(
         self,
@@ -908,14 +952,14 @@ class SkillService:
         max_length: int | None = None,
         system: bool = False,
     ) -> str:
-        """Return what changed between two revisions of a skill, as a unified diff of all its files.
+        """Return the changes between two revisions of a skill, as a unified diff of all its files.
 
         Args:
             skill_id: Which skill.
             old: The earlier revision.
             new: The later one.
-            user_id: Who asks.
-            max_length: Stop after about so many characters; `None` for the whole.
+            user_id: Who is asking.
+            max_length: Stop after about this many characters; `None` for no limit.
             system: The operator's code asks.
 
         Raises:
@@ -923,30 +967,37 @@ class SkillService:
             SkillPermissionError: If the user may read it but not write it.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        before, after = await self._compared(known_id(skill_id), viewer, old, new)
-        return await compared(lambda: difference(before, after, max_length))
+        async with _comparing():
+            before, after = await self._compared(known_id(skill_id), viewer, old, new)
+            return await compared(lambda: difference(before, after, max_length, GivesWay()))
 
     @reads
     async def _compared(self, skill_id: UUID, viewer: Viewer, old: int, new: int) -> list[dict[str, bytes]]:
-        """Return those files of two versions that differ, and are not too large together to be compared."""
+        """Return the files that differ between two versions; beyond `MAX_COMPARED_BYTES`, with a placeholder."""
         skill = await self._with_history(skill_id, viewer)
-        versions = [await self._version_of(skill, revision, contents=False) for revision in (old, new)]
-        listed = [{file.path: file for file in version.files} for version in versions]
-        found: list[dict[str, bytes]] = [{SKILL_FILE: document_of(version).render()} for version in versions]
+        texts = [(await self._text_of_version(skill, revision))[1] for revision in (old, new)]
+        listed = [
+            {file.path: file for file in await self._history.listed_at(skill.id, revision)} for revision in (old, new)
+        ]
+        found: list[dict[str, bytes]] = [{SKILL_FILE: document.render()} for document in texts]
         left = MAX_COMPARED_BYTES
+        read: list[tuple[dict[str, bytes], KeptFile]] = []
         for path in sorted({*listed[0], *listed[1]}):
             pair = [files.get(path) for files in listed]
-            # Equal by digest: neither content is read.
+            # Equal by digest, so neither content is read.
             if len({None if file is None else file.digest for file in pair}) == 1:
                 continue
             left -= sum(file.size for file in pair if file is not None)
             for file, files in zip(pair, found, strict=True):
                 if file is not None and left >= 0:
-                    files[path] = await self._history.piece(file.id, file.since, 0, file.size) or b""
+                    read.append((files, file))
                 elif file is not None:
-                    # Stands for a content that is not read: not UTF-8, so that it counts as binary, and it differs.
+                    # In place of content that is not read: not UTF-8, so that it counts as binary and as different.
                     files[path] = b"\xff" + file.digest.encode()
             left = max(left, -1)
+        contents = await self._history.contents(file for _, file in read)
+        for files, file in read:
+            files[file.path] = contents.get((file.id, file.since), b"")
         return found
 
     async def restore_version(
@@ -958,7 +1009,7 @@ class SkillService:
         expected_revision: int | None = None,
         system: bool = False,
     ) -> Skill:
-        """Give a skill the text and files of one of its revisions, as a new revision; who sees it stays.
+        """Give a skill the text and files of one of its revisions, as a new revision; who sees it stays the same.
 
         Returns:
             The skill, without the contents of its files.
@@ -1003,11 +1054,11 @@ class SkillService:
     ) -> list[SkillChange]:
         """Return who did what to which skill, oldest first: to the user's own skills, or to all for an operator.
 
-        The log is only ever added to. A revision that a caller has seen is never followed by a lower one.
+        The log is append-only, and a lower revision never appears after a higher one.
 
         Args:
-            user_id: Who asks.
-            skill_id: Only changes of this skill.
+            user_id: Who is asking.
+            skill_id: Only changes to this skill.
             since: Only changes after this revision.
             limit: How many at most.
             system: The operator's code asks.
@@ -1020,7 +1071,7 @@ class SkillService:
         chosen = None if skill_id is None else known_id(skill_id)
         return await self._logged(chosen, owner, since, _bounded(limit))
 
-    @reads
+    @reads_once
     async def _logged(self, skill_id: UUID | None, owner_id: str | None, since: int, limit: int) -> list[SkillChange]:
         return list(await self._history.changes(skill_id=skill_id, owner_id=owner_id, since=since, limit=limit))
 
@@ -1032,15 +1083,15 @@ class SkillService:
         interval: float = WATCH_SECONDS,
         system: bool = False,
     ) -> AsyncIterator[SkillChange]:
-        """Yield changes as they happen: of the user's own skills and of those that the user may see; for operators all.
+        """Yield changes as they happen, to the user's own skills and those they may see; for operators, to all.
 
-        On PostgreSQL they are heard at once, on SQLite after `interval` at most. The service does nothing else while it
-        watches; give it a session of its own.
+        On PostgreSQL they arrive at once, on SQLite after at most `interval`. The service does nothing else while it
+        watches, so give it its own session.
 
         Args:
-            user_id: Who watches; `None` for nobody, who gets changes of public and system skills.
-            since: Begin after this revision; `None` begins now.
-            interval: How often to look, in seconds, where the database does not tell.
+            user_id: The user; `None` for nobody, who gets changes to public and system skills.
+            since: Start after this revision; `None` starts now.
+            interval: How often to poll, in seconds, if the database sends no notifications.
             system: The operator's code watches.
         """
         viewer = await self._policy.viewer(user_id, system=system)
@@ -1057,7 +1108,7 @@ class SkillService:
                     # Groups may have changed in the meantime.
                     viewer = await self._policy.viewer(user_id, system=system)
 
-    @reads
+    @reads_once
     async def _last_revision(self) -> int:
         return await self._history.last_revision()
 
@@ -1077,9 +1128,9 @@ class SkillService:
     ) -> int:
         """Count skill events, such as `skill.loaded`, by day and trigger.
 
-        An event names its skill by `skill_id`, or by `skill`, which is the name as `user_id` sees it. Events about
-        skills that do not exist are left out, and those about skills that `user_id` may not see: nobody sees public and
-        system skills. The operator's code (`system=True`) counts for any skill that it names by id.
+        An event names its skill by `skill_id`, or by `skill`, the name as `user_id` sees it. Events about skills that
+        do not exist, or that `user_id` may not see, are left out; nobody (`None`) sees public and system skills. The
+        operator's code (`system=True`) can count for any skill by id.
 
         Returns:
             How many events were counted.
@@ -1102,7 +1153,7 @@ class SkillService:
         known = await self._listings.existing({key[0] for key in totals}, seen_by) if totals else set()
         rows = [
             {"skill_id": key[0], "day": today, "type": key[1], "trigger": key[2], "count": count}
-            # In one order everywhere: two that add to the same rows in different orders would deadlock.
+            # In the same order everywhere: two calls that add to the same rows in different orders would deadlock.
             for key, count in sorted(totals.items(), key=str)
             if key[0] in known
         ]
@@ -1117,7 +1168,7 @@ class SkillService:
         *,
         system: bool = False,
     ) -> list[UsageCount]:
-        """Return how often a skill was used since a day, by day, kind of event and trigger.
+        """Return how often a skill was used since a day, by day, type of event and trigger.
 
         Raises:
             SkillNotFoundError: If there is no such skill that this user may see.
@@ -1135,7 +1186,7 @@ class SkillService:
     async def figures(
         self, skill_ids: Collection[UUID], since: dt.date, user_id: UserId | None = None
     ) -> dict[UUID, SkillFigures]:
-        """Return what skills of a listing cost and how often they were loaded since a day; a few queries for all.
+        """Return what the skills of a listing cost and how often they were loaded since a day, with a few queries.
 
         Skills that the user may not see are left out.
         """
@@ -1173,14 +1224,14 @@ class SkillService:
         return SkillApproval(await self._history.last_approval(skill.id), may_approve)
 
     async def _with_history(self, skill_id: UUID, viewer: Viewer) -> Skill:
-        """Return a skill whose history the viewer may see: what was removed from it is not for all its readers."""
+        """Return a skill if the viewer may see its history: not every reader may see what was removed from it."""
         skill = await self._readable(skill_id, viewer, files=False)
         if not viewer.is_operator:
             check_right(skill, viewer, "write")
         return skill
 
-    async def _version_of(self, skill: Skill, revision: int, *, contents: bool = True) -> Skill:
-        """Return a skill as it was at a revision, as a value that no session knows."""
+    async def _text_of_version(self, skill: Skill, revision: int) -> tuple[SkillChange, Document]:
+        """Return the change that brought a revision of a skill, and the text that the skill then had."""
         # Beyond that, databases raise instead of finding nothing.
         is_kept = skill.kept_since <= revision < 1 << 63
         change = await self._history.change(skill.id, revision) if is_kept else None
@@ -1192,12 +1243,12 @@ class SkillService:
             raise SkillNotFoundError(
                 f"The skill {skill.name!r} has no version {revision}, or that version has expired. List its versions."
             )
-        files = [
-            SkillFile(
-                id=file.id, path=file.path, size=file.size, is_text=file.is_text, digest=file.digest, since=file.since
-            )
-            for file in await self._history.listed_at(skill.id, revision)
-        ]
+        return change, text
+
+    async def _version_of(self, skill: Skill, revision: int, *, contents: bool = True) -> Skill:
+        """Return a skill as it was at a revision, as a value that no session knows."""
+        change, text = await self._text_of_version(skill, revision)
+        files = [file.row() for file in await self._history.listed_at(skill.id, revision)]
         if contents:
             await self._history.fill(files)
         return Skill(
@@ -1231,7 +1282,7 @@ class SkillService:
     async def deliveries(
         self, directories: Collection[str], user_id: UserId | None = None
     ) -> dict[str, frozenset[str]]:
-        """Return which directories of a user's sandbox the loader wrote, each with the digests of its files."""
+        """Return the directories of a user's sandbox that the loader wrote, with the digests of their files."""
         viewer = await self._policy.viewer(user_id)
         return await self._delivered(viewer.user or "", directories) if directories else {}
 
@@ -1240,7 +1291,7 @@ class SkillService:
         return await self._history.deliveries(user_key, directories)
 
     async def forget_delivery(self, directory: str, user_id: UserId | None = None) -> None:
-        """Forget that the loader wrote to a directory, because it is gone."""
+        """Forget that the loader wrote to a directory that is gone."""
         viewer = await self._policy.viewer(user_id)
         await self._forget_delivery(viewer.user or "", directory)
 
@@ -1262,12 +1313,12 @@ class SkillService:
         """Make another user the owner of a skill, as its owner or as an operator.
 
         Raises:
-            SkillAuthenticationError: If nobody is signed in, or nobody is to own it.
+            SkillAuthenticationError: If nobody is signed in, or there is no new owner.
             SkillNotFoundError: If there is no such skill that this user may see.
-            SkillPermissionError: If it is not this user's to give.
+            SkillPermissionError: If this user may not hand it over.
             SkillStaleError: If its revision is not the expected one.
-            SkillConflictError: If the new owner has a skill of that name.
-            SkillQuotaError: If the new owner would keep too much.
+            SkillConflictError: If the new owner has a skill with that name.
+            SkillQuotaError: If the new owner would be over the quota.
         """
         writer = await self._policy.writer(user_id, system=system)
         return await self._give(known_id(skill_id), signed_in(new_owner_id), writer, expected_revision)
@@ -1278,7 +1329,7 @@ class SkillService:
         if skill.owner_id != owner:
             await self._changes.check_name_free(skill.name, owner)
             await self._changes.check_quota(owner, skill.size, tells=writer.is_operator)
-            # Two entries, because each owner's log has what happened to their skills.
+            # Two entries, because each owner's log shows what happened to their skills.
             await self._changes.advance(skill, writer, "handed-over")
             skill.owner_id = owner
             await self._changes.advance(skill, writer, "received")
@@ -1293,7 +1344,7 @@ class SkillService:
         expected_revision: int | None = None,
         system: bool = False,
     ) -> Skill:
-        """Hide a skill from all but its owner, or show it again. For operators.
+        """Hide a skill from everybody but its owner, or show it again. For operators.
 
         Raises:
             SkillAuthenticationError: If nobody is signed in.
@@ -1316,14 +1367,14 @@ class SkillService:
     async def approve_skill(
         self, skill_id: UUID, revision: int, user_id: UserId | None = None, *, system: bool = False
     ) -> Skill:
-        """Approve a skill's text and files as they are at `revision`. For operators; a later change needs a new one.
+        """Approve a skill's text and files at `revision`. For operators; a later change needs a new approval.
 
         Raises:
             SkillAuthenticationError: If nobody is signed in.
             SkillNotFoundError: If there is no such skill that this user may see.
-            SkillPermissionError: If the user is not an operator, or where others have to approve, if the skill or its
-                last change is the user's own.
-            SkillStaleError: If the skill has another revision than the one that was looked at.
+            SkillPermissionError: If the user is not an operator; or, with `"by-others"`, owns the skill or made its
+                last change.
+            SkillStaleError: If the skill is no longer at that revision.
         """
         writer = await self._policy.writer(user_id, system=system)
         return await self._approve(known_id(skill_id), writer, revision)
@@ -1342,7 +1393,7 @@ class SkillService:
         return await self._fresh(skill)
 
     async def _must_leave_approval(self, skill: Skill, writer: Viewer) -> bool:
-        """Whether others have to approve what the writer owns, or what the writer was the last to change."""
+        """Whether others have to approve, because the writer owns the skill or was the last to change it."""
         if self._policy.approval != "by-others" or writer.is_system:
             return False
         if owns(skill, writer):
@@ -1353,13 +1404,13 @@ class SkillService:
     async def restore_skill(
         self, skill_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
     ) -> Skill:
-        """Bring a deleted skill back, within the retention. Its name counts as newly taken: others may have had it.
+        """Restore a deleted skill, within the retention period. Its name counts as newly taken.
 
         Raises:
             SkillAuthenticationError: If nobody is signed in.
-            SkillNotFoundError: If this user deleted no such skill, or too long ago.
+            SkillNotFoundError: If this user has no such deleted skill, or it was deleted too long ago.
             SkillPermissionError: If an operator removed it, and this user is not one.
-            SkillConflictError: If the owner has another skill of that name by now.
+            SkillConflictError: If the owner has another skill with that name by now.
         """
         writer = await self._policy.writer(user_id, system=system)
         return await self._restore(known_id(skill_id), writer, expected_revision)
@@ -1374,13 +1425,13 @@ class SkillService:
         check_right(skill, writer, "remove")
         check_revision(skill, expected_revision)
         deleted = await self._history.change(skill.id, skill.revision)
-        # What an operator took down must not come back by the owner's own hand.
+        # An owner must not be able to restore what an operator took down.
         if not writer.is_operator and deleted is not None and deleted.user_id != skill.owner_id:
             raise SkillPermissionError(f"An operator removed the skill {quoted(skill.name)}. Ask them to restore it.")
         await self._changes.check_name_free(skill.name, skill.owner_id)
         await self._changes.advance(skill, writer, "restored")
         skill.deleted_at = None
-        # While it was gone others may have taken the name; an old age would take it from them.
+        # Others may have taken the name in the meantime; with its old age, the skill would take it from them.
         self._changes.forget_age(skill)
         self._changes.reveal(skill)
         return await self._fresh(skill)
@@ -1396,35 +1447,41 @@ class SkillService:
         if not writer.is_operator:
             raise SkillPermissionError("Only operators may do this. Ask one of them.")
 
-    async def purge(self, *, retention: float | None = None, versions: float | None = None) -> int:
-        """Remove for good what was deleted longer ago than the retention. For the operator's code.
+    async def purge(
+        self, *, retention: float | None = None, versions: float | None = None, user_id: UserId | None = None
+    ) -> int:
+        """Permanently remove what was deleted before the retention period. For the operator's code, and for operators.
 
-        It works in small batches, each a transaction of its own, so that other writers get their turn in between.
+        It works in small batches, each in its own transaction, so that other writers get their turn in between.
 
         Args:
             retention: Days, instead of the service's own.
-            versions: Also forget texts and files that were replaced more than this many days ago.
+            versions: Also remove texts and files that were replaced more than this many days ago.
+            user_id: The operator who asks, for the log; `None` for the operator's code.
 
         Returns:
             How many skills were removed.
+
+        Raises:
+            SkillPermissionError: If the user is not an operator.
         """
-        writer = await self._policy.viewer(None, system=True)
+        if user_id is not None:
+            await self.check_operator(user_id)
+        writer = await self._policy.viewer(user_id, system=user_id is None)
         moment = now() - (self._policy.retained if retention is None else days_of(retention))
         forgotten = None if versions is None else now() - days_of(versions)
         purged = 0
-        while found := await self._purge(writer, moment):
+        while found := await _unhurried(self._purge(writer, moment)):
             purged += found
-        while forgotten is not None and await self._forget(forgotten) == PURGE_BATCH:
+        while forgotten is not None and await _unhurried(self._forget(forgotten)) == PURGE_BATCH:
             pass
         return purged
 
     @writes
     async def _purge(self, writer: Viewer, moment: datetime) -> int:
         skills = await self._skills.deleted_before(moment, PURGE_BATCH)
-        for skill in skills:
-            await self._changes.advance(skill, writer, "purged")
-        await self._session.flush()
         if skills:
+            await self._changes.log_purge(skills, writer)
             await self._skills.purge(skills)
         return len(skills)
 
@@ -1433,16 +1490,45 @@ class SkillService:
         return await self._history.forget(moment, PURGE_BATCH)
 
 
+async def _unhurried(batch: Awaitable[int]) -> int:
+    """Return what a batch of a purge removed; if there may be more, let other writers have the store for a while."""
+    begun = time.monotonic()
+    found = await batch
+    # Nobody waits for a purge, and each of its batches makes everybody wait.
+    if found == PURGE_BATCH:
+        await asyncio.sleep(PURGE_PAUSE * (time.monotonic() - begun))
+    return found
+
+
+@asynccontextmanager
+async def _comparing() -> AsyncIterator[None]:
+    """Wait for a turn to compare. What is compared is read in it too: those who wait hold no contents in memory.
+
+    Raises:
+        SkillStoreUnavailableError: If it does not come in time.
+    """
+    async with AsyncExitStack() as held:
+        try:
+            await held.enter_async_context(_comparisons.turn(COMPARISON_SECONDS))
+        except TimeoutError:
+            raise SkillStoreUnavailableError("too many comparisons are asked for at once; try again later") from None
+        yield
+
+
+def _expired(file: SkillFile) -> SkillNotFoundError:
+    return SkillNotFoundError(f"The file {quoted(file.path)} has expired. Get the skill again.")
+
+
 def document_at(former: FormerText) -> Document:
     """Return a `SKILL.md` that a skill had."""
-    tags = former.tags.split(",") if former.tags else []
+    tags = split_tags(former.tags)
     return Document(former.name, former.description, former.content, tags, former.frontmatter, former.encoding)
 
 
 def about_tokens(characters: int, size: int) -> int:
-    """Return about how many tokens a text costs when loaded, by its characters and its bytes in UTF-8.
+    """Return about how many tokens a text costs when loaded, from its characters and its bytes in UTF-8.
 
-    Characters of Chinese, Japanese and Korean take three bytes and a token each.
+    Chinese, Japanese and Korean characters take three bytes and one token each.
     """
     wide = (size - characters) // 2
     narrow = characters - wide + MESSAGE_CHARACTERS
@@ -1458,7 +1544,7 @@ def _word(given: object) -> str:
 
 
 async def _prepared(attempt: Callable[[], Awaitable[ResultT | None]]) -> ResultT:
-    """Return what an attempt to prepare and write gives, made again as long as others change the skill in between.
+    """Return the result of preparing and writing, tried again as long as others change the skill in between.
 
     Raises:
         SkillStaleError: If that never ends.
@@ -1477,7 +1563,7 @@ def exported(skill: Skill) -> dict[str, bytes]:
 
 
 def file_contents(files: GivenFiles) -> list[FileContent]:
-    """Return files as they will be kept.
+    """Return files as they will be stored.
 
     Raises:
         SkillFormatError: If a text cannot be encoded.
@@ -1511,7 +1597,7 @@ def _text_of(content: bytes | str) -> SkillCreate:
     """Return what a `SKILL.md` says, and nothing about who sees the skill."""
     read = SkillCreate.from_skill_md(content)
     return SkillCreate.model_construct(
-        # A `SKILL.md` says nothing about visibility; as unset, these stay as they are.
+        # A `SKILL.md` says nothing about visibility, so these stay unset and keep their values.
         read.model_fields_set - {"is_public", "shared_with", "files"},
         **{name: getattr(read, name) for name in SkillCreate.model_fields},
     )
@@ -1523,7 +1609,7 @@ def _is_given(data: SkillCreate | SkillUpdate, field: str) -> bool:
 
 
 def _size_of(data: GivenSkill, files: GivenFiles | None = None) -> int:
-    """Return about how much there is to read, to decide whether that takes a thread."""
+    """Return about how much there is to read, to decide whether to use a thread."""
     contents = files.values() if isinstance(files, Mapping) else (file.content for file in files or ())
     text = data if isinstance(data, bytes | str) else f"{data.content or ''}{data.frontmatter or ''}"
     return len(text) + sum(len(content) for content in contents)

@@ -1,4 +1,4 @@
-"""`DatabaseSkillAdapter`: the store's skills for agents that have no files of their own."""
+"""`DatabaseSkillAdapter`: gives agents the skills of the store, without files on disk."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -17,32 +17,34 @@ from deepskills.store.rules import EVERYTHING, TRUSTED, ApprovalRule, GroupsOf, 
 
 
 class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
-    """Gives an agent the skills of a user: a run reads names and descriptions, a load the skill that is loaded.
+    """Gives an agent a user's skills: a run reads names and descriptions, a load reads the text of its skill.
 
-    One instance serves any number of users, threads and runs. A thread that another user resumes shows that user's
-    skills alone; what was loaded before is unloaded. When the database does not answer, the run goes on, with a problem
-    in `skills_problems`. Skills that did not change since the user's last run cost one query.
+    One instance serves any number of users, threads and runs. If another user resumes a thread, only that user's skills
+    are shown, and what was loaded before is unloaded. If the database does not answer, the run continues, with a
+    problem in `skills_problems`. If nothing changed since the user's last run, a run costs one query.
 
-    `ainvoke` works on the caller's event loop, `invoke` on one private event loop with connections of its own, so that
-    one engine serves both.
+    `ainvoke` works on the caller's event loop, `invoke` on one private event loop with its own connections, so one
+    engine serves both.
 
     Args:
         user_id: Whose skills: a user id, `None` for nobody (system skills, and public ones), or a function of the
             runtime, which has `.state`, `.config`, `.context` and `.store`.
-        skill_ids: Only these skills, public ones included, as far as the user may see them; each that is not there
-            is a problem in `skills_problems`. `None` for all that the user may see.
+        skill_ids: Only these skills, public ones included, if the user may see them; a missing one is a problem in
+            `skills_problems`. `None` for all that the user may see.
         db_session_factory: Opens a session, such as an `async_sessionmaker`.
-        include_public: Whether skills that other users publish are among them.
-        memory_bytes: How much is remembered of the skills that users saw, for all users together.
-        versions: For skills by name, the revision that the agent gets, whatever the skill becomes; as long as the user
-            may see the skill.
-        groups_of: From a user to the groups that the user is in, sync or async.
-        approval: Show public skills of others only where an operator approved their present revision.
-        record_usage: Count in the store which skills the agent uses, in the background.
+        include_public: Whether other users' public skills are included.
+        memory_bytes: How much memory to use for the skills that users saw, for all users together.
+        versions: By name, the revision to which a skill is pinned, for as long as the user may see the skill.
+        groups_of: Returns the groups that a user is in; sync or async.
+        approval: Show other users' public skills only if an operator approved their current revision.
+        record_usage: Count loads and other events in the store, in the background.
+        user_secret: Checkpoints tell a thread's users apart by a digest of the user id, which neither the model nor the
+            log sees. With a secret, nobody who reads checkpoints can find out whose digest it is by trying ids. It must
+            be the same in all processes that share threads; with another one, loaded skills are loaded again.
         options: The options of `SkillsMiddleware`, except `backend` and `sources`.
 
     Raises:
-        TypeError: If an option is not one of those.
+        TypeError: If an option is unknown.
         ValueError: If an option has a value that it cannot have.
     """
 
@@ -60,6 +62,7 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         groups_of: GroupsOf | None = None,
         approval: ApprovalRule = False,
         record_usage: bool = False,
+        user_secret: str | bytes | None = None,
         **options: Any,  # noqa: ANN401 - the options of SkillsMiddleware
     ) -> None:
         taken = sorted({"backend", "sources"} & options.keys())
@@ -69,11 +72,12 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         view = View(
             user_id=user_id,
             session_factory=db_session_factory,
-            # What was named is wanted, whoever published it.
+            # Skills that were named are wanted, whoever published them.
             chosen=Filter(EVERYTHING if include_public or chosen is not None else TRUSTED, skill_ids=chosen),
             memory=Memory(memory_bytes),
             pins=dict(versions or {}),
             policy=Policy(groups_of=groups_of, approval=approval),
+            secret=user_secret.encode() if isinstance(user_secret, str) else user_secret or b"",
         )
         self._view = view
         self._is_mounted = False
@@ -81,14 +85,14 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         if record_usage:
             self._recorder = UsageRecorder(view)
             options["extensions"] = [*options.get("extensions", ()), self._recorder]
-        # Functions of the runtime, so that every run looks for itself: another user may resume the thread.
+        # Functions of the runtime, so that every run looks again: another user may resume the thread.
         super().__init__(backend=view.backend_for, sources=view.sources_for, **options)
 
     def mounted(self, backend: BackendProtocol) -> BackendProtocol:
         """Return the backend to pass to `create_deep_agent`: the agent's own, with the user's skills at their paths.
 
-        The paths that a load shows are then readable by the agent's `read_file`, `ls`, `grep` and `glob`, for the user
-        of the run alone. They cannot be written.
+        The agent's `read_file`, `ls`, `grep` and `glob` can then read the paths that a load shows, and only those of
+        the run's user. They cannot be written.
 
         Args:
             backend: The agent's own backend, for all other paths.
@@ -97,19 +101,19 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         return mounted(self._view, backend)
 
     def _shows_paths(self) -> bool:
-        """Whether a load names files by path: only where the agent's file tools lead there."""
+        """Whether a load names files by path: only if the agent's file tools can read them."""
         return self._is_mounted
 
     def _shown(self, text: str) -> str:
-        """Return a text with paths as the agent's file tools take them; without a mount none leads there."""
+        """Return a text with paths as the agent's file tools take them; without a mount, none works."""
         return with_mount(text) if self._is_mounted else without_roots(text)
 
     @staticmethod
     def _logged(text: str) -> str:
-        """Return a text without the directories of users, which are named by a digest."""
+        """Return a text without the directories of users, whose names are digests."""
         return without_roots(text)
 
     async def flush_usage(self) -> None:
-        """Wait until the use of skills so far is in the store, as before the process ends."""
+        """Wait until all usage so far is in the store; call this before the process ends."""
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.flush)

@@ -1,14 +1,14 @@
-"""Shows stored skills as a read-only backend: directories made from one reading of the store.
+"""Shows stored skills as a read-only backend, with directories laid out from one reading of the store.
 
 `SkillsMiddleware` discovers skills on backends. This one has no disk behind it: directories are laid out from names and
-descriptions, and texts and files are read from the database when they are asked for.
+descriptions, and texts and files are read from the database on demand.
 """
 
 import asyncio
 import functools
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import SKILL_FILE, SkillListing, SkillProblem, SkillSummary
 from deepskills.store.agent.loop import private_loop
 from deepskills.store.db.repositories import Head
+from deepskills.store.document import tag_fields
 from deepskills.store.rules import check_name
 
 logger = logging.getLogger("deepskills")
@@ -29,31 +30,31 @@ MAX_GENERATED = 16_384
 
 
 MORE = "~more"
-"""What stands at the end of a listing for the skills that do not fit into it; no skill has such a name."""
+"""The last entry of a listing, in place of the skills that do not fit into it; no skill has such a name."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Skills laid out as directories, given in order: of several with one name the first takes that name."""
+    """Skills laid out as directories, given in order: the first of several with one name gets that name."""
 
     directories: dict[str, Head] = field(default_factory=dict)
-    """Each directory's name, and the skill in it."""
+    """The skill in each directory, by the directory's name."""
 
     fronts: dict[str, bytes] = field(default_factory=dict)
-    """Each directory's name, and its `SKILL.md` up to the end of the frontmatter."""
+    """The `SKILL.md` of each directory up to the end of the frontmatter, by the directory's name."""
 
     is_cut: bool = False
     """Whether there are more skills than are laid out."""
 
     problems: Sequence[SkillProblem] = ()
-    """What is wrong beside the skills themselves, such as one that was named and is not there."""
+    """Problems that belong to no skill, such as a named skill that does not exist."""
 
 
 def layout_of(heads: Iterable[Head], *, is_cut: bool = False, problems: Sequence[SkillProblem] = ()) -> Layout:
     """Lay skills out.
 
-    Those whose name is taken lie in a directory that sorts behind it: discovery passes them over and says so. A row
-    that was corrupted outside the service is left out, and logged.
+    If a name is taken, the skill goes into a directory that sorts after the first: discovery skips it and says so. A
+    row that was corrupted outside the service is left out, and logged.
     """
     layout = Layout(is_cut=is_cut, problems=problems)
     for head in heads:
@@ -63,7 +64,7 @@ def layout_of(heads: Iterable[Head], *, is_cut: bool = False, problems: Sequence
         except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, costs no other
             logger.error("Skill %s cannot be served: %s: %s", head.id, type(error).__name__, error)  # noqa: TRY400 - the message says it all
             continue
-        # The first of a name wins in the store's order; the others sort behind it, where discovery reports them as
+        # In the store's order the first with a name wins; the others sort after it, where discovery reports them as
         # shadowed.
         directory = head.name if head.name not in layout.directories else f"{head.name}~{head.id}"
         layout.directories[directory] = head
@@ -79,9 +80,8 @@ def _front(head: Head) -> bytes:
 
 @functools.lru_cache(MAX_GENERATED)
 def _generated(name: str, description: str, tags: tuple[str, ...]) -> bytes:
-    """Return frontmatter made of values; the same for all users and databases."""
-    extra = {"metadata": {"tags": ", ".join(tags)}} if tags else None
-    return generate_skill_md(name, description, "", extra).encode()
+    """Return frontmatter generated from values; the same for all users and databases."""
+    return generate_skill_md(name, description, "", tag_fields(tags)).encode()
 
 
 @dataclass(frozen=True)
@@ -90,19 +90,20 @@ class Store:
 
     layout: Callable[[], Awaitable[Layout]]
     documents: Callable[[Collection[Head]], Awaitable[dict[UUID, bytes]]]
-    paths: Callable[[Head], Awaitable[list[str]]]
+    text_sizes: Callable[[Collection[Head]], Awaitable[dict[UUID, int]]]
+    paths: Callable[[Head], Awaitable[dict[str, int]]]
     content: Callable[[Head, str], Awaitable[bytes | None]]
 
 
 class StoreBackend(BackendProtocol):
-    """Shows the skills of one user below a directory; made again for every piece of work.
+    """Shows the skills of one user below a directory; created again for every piece of work.
 
     The list of skills is read once, without their bodies; texts and files are read on demand.
     """
 
     def __init__(self, root: str, store: Store) -> None:
         self.root = root
-        """The directory that the skills lie in."""
+        """The directory that the skills are in."""
 
         self._store = store
         self._reading = asyncio.Lock()
@@ -114,7 +115,7 @@ class StoreBackend(BackendProtocol):
         layout = await self._read_layout()
         path = path.rstrip("/") or "/"
         if path == self.root:
-            # One directory more than discovery takes makes it say that the listing was cut.
+            # With one directory more than discovery takes, it reports that the listing was cut.
             names = [*sorted(layout.fronts), *([MORE] if layout.is_cut else [])]
             return LsResult(entries=[FileInfo(path=f"{self.root}/{name}", is_dir=True) for name in names])
         head, directory, below = self._locate(path, layout)
@@ -130,7 +131,7 @@ class StoreBackend(BackendProtocol):
         )
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files: all `SKILL.md` among them by one query."""
+        """Read files; all `SKILL.md` files among them with one query."""
         layout = await self._read_layout()
         located = {path: self._locate(path, layout) for path in paths}
         wanted = [head for head, _, below in located.values() if head is not None and below == SKILL_FILE]
@@ -150,13 +151,31 @@ class StoreBackend(BackendProtocol):
                 )
         return replies
 
+    async def asizes(self, paths: Sequence[str]) -> dict[str, int]:
+        """Return how many bytes files have; those that are not there are left out."""
+        layout = await self._read_layout()
+        located = {path: self._locate(path, layout) for path in paths}
+        texts = [head for head, _, below in located.values() if head is not None and below == SKILL_FILE]
+        lengths = await self._store.text_sizes(texts) if texts else {}
+        sizes: dict[str, int] = {}
+        for path, (head, directory, below) in located.items():
+            if head is None:
+                continue
+            if below != SKILL_FILE:
+                known = (await self._tree(head)).sizes.get(below)
+            else:
+                known = lengths.get(head.id, 0) + len(layout.fronts[directory])
+            if known is not None:
+                sizes[path] = known
+        return sizes
+
     async def askill_listings(self, paths: list[str]) -> list[SkillListing | None]:
-        """Return the skills, without their bodies, and what is wrong beside them."""
+        """Return the skills, without their bodies, and problems that belong to none of them."""
         layout = await self._read_layout()
         return [self._listing(layout) if path.rstrip("/") == self.root else None for path in paths]
 
     async def askill_summaries(self, paths: list[str]) -> list[SkillSummary | None]:
-        """Return what stands in skill files before their bodies, without reading those."""
+        """Return the part of skill files before their bodies, without reading the bodies."""
         layout = await self._read_layout()
         return [self._summary(path, layout) for path in paths]
 
@@ -169,11 +188,11 @@ class StoreBackend(BackendProtocol):
         return private_loop.run(lambda: self.adownload_files(paths))
 
     def skill_listings(self, paths: list[str]) -> list[SkillListing | None]:
-        """Return the skills, without their bodies, and what is wrong beside them, on the private event loop."""
+        """Return the skills, without their bodies, and problems that belong to none, on the private event loop."""
         return private_loop.run(lambda: self.askill_listings(paths))
 
     def skill_summaries(self, paths: list[str]) -> list[SkillSummary | None]:
-        """Return what stands in skill files before their bodies, on the private event loop."""
+        """Return the part of skill files before their bodies, on the private event loop."""
         return private_loop.run(lambda: self.askill_summaries(paths))
 
     def _listing(self, layout: Layout) -> SkillListing:
@@ -185,7 +204,7 @@ class StoreBackend(BackendProtocol):
         head, directory, below = self._locate(path, layout)
         if below != SKILL_FILE or head is None:
             return None
-        # A digest over both, for revisions of two databases may be the same.
+        # A digest over both, because revisions of two databases may be the same.
         digest = hashlib.blake2b(f"{head.id} {head.revision} {head.stamp}".encode(), digest_size=16).hexdigest()
         return SkillSummary(path, digest, layout.fronts[directory])
 
@@ -205,7 +224,7 @@ class StoreBackend(BackendProtocol):
     async def _tree(self, head: Head) -> "_Tree":
         async with self._reading:
             if head.id not in self._trees:
-                self._trees[head.id] = _Tree.of([SKILL_FILE, *await self._store.paths(head)])
+                self._trees[head.id] = _Tree.of({SKILL_FILE: 0, **await self._store.paths(head)})
             return self._trees[head.id]
 
 
@@ -214,11 +233,13 @@ class _Tree:
     """The directories of one skill, by path inside it, and what each directly contains."""
 
     inside: dict[str, set[str]]
+    sizes: Mapping[str, int]
+    """The files, each with its size."""
 
     @classmethod
-    def of(cls, paths: Iterable[str]) -> "_Tree":
+    def of(cls, sizes: Mapping[str, int]) -> "_Tree":
         inside: dict[str, set[str]] = {"": set()}
-        for path in paths:
+        for path in sizes:
             item = path
             while item:
                 parent = item.rpartition("/")[0]
@@ -228,4 +249,4 @@ class _Tree:
                     break
                 known.add(item)
                 item = parent
-        return cls(inside)
+        return cls(inside, sizes)

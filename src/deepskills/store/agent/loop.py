@@ -1,7 +1,7 @@
-"""Runs async database work for sync callers, on one event loop of our own, in a thread that nobody waits for.
+"""Runs async database work for sync callers, on an event loop of our own in a daemon thread.
 
-Database drivers tie a connection to the event loop that opened it. A loop that lives as long as the process keeps
-pooled connections usable from one sync call to the next.
+Database drivers tie a connection to the event loop that opened it. With a loop that lives as long as the process,
+pooled connections stay usable from one sync call to the next.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ class PrivateLoop:
 
     @property
     def is_running(self) -> bool:
-        """Whether the caller runs on the private loop."""
+        """Whether the caller is on the private loop."""
         return asyncio.get_running_loop() is self._loop
 
     def adopt(self, session: AsyncSession) -> None:
-        """Let a session that was opened on the private loop use connections of that loop alone.
+        """Let a session that was opened on the private loop use only connections of that loop.
 
-        The engine that the session was made for keeps serving its own event loop; a second one, on the same database
-        and with a pool of the same size, serves the private loop, and ends with the first.
+        The session's own engine keeps serving its own event loop; a second engine, on the same database and with a pool
+        of the same size, serves the private loop and is disposed of with the first.
         """
         bind = session.sync_session.bind
-        # A pool that keeps no connection, or takes turns with its one, works on any loop.
+        # A pool that keeps no connections, or lends its only one in turn, works on any loop.
         if isinstance(bind, Engine) and not may_be_shared(bind):
             session.sync_session.bind = self._twin(bind).sync_engine
 
@@ -63,7 +63,7 @@ class PrivateLoop:
             self.run(twin.dispose)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-        """Return what `work` returns, run on the private loop in the caller's context."""
+        """Return the result of `work`, run on the private loop in the caller's context."""
         done: Future[ResultT] = Future()
 
         async def settle() -> None:
@@ -80,7 +80,7 @@ class PrivateLoop:
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` on the private loop in the caller's context, without waiting for it."""
         loop = self._started()
-        # Scheduling takes the caller's context along; the loop itself holds tasks only weakly.
+        # Scheduling keeps the caller's context; a reference is kept because the loop holds tasks only weakly.
         loop.call_soon_threadsafe(lambda: self._hold(loop.create_task(work())))
 
     def _hold(self, task: asyncio.Task[None]) -> None:
@@ -91,7 +91,7 @@ class PrivateLoop:
         with self._lock:
             if self._loop is None or self._process != os.getpid():
                 self._process = os.getpid()
-                # Connections of the process that forked this one are its own; closing them here would end them there.
+                # The parent process still uses its connections; closing them here would end them there.
                 self._of_parents.append(self._engines)
                 self._engines = weakref.WeakKeyDictionary()
                 self._loop = asyncio.new_event_loop()

@@ -1,9 +1,9 @@
 """Mounts the store's skills beside an agent's own files, so that its file tools read what a load shows.
 
 A load names files by path. In `create_deep_agent` the model opens such a path with `read_file`, `ls`, `grep` or `glob`,
-which go to the agent's own backend, where no skill of the store lies. `mounted` puts a read-only backend there, for the
-paths of skills alone. Whose skills it shows is decided again for every call, from the run that makes it: a path of
-another user is not found, whoever wrote it into the conversation.
+which go to the agent's own backend, and that has no skills of the store. `mounted` adds a read-only backend for the
+paths of skills. Each call decides again, from its run, whose skills it shows: a path of another user is not found,
+whoever wrote it into the conversation.
 """
 
 import asyncio
@@ -46,8 +46,11 @@ ResultT = TypeVar("ResultT")
 MAX_SEARCHED = 500
 """How many files one `grep` reads, and one `glob` matches; a search in one skill stays far below."""
 
+MAX_SEARCHED_BYTES = 8 * 1024 * 1024
+"""How much one `grep` reads; the text of a skill has a few kilobytes, but a file may have megabytes."""
+
 READ_ONLY = "Skills of the store cannot be changed with file tools."
-"""What a write gets as an answer."""
+"""The answer to a write."""
 
 
 def mounted(view: View, backend: BackendProtocol) -> CompositeBackend:
@@ -56,9 +59,9 @@ def mounted(view: View, backend: BackendProtocol) -> CompositeBackend:
 
 
 class MountedSkills(BackendProtocol):
-    """Shows the skills of whoever's run calls it. Paths come without the mount's own, as routes get them.
+    """Shows the skills of the user whose run calls it. Paths come without the mount's own prefix, as for any route.
 
-    Nothing here raises: an exception of a backend would end the run. What fails is the answer that the model gets.
+    Nothing here raises: an exception from a backend would end the run. A failure is an answer that the model reads.
     """
 
     is_read_only = True
@@ -134,7 +137,9 @@ class MountedSkills(BackendProtocol):
 
     async def _aanswer(self, work: "Work[ResultT]", failed: Callable[[str], ResultT]) -> ResultT:
         try:
-            return await work(self._shelf())
+            call = call_in_progress.get()
+            hidden = await call.ahidden() if call is not None and call.ahidden is not None else frozenset()
+            return await work(self._shelf(hidden))
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the application's function or the database raises
@@ -142,8 +147,9 @@ class MountedSkills(BackendProtocol):
 
     def _answer(self, work: "Work[ResultT]", failed: Callable[[str], ResultT]) -> ResultT:
         try:
-            # Here and not on the private loop: the function of the application belongs to the caller's thread.
-            shelf = self._shelf()
+            # Here and not on the private loop: the application's function belongs to the caller's thread.
+            call = call_in_progress.get()
+            shelf = self._shelf(call.hidden() if call is not None else frozenset())
 
             async def run() -> ResultT:
                 return await work(shelf)
@@ -154,43 +160,67 @@ class MountedSkills(BackendProtocol):
         except Exception as error:  # noqa: BLE001 - whatever the application's function or the database raises
             return failed(_told(error))
 
-    def _shelf(self) -> "Shelf":
+    def _shelf(self, hidden: frozenset[str]) -> "Shelf":
         """Return the skills of the user whose run is calling."""
-        # For every call, from the run that makes it: nothing of one user's is kept for the next.
+        # For every call, from its own run: nothing of one user is kept for the next.
         call = call_in_progress.get()
-        # Without one, it is a tool of an agent that has no skills.
+        # Without one, the caller is a tool of an agent that has no skills.
         return (
-            Shelf(self._view.backend_for(_runtime()), ())
+            Shelf(self._view.backend_for(_runtime()))
             if call is None
-            else Shelf(self._view.backend_for(call.runtime), call.loaded)
+            else Shelf(self._view.backend_for(call.runtime), call.loaded, hidden)
         )
 
 
 class Shelf:
-    """The skills of a run's user, by paths on the mount."""
+    """The skills of a run's user that the model may see, by paths on the mount.
 
-    def __init__(self, store: StoreBackend, loaded: Sequence[str]) -> None:
+    What is hidden from the model, by its author or by the operator, is not found, unless it was loaded: a user may have
+    started it. Nor are skills whose name another takes: the model could not load them either.
+    """
+
+    def __init__(self, store: StoreBackend, loaded: Sequence[str] = (), hidden: frozenset[str] = frozenset()) -> None:
         self._store = store
         self._loaded = loaded
+        self._hidden = hidden - {*loaded}
 
     async def entries(self, path: str) -> list[FileInfo] | None:
-        """Return what a directory holds; `None` if there is none."""
+        """Return the entries of a directory; `None` if it does not exist."""
         listing = await self._store.als(self._outside(path))
-        if listing.entries is None:
+        if listing.entries is None or not self._shows(path):
             return None
         entries: list[Any] = listing.entries
-        return [FileInfo(path=self._inside(entry["path"]), is_dir=entry.get("is_dir", False)) for entry in entries]
+        found = [FileInfo(path=self._inside(entry["path"]), is_dir=entry.get("is_dir", False)) for entry in entries]
+        return [entry for entry in found if self._shows(entry["path"])]
 
     async def contents(self, paths: Sequence[str]) -> list[FileDownloadResponse]:
         """Return whole files."""
-        found = await self._store.adownload_files([self._outside(path) for path in paths])
+        shown = [path for path in paths if self._shows(path)]
+        replies = await self._store.adownload_files([self._outside(path) for path in shown])
+        found = dict(zip(shown, replies, strict=True))
+        missing = FileDownloadResponse(path="", error="file_not_found")
         return [
             FileDownloadResponse(path=path, content=reply.content, error=reply.error)
-            for path, reply in zip(paths, found, strict=True)
+            for path, reply in ((path, found.get(path, missing)) for path in paths)
         ]
 
+    async def within_bytes(self, paths: Sequence[str], at_most: int) -> list[str]:
+        """Return those files, in order, that have so many bytes together at most; one that does not fit is left out."""
+        sizes = await self._store.asizes([self._outside(path) for path in paths])
+        chosen = []
+        for path in paths:
+            size = sizes.get(self._outside(path), 0)
+            if size <= at_most:
+                at_most -= size
+                chosen.append(path)
+        return chosen
+
+    def _shows(self, path: str) -> bool:
+        directory = path.strip("/").partition("/")[0]
+        return "~" not in directory and directory not in self._hidden
+
     async def files(self, path: str | None) -> list[str]:
-        """Return the files at and below a path; from above the skills, all of loaded ones and the texts of others."""
+        """Return the files at and below a path; above the skills, all files of loaded ones and the texts of others."""
         given = (path or "/").rstrip("/")
         if given:
             return sorted(await self._below(given) or [given])[:MAX_SEARCHED]
@@ -219,7 +249,7 @@ class Shelf:
 
 
 Work: TypeAlias = Callable[[Shelf], Coroutine[Any, Any, ResultT]]
-"""What a call does with the skills of its run's user."""
+"""The work of a call on the skills of its run's user."""
 
 
 def _listed(path: str) -> Work[LsResult]:
@@ -246,15 +276,22 @@ def _read(path: str, offset: int, limit: int) -> Work[ReadResult]:
 
 def _searched(pattern: str, path: str | None, glob: str | None, max_count: int | None) -> Work[GrepResult]:
     async def work(shelf: Shelf) -> GrepResult:
+        listed = await shelf.files(path)
+        # By their sizes, before any is read: five hundred files may be gigabytes.
+        chosen = await shelf.within_bytes(listed, MAX_SEARCHED_BYTES)
         files = {}
-        for reply in await shelf.contents(await shelf.files(path)):
+        for reply in await shelf.contents(chosen):
             try:
                 files[reply.path] = create_file_data((reply.content or b"").decode())
             except UnicodeDecodeError:
                 continue
-        return await asyncio.to_thread(
+        found = await asyncio.to_thread(
             lambda: grep_matches_from_files(files, pattern, path or "/", glob, max_count=max_count)
         )
+        if len(listed) == MAX_SEARCHED or len(chosen) < len(listed):
+            # Older releases of deepagents have no such mark, and show what was found.
+            found.truncated = True
+        return found
 
     return work
 
@@ -262,8 +299,12 @@ def _searched(pattern: str, path: str | None, glob: str | None, max_count: int |
 def _matched(pattern: str, path: str | None) -> Work[GlobResult]:
     async def work(shelf: Shelf) -> GlobResult:
         base = f"{(path or '/').rstrip('/')}/"
-        matches = [each for each in await shelf.files(path) if _fits(each.removeprefix(base), pattern)]
-        return GlobResult(matches=[FileInfo(path=each, is_dir=False) for each in matches])
+        listed = await shelf.files(path)
+        matches = [each for each in listed if _fits(each.removeprefix(base), pattern)]
+        found = GlobResult(matches=[FileInfo(path=each, is_dir=False) for each in matches])
+        if len(listed) == MAX_SEARCHED:
+            found.truncated = True
+        return found
 
     return work
 
@@ -276,7 +317,7 @@ def _downloaded(paths: list[str]) -> Work[list[FileDownloadResponse]]:
 
 
 def _runtime() -> ToolRuntime[Any, Any]:
-    """Return the runtime of a tool that no skills middleware knows of; functions of users get the one kind alone."""
+    """Return the runtime of a tool that no skills middleware knows of; users' functions always get the same type."""
     runtime = get_runtime()
     return ToolRuntime(
         state={},
@@ -309,14 +350,14 @@ def _download_failed(paths: list[str]) -> Callable[[str], list[FileDownloadRespo
 
 
 def _told(error: Exception) -> str:
-    """Return what the model hears of a failure; the log has the same."""
+    """Return what the model reads about a failure; the log has the same."""
     told = with_mount(f"The skills of the store cannot be read now: {type(error).__name__}: {one_line(str(error))}")
     logger.error(told)
     return told
 
 
 def _fits(path: str, pattern: str) -> bool:
-    """Whether a path fits a pattern; one without a slash is for names in any directory."""
+    """Whether a path matches a pattern; a pattern without a slash matches names in any directory."""
     if "/" not in pattern.lstrip("/"):
         return fnmatch.fnmatchcase(path.rpartition("/")[2], pattern.lstrip("/"))
     parts = [".*" if part == "**" else fnmatch.translate(part)[4:-3] for part in pattern.strip("/").split("/")]

@@ -1,7 +1,7 @@
-"""Reads for the runs of agents: names and descriptions of all visible skills, single texts and files on load.
+"""Reads for the runs of agents: names and descriptions of all visible skills, and texts and files on load.
 
-A run must be cheap whatever the size of the library. It reads no bodies; if nothing changed since the user's last run
-it reads one row, because the store keeps a stamp of its last change, and a mark over the visible skills.
+A run must be cheap whatever the size of the library. It reads no bodies, and if nothing changed since the user's last
+run, it reads one row: the store keeps a stamp of its last change, and the visible skills have a mark.
 """
 
 import logging
@@ -21,12 +21,12 @@ from deepskills.store.service import SkillService, document_at
 logger = logging.getLogger("deepskills")
 
 MAX_HEADS = MAX_DIRECTORIES
-"""How many skills a run sees at most: first the user's own, then their groups', the system's, and public ones."""
+"""How many skills a run sees at most: the user's own first, then their groups', the system's, and public ones."""
 
 
 @dataclass(frozen=True)
 class Overview:
-    """The visible skills as of one moment, in order: the first of a name counts."""
+    """The visible skills at one moment, in order: the first with a name counts."""
 
     stamp: int
     mark: str
@@ -35,28 +35,28 @@ class Overview:
     """Whether there are more."""
 
     unpinned: tuple[tuple[str, int], ...] = ()
-    """Names with the revisions to which they are pinned, where that version is not there for this user."""
+    """Names with the revisions to which they are pinned, if that version does not exist for this user."""
 
 
 class AgentReader(SkillService):
     """Reads for the runs of agents, which see what their user sees, chosen by a filter."""
 
     async def viewer(self, user_id: str | None) -> Viewer:
-        """Return who looks, with their groups; an agent has no rights of an operator."""
+        """Return the run's user with their groups; an agent never has an operator's rights."""
         return await self._policy.viewer(user_id)
 
     @reads
     async def overview(
         self, viewer: Viewer, chosen: Filter, pins: Mapping[str, int], known: Overview | None
     ) -> Overview:
-        """Return the visible skills; where nothing changed, those that are known, by one query."""
-        # A pinned version may show where the skill itself does not.
+        """Return the visible skills; if nothing changed, the known ones, after one query."""
+        # A pinned version may be visible when the skill itself is not.
         reader = _reader_of(viewer, is_pinned=bool(pins))
         stamp, mark = await self._listings.state(reader, chosen, known.stamp if known is not None else None)
-        # Nothing changed in the store, or nothing of what this user sees.
+        # Nothing changed in the store, or nothing that this user sees.
         if known is not None and mark in (None, known.mark):
             return known if stamp == known.stamp else replace(known, stamp=stamp)
-        # One more, to know whether the listing is cut.
+        # One more, to learn whether the listing is cut.
         heads = await self._listings.heads(viewer, chosen, MAX_HEADS + 1)
         unpinned: list[tuple[str, int]] = []
         if pins:
@@ -69,7 +69,7 @@ class AgentReader(SkillService):
 
     @reads
     async def documents(self, heads: Collection[Head], viewer: Viewer, chosen: Filter) -> dict[UUID, bytes]:
-        """Return the `SKILL.md` files of skills, by primary key, as far as they can still be seen."""
+        """Return the `SKILL.md` files of skills that can still be seen, by primary key."""
         found: dict[UUID, bytes] = {}
         by_id = {head.id: head for head in heads}
         skills: list[Skill] = []
@@ -85,17 +85,22 @@ class AgentReader(SkillService):
         return found
 
     @reads
-    async def paths(self, head: Head, viewer: Viewer, chosen: Filter) -> list[str]:
-        """Return the paths of a skill's files; none if it can no longer be seen."""
+    async def paths(self, head: Head, viewer: Viewer, chosen: Filter) -> dict[str, int]:
+        """Return the paths of a skill's files, each with its size; none if it can no longer be seen."""
         if not await self._is_there(head, viewer, chosen):
-            return []
+            return {}
         if head.is_pinned:
-            return [file.path for file in await self._history.listed_at(head.id, head.revision)]
-        return sorted(await self._files.listed(head.id))
+            return {file.path: file.size for file in await self._history.listed_at(head.id, head.revision)}
+        return {path: file.size for path, file in sorted((await self._files.listed(head.id)).items())}
+
+    @reads
+    async def text_sizes(self, heads: Collection[Head]) -> dict[UUID, int]:
+        """Return how many bytes the instructions of skills have, as they are now."""
+        return {skill_id: size for skill_id, (_, size) in (await self._listings.lengths([h.id for h in heads])).items()}
 
     @reads
     async def content(self, head: Head, path: str, viewer: Viewer, chosen: Filter) -> bytes | None:
-        """Return one file of a skill, as far as it can still be seen."""
+        """Return one file of a skill, if it can still be seen."""
         if not await self._is_there(head, viewer, chosen):
             return None
         if head.is_pinned:
@@ -143,7 +148,7 @@ class AgentReader(SkillService):
         return found, absent
 
     async def _is_approved(self, skill: Skill, revision: int, viewer: Viewer, chosen: Filter) -> bool:
-        """Whether a version needs no approval for the viewer, or has it, whatever became of the skill since."""
+        """Whether a version needs no approval for the viewer, or has one, whatever happened to the skill since."""
         if not viewer.needs_approval:
             return True
         familiar = replace(chosen, reasons=chosen.reasons & TRUSTED)
@@ -169,5 +174,5 @@ class AgentReader(SkillService):
 
 
 def _reader_of(viewer: Viewer, *, is_pinned: bool) -> Viewer:
-    """Return who looks at a skill: a pinned version has an approval of its own, whatever the skill is now."""
+    """Return the viewer of a skill: a pinned version has its own approval, whatever the skill is now."""
     return replace(viewer, needs_approval=False) if is_pinned else viewer

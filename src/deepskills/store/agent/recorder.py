@@ -1,4 +1,4 @@
-"""A recorder that counts the use of skills in the store, for agents whose skills come from elsewhere too."""
+"""Counts the use of skills in the store, for agents whose skills come from elsewhere too."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,12 +13,12 @@ from deepskills.store.service import SkillService
 class StoreRecorder:
     """Counts skill events in the store: `SkillUsage(StoreRecorder(session_factory))`.
 
-    An event counts for the skill that its name means to the run's user. `DatabaseSkillAdapter(record_usage=True)` does
-    the same for an agent whose skills all come from the store.
+    An event counts for the skill that the run's user sees under that name. `DatabaseSkillAdapter(record_usage=True)`
+    does the same for an agent whose skills all come from the store.
 
     Args:
         db_session_factory: Opens a session, such as an `async_sessionmaker`.
-        user_id: Whose runs these are: a user, or a function of the runtime that gives one.
+        user_id: Whose runs these are: a user, or a function of the runtime that returns one.
         options: Options of `SkillService`.
     """
 
@@ -33,7 +33,7 @@ class StoreRecorder:
         self._options = options
 
     def capture(self, runtime: Any) -> UserId | None:  # noqa: ANN401 - LangGraph's runtime
-        """Return whose run it is."""
+        """Return the user of the run."""
         return self._user_id(runtime) if callable(self._user_id) else self._user_id
 
     def __call__(self, event: UsageEvent) -> None:
@@ -41,7 +41,7 @@ class StoreRecorder:
         self.record_batch([event])
 
     def record_batch(self, events: Sequence[UsageEvent]) -> None:
-        """Count events, those of one user in one transaction."""
+        """Count events, with one transaction per user."""
         by_user: dict[Any, list[dict[str, Any]]] = {}
         for event in events:
             by_user.setdefault(event.captured, []).append(event.as_dict())

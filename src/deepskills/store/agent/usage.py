@@ -1,4 +1,4 @@
-"""Counts what agents use, in the background: no run waits for that, and none fails because of it."""
+"""Counts what agents use, in the background: no run waits for it or fails because of it."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ PAUSE_SECONDS = 0.5
 """How long events are collected before they are written together."""
 
 MAX_WAITING = 10_000
-"""How many events wait at most; more are dropped, and logged."""
+"""How many events can wait; more are dropped, and logged."""
 
 Event = dict[str, Any]
 
@@ -36,18 +36,18 @@ class UsageRecorder(SkillExtension):
         self._underway: set[asyncio.Task[None]] = set()
 
     def __deepcopy__(self, memo: dict[int, object]) -> "UsageRecorder":
-        """Return one for the same store: waiting events are written once."""
+        """Return a recorder for the same store without the waiting events, so that those are written once."""
         return UsageRecorder(self._view)
 
     def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
         """Record an event; it is written later."""
         owner = self._view.owner(runtime)
         known = self._view.memory.skill_id(owner, str(event.get("skill", "")))
-        # Opened now, though used later: which database it is may depend on the context of the run.
+        # Opened now, although used later: the choice of database may depend on the run's context.
         entry = (self._view.session_factory(), owner, {**event, "skill_id": known})
         with self._lock:
             if len(self._waiting) >= MAX_WAITING:
-                logger.warning("Use of a skill was not counted: %d events wait for the database", MAX_WAITING)
+                logger.warning("Usage of a skill was not counted: %d events are waiting for the database", MAX_WAITING)
                 return
             self._waiting.append(entry)
             is_first, self._is_writing = not self._is_writing, True
@@ -65,7 +65,7 @@ class UsageRecorder(SkillExtension):
         await self._write()
 
     async def _write(self) -> None:
-        """Write what waits, and wait for what others are writing."""
+        """Write the waiting events, and wait for those that others are writing."""
         with self._lock:
             entries, self._waiting = self._waiting, []
         task = asyncio.create_task(self._write_entries(entries))

@@ -1,4 +1,4 @@
-"""Decides which skills the runs of an agent see, where those appear to be, and what is remembered of them."""
+"""Decides which skills an agent's runs see and at which paths, and remembers them between runs."""
 
 import hashlib
 import logging
@@ -29,29 +29,29 @@ SessionFactory: TypeAlias = Callable[[], AsyncSession]
 """Opens a session, as SQLAlchemy's `async_sessionmaker` does."""
 
 UserOfRun: TypeAlias = UserId | Callable[[Any], UserId | None] | None
-"""A user, nobody, or a function of the runtime that says whose run it is."""
+"""A user, nobody, or a function of the runtime that returns the run's user."""
 
 SOURCE_ROOT = "/skills"
-"""Where the skills of each user appear to lie.
+"""The directory at which skills appear.
 
-Inside, each user's have a directory of its own, so that what a thread knows of one user's skills is never taken for
-another's. Nobody outside is shown that directory: a mounted backend has the skills of the run's user right here.
+Inside it, each user has a directory, so that what a thread knows of one user's skills is never taken for another's.
+That directory is never shown: on a mounted backend, the skills of the run's user are right here.
 """
 
 SOURCE_LABEL = "Database"
-"""How the source is shown."""
+"""The label of the source."""
 
 MEMORY_BYTES = 64 * 1024 * 1024
-"""How much an adapter remembers for all its users together, by default."""
+"""How many bytes an adapter remembers for all its users together, by default."""
 
 _HEAD_BYTES = 1_500
-"""About what a remembered skill takes beside its texts: objects, keys, and its place in two dictionaries."""
+"""About what a remembered skill takes in addition to its texts: objects, keys, and entries in two dictionaries."""
 
 
 class Memory:
-    """Remembers the skills that users saw last; bounded in bytes, safe to share by threads.
+    """Remembers the skills that users saw last; bounded in bytes, and thread-safe.
 
-    What is remembered is used only where the database says that it is still the same.
+    What is remembered is used only if the database says that nothing changed.
     """
 
     def __init__(self, size: int = MEMORY_BYTES) -> None:
@@ -62,7 +62,7 @@ class Memory:
         self._weights: dict[Viewer, int] = {}
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Memory":
-        """Return an empty one: what is remembered is not part of what a copy is for."""
+        """Return an empty memory: a copy of an adapter starts without one."""
         return Memory(self._size)
 
     def get(self, viewer: Viewer) -> tuple[Overview, Layout] | None:
@@ -86,7 +86,7 @@ class Memory:
         return layout
 
     def skill_id(self, owner: str | None, name: str) -> UUID | None:
-        """Return the skill that a user's runs know by a name."""
+        """Return the id of the skill that a user's runs know by a name."""
         with self._lock:
             for viewer, (_, layout) in reversed(self._known.items()):
                 if viewer.user == owner and name in layout.directories:
@@ -96,7 +96,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class View:
-    """Which skills the adapter shows, where they appear to lie, and what is known of them."""
+    """The skills that the adapter shows, their paths, and what is remembered of them."""
 
     user_id: UserOfRun
     session_factory: SessionFactory
@@ -104,6 +104,8 @@ class View:
     pins: dict[str, int]
     policy: Policy = field(default_factory=Policy)
     memory: Memory = field(default_factory=Memory)
+    secret: bytes = field(default=b"", repr=False)
+    """What the directories of users are named by, besides the user."""
 
     def backend_for(self, runtime: object) -> StoreBackend:
         """Return a backend that shows the skills of this run's user as they are now."""
@@ -120,12 +122,12 @@ class View:
                 who = await viewer(reader)
                 known = self.memory.get(who)
                 overview = await reader.overview(who, self.chosen, self.pins, known[0] if known else None)
-            # The very same heads: nothing to lay out again.
+            # The same heads as before: nothing to lay out again.
             if known is not None and known[0].heads is overview.heads:
                 self.memory.put(who, overview, known[1])
                 return known[1]
             problems = self._problems(overview)
-            # Not on the event loop: there may be thousands.
+            # Not on the event loop, because there may be thousands.
             heads = overview.heads
             size = len(heads) * _HEAD_BYTES
             laid_out = await computed(size, lambda: layout_of(heads, is_cut=overview.is_cut, problems=problems))
@@ -135,7 +137,11 @@ class View:
             async with self.reader() as reader:
                 return await reader.documents(heads, await viewer(reader), self.chosen)
 
-        async def paths(head: Head) -> list[str]:
+        async def text_sizes(heads: Collection[Head]) -> dict[UUID, int]:
+            async with self.reader() as reader:
+                return await reader.text_sizes(heads)
+
+        async def paths(head: Head) -> dict[str, int]:
             async with self.reader() as reader:
                 return await reader.paths(head, await viewer(reader), self.chosen)
 
@@ -143,34 +149,45 @@ class View:
             async with self.reader() as reader:
                 return await reader.content(head, path, await viewer(reader), self.chosen)
 
-        return StoreBackend(_root(owner), Store(layout, documents, paths, content))
+        return StoreBackend(self._root(owner), Store(layout, documents, text_sizes, paths, content))
 
     def sources_for(self, runtime: object) -> list[OptionalSource]:
-        """Return where the skills of this run's user appear to lie, a place that no other user shares.
+        """Return the directory of this run's user, which no other user shares.
 
-        If the user cannot be determined, the place never holds skills, so that nothing of an earlier user stays.
+        If the user cannot be determined, it is a directory that never has skills, so that nothing of an earlier user
+        stays.
         """
         try:
-            root = _root(self.owner(runtime))
+            root = self._root(self.owner(runtime))
         except Exception:  # noqa: BLE001 - the backend of the same run reports it
             root = f"{SOURCE_ROOT}/unknown-user"
-        # Optional: a user without skills is not a mistake that every run should report.
+        # Optional, because a user without skills is not a mistake that every run should report.
         return [OptionalSource(root, SOURCE_LABEL)]
 
     def owner(self, runtime: object) -> str | None:
-        """Return whose run it is.
+        """Return the user of the run.
 
         Raises:
             TypeError: If that is not a user id or `None`.
         """
         user = self.user_id(runtime) if callable(self.user_id) else self.user_id
         if not isinstance(user, str | UUID | None):
-            raise TypeError(f"user_id gave a {type(user).__name__}, not a user id or None")
+            raise TypeError(f"user_id returned a {type(user).__name__}, not a user id or None")
         return owner_key(user)
+
+    def _root(self, owner: str | None) -> str:
+        """Return the directory of a user's skills; ids may hold anything, so it is named by their digest.
+
+        The name stands in the checkpoints of threads. Without a secret, whoever reads those can try ids until one fits.
+        """
+        if owner is None:
+            return f"{SOURCE_ROOT}/anonymous"
+        key = hashlib.blake2b(self.secret).digest() if self.secret else b""
+        return f"{SOURCE_ROOT}/{hashlib.blake2b(owner.encode(), digest_size=8, key=key).hexdigest()}"
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[AgentReader]:
-        """Give a reader with a session of its own."""
+        """Give a reader with its own session."""
         try:
             async with self.session_factory() as session:
                 if private_loop.is_running:
@@ -183,7 +200,7 @@ class View:
             raise failure from error
 
     def _problems(self, overview: Overview) -> list[SkillProblem]:
-        """Return a problem for each skill that was named and is not there."""
+        """Return a problem for each named skill that does not exist."""
         missing = set(self.chosen.skill_ids or ()) - {head.id for head in overview.heads}
         ids = [("skill_ids", f"The skill {skill_id}") for skill_id in sorted(missing, key=str)]
         pins = [
@@ -195,25 +212,18 @@ class View:
 
 def _weight(head: Head) -> int:
     texts = (head.name, head.frontmatter, head.description, *head.tags)
-    # The frontmatter once as text and once as the bytes that are laid out; a character may take four bytes.
+    # The frontmatter is kept as text and as the bytes that are laid out; a character may take four bytes.
     return _HEAD_BYTES + 5 * sum(len(text) for text in texts if text is not None)
-
-
-def _root(owner: str | None) -> str:
-    """Return the directory of a user's skills; ids may hold anything, so it is named by their digest."""
-    if owner is None:
-        return f"{SOURCE_ROOT}/anonymous"
-    return f"{SOURCE_ROOT}/{hashlib.blake2b(owner.encode(), digest_size=8).hexdigest()}"
 
 
 _ROOT = re.compile(rf"{re.escape(SOURCE_ROOT)}/(?:[0-9a-f]{{16}}|anonymous|unknown-user)(?:(/)|(?![\w-]))")
 
 
 def without_roots(text: str) -> str:
-    """Return a text in which paths of skills begin with the skill's name."""
+    """Return a text in which the paths of skills begin with the skill's name."""
     return _ROOT.sub(lambda found: "" if found[1] else SOURCE_LABEL, text)
 
 
 def with_mount(text: str) -> str:
-    """Return a text in which paths of skills are those that they have on a mounted backend."""
+    """Return a text in which the paths of skills are those on a mounted backend."""
     return _ROOT.sub(lambda found: f"{SOURCE_ROOT}/" if found[1] else SOURCE_LABEL, text)

@@ -1,8 +1,8 @@
-"""Engines set up the way the store needs them, and what their failures mean.
+"""Creates engines the way the store needs them, and tells what their failures mean.
 
-Engines get timeouts, and are safe from use by a second event loop: database drivers tie a connection to the event loop
-that opened it, and using it from another ends in a hang or a crash inside the driver. Here it ends in an error that
-says what to do.
+Engines get timeouts, and are protected against use by a second event loop: database drivers tie a connection to the
+event loop that opened it, and using it from another one hangs or crashes the driver. Here it raises an error that says
+what to do.
 """
 
 import asyncio
@@ -30,23 +30,29 @@ CONNECT_SECONDS = 5.0
 """How long opening a connection may take."""
 
 STATEMENT_SECONDS = 15.0
-"""How long a statement may take, and how long a writer to SQLite waits for the others."""
+"""How long a statement may take, and how long a writer to SQLite waits for other writers."""
 
 POOL_SECONDS = 10.0
 """How long a session waits for a free connection."""
+
+POOL_SIZE = 10
+"""How many connections to PostgreSQL an engine keeps: a new one costs more than most requests."""
+
+MAX_OVERFLOW = 5
+"""How many more it opens for a moment."""
 
 IDLE_SECONDS = 60.0
 """How long a transaction may stay idle before PostgreSQL ends it, so that a dead client holds no lock."""
 
 _GRACE_SECONDS = 2.0
-"""How much longer the client waits than the server, whose message is better."""
+"""How much longer the client waits than the server, because the server's message is better."""
 
 _POLL_SECONDS = 0.002
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 
 _is_patient: ContextVar[bool] = ContextVar("deepskills_patient", default=False)
-"""Whether connections opened now may take their time: those of migrations."""
+"""Whether connections opened now have no time limits, as migrations need."""
 
 OTHER_LOOP = (
     "This engine serves another event loop, and database connections cannot move between event loops. "
@@ -56,7 +62,7 @@ OTHER_LOOP = (
 
 
 class OneLoopPool(AsyncAdaptedQueuePool):
-    """A pool for the event loop that used it first; another one gets an error before it touches a connection."""
+    """A pool for the event loop that used it first; any other gets an error before it touches a connection."""
 
     _loop: "weakref.ref[asyncio.AbstractEventLoop] | None" = None
 
@@ -67,7 +73,7 @@ class OneLoopPool(AsyncAdaptedQueuePool):
             SkillsError: If another event loop uses the pool.
         """
         running = asyncio.get_running_loop()
-        # Weakly: an ended event loop must not be kept alive, and a dead reference is another loop too.
+        # Weakly: an ended event loop must not be kept alive, and a dead reference counts as another loop.
         if self._loop is None:
             self._loop = weakref.ref(running)
         if self._loop() is not running:
@@ -76,15 +82,15 @@ class OneLoopPool(AsyncAdaptedQueuePool):
 
 
 _loops: "weakref.WeakKeyDictionary[Pool, weakref.ref[asyncio.AbstractEventLoop]]" = weakref.WeakKeyDictionary()
-"""Which event loop used an application's own pool first."""
+"""The event loop that used an application's own pool first."""
 
 _loops_lock = threading.Lock()
 
 
 def check_loop(engine: Engine) -> None:
-    """Check that an engine which the application made serves the running event loop alone.
+    """Check that an engine which the application created serves only the running event loop.
 
-    SQLite's driver works on any event loop; a disposed engine has a new pool, and may serve another one.
+    SQLite's driver works on any event loop, and a disposed engine has a new pool, which may serve another one.
 
     Raises:
         SkillsError: If another event loop uses it.
@@ -99,7 +105,7 @@ def check_loop(engine: Engine) -> None:
 
 
 class OneConnectionPool(AsyncAdaptedQueuePool):
-    """The pool of a database in memory: one connection, for which sessions of any event loop take turns."""
+    """The pool of an in-memory database: one connection, which sessions of any event loop use in turn."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - SQLAlchemy's
         super().__init__(*arguments, **{**options, "pool_size": 1, "max_overflow": 0})
@@ -108,7 +114,7 @@ class OneConnectionPool(AsyncAdaptedQueuePool):
     def _do_get(self) -> ConnectionPoolEntry:
         deadline = time.monotonic() + self._timeout
         while time.monotonic() < deadline:
-            # A queue's own waiting would be bound to one event loop; looking again is not.
+            # Waiting on a queue would be bound to one event loop; polling is not.
             with self._turn:
                 try:
                     return self._pool.get(block=False)
@@ -117,7 +123,7 @@ class OneConnectionPool(AsyncAdaptedQueuePool):
             if is_first:
                 return self._first_connection()
             await_only(asyncio.sleep(_POLL_SECONDS))
-        raise PoolTimeoutError(f"The database in memory has one connection, and it was in use for {self._timeout} s.")
+        raise PoolTimeoutError(f"The in-memory database has one connection, which was in use for {self._timeout} s.")
 
     def _first_connection(self) -> ConnectionPoolEntry:
         try:
@@ -140,14 +146,14 @@ def create_store_engine(
 ) -> AsyncEngine:
     """Return an async engine for a database URL; `sqlite:` and `postgresql:` get their async drivers.
 
-    On SQLite, foreign keys are enforced, readers do not wait for writers, and writers wait for each other. A database
-    in memory has one connection, for which sessions wait: close each before the same task opens another.
+    On SQLite, foreign keys are enforced, readers do not wait for writers, and writers wait for each other. An in-memory
+    database has a single connection, which sessions wait for: close one before the same task opens another.
 
     Args:
         url: Where the database is, such as `sqlite:///skills.db` or `postgresql://user:secret@host/name`.
         connect_timeout: Seconds that opening a connection to PostgreSQL may take.
         statement_timeout: Seconds that a statement may take on PostgreSQL, and that a writer to SQLite waits for the
-            others. `None` for no limit, as PgBouncer needs it.
+            others. `None` for no limit, as PgBouncer needs.
         options: Passed on to SQLAlchemy's `create_async_engine`.
 
     Raises:
@@ -161,7 +167,7 @@ def create_store_engine(
             f"The skill store runs on SQLite and PostgreSQL, not on {target.get_backend_name()}. "
             "Use a URL such as `sqlite:///skills.db` or `postgresql://user:secret@host/name`."
         )
-    # Errors of the database are logged, and the values of a statement are people's private texts.
+    # Database errors are logged, and the values of a statement are people's private texts.
     options = {"hide_parameters": True, **options}
     has_pool = bool({"pool", "poolclass"} & options.keys())
     if target.get_backend_name() == "sqlite":
@@ -169,7 +175,8 @@ def create_store_engine(
     if target.drivername == "postgresql+asyncpg":
         options["connect_args"] = _postgres_arguments(connect_timeout, statement_timeout, options)
     if not has_pool:
-        options = {"poolclass": OneLoopPool, "pool_timeout": POOL_SECONDS, **options}
+        kept = {"pool_size": POOL_SIZE, "max_overflow": MAX_OVERFLOW, "pool_use_lifo": True}
+        options = {"poolclass": OneLoopPool, "pool_timeout": POOL_SECONDS, **kept, **options}
     engine = create_async_engine(target, **options)
     event.listen(engine.sync_engine, "do_connect", _allow_time)
     return engine
@@ -182,7 +189,7 @@ def _sqlite_engine(
     options["connect_args"] = {"timeout": wait, **options.get("connect_args", {})}
     if not has_pool:
         pool = OneConnectionPool if _is_in_memory(target) else OneLoopPool
-        # One connection for all sessions at once would let one commit or roll back the work of another.
+        # If all sessions shared one connection at once, one would commit or roll back the work of another.
         options = {"poolclass": pool, "pool_timeout": max(wait, POOL_SECONDS), **options}
     engine = create_async_engine(target, **options)
     event.listen(engine.sync_engine, "connect", _set_up_sqlite)
@@ -194,7 +201,7 @@ def _postgres_arguments(connect: float, statement: float | None, options: dict[s
     settings = {"application_name": "deepskills"}
     arguments: dict[str, Any] = {"timeout": connect}
     if statement is not None:
-        # The server's own limit comes first, because its message is better; the client's is for a server that is dead.
+        # The server's own limit comes first, because its message is better; the client's is for a dead server.
         arguments["command_timeout"] = statement + _GRACE_SECONDS
         settings["statement_timeout"] = str(round(statement * 1000))
         settings["idle_in_transaction_session_timeout"] = str(round(IDLE_SECONDS * 1000))
@@ -210,20 +217,20 @@ def _allow_time(_dialect: Any, _record: Any, _arguments: Any, options: dict[str,
 
 
 def may_be_shared(engine: Engine) -> bool:
-    """Whether several event loops may use an engine: one that keeps no connection, or whose only one takes turns."""
+    """Whether several event loops may use an engine: it keeps no connections, or has one that they use in turn."""
     return isinstance(engine.pool, NullPool | OneConnectionPool | StaticPool)
 
 
 @contextmanager
 def patient_twin(engine: AsyncEngine) -> Iterator[AsyncEngine]:
-    """Give an engine on the same database whose statements may take as long as they need, without a pool."""
+    """Give an engine on the same database without time limits and without a pool."""
     sync = engine.sync_engine
     token = _is_patient.set(True)
     try:
         if sync.dialect.name == "sqlite" and _is_in_memory(sync.url):
             yield engine
         else:
-            # No pool: the patient connections end with the migration, and none with lifted limits stays behind.
+            # No pool: connections without limits must end with the migration.
             pool = NullPool(sync.pool._creator, dialect=sync.dialect, _dispatch=sync.pool.dispatch)  # noqa: SLF001 - as `recreate` does
             yield AsyncEngine(Engine(pool, sync.dialect, sync.url))
     finally:
@@ -236,33 +243,32 @@ def _is_in_memory(url: URL) -> bool:
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a driver's connection
     cursor = connection.cursor()
-    # Off by default, for each connection.
+    # Off by default, and set per connection.
     cursor.execute("PRAGMA foreign_keys=ON")
-    # In the older mode a writer would wait for every reader, and snapshots could not last.
+    # In the older journal mode a writer would wait for every reader, and snapshots could not last.
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.close()
 
 
 TABLES_MISSING = "the tables of the skill store are missing or old: run `migrations.upgrade` on the database first"
-"""What helps where nobody made the tables."""
+"""What to do if the tables do not exist."""
 
 _MAX_REASON = 200
 _UNDEFINED = frozenset({"42P01", "42703"})
-"""PostgreSQL's codes for a table and a column that are not there."""
+"""PostgreSQL's codes for a missing table and a missing column."""
 _UNDEFINED_WORDS = ("no such table", "no such column", "has no column")
 
 
 def unavailable(error: BaseException) -> SkillStoreUnavailableError | None:
-    """Return what to raise for a database that did not serve; `None` for an error of another kind.
+    """Return the error to raise if the database is unavailable; `None` for an error of another kind.
 
-    Drivers raise what they like while they connect, so their own exceptions count too. A value that the database does
-    not take is not such an error.
+    Drivers raise various exceptions while they connect, so these count too. A value that the database rejects does not.
     """
     if isinstance(error, SkillStoreUnavailableError):
         return error
     if isinstance(error, IntegrityError | DataError):
         return None
-    # By module name: a driver that is not installed cannot be imported to ask.
+    # By module name, because a driver that is not installed cannot be imported.
     from_driver = type(error).__module__.partition(".")[0] in {"asyncpg", "aiosqlite", "sqlite3"}
     if not from_driver and not isinstance(error, DBAPIError | PoolTimeoutError | OSError):
         return None
@@ -272,7 +278,7 @@ def unavailable(error: BaseException) -> SkillStoreUnavailableError | None:
 
 
 def are_tables_missing(error: BaseException) -> bool:
-    """Whether the database says that a table or column of the store is not there."""
+    """Whether the database says that a table or column of the store is missing."""
     origin = _origin(error)
     text = str(origin).lower()
     is_undefined = getattr(origin, "sqlstate", None) in _UNDEFINED or any(words in text for words in _UNDEFINED_WORDS)
@@ -284,7 +290,7 @@ def _origin(error: BaseException) -> BaseException:
 
 
 def _reason(error: BaseException) -> str:
-    """Return why, without the statement and the values that SQLAlchemy adds."""
+    """Return the reason, without the statement and the values that SQLAlchemy adds."""
     origin = _origin(error)
     lines = str(origin).splitlines()
     return one_line(f"{type(origin).__name__}: {lines[0] if lines else ''}")[:_MAX_REASON]

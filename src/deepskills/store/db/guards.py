@@ -1,15 +1,15 @@
 """Triggers that keep the first release of deepskills from writing to tables that it does not know.
 
-While a fleet is upgraded, processes of version 0.1.0 may still run on a database that was migrated already. They read
-it correctly, but what they write has no revision, no version and no entry in the log: names could repeat, agents would
-not see the change, and a deletion could not be undone. The database therefore refuses what only they do: rows without a
-revision or without the digest of a file, a time of change that moves while the revision stays, and skills or files
-that vanish without being kept as a version. Operators who repair rows by hand are not in the way of this: a statement
-that leaves `updated_at` alone is let through, and so is one that empties the whole table on PostgreSQL.
+While a fleet is upgraded, processes of version 0.1.0 may still run on a database that has already been migrated. They
+read it correctly, but what they write has no revision, no version and no entry in the log: names could repeat, agents
+would not see the change, and a deletion could not be undone. So the database refuses what only they do: rows without a
+revision or without a file's digest, a change time that moves while the revision stays, and skills or files that vanish
+without being kept as a version. Operators can still repair rows by hand: a statement that leaves `updated_at` alone is
+let through, and so is one that empties the whole table on PostgreSQL.
 """
 
 MESSAGE = "deepskills 0.1.0 cannot write to these tables; upgrade this process"
-"""What a process of version 0.1.0 gets as an error."""
+"""The error that a process of version 0.1.0 gets."""
 
 _UNTRACKED = {
     ("skills", "INSERT"): "NEW.revision <= 0",
@@ -21,7 +21,7 @@ _UNTRACKED = {
         "AND NOT EXISTS (SELECT 1 FROM deepskills_former_files f WHERE f.id = OLD.id AND f.since = OLD.since)"
     ),
 }
-"""By table and statement, when a row is written by a process that keeps no versions."""
+"""By table and statement, the sign that a process without versions is writing a row."""
 
 
 def guards(dialect: str) -> list[str]:
@@ -39,7 +39,7 @@ def guards(dialect: str) -> list[str]:
         # PostgreSQL allows no subquery in WHEN, so the function itself decides.
         row = "OLD" if action == "DELETE" else "NEW"
         if (table, action) == ("skills", "DELETE"):
-            # A statement that empties the whole table is an operator's; an old process always names rows.
+            # A statement that empties the whole table comes from an operator; an old process always names rows.
             when += " AND current_query() ILIKE '%where%'"
         found += [
             f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "

@@ -1,18 +1,18 @@
-"""The tables: skills as they are now, what they were, what happened to them, and how they are used.
+"""The tables: skills as they are now, their former versions, what happened to them, and how they are used.
 
 Nothing here decides or queries. Three groups of tables:
 
 - now: `Skill` with its `SkillFile`, `SkillTag` and `SkillShare` rows;
 - before: `FormerText` and `FormerFile`, each valid from one revision (`since`) up to another (`until`). A change moves
-  only the rows that it replaces, so that a version costs what changed and not a copy of the skill;
-- about: `SkillChange` (the log, only ever added to), `SkillUsage` (counts by day), `Counter` (the last revision).
+  only the rows that it replaces, so a version costs what changed, not a copy of the skill;
+- about: `SkillChange` (the append-only log), `SkillUsage` (counts by day), `Counter` (the last revision).
 
 A new column needs a migration in `store/migrations/versions`; a test compares the two.
 """
 
 import datetime as dt
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -75,13 +75,13 @@ def now() -> datetime:
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A time in UTC, even where the database keeps no time zone."""
+    """A time in UTC, even if the database keeps no time zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Return the time as the database is to keep it."""
+        """Return the time as the database keeps it."""
         return value.astimezone(UTC) if value is not None else None
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
@@ -92,17 +92,17 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 SEARCH_FIELDS = ("name", "tags", "description", "headings", "beginning")
-"""What is searched of a skill, in the order in which `Skill.words` has it."""
+"""The searched fields of a skill, in the order of `Skill.words`."""
 
 FIELD_MARK = "\n"
-"""Stands between the fields in `Skill.words`."""
+"""Separates the fields in `Skill.words`."""
 
 _FIELD_MARKS = "ABBCD"
 """How PostgreSQL marks each field."""
 
 
 class _SearchedWords(UserDefinedType[str]):
-    """Words as PostgreSQL searches them, worked out once, when they are written."""
+    """Words as PostgreSQL searches them, computed once, when they are written."""
 
     cache_ok = True
 
@@ -111,9 +111,9 @@ class _SearchedWords(UserDefinedType[str]):
         return "TSVECTOR"
 
     def bind_expression(self, bindvalue: BindParameter[str]) -> ColumnElement[str]:
-        """Return what is written for a text of words: each field marked by what its words count."""
-        # The text is bound once, in a query of its own: SQLAlchemy cannot write several rows in one statement if a
-        # value stands in it more than once.
+        """Return the expression that writes words: each field marked with its weight."""
+        # The text is bound once, in a subquery: SQLAlchemy cannot write several rows in one statement if a value is in
+        # it more than once.
         given = select(sql_cast(bindvalue, Text).label("whole")).subquery("given")
         whole: Any = None
         for place, mark in enumerate(_FIELD_MARKS, 1):
@@ -125,7 +125,7 @@ class _SearchedWords(UserDefinedType[str]):
 
 
 WORDS = Text().with_variant(_SearchedWords(), "postgresql")
-"""Words that are looked for: a text, and on PostgreSQL what it searches."""
+"""Searchable words: a text, and on PostgreSQL a `tsvector`."""
 
 
 class Base(DeclarativeBase):
@@ -135,7 +135,7 @@ class Base(DeclarativeBase):
 
 
 LIVE = "deleted_at IS NULL"
-"""What holds for skills that were not deleted."""
+"""The condition for skills that are not deleted."""
 
 _DELETED = "deleted_at IS NOT NULL"
 _ZERO = text("0")
@@ -143,7 +143,7 @@ _FALSE = text("false")
 
 
 class SkillTag(Base):
-    """One tag of a skill, in a row of its own so that every database finds it by an index."""
+    """One tag of a skill, in its own row so that every database can index it."""
 
     __tablename__ = "deepskills_tags"
     __table_args__ = (Index(None, "tag_key", "skill_id"),)
@@ -173,12 +173,12 @@ class SkillShare(Base):
     group_id: Mapped[str] = mapped_column(String(MAX_OWNER_LENGTH), primary_key=True)
     can_write: Mapped[bool] = mapped_column(Boolean)
     since: Mapped[int] = mapped_column(BigInteger)
-    """The revision since which the group has had the skill under its name."""
+    """The revision from which the group has had the skill under its name."""
 
 
 @dataclass(frozen=True)
 class FileContent:
-    """A file that a skill is to have."""
+    """A file to store with a skill."""
 
     path: str
     data: bytes
@@ -194,16 +194,22 @@ class FileContent:
 
 @dataclass(frozen=True)
 class KeptFile:
-    """A file that a skill has, without its content."""
+    """A file that a skill has or had, without its content."""
 
     id: UUID
+    since: int
     path: str
     size: int
+    is_text: bool
     digest: str
+
+    def row(self) -> "SkillFile":
+        """Return the file as a value that no session knows."""
+        return SkillFile(**vars(self))
 
 
 class SkillFile(Base):
-    """A file of a skill, except its `SKILL.md`. Kept as bytes; `content` is text where the bytes are."""
+    """A file of a skill, except its `SKILL.md`. Stored as bytes; `content` is text if the bytes are."""
 
     __tablename__ = "deepskills_files"
     __table_args__ = (UniqueConstraint("skill_id", "path"),)
@@ -222,7 +228,7 @@ class SkillFile(Base):
     data: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
 
     skill_revision = 0
-    """The revision of its skill, on a file that a call of the service has just written."""
+    """The revision of its skill, on a file that a call to the service has just written."""
 
     @property
     def has_content(self) -> bool:
@@ -231,7 +237,7 @@ class SkillFile(Base):
 
     @property
     def content(self) -> str | bytes:
-        """The file: text if it is UTF-8 without NUL, else bytes.
+        """The content: text if it is UTF-8 without NUL, otherwise bytes.
 
         Raises:
             SkillsError: If the content was not read.
@@ -249,7 +255,7 @@ class SkillFile(Base):
 class Skill(Base):
     """A skill: its values, and the frontmatter as its author wrote it.
 
-    Listings are light: they leave `content`, `frontmatter` and `files` out, and reading those then raises.
+    Listings leave out `content`, `frontmatter` and `files`; reading those then raises.
     """
 
     __tablename__ = "deepskills_skills"
@@ -262,7 +268,7 @@ class Skill(Base):
             sqlite_where=text(LIVE),
             postgresql_where=text(LIVE),
         ),
-        # A unique index treats rows without an owner as distinct, so system skills need one of their own.
+        # A unique index treats rows without an owner as distinct, so system skills need their own.
         Index(
             "uq_deepskills_skills_system_name_key",
             "name_key",
@@ -281,7 +287,7 @@ class Skill(Base):
         Index(None, "name_key"),
         Index(None, "number"),
         Index(None, "owner_id", "deleted_at"),
-        # Deleted skills only: over all rows, a planner without statistics would take this index for every query.
+        # Only deleted skills: a planner without statistics would use an index over all rows for every query.
         Index(None, "deleted_at", sqlite_where=text(_DELETED), postgresql_where=text(_DELETED)),
         # As an expression, which Alembic leaves out when it compares tables on a database without such an index.
         Index("ix_deepskills_skills_words", text("words"), postgresql_using="gin").ddl_if(dialect="postgresql"),
@@ -289,7 +295,7 @@ class Skill(Base):
 
     id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
     owner_id: Mapped[str | None] = mapped_column(String(MAX_OWNER_LENGTH))
-    """Whose it is; `None` for a system skill."""
+    """Its owner; `None` for a system skill."""
 
     name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH))
     name_key: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH * FOLDED))
@@ -297,20 +303,21 @@ class Skill(Base):
     body: Mapped[str] = mapped_column("content", Text, deferred=True)
     head: Mapped[str | None] = mapped_column("frontmatter", Text, deferred=True)
     encoding: Mapped[str] = mapped_column(String(16), default="utf-8")
-    """How the `SKILL.md` was encoded."""
+    """The encoding of the `SKILL.md`."""
 
     is_public: Mapped[bool] = mapped_column(Boolean, default=False)
     is_hidden: Mapped[bool] = mapped_column(Boolean, default=False, server_default=_FALSE)
-    """Whether an operator hides it from all but its owner."""
+    """Whether an operator hides it from everybody but its owner."""
 
     is_approved: Mapped[bool] = mapped_column(Boolean, default=False, server_default=_FALSE)
-    """Whether an operator approved the text and files that it has now."""
+    """Whether an operator approved its current text and files."""
 
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revision: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
-    """Raised by every change of the skill or its files; the later of two changes in the store has the higher one."""
+    """Raised by every change to the skill or its files; of two changes in the store, the later has the higher
+    revision."""
 
     stamp: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
     """A random number of each change: skills with the same stamps are the same skills, in any copy of a database."""
@@ -319,22 +326,22 @@ class Skill(Base):
     """The revision that the skill was created with."""
 
     name_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
-    """The revision since which it has had its name, as a public skill where it is one."""
+    """The revision from which it has had its name, as a public skill if it is one."""
 
     text_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
-    """The revision that brought the present `SKILL.md`."""
+    """The revision that brought the current `SKILL.md`."""
 
     kept_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
-    """The first revision whose version is whole; of earlier ones a purge took texts or files."""
+    """The first revision whose version is complete; a purge removed texts or files of earlier ones."""
 
     size: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
-    """Bytes of the text and of all files."""
+    """The size of the text and of all files, in bytes."""
 
     words: Mapped[str] = mapped_column(WORDS, deferred=True, default="", server_default=text("''"))
-    """What a search in the database looks at: the stems of the words of each field, on a line of its own."""
+    """The words that the database searches: the stems of each field's words, one line per field."""
 
     beginning: Mapped[str] = mapped_column(Text, deferred=True, default="", server_default=text("''"))
-    """Headings and the beginning of the instructions: what the ranker reads of them."""
+    """Headings and the beginning of the instructions, which the ranker reads."""
 
     file_rows: Mapped[list[SkillFile]] = relationship(
         cascade="all, delete-orphan", passive_deletes=True, order_by=SkillFile.path
@@ -347,7 +354,7 @@ class Skill(Base):
     )
 
     labels = cast("Labels | None", None)
-    """Its tags and groups where they were read without their rows."""
+    """Its tags and groups, if they were read without their rows."""
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - SQLAlchemy's constructor
         # Set explicitly: once the row is written, whatever was never set counts as not loaded.
@@ -370,7 +377,7 @@ class Skill(Base):
 
     @hybrid_property
     def frontmatter(self) -> str | None:
-        """All before `content`, fences included, as written; `None` to have it generated."""
+        """Everything before `content`, including fences, as written; `None` to have it generated."""
         self._check_loaded("head", "frontmatter")
         return self.head
 
@@ -385,17 +392,17 @@ class Skill(Base):
 
     @property
     def has_text(self) -> bool:
-        """Whether the text was read; a listing of skills leaves it out."""
+        """Whether the text was read; listings leave it out."""
         return not {"body", "head"} & inspect(self).unloaded
 
     @property
     def has_files(self) -> bool:
-        """Whether the files were listed; a listing of skills leaves them out."""
+        """Whether the files were read; listings leave them out."""
         return "file_rows" not in inspect(self).unloaded
 
     @property
     def files(self) -> list[SkillFile]:
-        """The files, in order of path."""
+        """The files, sorted by path."""
         self._check_loaded("file_rows", "files")
         return self.file_rows
 
@@ -434,13 +441,29 @@ def document_of(skill: Skill) -> Document:
     return Document(skill.name, skill.description, skill.content, skill.tags, skill.frontmatter, skill.encoding)
 
 
+def joined_tags(tags: Sequence[str]) -> str:
+    """Return tags as one text for a column: joined by commas or, where one of them holds a comma, one per line.
+
+    No tag holds a line break, so that a text which begins with one is of the second kind.
+    """
+    return "\n" + "\n".join(tags) if any("," in tag for tag in tags) else ",".join(tags)
+
+
+def split_tags(text: str) -> list[str]:
+    """Return the tags of such a text."""
+    if text.startswith("\n"):
+        return text[1:].split("\n")
+    return text.split(",") if text else []
+
+
 def with_tags_and_groups(skill: Skill, tags: list[str], shared_with: Mapping[str, Right], since: int) -> None:
     """Set a skill's tags and groups, leaving rows that stay the same untouched."""
     if skill.tags != tags:
         skill.tags = tags
     present = {row.group_id: row for row in skill.share_rows}
     rows = []
-    for group, right in shared_with.items():
+    # In the order in which the database gives them.
+    for group, right in sorted(shared_with.items()):
         row = present.get(group) or SkillShare(group_id=group, since=since)
         row.can_write = right == "write"
         rows.append(row)
@@ -458,7 +481,7 @@ def _is_text(data: bytes) -> bool:
 
 
 SEARCH_TABLE = "deepskills_search"
-"""SQLite's full-text index over the words of skills; its rows go by `Skill.number`."""
+"""SQLite's full-text index over the words of skills; its row ids are `Skill.number`."""
 
 SEARCH_TERMS = f"{SEARCH_TABLE}_terms"
 """SQLite's view of that index: how many skills have each word."""
@@ -467,20 +490,20 @@ CREATE_SEARCH_TABLE = (
     f"CREATE VIRTUAL TABLE IF NOT EXISTS {SEARCH_TABLE} "
     f"USING fts5({', '.join(SEARCH_FIELDS)}, tokenize = 'unicode61 remove_diacritics 0')"
 )
-"""What makes SQLite's full-text index."""
+"""Creates SQLite's full-text index."""
 
 CREATE_SEARCH_TERMS = f"CREATE VIRTUAL TABLE IF NOT EXISTS {SEARCH_TERMS} USING fts5vocab({SEARCH_TABLE}, 'row')"
-"""What makes the view of it."""
+"""Creates the view of it."""
 
 INSERT_SEARCH_ROW = (
     f"INSERT INTO {SEARCH_TABLE}(rowid, {', '.join(SEARCH_FIELDS)}) "  # noqa: S608 - constants
     f"VALUES (:number, {', '.join(f':{name}' for name in SEARCH_FIELDS)})"
 )
-"""What adds a skill to it."""
+"""Adds a skill to it."""
 
 
 class SkillRequirement(Base):
-    """A name that a skill requires, so that whoever deletes a skill learns which others need it."""
+    """A name that a skill requires, so that a deletion can name the skills that need it."""
 
     __tablename__ = "deepskills_requires"
     __table_args__ = (Index(None, "name_key", "skill_id"),)
@@ -499,7 +522,7 @@ class Delivery(Base):
     __tablename__ = "deepskills_deliveries"
 
     user_key: Mapped[str] = mapped_column(String(MAX_OWNER_LENGTH), primary_key=True)
-    """Whose sandbox it is; empty for nobody's."""
+    """The owner of the sandbox; empty for nobody."""
 
     directory_key: Mapped[str] = mapped_column(String(64), primary_key=True)
     """SHA-256 of the directory, which may be longer than databases index."""
@@ -507,7 +530,7 @@ class Delivery(Base):
     directory: Mapped[str] = mapped_column(Text)
     skill_id: Mapped[UUID] = mapped_column(Uuid)
     digests: Mapped[str] = mapped_column(Text)
-    """SHA-256 of some files that it wrote, the `SKILL.md` first, one per line."""
+    """SHA-256 of some of the files that it wrote, the `SKILL.md` first, one per line."""
 
 
 class FormerText(Base):
@@ -527,7 +550,7 @@ class FormerText(Base):
     frontmatter: Mapped[str | None] = mapped_column(Text)
     encoding: Mapped[str] = mapped_column(String(16))
     tags: Mapped[str] = mapped_column(Text)
-    """The tags, joined by commas, which no tag holds."""
+    """The tags as one text, as `joined_tags` makes it."""
 
 
 class FormerFile(Base):
@@ -548,7 +571,7 @@ class FormerFile(Base):
 
 
 class SkillChange(Base):
-    """One change of a skill: who did what, when. Written once, and kept when the skill is purged."""
+    """One change to a skill: who did what and when. Written once, and kept when the skill is purged."""
 
     __tablename__ = "deepskills_changes"
     __table_args__ = (Index(None, "skill_id", "revision"), Index(None, "owner_id", "revision"))
@@ -556,18 +579,18 @@ class SkillChange(Base):
     revision: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     skill_id: Mapped[UUID] = mapped_column(Uuid)
     owner_id: Mapped[str | None] = mapped_column(String(MAX_OWNER_LENGTH))
-    """Whose the skill was."""
+    """The owner of the skill at the time."""
 
     name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH))
     action: Mapped[str] = mapped_column(String(32))
     user_id: Mapped[str | None] = mapped_column(String(MAX_OWNER_LENGTH))
-    """Who did it; `None` for the operator's code."""
+    """The user who did it; `None` for the operator's code."""
 
     at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class SkillUsage(Base):
-    """How often a skill was used on one day in one way."""
+    """How often a skill was used on one day, for one kind of event and one trigger."""
 
     __tablename__ = "deepskills_usage"
 
@@ -581,7 +604,7 @@ class SkillUsage(Base):
 
 
 class Counter(Base):
-    """One row: the revision of the last change. Writers lock the table, so that commits follow revisions."""
+    """One row: the last revision. Writers lock the table, so that they commit in the order of revisions."""
 
     __tablename__ = "deepskills_counter"
 

@@ -8,14 +8,14 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 CHANNEL = "deepskills_changes"
-"""What writers notify on PostgreSQL."""
+"""The channel that writers notify on PostgreSQL."""
 
 QUIET_SECONDS = 30.0
-"""How often PostgreSQL is polled although nothing was heard: a connection may have died unnoticed."""
+"""How often PostgreSQL is polled even without a notification: a connection may have died unnoticed."""
 
 
 class Notices:
-    """Waits for changes of a store, as an async context manager."""
+    """Waits for changes to a store, as an async context manager."""
 
     def __init__(self, session: AsyncSession, interval: float) -> None:
         bind = session.get_bind()
@@ -27,7 +27,7 @@ class Notices:
 
     async def __aenter__(self) -> Self:
         if self._engine.dialect.name == "postgresql" and self._engine.dialect.driver == "asyncpg":
-            # A connection of its own: one in the pool would lose its listener when it is given back.
+            # Its own connection: one from the pool would lose its listener when it is returned.
             self._connection = await AsyncEngine(self._engine).connect()
             self._driver = (await self._connection.get_raw_connection()).driver_connection
             await self._driver.add_listener(CHANNEL, self._hear)

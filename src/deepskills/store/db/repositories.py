@@ -1,7 +1,8 @@
 """Statements about skills, files, listings and history, and nothing else: no rules, no transactions.
 
-`SkillRepository` and `SkillFileRepository` work on one skill at a time, `ListingRepository` on many,
-`HistoryRepository` on what was. All statements of the store are here, in `visibility.py` and in `search.py`.
+`SkillRepository` and `SkillFileRepository` work on one skill at a time, `ListingRepository` on many, and
+`HistoryRepository` on former versions and the log. All statements of the store are here, in `visibility.py` and in
+`search.py`.
 """
 
 import base64
@@ -10,10 +11,10 @@ import datetime as dt
 import hashlib
 import json
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from sqlalchemy import (
@@ -24,16 +25,20 @@ from sqlalchemy import (
     Select,
     Subquery,
     Text,
+    Uuid,
     and_,
+    bindparam,
     case,
     cast,
     delete,
     func,
+    inspect,
     literal,
     null,
     or_,
     select,
     text,
+    tuple_,
     type_coerce,
     union,
     union_all,
@@ -41,8 +46,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute, joinedload, selectinload, undefer
+from sqlalchemy.orm import InstrumentedAttribute, joinedload, make_transient_to_detached, selectinload, undefer
 from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.orm.util import identity_key
 
 from deepskills._catalog.requires import same_name
 from deepskills._errors import SkillFormatError
@@ -64,18 +70,32 @@ from deepskills.store.db.models import (
 )
 from deepskills.store.db.notices import CHANNEL
 from deepskills.store.db.search import (
+    CANDIDATES,
     POSTGRES_FREQUENCIES,
     SQLITE_FREQUENCIES,
     Frequencies,
+    Matches,
     Searchable,
     best_matches,
     postgres_frequencies,
     search_row,
     sqlite_frequencies,
     telling_words,
+    with_texts,
 )
-from deepskills.store.db.visibility import one_of_ids, readable, seen_by_group, seen_for, shares_with, since, visible
+from deepskills.store.db.visibility import (
+    one_of_ids,
+    pairs_of_keys,
+    readable,
+    seen_by_group,
+    seen_for,
+    shares_with,
+    since,
+    visible,
+)
 from deepskills.store.rules import EVERYTHING, Labels, Reason, Viewer, sees_groups
+
+LabelT = TypeVar("LabelT", SkillTag, SkillShare)
 
 
 class SkillRepository:
@@ -91,27 +111,27 @@ class SkillRepository:
         """Return a skill that `viewer` may read.
 
         Args:
-            skill_id: Which.
-            viewer: Who asks.
+            skill_id: Which skill.
+            viewer: Who is asking.
             contents: With the contents of its files.
             files: With the list of its files.
-            deleted: One that was deleted, whoever asks.
+            deleted: Look for a deleted skill, and ignore the viewer.
         """
         condition = Skill.deleted_at.is_not(None) if deleted else readable(viewer)
-        return await self._first(whole(contents=contents, files=files).where(Skill.id == skill_id, condition))
+        return await self._first(and_(Skill.id == skill_id, condition), contents=contents, files=files)
 
     async def get_with_files(self, skill_id: UUID) -> Skill | None:
         """Return a skill with its files and their contents, whoever's it is."""
-        return await self._first(whole(contents=True).where(Skill.id == skill_id, Skill.deleted_at.is_(None)))
+        return await self._first(and_(Skill.id == skill_id, Skill.deleted_at.is_(None)), contents=True)
 
     async def list_by_user(self, user_id: str | UUID) -> list[Skill]:
-        """Return the skills that a user owns, light, in order of name."""
+        """Return the skills that a user owns, without their texts, sorted by name."""
         query = light().where(Skill.owner_id == str(user_id), Skill.deleted_at.is_(None)).order_by(Skill.name_key)
         return list(await self._session.scalars(query.options(selectinload(Skill.tag_rows))))
 
     async def by_name(self, name_key: str, viewer: Viewer) -> UUID | None:
-        """Return the id of the skill of that name that `viewer` sees first."""
-        # One query per reason, each on its own index; the union is sorted by who wins.
+        """Return the id of the skill with that name that `viewer` sees first."""
+        # One query per reason, each on its own index; the union is sorted by precedence.
         branches: list[Any] = [
             select(Skill.id, literal(int(reason)).label("rank"), since(reason, viewer).label("since")).where(
                 Skill.name_key == name_key, Skill.deleted_at.is_(None), seen_for(reason, viewer)
@@ -124,7 +144,7 @@ class SkillRepository:
         return name
 
     async def of_file(self, file_id: UUID, viewer: Viewer) -> tuple[Skill, SkillFile] | None:
-        """Return a file, without its content, with its skill, if `viewer` may read that; one query either way."""
+        """Return a file without its content, and its skill, if `viewer` may read it; one query either way."""
         query = (
             select(Skill, SkillFile)
             .join(SkillFile, SkillFile.skill_id == Skill.id)
@@ -135,7 +155,7 @@ class SkillRepository:
         return None if row is None else (row[0], row[1])
 
     async def is_taken(self, name_key: str, owner_id: str | None, *, other_than: UUID | None = None) -> bool:
-        """Whether an owner has a skill of that name, `other_than` aside."""
+        """Whether an owner has a skill with that name, other than `other_than`."""
         owner = Skill.owner_id.is_(None) if owner_id is None else Skill.owner_id == owner_id
         query = select(Skill.id).where(Skill.name_key == name_key, owner, Skill.deleted_at.is_(None))
         if other_than is not None:
@@ -143,7 +163,7 @@ class SkillRepository:
         return await self._session.scalar(query.limit(1)) is not None
 
     async def kept_by(self, owner_id: str, *, other_than: UUID | None = None) -> tuple[int, int]:
-        """Return how many skills an owner keeps, deleted ones included, and their bytes, `other_than` aside."""
+        """Return how many skills an owner has, including deleted ones, and their bytes, without `other_than`."""
         query = select(func.count(), func.coalesce(func.sum(Skill.size), 0)).where(Skill.owner_id == owner_id)
         if other_than is not None:
             query = query.where(Skill.id != other_than)
@@ -156,18 +176,19 @@ class SkillRepository:
         await self._session.flush()
         await self.index(skill)
 
-    async def set_requires(self, skill_id: UUID, names: Sequence[str]) -> None:
-        """Write which skills a skill requires."""
-        await self._session.execute(delete(SkillRequirement).where(SkillRequirement.skill_id == skill_id))
+    async def set_requires(self, skill_id: UUID, names: Sequence[str], *, is_new: bool = False) -> None:
+        """Write which skills a skill requires; a new one has no earlier rows."""
+        if not is_new:
+            await self._session.execute(delete(SkillRequirement).where(SkillRequirement.skill_id == skill_id))
         self._session.add_all(
             SkillRequirement(skill_id=skill_id, position=position, name=name, name_key=same_name(name))
             for position, name in enumerate(names)
         )
 
     async def required_by(self, skill: Skill, limit: int) -> Sequence[Skill]:
-        """Return skills that require a skill by its name and whose owners see it, as far as that skill shows.
+        """Return the skills that require a skill by its name and whose owners can see it.
 
-        A public or system skill is for all; of others, the owner's skills count, and those of the same groups.
+        For a public or system skill these are everybody's; for any other, the owner's and those of its groups.
         """
         query = light().join(SkillRequirement, SkillRequirement.skill_id == Skill.id)
         query = query.where(SkillRequirement.name_key == skill.name_key, Skill.deleted_at.is_(None))
@@ -179,7 +200,7 @@ class SkillRepository:
         return (await self._session.scalars(query.order_by(Skill.name_key, Skill.id).limit(limit))).all()
 
     async def requires(self, ids: Collection[UUID]) -> dict[UUID, list[str]]:
-        """Return what skills require, in the order written."""
+        """Return the names that skills require, in the order written."""
         query = select(SkillRequirement).where(one_of_ids(SkillRequirement.skill_id, ids, self._dialect))
         found: dict[UUID, list[str]] = {}
         for row in await self._session.scalars(query.order_by(SkillRequirement.skill_id, SkillRequirement.position)):
@@ -193,18 +214,18 @@ class SkillRepository:
             await self._session.execute(text(INSERT_SEARCH_ROW), search_row(skill.number, skill.words))
 
     async def deleted_before(self, moment: datetime, limit: int) -> Sequence[Skill]:
-        """Return some of the skills that were deleted before a moment, oldest first, as rows alone."""
+        """Return some of the skills deleted before a time, oldest first, without related rows."""
         query = light().where(Skill.deleted_at < moment).order_by(Skill.deleted_at, Skill.id).limit(limit)
         return (await self._session.scalars(query)).all()
 
     async def purge(self, skills: Sequence[Skill]) -> None:
-        """Delete skills with all that belongs to them, even where the database does not cascade."""
+        """Delete skills with everything that belongs to them, even if the database does not cascade."""
         if self._dialect == "sqlite":
             await self._unindex([skill.number for skill in skills])
         ids = [skill.id for skill in skills]
         for skill in skills:
             self._session.expunge(skill)
-        # By hand: on SQLite foreign keys cascade only where the application's engine switched them on.
+        # By hand: on SQLite foreign keys cascade only if the application's engine turned them on.
         for table in (SkillFile, SkillTag, SkillShare, SkillRequirement, FormerText, FormerFile, SkillUsage):
             await self._session.execute(delete(table).where(one_of_ids(table.skill_id, ids, self._dialect)))
         await self._session.execute(delete(Skill).where(one_of_ids(Skill.id, ids, self._dialect)))
@@ -214,8 +235,63 @@ class SkillRepository:
         if numbers:
             await self._session.execute(statement, [{"number": number} for number in numbers])
 
-    async def _first(self, query: Select[Any]) -> Skill | None:
-        found: Skill | None = await self._session.scalar(query)
+    async def _first(
+        self, condition: ColumnElement[bool], *, contents: bool = False, files: bool = True
+    ) -> Skill | None:
+        """Return a skill with its text, tags and groups, and with its files, all in one statement.
+
+        Each statement is a way to the database and back, and a writer holds everybody up meanwhile. Contents of files
+        take a second one.
+        """
+        lists = [
+            self._list_of(SkillTag.skill_id, SkillTag.position, SkillTag.tag, SkillTag.tag_key),
+            self._list_of(SkillShare.skill_id, SkillShare.group_id, SkillShare.can_write, SkillShare.since),
+        ]
+        if files and not contents:
+            columns = (getattr(SkillFile, name) for name in KeptFile.__dataclass_fields__)
+            lists.append(self._list_of(SkillFile.skill_id, *columns))
+        query = light().options(undefer(Skill.body), undefer(Skill.head)).where(condition).add_columns(*lists)
+        if contents:
+            query = query.options(selectinload(Skill.file_rows).options(undefer(SkillFile.data)))
+        row = (await self._session.execute(query)).first()
+        if row is None:
+            return None
+        skill: Skill = row[0]
+        unloaded = inspect(skill).unloaded
+        # What this session has read before stays, changed or not.
+        if "tag_rows" in unloaded:
+            tags = [SkillTag(skill_id=skill.id, position=at, tag=tag, tag_key=key) for at, tag, key in row[1] or ()]
+            set_committed_value(skill, "tag_rows", self._known(sorted(tags, key=lambda tag: tag.position)))
+        if "share_rows" in unloaded:
+            groups = [
+                SkillShare(skill_id=skill.id, group_id=group, can_write=bool(can_write), since=since_)
+                for group, can_write, since_ in row[2] or ()
+            ]
+            set_committed_value(skill, "share_rows", self._known(sorted(groups, key=lambda share: share.group_id)))
+        if files and not contents and "file_rows" in unloaded:
+            kept = (dict(zip(KeptFile.__dataclass_fields__, given, strict=True)) for given in row[3] or ())
+            # As JSON, ids are text, and on SQLite truth is a number.
+            set_listed_files(
+                skill, [KeptFile(**{**file, "id": UUID(file["id"]), "is_text": bool(file["is_text"])}) for file in kept]
+            )
+        return skill
+
+    def _list_of(self, skill_id: InstrumentedAttribute[UUID], *columns: InstrumentedAttribute[Any]) -> Any:  # noqa: ANN401 - a column
+        """Return a column with the rows of another table that belong to a skill, as lists."""
+        is_postgres = self._dialect == "postgresql"
+        one = (func.json_build_array if is_postgres else func.json_array)(*columns)
+        all_ = (func.json_agg if is_postgres else func.json_group_array)(one, type_=JSON)
+        return select(all_).where(skill_id == Skill.id).correlate(Skill).scalar_subquery()
+
+    def _known(self, rows: Sequence[LabelT]) -> list[LabelT]:
+        """Return rows of the database as those of the session, so that it notices what changes."""
+        found = []
+        for row in rows:
+            present = self._session.sync_session.identity_map.get(identity_key(instance=row))
+            if present is None:
+                make_transient_to_detached(row)
+                self._session.add(row)
+            found.append(row if present is None else present)
         return found
 
 
@@ -227,22 +303,14 @@ class SkillFileRepository:
         self._dialect = session.get_bind().dialect.name
 
     async def read(self, skill_id: UUID, path: str) -> bytes | None:
-        """Return the content of the file at a path of a skill."""
+        """Return the content of a skill's file by its path."""
         query = select(SkillFile.data).where(SkillFile.skill_id == skill_id, SkillFile.path == path)
         found: bytes | None = await self._session.scalar(query)
         return found
 
-    async def at(self, skill: Skill, path: str) -> SkillFile:
-        """Return the file at a path of a skill, with its content and the skill's revision."""
-        query = select(SkillFile).where(SkillFile.skill_id == skill.id, SkillFile.path == path)
-        query = query.options(undefer(SkillFile.data)).execution_options(populate_existing=True)
-        found = (await self._session.scalars(query)).one()
-        found.skill_revision = skill.revision
-        return found
-
     async def listed(self, skill_id: UUID) -> dict[str, KeptFile]:
         """Return the files of a skill by path, without their contents."""
-        query = select(SkillFile.id, SkillFile.path, SkillFile.size, SkillFile.digest)
+        query = select(*(getattr(SkillFile, name) for name in KeptFile.__dataclass_fields__))
         rows = await self._session.execute(query.where(SkillFile.skill_id == skill_id))
         return {row.path: KeptFile(*row) for row in rows}
 
@@ -251,8 +319,22 @@ class SkillFileRepository:
         self._session.add_all(files)
         await self._session.flush()
 
-    async def retire(self, files: Collection[KeptFile], until: int) -> None:
-        """Move files to what the skill had before a revision; their contents do not leave the database."""
+    async def replace(self, files: Sequence[SkillFile]) -> None:
+        """Write new contents of files that were kept as former ones, under their ids."""
+        if files:
+            table: Any = SkillFile.__table__
+            names = ("size", "is_text", "digest", "since", "data")
+            statement = update(table).where(table.c.id == bindparam("file", type_=Uuid()))
+            statement = statement.values({name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names})
+            rows = [{"file": file.id, **{f"new_{name}": getattr(file, name) for name in names}} for file in files]
+            await (await self._session.connection()).execute(statement, rows)
+
+    async def retire(self, files: Collection[KeptFile], until: int, *, replaced: Collection[str] = ()) -> None:
+        """Move files to what the skill had before a revision; their contents do not leave the database.
+
+        Rows at paths that are about to be replaced stay where they are.
+        """
+        gone = [file.id for file in files if file.path not in replaced]
         if files:
             chosen = one_of_ids(SkillFile.id, [file.id for file in files], self._dialect)
             columns = ["id", "since", "skill_id", "path", "size", "is_text", "digest", "data"]
@@ -260,6 +342,8 @@ class SkillFileRepository:
             moved = select(*(getattr(SkillFile, name) for name in columns), literal(until)).where(chosen)
             table: Any = FormerFile.__table__
             await self._session.execute(table.insert().from_select([*columns, "until"], moved))
+        if gone:
+            chosen = one_of_ids(SkillFile.id, gone, self._dialect)
             await self._session.execute(delete(SkillFile).where(chosen).execution_options(synchronize_session=False))
 
 
@@ -268,24 +352,21 @@ def light() -> Select[Any]:
     return select(Skill)
 
 
-def whole(*, contents: bool = False, files: bool = True) -> Select[Any]:
-    """Return a query for skills with their text, and with their files, contents included or not."""
-    labels = selectinload(Skill.tag_rows), selectinload(Skill.share_rows)
-    query = light().options(undefer(Skill.body), undefer(Skill.head), *labels)
-    if not files:
-        return query
-    listed = selectinload(Skill.file_rows)
-    return query.options(listed.options(undefer(SkillFile.data)) if contents else listed)
+def set_listed_files(skill: Skill, files: Iterable[KeptFile]) -> None:
+    """Give a skill the list of files that the database has for it, without their contents."""
+    rows = [file.row() for file in sorted(files, key=lambda file: file.path)]
+    # Not a change: what is assigned to an attribute would be written again.
+    set_committed_value(skill, "file_rows", rows)
 
 
 TagMatch: TypeAlias = Literal["any", "all"]
 """Whether a skill needs one of several tags or all of them."""
 
 MAX_HEAD_LENGTH = 16_384
-"""Longest frontmatter that an agent's run reads; of a longer one the name and the description stand for it."""
+"""Longest frontmatter that an agent's run reads; a longer one is replaced by the name and the description."""
 
 MAX_FOUND = 10_000
-"""How many matches a search in the database gives at most."""
+"""How many matches a search in the database returns at most."""
 
 
 @dataclass(frozen=True)
@@ -298,18 +379,18 @@ class Filter:
     name_key: str | None = None
     skill_ids: tuple[UUID, ...] | None = None
     is_everything: bool = False
-    """Whether it shows any skill of any owner, as to an operator."""
+    """Whether it shows every owner's skills, as for an operator."""
 
     is_unapproved: bool = False
-    """Whether it shows only public skills that no operator approved as they are."""
+    """Whether it shows only public skills whose current content no operator approved."""
 
     deleted_since: datetime | None = None
-    """Since when deleted skills are shown, in place of others."""
+    """Show skills deleted since this time, instead of the others."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a page ends: the last skill's place in the order."""
+    """Where a page ends: the last skill's position in the order."""
 
     name_key: str
     rank: int
@@ -317,13 +398,13 @@ class Position:
     id: UUID
 
     def cursor(self) -> str:
-        """Return the place as text that means nothing to others."""
+        """Return the position as opaque text."""
         raw = json.dumps([self.name_key, self.rank, self.since, self.id.hex])
         return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
 
     @classmethod
     def of(cls, cursor: str) -> "Position":
-        """Return the place that a cursor names.
+        """Return the position that a cursor names.
 
         Raises:
             SkillFormatError: If it names none.
@@ -340,7 +421,7 @@ class Position:
             raise SkillFormatError(_BAD_CURSOR) from None
 
 
-_BAD_CURSOR = "The cursor is not one that a listing gave. Start again without it."
+_BAD_CURSOR = "The cursor does not come from a listing. Start again without it."
 
 
 def cursor_at(offset: int) -> str:
@@ -359,13 +440,13 @@ def offset_of(cursor: str) -> int:
     except (ValueError, TypeError, KeyError, RecursionError):
         found = -1
     if not isinstance(found, int) or not 0 <= found <= MAX_FOUND:
-        raise SkillFormatError("The cursor is not one that a search gave. Start again without it.")
+        raise SkillFormatError("The cursor does not come from a search. Start again without it.")
     return found
 
 
 @dataclass(frozen=True)
 class Head:
-    """What an agent's run needs of a skill."""
+    """The part of a skill that an agent's run needs."""
 
     id: UUID
     name: str
@@ -373,12 +454,12 @@ class Head:
     stamp: int
     encoding: str
     frontmatter: str | None
-    """As written; `None` where it is to be generated from the description and tags."""
+    """As written; `None` if it is to be generated from the description and tags."""
 
     description: str | None
     tags: tuple[str, ...] = ()
     is_pinned: bool = False
-    """Whether it is a version that stays, whatever the skill becomes."""
+    """Whether it is a pinned version, which stays the same when the skill changes."""
 
 
 class ListingRepository:
@@ -391,7 +472,7 @@ class ListingRepository:
     async def page(
         self, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
     ) -> tuple[list[Skill], Position | None]:
-        """Return skills in order of name, light, and where to go on; the first of a name counts."""
+        """Return skills without their texts, sorted by name, and where to continue; the first with a name counts."""
         reasons = [None] if chosen.is_everything else sorted(chosen.reasons)
         branches = [self._branch(reason, viewer, chosen, limit, after) for reason in reasons]
         found = union_all(*(select(branch.subquery()) for branch in branches)).subquery() if branches else None
@@ -410,7 +491,7 @@ class ListingRepository:
     def _branch(
         self, reason: Reason | None, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
     ) -> Select[Any]:
-        """Return the query for the skills that are seen for one reason, or all skills of all owners."""
+        """Return the query for the skills seen for one reason, or for all skills of all owners."""
         rank = -1 if reason is None else int(reason)
         query, first = self._seen(reason, viewer, chosen, Skill.id, Skill.name_key, literal(rank).label("rank"))
         query = query.add_columns(first.label("since"))
@@ -427,10 +508,10 @@ class ListingRepository:
         chosen: Filter,
         *columns: Any,  # noqa: ANN401 - columns and expressions
     ) -> tuple[Select[Any], ColumnElement[int]]:
-        """Return a query for the skills that are seen for one reason, or for all, and since when each has its name.
+        """Return a query for the skills seen for one reason, or for all, and since when each has its name.
 
-        One query per reason, because each has an index of its own; no database finds its way through all of them at
-        once. Skills of the viewer's groups are looked up from the groups' side.
+        One query per reason, because each has its own index and no database plans well for all of them at once. Skills
+        of the viewer's groups are looked up from the groups' side.
         """
         query: Select[Any] = select(*columns).where(*self._conditions(chosen))
         if reason is None:
@@ -467,7 +548,7 @@ class ListingRepository:
         if chosen.tag_keys:
             tagged = select(SkillTag.skill_id).where(SkillTag.tag_key.in_(chosen.tag_keys))
             if chosen.tag_match == "all":
-                # Distinct: a tag that somebody wrote twice must not stand for two.
+                # Distinct: a tag that somebody wrote twice must not count as two.
                 matches = func.count(SkillTag.tag_key.distinct())
                 tagged = tagged.group_by(SkillTag.skill_id).having(matches == len(chosen.tag_keys))
             found.append(Skill.id.in_(tagged))
@@ -481,31 +562,32 @@ class ListingRepository:
         """Return how many skills a listing has, counted up to a number."""
         # In a large store the public or the system skills alone are more than that; to look for those of groups as well
         # takes far longer than to count these.
-        for reason in (Reason.SYSTEM, Reason.PUBLIC):
-            if reason in chosen.reasons and not chosen.is_everything:
-                some = self._seen(reason, viewer, chosen, Skill.id)[0].limit(up_to).subquery()
-                if int(await self._session.scalar(select(func.count()).select_from(some)) or 0) >= up_to:
-                    return up_to
+        common = [] if chosen.is_everything else sorted(chosen.reasons & {Reason.SYSTEM, Reason.PUBLIC})
+        seen = [self._seen(reason, viewer, chosen, Skill.id)[0].limit(up_to).subquery() for reason in common]
+        if seen:
+            counted = select(*(select(func.count()).select_from(some).scalar_subquery() for some in seen))
+            if any(int(count or 0) >= up_to for count in (await self._session.execute(counted)).one()):
+                return up_to
         found = self._all_seen(viewer, chosen, Skill.id, limit=up_to)
         return int(await self._session.scalar(select(func.count()).select_from(found)) or 0)
 
     async def mark(self, viewer: Viewer, chosen: Filter) -> str:
-        """Return what names the skills of a listing as they are now."""
+        """Return a mark that identifies the skills of a listing as they are now."""
         return str(await self._session.scalar(self._mark(viewer, chosen)))
 
     def _mark(self, viewer: Viewer, chosen: Filter) -> Select[Any]:
-        """Return the query for the number and the sum of the stamps of all skills of a listing.
+        """Return the query for the number of skills in a listing and the sum of their stamps.
 
-        Other skills, or the same in another revision, have another mark.
+        Other skills, or the same at another revision, have another mark.
         """
         stamps = self._all_seen(viewer, chosen, Skill.stamp.label("stamp"))
-        # Stamps are random, so that other skills practically never have the same sum; one row then names any number of
+        # Stamps are random, so other skills practically never have the same sum, and one row identifies any number of
         # them.
         total = func.coalesce(func.sum(stamps.c.stamp), 0)
         return select(cast(func.count(), Text) + literal(":") + cast(total, Text)).select_from(stamps)
 
     async def searchable(self, viewer: Viewer, chosen: Filter) -> list[Searchable]:
-        """Return what a search looks at, of all skills of a listing in order."""
+        """Return the searchable parts of all skills of a listing, in order."""
         condition = Skill.id.in_(select(self._all_seen(viewer, chosen, Skill.id).c.id))
         columns = (Skill.id, Skill.name, Skill.description, Skill.beginning)
         query = select(*columns).where(condition).order_by(Skill.name_key, Skill.id)
@@ -515,14 +597,24 @@ class ListingRepository:
             found[row.skill_id].tags.append(row.tag)
         return list(found.values())
 
-    async def search(self, viewer: Viewer, chosen: Filter, query: str, limit: int, offset: int) -> list[UUID]:
-        """Return the ids of the best matches, found and ranked by the database."""
+    async def search(self, viewer: Viewer, chosen: Filter, query: str, limit: int, offset: int) -> Matches:
+        """Return the best matches that the database finds, from a place on."""
         words = telling_words(query)
         if not words:
-            return []
+            return Matches()
+        frequencies = await self._frequencies(words)
         skills = select(Skill.id).where(self._visible(viewer, chosen))
-        matches = best_matches(skills, words, await self._frequencies(words), self._dialect)
-        return list(await self._session.scalars(matches.order_by(Skill.name_key, Skill.id).limit(limit).offset(offset)))
+        matches = best_matches(skills, words, frequencies, self._dialect)
+        best: list[Searchable] = []
+        if offset < CANDIDATES:
+            rows = await self._session.execute(with_texts(matches.limit(CANDIDATES), self._dialect))
+            best = [Searchable(row[0], row[1], row[2], row[3], [row[4] or ""]) for row in rows]
+        start = max(offset, CANDIDATES)
+        missing = offset + limit - start
+        if missing <= 0 or (best and len(best) < CANDIDATES):
+            return Matches(best, frequencies=frequencies)
+        further = await self._session.scalars(matches.limit(missing).offset(start))
+        return Matches(best, list(further), frequencies)
 
     async def _frequencies(self, words: Sequence[str]) -> Frequencies:
         """Return how common words are."""
@@ -531,13 +623,13 @@ class ListingRepository:
         return sqlite_frequencies((await self._session.execute(SQLITE_FREQUENCIES, {"words": json.dumps(words)})).all())
 
     async def light(self, ids: Sequence[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
-        """Return skills by id, light, in the order of their ids."""
+        """Return skills without their texts, in the order of the given ids."""
         query = light().where(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
         found = {skill.id: skill for skill in await self._session.scalars(query)}
         return await self._labelled([found[given] for given in ids if given in found], viewer)
 
     async def lengths(self, ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
-        """Return of skills how many characters their instructions have, and how many bytes."""
+        """Return how many characters and bytes the instructions of skills have."""
         is_postgres = self._dialect == "postgresql"
         size = func.octet_length(Skill.body) if is_postgres else func.length(cast(Skill.body, LargeBinary))
         query = select(Skill.id, func.length(Skill.body), size).where(one_of_ids(Skill.id, ids, self._dialect))
@@ -565,12 +657,12 @@ class ListingRepository:
         second: InstrumentedAttribute[Any],
         ids: Sequence[UUID],
     ) -> dict[UUID, list[Any]]:
-        """Return the rows that belong to skills, of each skill a list of pairs."""
+        """Return the rows that belong to skills, as a list of pairs per skill."""
         if not ids:
             return {}
         is_postgres = self._dialect == "postgresql"
         pair = (func.json_build_array if is_postgres else func.json_array)(first, second)
-        # One value per skill, not one row per tag: rows of thousands of skills take seconds to make.
+        # One value per skill, not one row per tag: creating rows for thousands of skills takes seconds.
         pairs = (func.json_agg if is_postgres else func.json_group_array)(pair, type_=JSON)
         query = select(skill_id, pairs).where(one_of_ids(skill_id, ids, self._dialect)).group_by(skill_id)
         return {row[0]: row[1] for row in await self._session.execute(query)}
@@ -588,10 +680,10 @@ class ListingRepository:
         return int(row[0] or 0), row[1]
 
     async def heads(self, viewer: Viewer, chosen: Filter, limit: int) -> list[Head]:
-        """Return what an agent's run needs of each visible skill; the first of a name counts."""
+        """Return what an agent's run needs of each visible skill; the first with a name counts."""
         found: list[Head] = []
         for reason in sorted(chosen.reasons):
-            # In the database: a frontmatter that is too long is not sent at all.
+            # In the database, so that frontmatter that is too long is not sent at all.
             written = case((func.length(Skill.head) <= MAX_HEAD_LENGTH, Skill.head))
             described = case((written.is_(None), Skill.description))
             columns = (Skill.id, Skill.name, Skill.revision, Skill.stamp, Skill.encoding, written, described)
@@ -603,7 +695,7 @@ class ListingRepository:
         return await self._with_tags(found)
 
     async def _with_tags(self, heads: list[Head]) -> list[Head]:
-        """Add the tags to those whose frontmatter is generated."""
+        """Add the tags to skills whose frontmatter is generated."""
         ids = [head.id for head in heads if head.frontmatter is None]
         if not ids:
             return heads
@@ -616,15 +708,17 @@ class ListingRepository:
     async def documents(self, ids: Collection[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
         """Return skills with their text and without their files."""
         condition = and_(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
-        return list(await self._session.scalars(whole(files=False).where(condition)))
+        labels = selectinload(Skill.tag_rows), selectinload(Skill.share_rows)
+        query = light().options(undefer(Skill.body), undefer(Skill.head), *labels)
+        return list(await self._session.scalars(query.where(condition)))
 
     async def visible_ids(self, ids: Collection[UUID], viewer: Viewer) -> set[UUID]:
-        """Return those ids whose skills a viewer sees."""
+        """Return the ids of those skills that a viewer sees."""
         query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect), visible(viewer))
         return set(await self._session.scalars(query))
 
     async def existing(self, ids: Collection[UUID], viewer: Viewer | None) -> set[UUID]:
-        """Return the ids of those skills that exist and that `viewer` may read, and keep those from being purged."""
+        """Return the ids of those skills that exist and that `viewer` may read, and lock them against a purge."""
         query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect))
         if viewer is not None:
             query = query.where(readable(viewer))
@@ -633,7 +727,7 @@ class ListingRepository:
 
 
 def _behind(rank: int, first: ColumnElement[int], after: Position) -> ColumnElement[bool]:
-    """Return the condition that a skill stands behind a position, for those that have one rank."""
+    """Return the condition that a skill comes after a position, among those with the same rank."""
     if rank > after.rank:
         return Skill.name_key >= after.name_key
     if rank < after.rank:
@@ -645,51 +739,61 @@ def _behind(rank: int, first: ColumnElement[int], after: Position) -> ColumnElem
 
 
 APPROVED = "approved"
-"""What the log says of an operator's approval."""
+"""The log's word for an operator's approval."""
 
 LOADED = "skill.loaded"
-"""The event of a skill that came into a conversation."""
+"""The event for a skill that was loaded."""
 
 STAMP_BITS = 40
 """How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
 
 
-@dataclass(frozen=True)
-class KeptVersion:
-    """A file that a skill has or had, without its content."""
-
-    id: UUID
-    since: int
-    path: str
-    size: int
-    is_text: bool
-    digest: str
-
-
 class HistoryRepository:
-    """Reads and writes what skills were and what happened to them."""
+    """Reads and writes former versions of skills and what happened to them."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
         self._dialect = session.get_bind().dialect.name
 
-    async def next_revision(self) -> int:
-        """Return the revision of a change; the writer holds the counter until its transaction ends."""
+    async def next_revision(self, count: int = 1) -> int:
+        """Return the revision of a change, or the last of several; the writer holds the counter until it is done."""
         stamp = secrets.randbits(STAMP_BITS)
-        query = update(Counter).where(Counter.id == 1).values(value=Counter.value + 1, stamp=stamp)
-        if self._dialect == "postgresql":
-            # Sent when the transaction commits, and once for all changes in it.
-            await self._session.execute(select(func.pg_notify(CHANNEL, "")))
+        query = update(Counter).where(Counter.id == 1).values(value=Counter.value + count, stamp=stamp)
+        # Sent when the transaction commits, and once for all changes in it.
+        notice = [func.pg_notify(CHANNEL, "")] if self._dialect == "postgresql" else []
         value: int | None = await self._session.scalar(
-            query.returning(Counter.value), execution_options={"synchronize_session": False}
+            query.returning(Counter.value, *notice), execution_options={"synchronize_session": False}
         )
-        # Somebody emptied the table, or it was never filled: go on after the highest revision there is.
+        # Somebody emptied the table, or it was never filled: continue after the highest revision there is.
         if value is None:
             known = await self._session.scalar(select(func.coalesce(func.max(Skill.revision), 0)))
-            value = int(known or 0) + 1
+            value = int(known or 0) + count
             self._session.add(Counter(id=1, value=value, stamp=stamp))
             await self._session.flush()
         return value
+
+    async def log(self, values: Mapping[str, Any]) -> int:
+        """Add a change to the log under the next revision, and return that."""
+        if self._dialect != "postgresql":
+            revision = await self.next_revision()
+            self._session.add(SkillChange(revision=revision, **values))
+            return revision
+        # One statement in place of two: everybody waits for the writer who is at it.
+        raised = update(Counter).where(Counter.id == 1)
+        raised = raised.values(value=Counter.value + 1, stamp=secrets.randbits(STAMP_BITS))
+        counted = raised.returning(Counter.value).cte("counted")
+        table: Any = SkillChange.__table__
+        given = [literal(value, table.c[name].type) for name, value in values.items()]
+        statement = table.insert().from_select(["revision", *values], select(counted.c.value, *given))
+        # The notice is sent when the transaction commits, and once for all changes in it.
+        found: int | None = await self._session.scalar(
+            statement.returning(table.c.revision, func.pg_notify(CHANNEL, "")),
+            execution_options={"synchronize_session": False},
+        )
+        if found is None:
+            found = await self.next_revision()
+            self._session.add(SkillChange(revision=found, **values))
+        return found
 
     async def last_revision(self) -> int:
         """Return the revision of the last change."""
@@ -727,13 +831,13 @@ class HistoryRepository:
         return found
 
     async def change(self, skill_id: UUID, revision: int) -> SkillChange | None:
-        """Return the change that brought a revision of a skill."""
+        """Return the change that made a revision of a skill."""
         query = select(SkillChange).where(SkillChange.revision == revision, SkillChange.skill_id == skill_id)
         found: SkillChange | None = await self._session.scalar(query)
         return found
 
     async def change_of(self, revision: int) -> SkillChange | None:
-        """Return the change that brought a revision."""
+        """Return the change that made a revision."""
         found: SkillChange | None = await self._session.scalar(
             select(SkillChange).where(SkillChange.revision == _bounded(revision))
         )
@@ -747,22 +851,21 @@ class HistoryRepository:
         found: FormerText | None = await self._session.scalar(query)
         return found
 
-    async def listed_at(self, skill_id: UUID, revision: int) -> list[KeptVersion]:
+    async def listed_at(self, skill_id: UUID, revision: int) -> list[KeptFile]:
         """Return the files that a skill had at a revision, without their contents, in order of path."""
-        found: list[KeptVersion] = []
+        queries = []
         for table in (SkillFile, FormerFile):
-            columns = (table.id, table.since, table.path, table.size, table.is_text, table.digest)
+            columns = (getattr(table, name) for name in KeptFile.__dataclass_fields__)
             query = select(*columns).where(table.skill_id == skill_id, table.since <= revision)
-            if table is FormerFile:
-                query = query.where(FormerFile.until > revision)
-            found += [KeptVersion(*row) for row in await self._session.execute(query)]
-        return sorted(found, key=lambda file: file.path)
+            queries.append(query if table is SkillFile else query.where(FormerFile.until > revision))
+        rows = await self._session.execute(union_all(*queries))
+        return sorted((KeptFile(*row) for row in rows), key=lambda file: file.path)
 
     async def piece(self, file_id: UUID, since: int, offset: int, length: int) -> bytes | None:
-        """Return part of a file as a revision brought it; `None` if that version has expired.
+        """Return part of a file as it was written at a revision; `None` if that version has expired.
 
-        What a revision brought never changes, it only moves to the former files. Pieces that are read one after the
-        other, each in a transaction of its own, are therefore pieces of one content.
+        Content that a revision wrote never changes, it only moves to the former files. So pieces that are read one
+        after the other, each in its own transaction, belong to the same content.
         """
         for table in (SkillFile, FormerFile):
             part = func.substr(table.data, offset + 1, length, type_=LargeBinary)
@@ -773,18 +876,35 @@ class HistoryRepository:
                 return found
         return None
 
-    async def fill(self, files: Iterable[SkillFile]) -> None:
+    async def contents(self, files: Iterable[SkillFile | KeptFile]) -> dict[tuple[UUID, int], bytes]:
+        """Return the contents of files by id and by the revision that brought them; those that expired are left out.
+
+        Two statements at most, whatever the number of files.
+        """
+        wanted = {(file.id, file.since) for file in files}
+        found: dict[tuple[UUID, int], bytes] = {}
+        # In this order: what is replaced between the two statements moves from the first table to the second.
+        for table in (SkillFile, FormerFile):
+            pairs = wanted - found.keys()
+            if pairs:
+                keys = pairs_of_keys(pairs, self._dialect)
+                chosen = and_(type_coerce(table.id, keys.c.id.type) == keys.c.id, table.since == keys.c.since)
+                query = select(table.id, table.since, table.data).join(keys, chosen)
+                found |= {(row.id, row.since): row.data for row in await self._session.execute(query)}
+        return found
+
+    async def fill(self, files: Collection[SkillFile]) -> None:
         """Read the contents of files that were listed without them."""
+        found = await self.contents(files)
         for file in files:
-            content = await self.piece(file.id, file.since, 0, file.size)
             # Not a change: what is assigned to an attribute would be written again.
-            set_committed_value(file, "data", content or b"")
+            set_committed_value(file, "data", found.get((file.id, file.since), b""))
 
     async def content_since(self, skill: Skill) -> int:
-        """Return the revision that brought the text and files that a skill has now."""
+        """Return the revision that wrote a skill's current text and files."""
         bounds = union_all(
             select(func.max(SkillFile.since)).where(SkillFile.skill_id == skill.id),
-            # A file that was removed is not among the others.
+            # A removed file is no longer among the current ones.
             select(func.max(FormerFile.until)).where(FormerFile.skill_id == skill.id),
         )
         return max(skill.text_since, *(found or 0 for found in await self._session.scalars(bounds)))
@@ -794,7 +914,7 @@ class HistoryRepository:
         approved = select(SkillChange.revision).where(
             SkillChange.skill_id == skill.id, SkillChange.action == APPROVED, SkillChange.revision >= skill.kept_since
         )
-        # An approval is of text and files together, so it holds from the last change of either until the next.
+        # An approval covers text and files together, so it holds from the last change to either until the next.
         bounds = union(
             select(FormerText.until).where(FormerText.skill_id == skill.id),
             select(FormerFile.since).where(FormerFile.skill_id == skill.id),
@@ -807,10 +927,10 @@ class HistoryRepository:
         return any(first <= at < next_one for at in await self._session.scalars(approved))
 
     async def forget(self, moment: datetime, limit: int) -> int:
-        """Delete some of the former texts and files that were replaced before a moment; the log of changes stays.
+        """Delete some of the former texts and files that were replaced before a time; the log of changes stays.
 
-        When a row was replaced is what the log says about the revision that replaced it. Revisions say nothing about
-        time: if the clock was wrong once, a low revision may carry a late time.
+        The log knows when a row was replaced. Revisions say nothing about time: if the clock was wrong once, a low
+        revision may have a late time.
 
         Returns:
             How many rows were deleted.
@@ -820,29 +940,42 @@ class HistoryRepository:
             replaced = select(SkillChange.revision).where(SkillChange.revision == table.until, SkillChange.at < moment)
             key = FormerText.since if table is FormerText else FormerFile.id
             query = select(table.skill_id, key, table.since, table.until).where(replaced.exists())
-            rows = (await self._session.execute(query.order_by(table.until).limit(limit - count))).all()
+            rows: Sequence[Any] = (await self._session.execute(query.order_by(table.until).limit(limit - count))).all()
             whole_since: dict[UUID, int] = {}
             for row in rows:
                 whole_since[row.skill_id] = max(row.until, whole_since.get(row.skill_id, 0))
-            for skill_id, until in whole_since.items():
-                # A new stamp, so that agents which know the skill look at it again: a pinned version may be gone.
-                values = {"kept_since": until, "stamp": secrets.randbits(STAMP_BITS)}
-                statement = update(Skill).where(Skill.id == skill_id, Skill.kept_since < until).values(values)
-                await self._session.execute(statement, execution_options={"synchronize_session": False})
-            for row in rows:
-                own = FormerText.skill_id == row.skill_id if table is FormerText else FormerFile.id == row[1]
-                removal = delete(table).where(own, table.since == row.since)
-                await self._session.execute(removal, execution_options={"synchronize_session": False})
+            if rows:
+                await self._keep_since(whole_since)
+                id_ = FormerText.skill_id if table is FormerText else FormerFile.id
+                place = 0 if table is FormerText else 1
+                keys = pairs_of_keys([(row[place], row.since) for row in rows], self._dialect)
+                own = tuple_(type_coerce(id_, keys.c.id.type), table.since).in_(select(keys.c.id, keys.c.since))
+                await self._session.execute(delete(table).where(own), execution_options={"synchronize_session": False})
             count += len(rows)
             if count >= limit:
                 break
-        # A changed stamp makes every agent look again; without it a pinned version that is gone would still be listed.
+        # A changed stamp makes every agent look again; otherwise a pinned version that is gone would still be listed.
         if count:
             await self._session.execute(
                 update(Counter).where(Counter.id == 1).values(stamp=secrets.randbits(STAMP_BITS)),
                 execution_options={"synchronize_session": False},
             )
         return count
+
+    async def _keep_since(self, whole_since: Mapping[UUID, int]) -> None:
+        """Write since when versions of skills are whole, of many skills by one call of the database."""
+        skills: Any = Skill.__table__
+        until = bindparam("until", type_=BigInteger())
+        statement = update(skills).where(skills.c.id == bindparam("skill", type_=Uuid()), skills.c.kept_since < until)
+        # A new stamp, so that agents which know the skill look at it again: a pinned version may be gone.
+        statement = statement.values(kept_since=until, stamp=bindparam("new_stamp", type_=BigInteger()))
+        await (await self._session.connection()).execute(
+            statement,
+            [
+                {"skill": skill_id, "until": revision, "new_stamp": secrets.randbits(STAMP_BITS)}
+                for skill_id, revision in sorted(whole_since.items())
+            ],
+        )
 
     async def note_delivery(self, user_key: str, directory: str, skill_id: UUID, digests: Sequence[str]) -> None:
         """Write which files the loader wrote to a directory of a user's sandbox."""
@@ -854,10 +987,10 @@ class HistoryRepository:
         )
 
     async def deliveries(self, user_key: str, directories: Collection[str]) -> dict[str, frozenset[str]]:
-        """Return the digests of what the loader wrote, by directory of a user's sandbox."""
+        """Return the digests of the files that the loader wrote, by directory of a user's sandbox."""
         found: dict[str, frozenset[str]] = {}
         keys = [_digest(directory) for directory in directories]
-        # Databases bound the number of parameters of a statement.
+        # Databases limit the number of parameters of a statement.
         for start in range(0, len(keys), 500):
             query = select(Delivery.directory, Delivery.digests).where(
                 Delivery.user_key == user_key, Delivery.directory_key.in_(keys[start : start + 500])
@@ -867,12 +1000,12 @@ class HistoryRepository:
         return found
 
     async def forget_delivery(self, user_key: str, directory: str) -> None:
-        """Delete what is known of a directory of a user's sandbox."""
+        """Delete the record of a directory of a user's sandbox."""
         own = Delivery.user_key == user_key, Delivery.directory_key == _digest(directory)
         await self._session.execute(delete(Delivery).where(*own))
 
     async def count_usage(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add to the counts of use, each row with `skill_id`, `day`, `type`, `trigger` and `count`."""
+        """Add to the usage counts; each row has `skill_id`, `day`, `type`, `trigger` and `count`."""
         insert = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
         for start in range(0, len(rows), 500):
             statement: Any = insert(SkillUsage).values(list(rows[start : start + 500]))
@@ -902,5 +1035,5 @@ def _digest(directory: str) -> str:
 
 
 def _bounded(revision: int) -> int:
-    """Return a revision that a caller gave, as far as databases count."""
+    """Return a revision that a caller gave, within the range of a database's integers."""
     return max(0, min(revision, (1 << 63) - 1))

@@ -1,8 +1,8 @@
-"""Transactions: every call of the service sees one moment of the store, and its changes happen at one moment.
+"""Transactions: every call to the service sees the store at one moment, and its changes happen at one moment.
 
-A skill is spread over rows of several tables: its text, its files, its tags, the groups it is shared with, what it was
-before. Readers and writers work at the same time, in several processes. Three things could go wrong, and each has one
-rule that prevents it.
+A skill is spread over rows of several tables: its text, its files, its tags, the groups it is shared with, its former
+versions. Readers and writers work at the same time, in several processes. Three things could go wrong, and for each
+there is a rule that prevents it.
 
 A torn skill
     A reader fetches the text with one statement and the files with another, and a writer commits in between: the
@@ -21,13 +21,17 @@ A missed change
     - PostgreSQL: a writer first locks the counter's table. The LOCK takes no snapshot; the snapshot is taken by the
       statement after it, when the writers before have committed. In the other order a writer would work on a snapshot
       from before its turn, and every second one would fail with a serialization error. Readers are not held up:
-      EXCLUSIVE conflicts with writers alone.
+      EXCLUSIVE conflicts with writers alone, and the writers of a process queue (`turns.py`) before they take one of
+      its connections.
     - SQLite: BEGIN IMMEDIATE takes the one write lock of the file before anything is read. The lock has no queue of
       its own; `turns.py` adds one.
 
 A lost update
     Two writers read revision 41 and both write what they made of it. Writers take turns, so each sees what the one
     before wrote; callers pass `expected_revision`, which is compared inside the transaction.
+
+A single statement sees one moment by itself. Where a call reads with one alone, it does without a transaction
+(`@reads_once`): to begin and to end one are two more ways to the database and back.
 
 While a writer has its turn, every other writer of every process waits. Nothing is therefore computed, parsed or waited
 for inside: a call prepares what it will write, begins, checks that what it prepared still fits (the skill has the
@@ -49,6 +53,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._errors import SkillsError
@@ -72,25 +77,25 @@ Method = Callable[Concatenate[OwnerT, ParamsT], Awaitable[ResultT]]
 InTransaction = Callable[Concatenate[OwnerT, ParamsT], Coroutine[Any, Any, ResultT]]
 
 MAX_ATTEMPTS = 8
-"""How often work is begun that collides with that of others."""
+"""How often work that collides with other work is tried."""
 
 FIRST_PAUSE_SECONDS = 0.01
 """How long the second attempt waits on average; each later one waits twice as long."""
 
-SQLITE_TURN_SECONDS = 60.0
-"""How long a writer waits for the other writers of its process on SQLite."""
+TURN_SECONDS = 60.0
+"""How long a writer waits for the other writers of its process."""
 
 _COLLISIONS = frozenset({"40001", "40P01"})
 """PostgreSQL's codes for a serialization failure and for a deadlock."""
 
 _IN_TRANSACTION = (
-    "The session is in a transaction already, so the store cannot see one moment of the database. "
-    "Commit or roll back first, or give the service a session of its own."
+    "The session is already in a transaction, so the store cannot see one moment of the database. "
+    "Commit or roll back first, or give the service its own session."
 )
 
 
 def reads(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
-    """Run a method in a transaction that reads; inside another of the same call, as part of that."""
+    """Run a method in a reading transaction, or as part of the one that this call has already begun."""
 
     @functools.wraps(method)
     async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
@@ -99,8 +104,18 @@ def reads(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, Par
     return run
 
 
+def reads_once(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
+    """Run a method that reads with one statement alone, which needs no transaction; inside another, as part of that."""
+
+    @functools.wraps(method)
+    async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        return await self._transactions.read(lambda: method(self, *args, **kwargs), once=True)
+
+    return run
+
+
 def writes(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
-    """Run a method in a transaction that writes, with no other writer at work at the same time."""
+    """Run a method in a writing transaction, while no other writer is at work."""
 
     @functools.wraps(method)
     async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
@@ -110,7 +125,7 @@ def writes(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, Pa
 
 
 def counts(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
-    """Run a method in a transaction that adds to counts: beside other writers, where the database can."""
+    """Run a method in a transaction that adds to counts, at the same time as writers if the database can."""
 
     @functools.wraps(method)
     async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
@@ -120,15 +135,19 @@ def counts(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, Pa
 
 
 class Transactions:
-    """Runs work in transactions of a session; what the work returns is detached from the session."""
+    """Runs work in transactions of a session; results are detached from the session."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
         self._inside: asyncio.Task[Any] | None = None
         """The task whose transaction is open. Another task that shares the session is not part of it."""
 
-    async def read(self, work: Work[ResultT]) -> ResultT:
+    async def read(self, work: Work[ResultT], *, once: bool = False) -> ResultT:
         """Return what `work` reads, all of it as of one moment.
+
+        Args:
+            work: Reads.
+            once: It does so with one statement, which sees one moment by itself.
 
         Raises:
             SkillsError: If the session is in a transaction already.
@@ -136,36 +155,36 @@ class Transactions:
         # A method that calls another stays in its snapshot; a second BEGIN would see a second moment.
         if self._inside is not None and self._inside is asyncio.current_task():
             return await work()
-        return await self._run(work, writes=False)
+        return await self._run(work, writes=False, isolation="AUTOCOMMIT" if once else "REPEATABLE READ")
 
     async def count(self, work: Work[ResultT]) -> ResultT:
-        """Return what `work` returns, which adds to counts and keeps no other writer away.
+        """Return the result of `work`, which adds to counts and does not block other writers.
 
         Raises:
             SkillsError: If the session is in a transaction already.
         """
-        # Adding needs no snapshot. Under REPEATABLE READ two that add to one row would collide, and one would start
-        # over.
+        # Adding needs no snapshot. Under REPEATABLE READ, two transactions that add to one row would collide, and one
+        # would start over.
         is_sqlite = self._session.get_bind().dialect.name == "sqlite"
         return await self._run(work, writes=is_sqlite, isolation="READ COMMITTED")
 
     async def write(self, work: Work[ResultT]) -> ResultT:
-        """Return what `work` returns, with no other writer at work at the same time.
+        """Return the result of `work`, run while no other writer is at work.
 
         Raises:
             SkillsError: If the session is in a transaction already.
-            SkillConflictError: If somebody who wrote without the service was first.
+            SkillConflictError: If somebody wrote the same without the service.
         """
         try:
             return await self._run(work, writes=True)
-        # Writers take turns, so a name cannot be taken between check and write, except by somebody who does without the
+        # Writers take turns, so a name cannot be taken between check and write, except by somebody who bypasses the
         # service.
         except IntegrityError:
             raise SkillConflictError("Somebody has just taken the name or the path. Choose another.") from None
 
     async def _run(self, work: Work[ResultT], *, writes: bool, isolation: str = "REPEATABLE READ") -> ResultT:
         bind = self._session.get_bind()
-        # A session may stand on a connection whose transaction somebody else began, and will end.
+        # A session may use a connection whose transaction somebody else began, and will end.
         if self._session.in_transaction() or (isinstance(bind, Connection) and bind.in_transaction()):
             raise SkillsError(_IN_TRANSACTION)
         # Before a connection is touched: a driver that is used from a second event loop hangs or crashes.
@@ -177,7 +196,7 @@ class Transactions:
                 await held.enter_async_context(self._begun(writes=writes, isolation=isolation))
                 self._inside = asyncio.current_task()
                 result = await work()
-                # Flushed before everything is detached: what is expunged would not be written.
+                # Flush before detaching everything: expunged objects are not written.
                 await self._session.flush()
                 self._session.expunge_all()
                 await self._session.commit()
@@ -193,41 +212,48 @@ class Transactions:
                 self._inside = None
                 # After commit or rollback: the next writer of this process begins only when this one is done.
                 await held.aclose()
-            # Spread, or those that collided would collide again.
+            # Randomized, or those that collided would collide again.
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only to spread attempts
             pause *= 2
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
     @asynccontextmanager
     async def _begun(self, *, writes: bool, isolation: str) -> AsyncIterator[None]:
-        """Begin; what has to be given back after the transaction is given back when this ends."""
+        """Begin a transaction; whatever it holds besides is released when this ends."""
         bind = self._session.get_bind()
-        if bind.dialect.name != "sqlite":
-            connection = await self._session.connection(execution_options={"isolation_level": isolation})
-            if writes:
-                # Locking takes no snapshot, so that this transaction's has what earlier writers committed.
-                await connection.exec_driver_sql("LOCK TABLE deepskills_counter IN EXCLUSIVE MODE")
-            yield
-            return
+        is_sqlite = bind.dialect.name == "sqlite"
         if not writes:
-            await self._begin_on_sqlite("BEGIN")
+            if not is_sqlite:
+                await self._session.connection(execution_options={"isolation_level": isolation})
+            elif isolation != "AUTOCOMMIT":
+                await self._begin_on_sqlite("BEGIN")
             yield
             return
         turns = turns_of(bind.engine)
-        # Before a connection is taken from the pool: those who wait for their turn leave it to readers.
-        async with turns.turn(SQLITE_TURN_SECONDS):
-            await self._begin_to_write_on_sqlite(turns)
+        async with AsyncExitStack() as held:
+            try:
+                # Before a connection is taken from the pool: those who wait for their turn leave it to readers.
+                await held.enter_async_context(turns.turn(TURN_SECONDS))
+            except TimeoutError:
+                reason = f"timed out after {TURN_SECONDS:g} s, waiting for other writers of this process"
+                raise locked(reason) if is_sqlite else PoolTimeoutError(f"No turn to write: {reason}.") from None
+            if is_sqlite:
+                await self._begin_to_write_on_sqlite(turns)
+            else:
+                connection = await self._session.connection(execution_options={"isolation_level": isolation})
+                # Locking takes no snapshot, so that this transaction's has what earlier writers committed.
+                await connection.exec_driver_sql("LOCK TABLE deepskills_counter IN EXCLUSIVE MODE")
             yield
 
     async def _begin_to_write_on_sqlite(self, turns: Turns) -> None:
         connection = await self._session.connection()
-        # SQLite's own waiting would block the driver's thread and ask seldom; it is switched off while we ask.
+        # SQLite's own waiting would block the driver's thread and poll rarely; it is turned off while we poll.
         seconds = (await connection.run_sync(_timeout_of_sqlite)) / 1000
         deadline = time.monotonic() + seconds
         await connection.run_sync(_set_timeout_of_sqlite, 0)
         try:
             while not await connection.run_sync(_try_to_begin):
-                # Nobody of this process holds it, so another process does.
+                # No writer of this process holds it, so another process does.
                 turns.contended()
                 if time.monotonic() > deadline:
                     raise locked(f"another process was writing for {seconds:g} s")
@@ -255,7 +281,7 @@ def _run_on_sqlite(connection: Connection, statement: str) -> Any:  # noqa: ANN4
 
 
 def _try_to_begin(connection: Connection) -> bool:
-    """Whether the file's write lock was free, and is ours now."""
+    """Take the file's write lock if it is free, and return whether it is ours now."""
     try:
         _run_on_sqlite(connection, "BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
@@ -274,7 +300,7 @@ def _set_timeout_of_sqlite(connection: Connection, milliseconds: int) -> None:
 
 
 def is_collision(error: BaseException) -> bool:
-    """Whether a database gave work up because of the work of others, and would take it now."""
+    """Whether the database aborted work because of other work, so that it can be tried again."""
     origin = error.orig if isinstance(error, DBAPIError) else None
     if getattr(origin, "sqlstate", None) in _COLLISIONS:
         return True

@@ -1,6 +1,6 @@
-"""Answers of the store over HTTP: the envelope, skills in pieces, and every failure, small whatever was sent.
+"""Answers of the store over HTTP: the envelope, skills sent in pieces, and failures, which are small whatever was sent.
 
-Large skills are written in pieces beside the event loop, so that one client's large answer costs no other client.
+Large skills are serialized in pieces off the event loop, so that one client's large answer does not delay the others.
 `route_class` makes sure that nothing leaves the router outside the envelope, whoever raised it.
 """
 
@@ -9,10 +9,10 @@ import codecs
 import datetime as dt
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from json.encoder import encode_basestring
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -52,10 +52,10 @@ MAX_DETAILS = 20
 """How many parts of an invalid request an answer names."""
 
 MAX_DETAIL_LENGTH = 200
-"""How many characters of each are shown."""
+"""How many characters of each part are shown."""
 
 MAX_MESSAGE_LENGTH = 2_000
-"""Longest message of an error."""
+"""Longest error message."""
 
 _STATUS: dict[type[Exception], tuple[int, str]] = {
     SkillAuthenticationError: (status.HTTP_401_UNAUTHORIZED, "not-signed-in"),
@@ -69,15 +69,15 @@ _STATUS: dict[type[Exception], tuple[int, str]] = {
     SkillFormatError: (422, "invalid"),
     SkillPathError: (422, "invalid"),
 }
-"""A kind of error stands before the wider kinds that it belongs to."""
+"""Status and code by type of error; a subclass comes before its base classes."""
 
 _NO_ANSWER = "The skill database did not answer. Try again later."
-_NO_TABLES = "The skill database has no tables yet, or old ones. Its operator runs `migrations.upgrade`."
-_A_BUG = "The server failed for a reason that is not the request's. The log of the server has it."
+_NO_TABLES = "The tables of the skill database are missing or out of date. Its operator must run `migrations.upgrade`."
+_A_BUG = "The server failed, and the request is not the cause. The server's log says why."
 
 
 class CurrentUserError(TypeError):
-    """The application's `current_user` gave something that is not a user id; its message may be shown."""
+    """The application's `current_user` returned something that is not a user id; the message may be shown."""
 
 
 class ErrorDetail(BaseModel):
@@ -110,7 +110,7 @@ class Answer(BaseModel, Generic[DataT]):
 
 
 class Page(BaseModel, Generic[DataT]):
-    """One page of a listing; `next_cursor` is there as long as more follows."""
+    """One page of a listing; it has a `next_cursor` if there are more."""
 
     success: Literal[True] = True
     data: list[DataT]
@@ -124,7 +124,7 @@ class Deleted(BaseModel):
 
 
 class VersionSchema(BaseModel):
-    """One revision of a skill: who did what, when."""
+    """One revision of a skill: who did what and when."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -136,7 +136,7 @@ class VersionSchema(BaseModel):
 
 
 class ChangeSchema(VersionSchema):
-    """One change: who did what to which skill, when."""
+    """One change: who did what to which skill and when."""
 
     skill_id: UUID
     owner_id: str | None
@@ -170,7 +170,7 @@ class Hiding(BaseModel):
 
 
 class Handover(BaseModel):
-    """Who is to own a skill."""
+    """The new owner of a skill."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -178,7 +178,7 @@ class Handover(BaseModel):
 
 
 class Sharing(BaseModel):
-    """The groups that a skill is to be shared with, and what their members may do."""
+    """The groups to share a skill with, and what their members may do."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -186,7 +186,7 @@ class Sharing(BaseModel):
 
 
 class Purging(BaseModel):
-    """What is to be removed for good, by age in days."""
+    """What to remove permanently, by age in days."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -195,13 +195,13 @@ class Purging(BaseModel):
 
 
 class Purged(BaseModel):
-    """How many skills were removed for good."""
+    """How many skills were permanently removed."""
 
     purged: int
 
 
 class DiffSchema(BaseModel):
-    """What changed between two revisions, as a unified diff; `is_cut` where it was too long to be sent whole."""
+    """The changes between two revisions, as a unified diff; `is_cut` if it was too long to send all of it."""
 
     old: int
     new: int
@@ -210,7 +210,7 @@ class DiffSchema(BaseModel):
 
 
 def documented_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """Return the failures of an operation for its documentation; those that all have are added."""
+    """Return the failures of an operation for its documentation, including those that all operations share."""
     return {code: {"model": ErrorAnswer} for code in sorted({*codes, 401, 422, 500, 503})}
 
 
@@ -223,7 +223,7 @@ def invalid(errors: Iterable[Any]) -> JSONResponse:
             break
         where = ".".join(str(part)[:MAX_DETAIL_LENGTH] for part in problem["loc"])
         details.append(ErrorDetail(where=_shown(where), message=_shown(str(problem["msg"]))))
-    return answer(422, "invalid", "The request is invalid. Correct what the details name.", details)
+    return answer(422, "invalid", "The request is invalid. Fix what the details name.", details)
 
 
 def failed(error: Exception, challenge: str) -> JSONResponse:
@@ -235,7 +235,7 @@ def failed(error: Exception, challenge: str) -> JSONResponse:
         refusal.headers.update(error.headers or {})
         return _with_challenge(refusal, challenge)
     if isinstance(error, ClientDisconnect):
-        # Nobody reads it; all the same it is not a failure of the server.
+        # The client is gone and reads no answer; still, this is not a failure of the server.
         return answer(400, "refused", "The request ended before its body was complete.")
     if isinstance(error, SkillPolicyError):
         logger.error("The skill store is not set up right: %s", error)
@@ -257,7 +257,7 @@ def _with_challenge(refusal: JSONResponse, challenge: str) -> JSONResponse:
 
 def _not_served(error: Exception) -> JSONResponse:
     if isinstance(error, StatementError):
-        # Whatever the application's engine says: the values of a statement are people's private texts.
+        # Even if the application's engine shows them: the values of a statement are people's private texts.
         error.hide_parameters = True
     failure = unavailable(error)
     if failure is None:
@@ -280,27 +280,36 @@ def _shown(text: str) -> str:
 JSON_TYPE = "application/json"
 
 PIECE_BYTES = 1024 * 1024 - 1
-"""How much of a file an answer holds at a time. A multiple of three, so that pieces of base64 fit together."""
+"""How much of a file is in memory at a time. A multiple of three, so that pieces of base64 can be joined."""
 
 TEXT_LENGTH = PIECE_BYTES // 6
 """How many characters of a text are escaped in one step: each may become six."""
 
 WHOLE_BYTES = 1024 * 1024
-"""Up to which size an answer is sent in one piece, with its length."""
+"""Up to this size, an answer is sent in one piece, with its length."""
 
 _FILE_LENGTH = 512
-"""About how much an answer says of each file."""
-
-ReadPiece = Callable[[SkillFile, int, int], Awaitable[bytes]]
-"""Reads part of a file's content: from an offset, so many bytes at most."""
+"""About how many bytes each file adds to an answer."""
 
 
-async def shown_skill(skill: Skill, *, read: ReadPiece | None = None, code: int = 200, tagged: bool = True) -> Response:
+class ReadsFiles(Protocol):
+    """Reads the contents of files that were listed without them."""
+
+    async def read_piece(self, file: SkillFile, offset: int, length: int) -> bytes:
+        """Return part of a file: from an offset, so many bytes at most."""
+
+    async def read_files(self, files: Sequence[SkillFile]) -> list[bytes]:
+        """Return whole files, which are small together."""
+
+
+async def shown_skill(
+    skill: Skill, *, read: ReadsFiles | None = None, code: int = 200, tagged: bool = True
+) -> Response:
     """Return the answer with a skill.
 
     Args:
         skill: The skill.
-        read: Reads the contents of its files, as far as they were not read yet; `None` leaves contents out.
+        read: Reads contents of files that were not read yet; `None` leaves out all contents.
         code: The status.
         tagged: With an `ETag` that names its revision.
     """
@@ -308,7 +317,7 @@ async def shown_skill(skill: Skill, *, read: ReadPiece | None = None, code: int 
     if read is not None:
         size += sum(file.size for file in skill.files)
     headers = etag(skill.revision) if tagged else {}
-    # Whatever cannot be shown fails here, before the answer has begun.
+    # Fail here if the skill cannot be shown: once the answer has begun, no error can be sent.
     shown = SkillSchema.of(skill, files=False).model_dump_json(exclude={"content", "files"})
     for file in skill.files if read is not None else ():
         _ = file.content if file.has_content else None
@@ -318,7 +327,7 @@ async def shown_skill(skill: Skill, *, read: ReadPiece | None = None, code: int 
     return as_json(b"".join([piece async for piece in pieces]), code, headers)
 
 
-async def _pieces(shown: str, skill: Skill, read: ReadPiece | None) -> AsyncIterator[bytes]:
+async def _pieces(shown: str, skill: Skill, read: ReadsFiles | None) -> AsyncIterator[bytes]:
     """Yield the answer with a skill, so that one piece of one file is held at a time."""
     # Put together by hand: a JSON library would want the whole skill in memory, and once more as text.
     yield f'{{"success":true,"data":{shown.removesuffix("}")},"content":"'.encode()
@@ -327,28 +336,55 @@ async def _pieces(shown: str, skill: Skill, read: ReadPiece | None) -> AsyncIter
         for text in _slices(part):
             yield await computed(len(text), functools.partial(_escaped, text))
     yield b'","files":['
-    for number, file in enumerate(sorted(skill.files, key=lambda file: file.path)):
-        described = SkillFileSchema.of(file, content=False).model_dump_json(exclude={"content"}).removesuffix("}")
-        yield f'{"," if number else ""}{described},"content":'.encode()
-        if read is None:
-            yield b"null}"
-            continue
-        yield b'"'
-        async for piece in _content(file, read):
-            yield piece
-        yield b'"}'
+    begun = ""
+    for files in _batches(skill.files):
+        contents = await _whole(files, read) if read is not None else {}
+        for file in files:
+            described = SkillFileSchema.of(file, content=False).model_dump_json(exclude={"content"}).removesuffix("}")
+            yield f'{begun}{described},"content":'.encode()
+            begun = ","
+            if read is None:
+                yield b"null}"
+                continue
+            yield b'"'
+            async for piece in _content(file, contents.get(file.path), read):
+                yield piece
+            yield b'"}'
     yield b"]}}"
 
 
-async def _content(file: SkillFile, read: ReadPiece) -> AsyncIterator[bytes]:
-    """Yield a file's content as it stands in JSON, between the quotes."""
+def _batches(files: Iterable[SkillFile]) -> Iterator[list[SkillFile]]:
+    """Yield files in order of path, those together that take no more memory than a piece of a large one."""
+    batch: list[SkillFile] = []
+    for file in sorted(files, key=lambda file: file.path):
+        if batch and sum(other.size for other in batch) + file.size > PIECE_BYTES:
+            yield batch
+            batch = []
+        batch.append(file)
+    if batch:
+        yield batch
+
+
+async def _whole(files: Sequence[SkillFile], read: ReadsFiles) -> dict[str, bytes]:
+    """Return the contents of a batch by path, read by one call; none for a large file, which is read in pieces."""
+    if any(file.size > PIECE_BYTES for file in files):
+        return {}
+    unread = [file for file in files if not file.has_content]
+    contents = await read.read_files(unread) if unread else []
+    found = {file.path: content for file, content in zip(unread, contents, strict=True)}
+    return found | {file.path: file.data for file in files if file.has_content}
+
+
+async def _content(file: SkillFile, content: bytes | None, read: ReadsFiles) -> AsyncIterator[bytes]:
+    """Yield a file's content, if it was read already from there, as it stands in JSON, between the quotes."""
     # Pieces are cut by bytes, and a character may lie across the cut.
     decoder = codecs.getincrementaldecoder("utf-8")()
+    known = file.data if content is None and file.has_content else content
     for offset in range(0, file.size, PIECE_BYTES):
-        if file.has_content:
-            data = file.data[offset : offset + PIECE_BYTES]
+        if known is not None:
+            data = known[offset : offset + PIECE_BYTES]
         else:
-            data = await read(file, offset, PIECE_BYTES)
+            data = await read.read_piece(file, offset, PIECE_BYTES)
         is_last = offset + PIECE_BYTES >= file.size
 
         if not file.is_text:
@@ -359,7 +395,7 @@ async def _content(file: SkillFile, read: ReadPiece) -> AsyncIterator[bytes]:
 
 
 def _slices(text: str) -> Iterator[str]:
-    """Yield parts of a text that stay small even if each character is escaped."""
+    """Yield parts of a text that stay small even if every character is escaped."""
     return (text[start : start + TEXT_LENGTH] for start in range(0, len(text), TEXT_LENGTH))
 
 
@@ -367,29 +403,40 @@ def _escaped(text: str) -> bytes:
     return encode_basestring(text)[1:-1].encode()
 
 
-async def archive_of(skills: AsyncIterator[tuple[str, Skill]], read: ReadPiece) -> AsyncIterator[bytes]:
+async def archive_of(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFiles) -> AsyncIterator[bytes]:
     """Yield a `.zip` with skills, each in a directory, so that one piece of one file is held at a time."""
     writer = ZipWriter()
     async for directory, skill in skills:
         text = document_of(skill).render()
         yield await computed(len(text), lambda: writer.whole(f"{directory}/{SKILL_FILE}", text))  # noqa: B023 - done at once
-        for file in sorted(skill.files, key=lambda file: file.path):
-            writer.begin(f"{directory}/{file.path}", file.size)
-            for offset in range(0, file.size, PIECE_BYTES):
-                data = await read(file, offset, PIECE_BYTES)
-                yield await computed(len(data), lambda: writer.write(data))  # noqa: B023 - done at once
-            yield writer.end()
+        for files in _batches(skill.files):
+            contents = await _whole(files, read)
+            if contents:
+                size = sum(file.size for file in files)
+                yield await computed(size, functools.partial(_packed, writer, directory, contents))
+                continue
+            for file in files:
+                writer.begin(f"{directory}/{file.path}", file.size)
+                for offset in range(0, file.size, PIECE_BYTES):
+                    data = await read.read_piece(file, offset, PIECE_BYTES)
+                    yield await computed(len(data), lambda: writer.write(data))  # noqa: B023 - done at once
+                yield writer.end()
     yield writer.close()
 
 
+def _packed(writer: ZipWriter, directory: str, contents: Mapping[str, bytes]) -> bytes:
+    """Return what files become in an archive."""
+    return b"".join(writer.whole(f"{directory}/{path}", contents[path]) for path in sorted(contents))
+
+
 def sent_archive(pieces: AsyncIterator[bytes], name: str) -> Response:
-    """Return a `.zip` as a download of that name, which holds letters, digits and hyphens alone."""
+    """Return a `.zip` as a download with that name, which may only have letters, digits and hyphens."""
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}
     return StreamingResponse(pieces, 200, headers, "application/zip")
 
 
 def shown_file(file: SkillFile, code: int = 200) -> Response:
-    """Return the answer with a file that was written, without its content, and the skill's present revision."""
+    """Return the answer with a file that was written, without its content, and the skill's current revision."""
     return as_json(written(SkillFileSchema.of(file, content=False)), code, etag(file.skill_revision))
 
 
@@ -411,18 +458,19 @@ def as_json(body: bytes, code: int = 200, headers: dict[str, str] | None = None)
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 NO_METHOD = "-"
-"""A method that no request has: a route that has it alone never fits wholly, so that others come first."""
+"""A method that no request has: a route with only this method never matches fully, so others come first."""
 
-NOTHING_HERE = "There is nothing at this address. See the documentation for what is."
-"""The answer at an address that no operation has."""
+NOTHING_HERE = "There is nothing at this address. See the documentation for the addresses."
+"""The answer for an address without an operation."""
 
 _OWN = (SkillsError, RequestValidationError, HTTPException, CurrentUserError, ClientDisconnect)
-"""What the router answers itself; some are `ValueError` or `LookupError` too, and no handler for those takes them."""
+"""Errors that the router answers itself. Some are also a `ValueError` or `LookupError`; handlers for those are
+skipped."""
 
 
 def route_class(www_authenticate: str) -> type[APIRoute]:
     """Return the class of routes that answer every failure in the envelope."""
-    # By path: each method of an address is a route of its own, and a refusal has to name the methods of all of them.
+    # By path: each method of an address is a separate route, and a 405 has to name the methods of all of them.
     methods: dict[str, set[str]] = {}
 
     class EnvelopeRoute(APIRoute):
@@ -462,6 +510,6 @@ def route_class(www_authenticate: str) -> type[APIRoute]:
 
 
 def _is_for_the_application(request: Request, error: Exception) -> bool:
-    """Whether the application has a handler of its own for what one of its functions raised."""
+    """Whether the application has its own handler for what one of its functions raised."""
     handlers, _by_status = request.scope.get("starlette.exception_handlers", ({}, {}))
     return any(kind in handlers for kind in type(error).__mro__)

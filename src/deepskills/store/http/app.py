@@ -1,10 +1,10 @@
-"""A whole application: migrations, routes and page on one database, for a server that starts with one command.
+"""A complete application: migrations, routes and page on one database, for a server that starts with one command.
 
     uvicorn --factory deepskills.store:create_store_app
 
-The database comes from `DEEPSKILLS_DATABASE_URL`, or is a SQLite file in the working directory. Who asks comes from the
+The database comes from `DEEPSKILLS_DATABASE_URL`, or is a SQLite file in the working directory. The user comes from the
 header that `DEEPSKILLS_USER_HEADER` names, which a trusted proxy sets after it has signed the user in; the proxy must
-remove that header from what clients send. Without it everybody is anonymous: they read what is public, and write
+remove that header from what clients send. Without it everybody is anonymous, and can read what is public but write
 nothing.
 """
 
@@ -30,10 +30,10 @@ DATABASE_VARIABLE = "DEEPSKILLS_DATABASE_URL"
 """The environment variable with the database's URL."""
 
 USER_VARIABLE = "DEEPSKILLS_USER_HEADER"
-"""The environment variable with the name of the header that says who asks."""
+"""The environment variable with the name of the header that has the user id."""
 
 DEFAULT_DATABASE = "sqlite:///deepskills.db"
-"""The database of an application that is given none."""
+"""The database if none is given."""
 
 PREFIX = "/api/v1"
 """Where the routes are."""
@@ -49,8 +49,8 @@ def create_store_app(
     """Return the store as a FastAPI application, with its database migrated at the start.
 
     Args:
-        database_url: Where the database is; by default `DEEPSKILLS_DATABASE_URL`, else a SQLite file.
-        current_user: A FastAPI dependency that gives the user id of a request, or `None` for nobody; by default the
+        database_url: Where the database is; by default `DEEPSKILLS_DATABASE_URL`, or else a SQLite file.
+        current_user: A FastAPI dependency that returns the user id of a request, or `None` for nobody; by default the
             header that `DEEPSKILLS_USER_HEADER` names, which a trusted proxy sets.
         account_links: Links for the user's menu on the page by their text, such as `{"Sign out": "/logout"}`.
         policy: The options of `create_skills_router`, such as `groups_of`, `is_operator` and `limits`.
@@ -67,6 +67,7 @@ def create_store_app(
             logger.warning(
                 "Everybody is anonymous: set %s to the header with the user id that your proxy sets", USER_VARIABLE
             )
+        # Any number of processes may start at once: one migrates while the others wait.
         await migrations.upgrade(engine)
         try:
             yield
@@ -79,9 +80,10 @@ def create_store_app(
 
     @app.get("/health", include_in_schema=False)
     async def health() -> dict[str, str]:
-        """Answer as long as the process serves."""
+        """Answer as long as the process is up."""
         return {"status": "ok"}
 
+    # Last: the page is mounted at `/`, where it would take every address that comes after it.
     _mount_page(app, sessions, user, {**policy, "account_links": account_links})
     return app
 
@@ -89,19 +91,19 @@ def create_store_app(
 def _mount_page(
     app: FastAPI, sessions: async_sessionmaker[AsyncSession], user: CurrentUser, options: dict[str, Any]
 ) -> None:
-    """Mount the page for people, where the extra `page` is installed."""
+    """Mount the page, if the extra `page` is installed."""
     try:
         from deepskills.store.page import create_skills_page  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "deepskills":
             raise
-        logger.info("No page for people: %s is not installed", error.name)
+        logger.info("The page is left out: %s is not installed", error.name)
         return
     app.router.routes.append(_PageMount("/", create_skills_page(sessions, user, **options)))
 
 
 class _PageMount(Mount):
-    """The page at `/`, without the addresses below the routes: a mistake there is answered as theirs, not by a page."""
+    """The page at `/`, except below the routes' prefix: an unknown address there gets a JSON error, not a page."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Return whether the page serves a request."""

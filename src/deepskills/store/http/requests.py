@@ -1,15 +1,14 @@
-"""Reads requests to the store over HTTP: who asks, what they sent, which revision they know.
+"""Reads requests to the store over HTTP: who sent them, their bodies, and which revision the client knows.
 
-Identity comes before the body: an anonymous write is refused before anything is read. Bodies are read within bounds
-and parsed beside the event loop; JSON is measured before anything is made of it, because a few megabytes of brackets
-become gigabytes of objects.
+Identity comes before the body: an anonymous write is refused before anything is read. Bodies are bounded and parsed off
+the event loop. JSON is measured before it is parsed, because a few megabytes of brackets become gigabytes of objects.
 """
 
 import base64
 import binascii
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -37,19 +36,19 @@ MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Largest request body by default."""
 
 VALUES_PER_FILE = 16
-"""How many names, values and brackets JSON may have for each file that a skill may have."""
+"""How many names, values and brackets JSON may have per file that a skill may have."""
 
 OTHER_VALUES = 10_000
-"""How many it may have besides."""
+"""How many it may have in addition."""
 
 FILE_TYPE = "application/vnd.deepskills.file+json"
-"""The content type of a file that travels as JSON, with its encoding, whatever its name."""
+"""The content type of a file sent as JSON, with its encoding, whatever its name."""
 
 ZIP_TYPES = frozenset({"application/zip", "application/x-zip-compressed", "application/x-zip"})
 """Content types of archives."""
 
 MAX_LITERAL_LENGTH = 64
-"""Longest number or word of JSON outside a string; to read a number of a million digits takes seconds."""
+"""Longest number or word in JSON outside a string; parsing a number of a million digits takes seconds."""
 
 _STEP = 256 * 1024
 _STRUCTURE = re.compile(rb'["\[{]|[^\s"\[\]{}:,]{1,%d}' % (MAX_LITERAL_LENGTH + 1))
@@ -62,7 +61,7 @@ async def bounded_body(request: Request, limit: int) -> bytes:
     Raises:
         SkillTooLargeError: If it is larger than the limit; no more than that is read.
     """
-    # A client that says how much it sends is refused before it has sent it. One that lies is stopped while it does.
+    # A client that declares its length is refused before it sends anything; one that lies about it is cut off.
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and len(declared) < len(str(1 << 63)) and int(declared) > limit:
         raise _too_large(limit)
@@ -89,10 +88,9 @@ def is_json(media_type: str) -> bool:
 def check_not_forged(request: Request) -> None:
     """Check that a write without a body was not sent by a page of another site.
 
-    Where people sign in by a cookie, their browser adds it to whatever a page makes it send: a form, or a request
-    without a body. What such a page cannot do without asking this server first is to send JSON or a header of its
-    own. Headers that proxies add prove nothing if a browser sent the request, which it says by `Origin` or
-    `Sec-Fetch-Site`.
+    If people sign in with a cookie, their browser adds it to whatever any page makes it send: a form, or a request
+    without a body. But without this server's consent, such a page cannot send JSON or a custom header. Headers that
+    proxies add prove nothing if a browser sent the request, which `Origin` or `Sec-Fetch-Site` shows.
 
     Raises:
         SkillFormatError: If the request has nothing that only a client of this store would send.
@@ -107,7 +105,7 @@ def check_not_forged(request: Request) -> None:
 
 
 _OWN_HEADERS = ("authorization", "if-match", "x-requested-with", "x-csrf-token")
-"""Headers that a page of another site cannot make a browser send without this server's consent."""
+"""Headers that a page on another site cannot make a browser send without this server's consent."""
 
 
 def check_json(media_type: str) -> None:
@@ -117,14 +115,14 @@ def check_json(media_type: str) -> None:
         SkillFormatError: If it does not.
     """
     if not is_json(media_type):
-        raise SkillFormatError("The body is not JSON by its content type. Send it as `application/json`.")
+        raise SkillFormatError("The content type of the body is not JSON. Send it as `application/json`.")
 
 
 def parsed(model: type[ModelT], body: bytes, max_values: int) -> ModelT:
     """Return a body as a model.
 
     Raises:
-        RequestValidationError: If it does not fit; the first problems are named.
+        RequestValidationError: If it is not valid; the first problems are named.
         SkillFormatError: If it holds too many values to look at.
     """
     check_values(body, max_values)
@@ -137,12 +135,12 @@ def parsed(model: type[ModelT], body: bytes, max_values: int) -> ModelT:
 
 
 def file_content(path: str, media_type: str, body: bytes, max_values: int) -> bytes | str:
-    """Return a file that was sent: its bytes as they are, or the content that JSON of ours holds.
+    """Return a file that was sent: its bytes as they are, or the content inside our own JSON.
 
-    JSON is our own if it says so by its type, or if it has exactly our keys and the file is not a `.json` file itself.
+    JSON is our own if its content type says so, or if it has exactly our keys and the file is not a `.json` file.
 
     Raises:
-        RequestValidationError: If JSON of ours is wrong.
+        RequestValidationError: If our own JSON is not valid.
     """
     if media_type == FILE_TYPE:
         return parsed(SkillFileContent, body, max_values).content
@@ -162,9 +160,9 @@ def _has_our_keys(body: bytes, max_values: int) -> bool:
 
 
 def check_values(body: bytes, at_most: int) -> None:
-    """Check how many names, values and brackets JSON holds, before anything is made of them.
+    """Check how many names, values and brackets JSON has before it is parsed.
 
-    Short steps: other threads get their turn in between, however large the body is.
+    In short steps, so that other threads get their turn in between, however large the body is.
 
     Raises:
         SkillFormatError: If there are too many.
@@ -186,12 +184,12 @@ def check_values(body: bytes, at_most: int) -> None:
 
 
 def _end_of_string(body: bytes, position: int) -> int:
-    """Return where a string ends whose first quote stands right before `position`."""
+    """Return where a string ends whose opening quote is right before `position`."""
     while True:
         part = _IN_STRING.match(body, position)
         end = position if part is None else part.end()
         if end == position:
-            # A quote, the end of the body, or a backslash with nothing behind it.
+            # A quote, the end of the body, or a backslash with nothing after it.
             return end + 1
         position = end
 
@@ -201,15 +199,15 @@ def _too_large(limit: int) -> SkillTooLargeError:
 
 
 CurrentUser = Callable[..., Any]
-"""A FastAPI dependency, sync or async, that gives a user id or `None`."""
+"""A FastAPI dependency, sync or async, that returns a user id or `None`."""
 
 BEARER = HTTPBearer(
-    auto_error=False, scheme_name="token", description="A token of the application, which tells it who asks."
+    auto_error=False, scheme_name="token", description="A token of the application that identifies the user."
 )
-"""How clients sign in, as documented where the application does not say it."""
+"""How clients sign in, for the documentation, unless the application says otherwise."""
 
 NO_REVISION = -1
-"""A revision that no skill has: what a client knows that names another kind of thing."""
+"""A revision that no skill has, for a tag that is not one of ours."""
 
 _MAX_MATCHES = 20
 _ETAG = re.compile(r'\s*(W/)?"([^"]*)"\s*')
@@ -233,19 +231,19 @@ class Settings:
 
     @property
     def challenge(self) -> str:
-        """The authentication scheme that an anonymous client is asked for."""
+        """The authentication scheme in the challenge to an anonymous client."""
         scheme = getattr(getattr(self.security, "model", None), "scheme", None)
         return scheme.capitalize() if isinstance(scheme, str) else "Bearer"
 
 
 class Parts:
-    """The dependencies of operations, made for one router: each is a function for `Depends`."""
+    """The dependencies of operations, created for one router: each is a function for `Depends`."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
-        # Functions of this router: FastAPI finds out what depends on what from signatures. Because a body depends on
-        # its writer, an anonymous one is never read.
+        # Closures over this router's settings: FastAPI reads from signatures what depends on what. Because a body
+        # depends on its writer, an anonymous body is never read.
         async def user(given: Annotated[object, Depends(settings.current_user)]) -> str | None:
             return checked_user(given)
 
@@ -260,26 +258,31 @@ class Parts:
             return await bounded_body(request, settings.max_request_bytes)
 
         self.user = user
-        """Who asks, or `None` for nobody."""
+        """The user, or `None` if nobody is signed in."""
 
         self.writer = writer
-        """Who asks, if somebody does."""
+        """The signed-in user."""
 
         self.bodiless_writer = bodiless_writer
-        """Who asks, if somebody does, for a write without a body that no other site's page can have sent."""
+        """The signed-in user of a write without a body that no other site's page can have sent."""
 
         self.raw_body = raw_body
-        """The body's bytes, read once the writer is known."""
+        """The bytes of the body, read once the writer is known."""
 
     async def service(self) -> AsyncIterator[SkillService]:
-        """Open a service with a session of its own."""
+        """Open a service with its own session."""
         async with self.settings.session_factory() as session:
             yield SkillService(session, policy=self.settings.policy)
 
     async def read_piece(self, file: SkillFile, offset: int, length: int) -> bytes:
-        """Return part of a file, by a session of its own: between two pieces a slow client holds no connection."""
+        """Return part of a file, in its own session, so that a slow client holds no connection between two pieces."""
         async with self.settings.session_factory() as session:
             return await SkillService(session, policy=self.settings.policy).read_piece(file, offset, length)
+
+    async def read_files(self, files: Sequence[SkillFile]) -> list[bytes]:
+        """Return whole files, which are small together, by a session of its own."""
+        async with self.settings.session_factory() as session:
+            return await SkillService(session, policy=self.settings.policy).read_files(files)
 
     def body(self, model: type[ModelT]) -> Callable[..., Coroutine[Any, Any, ModelT]]:
         """Return the dependency on the body as a model, read once the writer is known."""
@@ -290,16 +293,16 @@ class Parts:
         return read
 
     async def parse(self, model: type[ModelT], request: Request, raw: bytes) -> ModelT:
-        """Return a body as a model, parsed where nobody waits for it."""
+        """Return a body as a model, parsed off the event loop if it is large."""
         check_json(content_type(request))
         return await computed(len(raw), lambda: parsed(model, raw, self.settings.max_values))
 
 
 def checked_user(given: object) -> str | None:
-    """Return who asks; an empty id means nobody.
+    """Return the user id that the application gave; an empty one means nobody.
 
     Raises:
-        CurrentUserError: If it is not text: the text of any other object may be another user's later.
+        CurrentUserError: If it is not text: `str()` of any other object may later name another user.
     """
     if given is not None and not isinstance(given, str):
         raise CurrentUserError(
@@ -309,10 +312,10 @@ def checked_user(given: object) -> str | None:
 
 
 async def matching(if_match: str | None, write: Callable[[int | None], Awaitable[ResultT]]) -> ResultT:
-    """Return what `write` does with the revision that a client's `If-Match` asks for; `None` stands for any.
+    """Return what `write` returns for the revision in a client's `If-Match`; `None` means any.
 
     Raises:
-        SkillStaleError: If the skill has a revision that the client does not name.
+        SkillStaleError: If the client does not name the revision that the skill has.
     """
     if if_match is None or if_match.strip() == "*":
         return await write(None)
@@ -321,7 +324,7 @@ async def matching(if_match: str | None, write: Callable[[int | None], Awaitable
     try:
         return await write(known[0])
     except SkillStaleError as error:
-        # One of several may be the present one, which only the write itself can tell.
+        # One of several may be the current one, which only the write itself can tell.
         if error.revision not in known[1:]:
             raise
         return await write(error.revision)
@@ -329,7 +332,7 @@ async def matching(if_match: str | None, write: Callable[[int | None], Awaitable
 
 def _revision_of(tag: str) -> int:
     found = _ETAG.fullmatch(tag)
-    # A weak tag never fits, by the rules of HTTP.
+    # By the rules of HTTP, a weak tag never matches.
     is_revision = found is not None and not found[1] and _REVISION.fullmatch(found[2]) is not None
     return int(found[2]) if found is not None and is_revision else NO_REVISION
 
@@ -341,7 +344,7 @@ IfMatch = Annotated[
 
 
 def cursor_of(number: int) -> str:
-    """Return a place in a listing as text that means nothing to others."""
+    """Return a place in a listing as opaque text."""
     return base64.urlsafe_b64encode(str(number).encode()).decode().rstrip("=")
 
 
@@ -356,5 +359,5 @@ def number_of(cursor: str) -> int:
     except (binascii.Error, ValueError):
         text = ""
     if _REVISION.fullmatch(text) is None or int(text) >= 1 << 63:
-        raise SkillFormatError("The cursor is not one that a listing gave. Start again without it.")
+        raise SkillFormatError("The cursor does not come from a listing. Start again without it.")
     return int(text)

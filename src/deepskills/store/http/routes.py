@@ -1,4 +1,8 @@
-"""The routes of the store over HTTP, each a thin call of `SkillService`. Needs the extra `api`."""
+"""The routes of the store over HTTP, each a thin call to `SkillService`. Needs the extra `api`.
+
+Routes decide nothing: permissions, limits and revisions are checked by the service, for the page and for agents too.
+What is special to HTTP is elsewhere: `requests.py` reads who asks and what they sent, `answers.py` writes the envelope.
+"""
 
 import datetime as dt
 import logging
@@ -74,7 +78,7 @@ logger = logging.getLogger("deepskills")
 MARKDOWN_TYPE = "text/markdown"
 
 MAX_QUERY_LENGTH = 1_000
-"""Longest name, tag or search in a request's address."""
+"""Longest name, tag or search query in a URL."""
 
 _Word = Annotated[str, Query(max_length=MAX_QUERY_LENGTH)]
 _Tags = Annotated[list[_Word] | None, Query(max_length=MAX_TAGS)]
@@ -94,28 +98,28 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
 ) -> APIRouter:
     """Return the routes of the store, to be included under a prefix such as `/api/v1`.
 
-    Every answer is `{"success": true, "data": ...}` or `{"success": false, "error": {...}}`, errors of validation, of
-    `current_user` and of the database included. A write is refused before its body is read unless somebody is signed
-    in.
+    Every answer is `{"success": true, "data": ...}` or `{"success": false, "error": {...}}`, including errors of
+    validation, of `current_user` and of the database. Unless somebody is signed in, a write is refused before its body
+    is read.
 
     Args:
         session_factory: Opens a session, such as an `async_sessionmaker`.
-        current_user: A FastAPI dependency that gives the user id of a request as text; `None` or `""` for nobody.
+        current_user: A FastAPI dependency that returns the user id of a request as text; `None` or `""` for nobody.
         limits: How large skills may be, which files they may hold, and how much each owner may keep.
         max_request_bytes: Largest request body.
-        groups_of: From a user to the groups that the user is in, sync or async.
+        groups_of: Returns the groups that a user is in; sync or async.
         is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
-        approval: Show a public skill to others only once an operator approved its present revision; `"by-others"`: an
-            operator who neither owns it nor made its last change.
-        retention: For how many days a deleted skill can be restored.
-        security: How clients sign in, for the documentation; `None` where `current_user` itself declares it.
+        approval: Show a public skill to others only once an operator approved its current revision; with `"by-others"`,
+            an operator who neither owns it nor made its last change.
+        retention: How many days a deleted skill can be restored.
+        security: How clients sign in, for the documentation; `None` if `current_user` itself declares it.
     """
     policy = Policy(limits or StoreLimits(), groups_of, is_operator, approval, retention)
     settings = Settings(session_factory, current_user, policy, max_request_bytes, security)
     router = APIRouter(
         tags=["skills"],
         route_class=route_class(settings.challenge),
-        # Each scheme is callable, though their common class is not.
+        # Each scheme is callable, although their base class is not.
         dependencies=[] if security is None else [Security(cast("Any", security))],
     )
     parts = Parts(settings)
@@ -125,9 +129,11 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
     add_governance(router, parts)
     add_archives(router, parts)
 
+    # Last, so that every real route is tried first. Without it, an unknown address below a skill would be answered by
+    # the application, outside the envelope.
     @router.api_route("/skills/{skill_id}/{rest:path}", methods=[NO_METHOD], include_in_schema=False)
     async def nothing() -> None:
-        """Answer every address below a skill that no operation has, whatever the method.
+        """Answer every unknown address below a skill, whatever the method.
 
         Raises:
             SkillNotFoundError: Always.
@@ -139,6 +145,8 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
 
 def _add_skills(router: APIRouter, parts: Parts) -> None:
     """Add the operations on skills as values."""
+    # Aliases inside the function, here and below: FastAPI reads dependencies from annotations, and these belong to one
+    # router and its settings.
     service_type = Annotated[SkillService, Depends(parts.service)]
     user_type = Annotated[str | None, Depends(parts.user)]
     writer_type = Annotated[str, Depends(parts.writer)]
@@ -161,9 +169,9 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         deleted: bool = False,  # noqa: FBT001, FBT002 - a query parameter
         everything: bool = False,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
-        """List the skills that one may see, light, by name; with `q` those that fit it, best first.
+        """List the skills that the user may see, without their texts, sorted by name; with `q` the matches, best first.
 
-        `deleted` lists one's own deleted skills that can still be restored; `everything` is for operators.
+        `deleted` lists the user's deleted skills that can still be restored; `everything` is for operators.
         """
         page = await service.list_skills(
             user,
@@ -187,13 +195,13 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         openapi_extra=_json_body(SkillCreate, "text/markdown", "application/zip"),
     )
     async def create_skill(request: Request, raw: raw_body, service: service_type, user: writer_type) -> Response:
-        """Create a skill with its files, all or nothing: values as JSON, a `SKILL.md`, or a `.zip`.
+        """Create a skill with its files, all or nothing, from values as JSON, a `SKILL.md`, or a `.zip`.
 
-        The answer leaves the contents of files out.
+        The answer leaves out the contents of files.
         """
         media_type = content_type(request)
         if media_type in ZIP_TYPES:
-            # A small archive may unpack to the limit, so it counts as that much work.
+            # A small archive can unpack to the limit, so it counts as that much work.
             size = len(raw) + limits.skill_bytes
             data = await computed(size, lambda: SkillCreate.from_skill_md(*unpacked(raw, limits)))
         elif media_type == MARKDOWN_TYPE:
@@ -209,10 +217,10 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         user: user_type,
         contents: bool = True,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
-        """Get a skill with its files, their contents included or not. The `ETag` names its revision."""
+        """Get a skill with its files, with or without their contents. The `ETag` names its revision."""
         # Contents of a large skill are read piece by piece while they are sent.
         skill = await service.get_skill(skill_id, user, contents=contents, max_bytes=WHOLE_BYTES)
-        return await shown_skill(skill, read=parts.read_piece if contents else None)
+        return await shown_skill(skill, read=parts if contents else None)
 
     @router.put(
         "/skills/{skill_id}",
@@ -223,7 +231,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     async def update_skill(
         skill_id: UUID, data: changes, service: service_type, user: writer_type, if_match: IfMatch = None
     ) -> Response:
-        """Change a skill; what is left out stays. The answer leaves the contents of files out."""
+        """Change a skill; fields that are left out stay as they are. The answer leaves out the contents of files."""
         return await shown_skill(
             await matching(if_match, lambda known: service.update_skill(skill_id, data, user, expected_revision=known))
         )
@@ -236,7 +244,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         if_match: IfMatch = None,
         force: bool = False,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Answer[Deleted]:
-        """Delete a skill with its files. It can be restored for a while. One that others require needs `force`."""
+        """Delete a skill with its files; it can be restored for a while. If others require it, pass `force`."""
         await matching(
             if_match, lambda known: service.delete_skill(skill_id, user, expected_revision=known, force=force)
         )
@@ -250,7 +258,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     async def restore_skill(
         skill_id: UUID, service: service_type, user: bodiless_writer, if_match: IfMatch = None
     ) -> Response:
-        """Bring a deleted skill back."""
+        """Restore a deleted skill."""
         return await shown_skill(
             await matching(if_match, lambda known: service.restore_skill(skill_id, user, expected_revision=known))
         )
@@ -279,7 +287,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         user: writer_type,
         if_match: IfMatch = None,
     ) -> Response:
-        """Replace a skill's text and files in one step, by a `SKILL.md` with files as JSON, or by a `.zip`."""
+        """Replace a skill's text and files in one step, with a `SKILL.md` and files as JSON, or with a `.zip`."""
         text: bytes | str
         files: Any
         if content_type(request) in ZIP_TYPES:
@@ -324,9 +332,9 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         user: writer_type,
         if_match: IfMatch = None,
     ) -> Response:
-        """Add a file, or replace it in one step: its bytes, or as JSON its content and encoding.
+        """Add a file, or replace it in one step: send its bytes, or its content and encoding as JSON.
 
-        A `.json` file is stored as sent. For one whose bytes have to be sent as base64, the content type is
+        A `.json` file is stored as sent. To send one as base64, use the content type
         `application/vnd.deepskills.file+json`.
         """
         most = parts.settings.max_values
@@ -341,7 +349,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
     async def delete_file(
         file_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
     ) -> Answer[Deleted]:
-        """Delete a file of a skill. `If-Match` is about the skill."""
+        """Delete a file of a skill. `If-Match` names the skill's revision."""
         await matching(if_match, lambda known: service.delete_file(file_id, user, expected_revision=known))
         return Answer(data=Deleted(id=file_id))
 
@@ -358,8 +366,8 @@ def _shown(skills: Iterable[Skill]) -> list[SkillSchema]:
 
 
 def _json_body(model: type[BaseModel], *other_types: str) -> dict[str, Any]:
-    """Return the documentation of a body, which the framework does not see: it is read once the writer is known."""
-    # Inlined: OpenAPI keeps definitions elsewhere than pydantic's references say.
+    """Return the documentation of a body, which FastAPI does not see because we read it once the writer is known."""
+    # Inlined: OpenAPI keeps definitions in another place than pydantic's references name.
     schema = model.model_json_schema()
     content: dict[str, Any] = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
     content |= {name: {"schema": {"type": "string", "format": "binary"}} for name in other_types}
@@ -367,7 +375,7 @@ def _json_body(model: type[BaseModel], *other_types: str) -> dict[str, Any]:
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    """Return a schema with each definition in the place that refers to it."""
+    """Return a schema with each reference replaced by its definition."""
     if isinstance(schema, list):
         return [_inlined(item, definitions) for item in schema]
     if not isinstance(schema, dict):
@@ -381,16 +389,16 @@ MAX_PAGE = 500
 """How many entries a page has at most."""
 
 DEFAULT_PAGE = 100
-"""How many it has where the request does not say."""
+"""How many it has by default."""
 
 MAX_DIFF_LENGTH = 1024 * 1024
-"""How many characters of a difference are sent."""
+"""How many characters of a diff are sent."""
 
 MAX_USAGE = 10_000
 """How many counts of usage are sent: the latest."""
 
 MAX_CURSOR_LENGTH = 2_000
-"""Longest cursor; a name in it may be as long as names are, in any script."""
+"""Longest cursor; it holds a name, which may be in any script."""
 
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")]
 Cursor = Annotated[
@@ -401,7 +409,7 @@ Revision = Annotated[int, Path(ge=1, lt=1 << 63)]
 
 
 def add_versions(router: APIRouter, parts: Parts) -> None:
-    """Add the operations on versions. They are for those who may write the skill."""
+    """Add the operations on versions, for those who may write the skill."""
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
     bodiless_writer = Annotated[str, Depends(parts.bodiless_writer)]
@@ -418,7 +426,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     ) -> Response:
         """List the revisions of a skill, newest first."""
         before = None if cursor is None else number_of(cursor)
-        # One more tells whether another page follows.
+        # One more than the page shows whether another page follows.
         found = await service.list_versions(skill_id, user, before=before, limit=limit + 1)
         versions = [VersionSchema.model_validate(change) for change in found[:limit]]
         return page_of(versions, cursor_of(versions[-1].revision) if len(found) > limit else None)
@@ -429,9 +437,9 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
         responses=documented_errors(403, 404),
     )
     async def get_version(skill_id: UUID, revision: Revision, service: service_type, user: writer_type) -> Response:
-        """Get a skill as it was at a revision, with its files."""
+        """Get a skill with its files as it was at a revision."""
         version = await service.get_version(skill_id, revision, user, contents=False)
-        return await shown_skill(version, read=parts.read_piece, tagged=False)
+        return await shown_skill(version, read=parts, tagged=False)
 
     @router.post(
         "/skills/{skill_id}/versions/{revision}/restore",
@@ -460,7 +468,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     async def diff_versions(
         skill_id: UUID, old: Revision, new: Revision, service: service_type, user: writer_type
     ) -> Response:
-        """Get what changed between two revisions of a skill, as a unified diff."""
+        """Get the changes between two revisions of a skill, as a unified diff."""
         diff = await service.diff_versions(skill_id, old, new, user, max_length=MAX_DIFF_LENGTH)
         shown = DiffSchema(old=old, new=new, diff=diff[:MAX_DIFF_LENGTH], is_cut=len(diff) > MAX_DIFF_LENGTH)
         return as_json(await computed(len(shown.diff), lambda: written(shown)))
@@ -473,7 +481,7 @@ def page_of(data: list[Any], next_cursor: str | None) -> Response:
 
 
 def add_governance(router: APIRouter, parts: Parts) -> None:
-    """Add the operations on who has, sees and uses skills: for their owners, and for operators."""
+    """Add the operations on who owns, sees and uses skills, for owners and for operators."""
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
     approval = Annotated[Approval, Depends(parts.body(Approval))]
@@ -491,6 +499,7 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
     )
     async def approve_skill(skill_id: UUID, data: approval, service: service_type, user: writer_type) -> Response:
         """Approve a skill as it is at a revision. For operators."""
+        # The revision is in the body, because `If-Match` is optional: an approval must name what was looked at.
         return await shown_skill(await service.approve_skill(skill_id, data.revision, user))
 
     @router.post(
@@ -499,7 +508,7 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
     async def hide_skill(
         skill_id: UUID, data: hiding, service: service_type, user: writer_type, if_match: IfMatch = None
     ) -> Response:
-        """Hide a skill from all but its owner, or show it again. For operators."""
+        """Hide a skill from everybody but its owner, or show it again. For operators."""
         return await shown_skill(
             await matching(
                 if_match,
@@ -517,6 +526,7 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
         skill_id: UUID, data: handover, service: service_type, user: writer_type, if_match: IfMatch = None
     ) -> Response:
         """Make another user the owner of a skill. For operators: only they know who a user id belongs to."""
+        # Stricter than the service, which also lets owners hand over: a mistyped id would give a skill away for good.
         await service.check_operator(user)
         return await shown_skill(
             await matching(
@@ -549,10 +559,11 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
         since: Annotated[int, Query(ge=0, lt=1 << 63)] = 0,
         limit: Limit = DEFAULT_PAGE,
     ) -> Response:
-        """List who did what to one's own skills, oldest first; operators see what happened to all.
+        """List who did what to the user's own skills, oldest first; operators see changes to all skills.
 
-        Continue with `since` set to the last revision of the page before.
+        Continue with `since` set to the last revision of the previous page.
         """
+        # No cursor: the log grows at its end, so the last revision of a page is where the next one starts.
         found = await service.list_changes(user, skill_id=skill_id, since=since, limit=limit)
         return page_of([ChangeSchema.model_validate(change) for change in found], None)
 
@@ -566,13 +577,13 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
         "/purge", response_model=Answer[Purged], responses=documented_errors(403), openapi_extra=_json_body(Purging)
     )
     async def purge(data: purging, service: service_type, user: writer_type) -> Response:
-        """Remove for good what was deleted longer ago than the retention. For operators."""
-        await service.check_operator(user)
-        return as_json(written(Purged(purged=await service.purge(retention=data.retention, versions=data.versions))))
+        """Permanently remove what was deleted before the retention period. For operators."""
+        purged = await service.purge(retention=data.retention, versions=data.versions, user_id=user)
+        return as_json(written(Purged(purged=purged)))
 
 
 def add_archives(router: APIRouter, parts: Parts) -> None:
-    """Add the operations that give skills as `.zip` files."""
+    """Add the operations that return skills as `.zip` files."""
     service_type = Annotated[SkillService, Depends(parts.service)]
     user_type = Annotated[str | None, Depends(parts.user)]
     answers: dict[int | str, dict[str, Any]] = {
@@ -582,13 +593,13 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
 
     @router.get("/skills/{skill_id}/archive", response_class=Response, responses=answers)
     async def get_archive(skill_id: UUID, service: service_type, user: user_type) -> Response:
-        """Get a skill as a `.zip`, in one directory that has its name."""
+        """Get a skill as a `.zip`, in one directory with its name."""
         skill = await service.get_skill(skill_id, user, contents=False)
 
         async def one() -> AsyncIterator[tuple[str, Skill]]:
             yield skill.name, skill
 
-        return sent_archive(archive_of(one(), parts.read_piece), skill.name)
+        return sent_archive(archive_of(one(), parts), skill.name)
 
     @router.get("/export", response_class=Response, responses=answers)
     async def export(
@@ -596,13 +607,13 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
         user: user_type,
         include_public: bool = False,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
-        """Get all skills that one may see as a `.zip`, each in a directory of its name.
+        """Get all skills that the user may see as a `.zip`, each in a directory with its name.
 
-        Of several skills of one name the first is there, as in a listing. Public skills of strangers come only with
-        `include_public`.
+        If several skills have the same name, the first is included, as in a listing. Other users' public skills are
+        included only with `include_public`.
         """
         listed = await service.list_skills(user, include_public)
-        # Reversed, so that of one name the first in the listing stays.
+        # Reversed, so that of several with one name the first in the listing stays.
         chosen = {skill.name: skill.id for skill in reversed(listed)}
 
         async def each() -> AsyncIterator[tuple[str, Skill]]:
@@ -614,8 +625,8 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
                     try:
                         skill = await own.get_skill(skill_id, user, contents=False)
                     except SkillNotFoundError:
-                        # Deleted or revoked since the list was made.
+                        # Deleted or revoked since the skills were listed.
                         continue
                 yield name, skill
 
-        return sent_archive(archive_of(each(), parts.read_piece), "skills")
+        return sent_archive(archive_of(each(), parts), "skills")

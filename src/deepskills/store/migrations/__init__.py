@@ -1,6 +1,6 @@
-"""The history of the tables, and how to bring a database to any point of it.
+"""The history of the tables, and how to bring a database to any point in it.
 
-The revisions stand in a version table of their own, so that an application's migrations are not disturbed.
+The revision is kept in its own version table, so that an application's migrations are not disturbed.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from deepskills.store.db.engine import create_store_engine, patient_twin
 
 VERSION_TABLE = "deepskills_alembic_version"
-"""Where a database keeps the revision it is at."""
+"""The table in which a database keeps its revision."""
 
 POSTGRES_LOCK = 0x6465_6570_736B_696C
 """The key of the advisory lock that lets one process migrate a PostgreSQL database at a time."""
@@ -30,11 +30,11 @@ SQLITE_WAIT_SECONDS = 600
 _POLL_SECONDS = 0.01
 
 _one_at_a_time = threading.Lock()
-"""Alembic keeps what it works on in global variables, so a process migrates one database at a time."""
+"""Alembic uses global variables, so a process migrates one database at a time."""
 
 
 async def upgrade(database: AsyncEngine | str, revision: str = "head") -> None:
-    """Bring a database, given as engine or URL, up to a revision; one that is there already stays as it is.
+    """Upgrade a database, given as engine or URL, to a revision; one that is already there stays as it is.
 
     Any number of processes may call this at once: one migrates, the others wait. A migration that fails leaves the
     database as it was.
@@ -43,7 +43,7 @@ async def upgrade(database: AsyncEngine | str, revision: str = "head") -> None:
 
 
 async def downgrade(database: AsyncEngine | str, revision: str = "base") -> None:
-    """Bring a database, given as engine or URL, down to a revision; `base` removes all tables and what is in them."""
+    """Downgrade a database, given as engine or URL, to a revision; `base` removes all tables with their content."""
     await _migrate(database, lambda config: command.downgrade(config, revision))
 
 
@@ -56,12 +56,12 @@ async def current_revision(database: AsyncEngine | str) -> str | None:
 
 
 async def _migrate(database: AsyncEngine | str, run: Callable[[Config], None]) -> None:
-    """Run revisions in one transaction, which keeps the migrations of other processes waiting."""
+    """Run revisions in one transaction, which makes the migrations of other processes wait."""
     async with _turn(), _engine(database) as given:
         with patient_twin(given) as engine:
             async with engine.begin() as connection:
                 if connection.dialect.name == "postgresql":
-                    # Tied to the transaction: a process that dies gives it back.
+                    # Tied to the transaction, so that a process that dies releases it.
                     await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK})
                 elif connection.dialect.name == "sqlite":
                     await connection.run_sync(_begin_on_sqlite)
@@ -69,7 +69,7 @@ async def _migrate(database: AsyncEngine | str, run: Callable[[Config], None]) -
 
 
 def _begin_on_sqlite(connection: Connection) -> None:
-    """Begin by hand, so that tables come and go with the transaction and a failure leaves nothing half done."""
+    """Begin by hand, so that changes to tables are part of the transaction and a failure leaves nothing half done."""
     adapted: Any = connection.connection.dbapi_connection
     cursor = adapted.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {SQLITE_WAIT_SECONDS * 1000}")
@@ -80,7 +80,7 @@ def _begin_on_sqlite(connection: Connection) -> None:
 
 def _config(connection: Connection) -> Config:
     config = Config()
-    # Alembic reads this as a template, in which `%` has a meaning.
+    # Alembic reads this as a template, in which `%` is special.
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config

@@ -1,7 +1,7 @@
 """The page where people keep their skills. Needs the extra `page`.
 
-Rendered on the server from the templates here; the one script makes it more convenient and nothing depends on it. All
-that it reads and writes goes through `SkillService`, so that its permissions are those of HTTP and agents.
+It is rendered on the server from the templates here; its one script adds convenience, and nothing depends on it. All
+reads and writes go through `SkillService`, so its permissions are those of HTTP and agents.
 """
 
 from deepskills.store.page.app import create_skills_page

@@ -1,4 +1,4 @@
-"""`create_skills_page`: the page as an application to be mounted beside the routes over HTTP."""
+"""`create_skills_page`: the page as an application to mount beside the HTTP routes."""
 
 from collections.abc import Mapping
 
@@ -38,19 +38,19 @@ def create_skills_page(  # noqa: PLR0913 - options, each by name
     """Return the page where people keep their skills, as an application to mount: `app.mount("/skills", page)`.
 
     It shows and does what the same user could do over HTTP, and nothing else. It needs no JavaScript, loads nothing
-    from elsewhere, and keeps no sessions: who asks is what `current_user` says of each request.
+    from elsewhere, and keeps no sessions: `current_user` says for each request who the user is.
 
     Args:
         session_factory: Opens a session, such as an `async_sessionmaker`.
-        current_user: A FastAPI dependency that gives the user id of a request as text; `None` or `""` for nobody. One
+        current_user: A FastAPI dependency that returns the user id of a request as text; `None` or `""` for nobody. One
             that sends people to sign in raises `HTTPException(303, headers={"Location": ...})`.
         limits: How large skills may be, which files they may hold, and how much each owner may keep.
         max_request_bytes: Largest form, uploads included.
-        groups_of: From a user to the groups that the user is in, sync or async.
+        groups_of: Returns the groups that a user is in; sync or async.
         is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
-        approval: Show a public skill to others only once an operator approved its present revision; `"by-others"`: an
-            operator who neither owns it nor made its last change.
-        retention: For how many days a deleted skill can be restored.
+        approval: Show a public skill to others only once an operator approved its current revision; with `"by-others"`,
+            an operator who neither owns it nor made its last change.
+        retention: How many days a deleted skill can be restored.
         security: As `create_skills_router` takes it, so that both take the same options.
         account_links: Links for the user's menu by their text, such as `{"Sign out": "/logout"}`.
     """
@@ -68,6 +68,6 @@ def create_skills_page(  # noqa: PLR0913 - options, each by name
     async def refused(request: Request, error: Exception) -> Response:
         return await site.failure(request, error)
 
-    # For what no address of the page has: the others answer their failures themselves.
+    # For unknown addresses: the others answer their failures themselves.
     app.add_exception_handler(HTTPException, refused)
     return app

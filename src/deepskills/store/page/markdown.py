@@ -1,14 +1,14 @@
 """Shows a stranger's Markdown as HTML that can only be read. Pure.
 
-A skill's text comes from anybody. What must never happen: that it runs script, loads anything, frames or restyles the
-page, or leads somewhere by looking like a part of it. Three rules keep that:
+Anybody can write a skill's text. It must never run a script, load anything, frame or restyle the page, or lead people
+astray by looking like part of it. Three rules ensure that:
 
-- HTML in a text is shown as the characters that it is made of; no element comes from anywhere but the parser.
+- HTML in a text is shown as plain characters; every element comes from the parser.
 - A link leads to a file of the same skill, to a heading of the same text, or outside by `http`, `https` or `mailto`,
-  and then it shows that it does. Any other link is plain text. An image is never loaded, only linked.
-- No class, id or style of a text reaches the page: ids of headings carry a prefix that nothing else has.
+  and then it is marked. Any other link is plain text. An image is never loaded, only linked.
+- No class, id or style in a text reaches the page: ids of headings have a prefix that nothing else has.
 
-The content security policy of the page forbids the same once more.
+As a second barrier, the page's content security policy forbids the same.
 """
 
 import posixpath
@@ -24,13 +24,13 @@ from deepskills._skillmd.text import clean
 from deepskills._types import SKILL_FILE
 
 MAX_RENDERED = 60_000
-"""Up to how many characters a text is rendered; a longer one is shown as it is written.
+"""Up to this many characters, a text is rendered; a longer one is shown as written.
 
 A text can be made to take far more time than its length suggests, and this bounds it.
 """
 
 HEADING_PREFIX = "part-"
-"""What the id of each heading begins with, so that no text can take an id of the page."""
+"""The prefix of every heading's id, so that no text can take an id of the page."""
 
 _OUTSIDE = ("http", "https", "mailto")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
@@ -41,7 +41,7 @@ _DEEPEST_HEADING = 6
 
 @dataclass(frozen=True)
 class Place:
-    """Where a text lies: what its relative links are relative to, and which files they may lead to."""
+    """Where a text is: what its relative links are relative to, and which files they may lead to."""
 
     files_address: str
     """The address below which the files of the skill are shown."""
@@ -56,7 +56,7 @@ class Place:
     """The files that the skill has."""
 
     def resolved(self, link: str) -> str | None:
-        """Return the address that a relative link of the text leads to; `None` if it leads to no file of the skill."""
+        """Return the address that a relative link in the text leads to; `None` if it leads to no file of the skill."""
         path, _, fragment = link.partition("#")
         if not path:
             return f"#{HEADING_PREFIX}{_slug(unquote(fragment))}" if fragment else None
@@ -67,24 +67,24 @@ class Place:
 
 
 def rendered(text: str, place: Place) -> str | None:
-    """Return a text as HTML that holds nothing but what the parser made; `None` if it is too long to be rendered."""
+    """Return a text as HTML with only elements that the parser made; `None` if it is too long to render."""
     if len(text) > MAX_RENDERED:
         return None
     tokens = _PARSER.parse(clean(text))
     _tame(tokens, place)
     html: str = _PARSER.renderer.render(tokens, _PARSER.options, {})
-    # Code may be wider than the page; who has no mouse scrolls it once it has the focus.
+    # Code may be wider than the page; with the focus, it can be scrolled by keyboard.
     return html.replace("<pre>", '<pre tabindex="0">')
 
 
 class _Parser(MarkdownIt):
     def validateLink(self, url: str) -> bool:  # noqa: N802 - the parser's name
-        """Whether a link is one at all; others stay text."""
+        """Whether a link is allowed; others stay text."""
         return leads_outside(url) or _is_relative(url)
 
 
 def leads_outside(link: str) -> bool:
-    """Whether a link leads outside, in a way that is allowed."""
+    """Whether a link leads outside in an allowed way."""
     scheme = _SCHEME.match(link)
     return scheme is not None and scheme[1].lower() in _OUTSIDE
 
@@ -102,7 +102,7 @@ def _tame(tokens: Sequence[Token], place: Place) -> None:
     seen: set[str] = set()
     for number, token in enumerate(tokens):
         if token.type in {"heading_open", "heading_close"}:
-            # The page has the heading of the first level.
+            # The page itself has the first-level heading.
             token.tag = f"h{min(int(token.tag[1:]) + 1, _DEEPEST_HEADING)}"
         if token.type == "heading_open":
             name = _slug(tokens[number + 1].content)
@@ -110,7 +110,7 @@ def _tame(tokens: Sequence[Token], place: Place) -> None:
                 seen.add(name)
                 token.attrs = {"id": f"{HEADING_PREFIX}{name}"}
         elif token.type in {"th_open", "td_open"}:
-            # Style attributes are refused by the policy of the page.
+            # Style attributes are refused by the page's policy.
             side = _ALIGNED.get(str(token.attrs.get("style", "")))
             token.attrs = {"class": side} if side else {}
         elif token.type == "table_open":
@@ -135,7 +135,7 @@ def _inline(children: Sequence[Token], place: Place) -> Iterator[Token]:
             if not is_dropped:
                 yield token
         elif token.type == "code_inline" and not in_link and posixpath.normpath(token.content) in place.paths:
-            # Skills name their files in code: those lead there as well.
+            # Skills often name their files as inline code: link those too.
             yield Token("link_open", "a", 1, attrs={"href": place.resolved(quote(token.content)) or ""})
             yield token
             yield Token("link_close", "a", -1)
@@ -153,7 +153,7 @@ def _link(href: str, place: Place) -> dict[str, str | int | float] | None:
 
 
 def _image(token: Token, attributes: dict[str, str | int | float] | None) -> Iterator[Token]:
-    """Yield what stands for an image: its description, which leads to it where it is a file of the skill or outside."""
+    """Yield a link in place of an image: its description, leading to a file of the skill or outside."""
     text = Token("text", "", 0, content=f"[image: {token.content or 'no description'}]")
     if attributes is None:
         yield text

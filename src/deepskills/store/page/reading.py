@@ -1,4 +1,7 @@
-"""The addresses of the page that only show: lists, skills, files, versions, differences, and the agent's prompt."""
+"""Shows lists, skills, files, versions, diffs and the agent's prompt on the page. Nothing here writes.
+
+What a user may do is worked out here only to offer it (`rights_of`); the service checks it again when they do it.
+"""
 
 import datetime as dt
 import posixpath
@@ -19,10 +22,10 @@ from deepskills.store.agent.adapter import DatabaseSkillAdapter
 from deepskills.store.db.models import Skill, SkillFile, document_of, now
 from deepskills.store.http.answers import archive_of, sent_archive
 from deepskills.store.page import shown
-from deepskills.store.page.forms import revision_of
 from deepskills.store.page.markdown import Place, rendered
+from deepskills.store.page.requests import revision_of
 from deepskills.store.page.site import FILE_POLICY, FILES, Addresses, PageParts
-from deepskills.store.rules import MAX_TAGS, Viewer, has_right, known_id
+from deepskills.store.rules import MAX_TAGS, Viewer, has_right, known_id, may_share_with_any
 from deepskills.store.service import SkillFigures, SkillService
 from deepskills.store.workers import computed
 
@@ -30,10 +33,10 @@ PAGE_SIZE = 50
 """How many skills or versions a page lists."""
 
 MAX_SHOWN_BYTES = 512 * 1024
-"""Up to which size a file is shown; a larger one can be downloaded."""
+"""Up to this size a file is shown; a larger one can be downloaded."""
 
 MAX_DIFF_LENGTH = 512 * 1024
-"""How many characters of a difference are read."""
+"""How many characters of a diff are read."""
 
 MAX_PROMPT_LENGTH = 200_000
 """How much of an agent's prompt is shown."""
@@ -42,8 +45,8 @@ _MARKDOWN = (".md", ".markdown")
 _Word = Annotated[str, Query(max_length=1_000)]
 
 Scope = Literal["all", "agent", "waiting", "everybody"]
-"""Which skills a list shows: all that one may see, those that one's agents get, those that wait for an approval, or
-those of everybody, for operators."""
+"""Which skills a list shows: all that the user may see, those that the user's agents get, those that wait for an
+approval, or everybody's, for operators."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def row_of(skill: Skill, viewer: Viewer, figures: SkillFigures | None, today: dt
 
 
 def rights_of(skill: Skill, viewer: Viewer) -> dict[str, bool]:
-    """Return what a viewer may do with a skill, by the rules that the service checks again."""
+    """Return what a viewer may do with a skill, by the same rules that the service checks."""
     return {
         "write": has_right(skill, viewer, "write"),
         "own": has_right(skill, viewer, "own"),
@@ -86,7 +89,7 @@ async def text_of(skill: Skill, at: Addresses) -> str | None:
 
 
 def add_lists(router: APIRouter, parts: PageParts) -> None:
-    """Add the lists: skills, deleted skills, and what an agent would see."""
+    """Add the lists: skills, deleted skills, and the prompt that an agent would get."""
     site = parts.site
     service_type = Annotated[SkillService, Depends(parts.service)]
     user_type = Annotated[str | None, Depends(parts.user)]
@@ -103,6 +106,7 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
         cursor: Annotated[str | None, Query(max_length=2_000)] = None,
     ) -> Response:
         viewer = await site.viewer(user)
+        # What waits for approval is everybody's to an operator, and to anybody else their own.
         page = await service.list_skills(
             user,
             include_public=scope != "agent",
@@ -170,12 +174,12 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
         file = FILES.get(name)
         if file is None:
             raise SkillNotFoundError("There is nothing at this address.")
-        # The address changes with the content, so that a browser may keep it for good.
+        # The address changes with the content, so a browser may cache it forever.
         return Response(file.content, 200, {"cache-control": "public, max-age=31536000, immutable"}, file.media_type)
 
 
 async def prompt_of(parts: PageParts, user: str | None, *, include_public: bool) -> str:
-    """Return the section of the system prompt that an agent of a user gets, made by the agent's own middleware."""
+    """Return the section of the system prompt that a user's agent gets, rendered by the agent's own middleware."""
     policy = parts.site.policy
     adapter: Any = DatabaseSkillAdapter(
         user_id=user,
@@ -191,14 +195,14 @@ async def prompt_of(parts: PageParts, user: str | None, *, include_public: bool)
         messages=[HumanMessage("")],
         system_message=SystemMessage(""),
         state=state,
-        # The section speaks of files only as far as the agent's tools can read them.
+        # The section mentions files only if the agent's tools can read them.
         tools=list(adapter.tools),
     )
     return str(adapter.modify_request(request).system_message.text).strip()
 
 
 _NO_MODEL: Any = None
-"""No model is asked: only what it would be shown is made."""
+"""No model is called; the request is only rendered."""
 
 
 def add_skills(router: APIRouter, parts: PageParts) -> None:
@@ -245,7 +249,7 @@ def add_skills(router: APIRouter, parts: PageParts) -> None:
             "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
             "content-security-policy": FILE_POLICY,
         }
-        # One type for all: whatever it holds, it is something to keep and nothing to show.
+        # One type for all files: a browser must save them and never show them.
         return Response(content, 200, headers, "application/octet-stream")
 
     @router.get("/skills/{skill_id}/archive")
@@ -255,7 +259,7 @@ def add_skills(router: APIRouter, parts: PageParts) -> None:
         async def one() -> AsyncIterator[tuple[str, Skill]]:
             yield found.name, found
 
-        return sent_archive(archive_of(one(), parts.read_piece), found.name)
+        return sent_archive(archive_of(one(), parts), found.name)
 
 
 async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
@@ -267,11 +271,12 @@ async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
     code: int = 200,
     refusal: str = "",
 ) -> Response:
-    """Return the page of a skill, with what was refused where a form on it was."""
+    """Return the page of a skill, with the refusal if a form on it was refused."""
     site = parts.site
     viewer = await site.viewer(user)
     found = await service.get_skill(known_id(skill_id), user, contents=False)
     may = rights_of(found, viewer)
+    # As in the service: what was removed from a skill, and how it is used, is not for all its readers.
     knows_history = may["write"] or may["operate"]
     today = now().date()
     since = today - dt.timedelta(days=shown.USAGE_DAYS - 1)
@@ -295,6 +300,7 @@ async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
         owner=shown.owner_of(found, viewer),
         approval=shown.approval_state(found, viewer, approval),
         groups=shown.group_choices(found, viewer) if may["own"] else [],
+        names_groups=may["own"] and may_share_with_any(viewer, site.policy.limits),
         requires=document_of(found).requires,
         refusal=refusal,
     )
@@ -304,7 +310,7 @@ def listed_file(skill: Skill, path: str) -> SkillFile:
     """Return the file of a skill at a path, without its content.
 
     Raises:
-        SkillFileNotFoundError: If it has none there.
+        SkillFileNotFoundError: If there is none at that path.
     """
     for file in skill.files:
         if file.path == path:
@@ -313,7 +319,7 @@ def listed_file(skill: Skill, path: str) -> SkillFile:
 
 
 def add_versions(router: APIRouter, parts: PageParts) -> None:
-    """Add what a skill was, and what changed."""
+    """Add the versions of a skill, and the diff of any two."""
     site = parts.site
     service_type = Annotated[SkillService, Depends(parts.service)]
     user_type = Annotated[str | None, Depends(parts.user)]
@@ -327,6 +333,7 @@ def add_versions(router: APIRouter, parts: PageParts) -> None:
         before: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None,
     ) -> Response:
         found = await service.get_skill(known_id(skill_id), user, contents=False)
+        # One more than the page shows whether another page follows.
         changes = await service.list_versions(found.id, user, before=before, limit=PAGE_SIZE + 1)
         viewer = await site.viewer(user)
         return await site.page(
@@ -366,6 +373,7 @@ def add_versions(router: APIRouter, parts: PageParts) -> None:
         request: Request, skill_id: str, old: str, new: str, service: service_type, user: user_type
     ) -> Response:
         found = await service.get_skill(known_id(skill_id), user, contents=False)
+        # Two columns of radio buttons: people pick them in either order.
         first, last = sorted((revision_of(old), revision_of(new)))
         text = await service.diff_versions(found.id, first, last, user, max_length=MAX_DIFF_LENGTH)
         viewer = await site.viewer(user)

@@ -1,4 +1,4 @@
-"""What the page shows of skills, as values that templates only print. Pure."""
+"""Turns skills into the values that the page's templates print. Pure."""
 
 import datetime as dt
 import re
@@ -20,10 +20,10 @@ from deepskills.store.rules import Right, Viewer, owns
 from deepskills.store.service import SkillApproval, UsageCount
 
 USAGE_DAYS = 30
-"""How many days of use are shown."""
+"""How many days of usage are shown."""
 
 MAX_DIFF_LINES = 5_000
-"""How many lines of a difference are shown."""
+"""How many lines of a diff are shown."""
 
 _LOADED = "skill.loaded"
 _KILO = 1024
@@ -44,7 +44,7 @@ ACTIONS = {
     "deleted": "Deleted",
     "restored": "Restored",
 }
-"""What the log's words mean to people; others are shown as they are."""
+"""The log's words in plain English; others are shown as they are."""
 
 
 # -- Times and sizes ---------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def date(moment: dt.datetime | dt.date) -> str:
 
 
 def time(moment: dt.datetime) -> str:
-    """Return a moment to the minute, in UTC."""
+    """Return a time to the minute, in UTC."""
     return f"{date(moment)}, {moment:%H:%M} UTC"
 
 
@@ -73,22 +73,22 @@ def size(count: int) -> str:
 
 
 def number(count: int) -> str:
-    """Return a number with its thousands apart."""
+    """Return a number with thousands separators."""
     return f"{count:,}"
 
 
 def action(word: str) -> str:
-    """Return what a word of the log means."""
+    """Return a word of the log in plain English."""
     return ACTIONS.get(word, word)
 
 
 def line(text: str) -> str:
-    """Return a stranger's text on one line, without characters that reorder or hide what stands around it."""
+    """Return a stranger's text on one line, without characters that reorder or hide what is around it."""
     return one_line(text)
 
 
 def said(message: str) -> Markup:
-    """Return a message of the store on one line, with what it quotes in backticks as code."""
+    """Return a message of the store on one line, with text in backticks as code."""
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
         for place, part in enumerate(one_line(message).split("`"))
@@ -105,7 +105,7 @@ def lines(text: str) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of a chart: what it stands for, its number, and its length from 0 to 100."""
+    """One bar of a chart: its label, its number, and its length from 0 to 100."""
 
     label: str
     count: int
@@ -114,7 +114,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Use:
-    """How often a skill was loaded: in all, by day, by trigger, and as the points of a line."""
+    """How often a skill was loaded: in total, by day, by trigger, and as the points of a line."""
 
     total: int
     days: Sequence[Bar]
@@ -128,7 +128,7 @@ class Use:
 
     @property
     def label(self) -> str:
-        """The line in words."""
+        """The line, described in words."""
         if not self.total:
             return f"Not loaded in {len(self.days)} days"
         best = max(self.days, key=lambda bar: bar.count)
@@ -177,7 +177,7 @@ Tone: TypeAlias = Literal["plain", "good", "wait", "bad"]
 
 @dataclass(frozen=True)
 class Badge:
-    """A short word about a skill, with its meaning in full."""
+    """A short label on a skill, with its full meaning."""
 
     text: str
     tone: Tone = "plain"
@@ -185,7 +185,7 @@ class Badge:
 
 
 def badges(skill: Skill, viewer: Viewer) -> list[Badge]:
-    """Return who sees a skill, in a word or two."""
+    """Return labels that say who sees a skill."""
     found: list[Badge] = []
     if skill.owner_id is None:
         found.append(Badge("system", title="For all users"))
@@ -195,9 +195,9 @@ def badges(skill: Skill, viewer: Viewer) -> list[Badge]:
         groups = ", ".join(line(group) for group in skill.shared_with)
         found.append(Badge(groups if len(skill.shared_with) == 1 else f"{len(skill.shared_with)} groups", title=groups))
     if not found:
-        found.append(Badge("private", title="For its owner alone"))
+        found.append(Badge("private", title="Only for its owner"))
     if skill.is_hidden:
-        found.append(Badge("hidden", "bad", "An operator hides it from all but its owner"))
+        found.append(Badge("hidden", "bad", "An operator hides it from everybody but its owner"))
     return found
 
 
@@ -210,7 +210,7 @@ def _public_badge(skill: Skill, viewer: Viewer) -> Badge:
 
 
 def owner_of(skill: Skill, viewer: Viewer) -> str:
-    """Return whose a skill is, in words."""
+    """Return the owner of a skill, in words."""
     if skill.owner_id is None:
         return "the system"
     return "you" if owns(skill, viewer) else line(skill.owner_id)
@@ -218,7 +218,7 @@ def owner_of(skill: Skill, viewer: Viewer) -> str:
 
 @dataclass(frozen=True)
 class ApprovalState:
-    """Where a public skill stands with its approval."""
+    """The state of a public skill's approval."""
 
     kind: Literal["approved", "changed", "waiting"]
     last: SkillChange | None
@@ -226,7 +226,7 @@ class ApprovalState:
 
 
 def approval_state(skill: Skill, viewer: Viewer, known: SkillApproval | None) -> ApprovalState | None:
-    """Return where a skill stands with its approval; `None` where it needs none, or the viewer may not know."""
+    """Return the state of a skill's approval; `None` if it needs none, or the viewer may not know."""
     if not viewer.needs_approval or known is None or not skill.is_public:
         return None
     if skill.is_approved:
@@ -252,7 +252,7 @@ def group_choices(skill: Skill, viewer: Viewer) -> list[GroupChoice]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a skill costs an agent, in tokens: in each prompt, and once it is loaded."""
+    """What a skill costs an agent in tokens: in each prompt, and when it is loaded."""
 
     listed: int
     loaded: int
@@ -265,7 +265,7 @@ def cost_of(skill: Skill) -> Cost:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a `SKILL.md` that somebody is writing comes to: what keeps it from being saved, advice, and its cost."""
+    """The check of a `SKILL.md` that somebody is writing: what keeps it from being saved, advice, and its cost."""
 
     errors: Sequence[str]
     advice: Sequence[str]
@@ -301,7 +301,7 @@ def check(text: bytes | str) -> Checked:
 
 
 _NAMING = frozenset({"name-invalid", "name-too-long"})
-"""What the store refuses and reading only warns of: it is said once."""
+"""Problems that the store refuses anyway, so that the reader's warning about the same thing is left out."""
 
 
 def _refusals(text: bytes | str) -> list[str]:
@@ -319,7 +319,7 @@ def written(skill: Skill) -> str:
 
 
 def as_before(text: str, before: str | None) -> str:
-    """Return a text that came from a form with the line ends that the skill had; browsers send every one as CRLF."""
+    """Return a text that came from a form with the line endings that the skill had; browsers send every one as CRLF."""
     plain = text.replace("\r\n", "\n")
     if before is not None and plain == before.replace("\r\n", "\n"):
         return before
@@ -329,12 +329,12 @@ def as_before(text: str, before: str | None) -> str:
 # -- Differences -------------------------------------------------------------------------------------------------------
 
 LineKind: TypeAlias = Literal["file", "hunk", "added", "removed", "same", "note"]
-"""What a line of a difference is."""
+"""The kind of a line in a diff."""
 
 
 @dataclass(frozen=True)
 class DiffLine:
-    """One line of a difference, with its numbers in the old and the new file."""
+    """One line of a diff, with its numbers in the old and the new file."""
 
     kind: LineKind
     text: str
@@ -344,19 +344,24 @@ class DiffLine:
 
 @dataclass(frozen=True)
 class Diff:
-    """A difference to be shown: its lines, how many were added and removed, and whether it is whole."""
+    """A diff to show: its lines, how many were added and removed, and whether it is complete."""
 
     lines: Sequence[DiffLine]
     added: int
     removed: int
     is_cut: bool
 
+    @property
+    def length(self) -> int:
+        """How many characters there are to show."""
+        return sum(len(shown.text) for shown in self.lines)
+
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
 def diff_of(text: str) -> Diff:
-    """Return a unified diff as lines to be shown.
+    """Return a unified diff as lines to show.
 
     Lines are told apart by the counts of their hunk, never by how they begin: a removed line may begin with `--`.
     """

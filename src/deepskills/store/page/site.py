@@ -1,8 +1,8 @@
-"""What all addresses of the page share: who asks, how templates are filled, headers, and how failures look.
+"""Everything that the page's addresses share: the user, templates, headers, and how failures look.
 
-Every answer carries a policy that allows the page's own script and style sheet and nothing else, so that even markup
-that slipped through could not run. Addresses are made from the path that the application is mounted at, never from
-the `Host` header.
+Every answer has a policy that allows only the page's own script and style sheet, so that even markup that slipped
+through could not run. Addresses are built from the path that the application is mounted at, never from the `Host`
+header.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deepskills.store.http.answers import failed
 from deepskills.store.http.requests import Parts, Settings
 from deepskills.store.page import shown
-from deepskills.store.page.forms import TOKEN_FIELD, Browser, ForgedRequestError, Form, read_form
+from deepskills.store.page.requests import TOKEN_FIELD, Browser, ForgedRequestError, Form, read_form
 from deepskills.store.rules import Policy, Viewer, signed_in
 from deepskills.store.workers import computed
 
@@ -47,23 +47,23 @@ POLICY = "; ".join(_DIRECTIVES)
 """The content security policy of every page."""
 
 FILE_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
-"""The content security policy of a stranger's file, for a browser that shows it in spite of all."""
+"""The content security policy of a stranger's file, for a browser that shows it anyway."""
 
 HEADERS = {
     "content-security-policy": POLICY,
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
-    # Not `no-referrer`: browsers would then send forms with an `Origin` that says nothing.
+    # Not `no-referrer`: browsers would then send forms with `Origin: null`.
     "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "cache-control": "no-store",
 }
-"""What every answer of the page says, unless it says something else itself."""
+"""The headers of every answer, unless it sets its own."""
 
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
-"""The files of the page's own, with their types."""
+"""The page's own files, with their types."""
 
 MESSAGES = {
     "saved": "Saved.",
@@ -75,36 +75,36 @@ MESSAGES = {
     "submitted": "Submitted. Others see it once an operator has approved it.",
     "withdrawn": "Withdrawn. It is no longer public.",
     "approved": "Approved.",
-    "hidden": "Hidden from all but its owner.",
+    "hidden": "Hidden from everybody but its owner.",
     "shown": "Shown again.",
     "handed-over": "Handed over.",
     "deleted": "Deleted. You can restore it from here for a while.",
     "restored": "Restored.",
     "unchanged": "Nothing had changed.",
 }
-"""What was done, as the page says it afterwards. The address names one of these; its own words are never shown."""
+"""The messages after an action. The address names one of these; text from the address is never shown."""
 
 PARENT_HANDLERS = "deepskills.parent_handlers"
-"""Where in a request's scope the exception handlers of the application around the page are."""
+"""The key in a request's scope for the exception handlers of the application around the page."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 @dataclass(frozen=True)
 class Site:
-    """The page of one store: its settings, templates and own files."""
+    """The page of one store: its settings, templates and files."""
 
     settings: Settings
     account_links: Mapping[str, str] = field(default_factory=dict)
-    """Links of the application for the user's menu, such as to sign out."""
+    """The application's links for the user's menu, such as to sign out."""
 
     @property
     def policy(self) -> Policy:
-        """What the application decided about its store."""
+        """The application's decisions about its store."""
         return self.settings.policy
 
     async def viewer(self, user: str | None) -> Viewer:
-        """Return who asks, with their groups, to offer them what they may do."""
+        """Return the user with their groups, to offer them what they may do."""
         return await self.policy.viewer(user)
 
     async def page(
@@ -120,12 +120,12 @@ class Site:
         """Return a page.
 
         Args:
-            request: What was asked.
+            request: The request.
             template: The name of the template.
-            user: Who asks.
+            user: The user, or `None`.
             code: The status.
-            size: About how much there is to escape, to decide whether that takes a thread.
-            values: What the template shows.
+            size: About how much there is to escape, to decide whether to use a thread.
+            values: The values for the template.
         """
         viewer = values.pop("viewer", None) or await self.viewer(user)
         browser = Browser.of(request)
@@ -155,7 +155,7 @@ class Site:
             code, message = 403, str(error)
             headers: Mapping[str, str] = {}
         else:
-            # The same words and the same entry of the log as over HTTP.
+            # The same words and the same log entry as over HTTP.
             refusal = failed(error, self.settings.challenge)
             code, message = refusal.status_code, json.loads(bytes(refusal.body))["error"]["message"]
             headers = (error.headers or {}) if isinstance(error, HTTPException) else {}
@@ -163,7 +163,7 @@ class Site:
             return Response(status_code=code, headers=dict(headers))
         user = getattr(request.state, "user", None)
         title = _TITLES.get(code, "Failed")
-        # What failed may be the application's function that knows the user's groups.
+        # The failure may come from the application's function that knows the user's groups.
         response = await self.page(
             request, "error.html", user, code=code, viewer=Viewer(user), message=message, title=title
         )
@@ -203,10 +203,10 @@ _TITLES = {
 
 
 async def _handled_by_parent(request: Request, error: Exception) -> Response | None:
-    """Return what the application around the page answers to an exception of its own, such as one of `current_user`."""
+    """Return the answer of the application around the page to its own exception, such as one from `current_user`."""
     handlers: tuple[dict[type, Any], Any] = request.scope.get(PARENT_HANDLERS) or ({}, {})
     own = next((kind for kind in type(error).__mro__ if kind in handlers[0]), None)
-    # Those for all exceptions, and for what FastAPI raises itself, are not about this page.
+    # Handlers for all exceptions, and for those that FastAPI raises itself, are not meant for this page.
     if own is None or own is Exception or own.__module__.partition(".")[0] in {"fastapi", "starlette", "deepskills"}:
         return None
     answer = handlers[0][own](request, error)
@@ -222,7 +222,7 @@ class Addresses:
     """The addresses of the page, below the path that it is mounted at."""
 
     def __init__(self, request: Request) -> None:
-        # One slash alone: a path of two would be another host.
+        # Only one slash: a path that starts with two would name another host.
         root = str(request.scope.get("root_path", "")).strip("/")
         self._root = f"/{quote(root)}" if root else ""
 
@@ -232,11 +232,11 @@ class Addresses:
         return f"{self._root}{quote(path)}" + (f"?{urlencode(given)}" if given else "")
 
     def skill(self, skill_id: object, rest: str = "", /, **query: object) -> str:
-        """Return the address of something of a skill."""
+        """Return an address below a skill."""
         return self(f"/skills/{skill_id}{rest}", **query)
 
     def static(self, name: str) -> str:
-        """Return the address of a file of the page's own, which changes with its content."""
+        """Return the address of one of the page's own files, which changes with its content."""
         return self(f"/static/{name}", v=FILES[name].digest)
 
 
@@ -247,13 +247,13 @@ def _each(value: object) -> list[object]:
 
 
 def see(address: str) -> Response:
-    """Return the answer that leads a browser on after a form, so that reloading sends nothing again."""
+    """Return the redirect after a form, so that reloading does not send it again."""
     return RedirectResponse(address, 303)
 
 
 @dataclass(frozen=True)
 class StaticFile:
-    """A file of the page's own."""
+    """One of the page's own files."""
 
     content: bytes
     media_type: str
@@ -269,7 +269,7 @@ def _static_files() -> dict[str, StaticFile]:
 
 
 FILES = _static_files()
-"""The files of the page's own, by name."""
+"""The page's own files, by name."""
 
 
 def _environment() -> Environment:
@@ -295,11 +295,11 @@ def _environment() -> Environment:
 
 
 TEMPLATES = _environment()
-"""The templates; everything that they print is escaped."""
+"""The templates; everything they print is escaped."""
 
 
 class WithHeaders:
-    """Adds the headers of the page to every answer, whoever made it."""
+    """Adds the page's headers to every answer, whoever made it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -322,19 +322,22 @@ class WithHeaders:
 
 
 class PageParts:
-    """The dependencies of the page's addresses: those of the routes over HTTP, and the forms of the page."""
+    """The dependencies of the page's addresses: those of the HTTP routes, and the page's forms."""
 
     def __init__(self, site: Site) -> None:
         parts = Parts(site.settings)
         self.site = site
         self.service = parts.service
-        """A service with a session of its own."""
+        """A service with its own session."""
 
         self.read_piece = parts.read_piece
-        """Part of a file, by a session of its own."""
+        """Part of a file, read in its own session."""
+
+        self.read_files = parts.read_files
+        """Small files together, by a session of its own."""
 
         async def user(request: Request, known: Annotated[str | None, Depends(parts.user)]) -> str | None:
-            # For the page of a failure, which is made outside.
+            # For the page of a failure, which is rendered outside of dependencies.
             request.state.user = known
             return known
 
@@ -345,10 +348,10 @@ class PageParts:
             return await read_form(request, known, site.settings.max_request_bytes)
 
         self.user = user
-        """Who asks, or `None` for nobody."""
+        """The user, or `None` if nobody is signed in."""
 
         self.writer = writer
-        """Who asks, if somebody does."""
+        """The signed-in user."""
 
         self.form = form
         """The form that a signed-in user sent, read once they are known."""

@@ -1,4 +1,12 @@
-"""The addresses of the page that forms lead to: each a call of the service, and then on to what it changed."""
+"""Handles the page's forms: each is a call to the service, followed by a redirect to what it changed.
+
+Every form names the revision that its user looked at, and the service refuses it if the skill has changed since: two
+people who edit at once must not overwrite each other unseen. After a refusal the user keeps what they typed. The
+editors show the refusal beside it; the one-click forms have nothing to keep, and let the page of failures say it.
+
+Each `add_...` function adds the addresses of one subject. Their dependencies are aliases inside the function, because
+FastAPI reads them from annotations and they belong to one page and its settings.
+"""
 
 import posixpath
 from typing import Annotated, Any
@@ -7,7 +15,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from deepskills._errors import SkillFormatError, SkillsError
+from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import SKILL_FILE
 from deepskills.store.archives import unpacked
@@ -16,20 +24,20 @@ from deepskills.store.document import Document, difference
 from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillStaleError, SkillTooLargeError
 from deepskills.store.http.requests import bounded_body
 from deepskills.store.page import shown
-from deepskills.store.page.forms import TOKEN_HEADER, Form, check_same_site, check_token
 from deepskills.store.page.markdown import Place, rendered
 from deepskills.store.page.reading import MAX_DIFF_LENGTH, MAX_SHOWN_BYTES, listed_file, rights_of, skill_page
+from deepskills.store.page.requests import TOKEN_HEADER, Form, check_same_site, check_token
 from deepskills.store.page.site import Addresses, PageParts, see
-from deepskills.store.rules import Right, check_right, known_id
+from deepskills.store.rules import Right, check_right, checked_groups, known_id
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.service import SkillService
 from deepskills.store.workers import compared, computed
 
 MAX_CHECKED_BYTES = 11 * 1024 * 1024
-"""Largest text that is checked while somebody writes it: a `SKILL.md` may have 10 MiB."""
+"""Largest text that is checked while somebody types: a `SKILL.md` can have 10 MiB."""
 
 _SHARE = "group:"
-"""What the fields of a form begin with that say what a group may do."""
+"""The prefix of form fields that say what a group may do."""
 
 _NEW_BODY = """# Title
 
@@ -37,11 +45,11 @@ What to do, step by step. Say which files to read, and when.
 """
 
 NEW_SKILL = generate_skill_md("my-skill", "What it does. Use it when the user asks for ...", _NEW_BODY)
-"""What a new skill begins with."""
+"""The text of a new skill."""
 
 
 def add_creation(router: APIRouter, parts: PageParts) -> None:
-    """Add what makes new skills, and the check that runs while one types."""
+    """Add the forms that create skills, and the check that runs while somebody types."""
     limits = parts.site.policy.limits
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
@@ -49,6 +57,7 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
 
     @router.post("/check")
     async def check(request: Request, user: writer_type) -> Response:
+        # It changes nothing, but it costs: the same checks as for a form, so that other sites cannot make browsers ask.
         check_same_site(request)
         check_token(request, request.headers.get(TOKEN_HEADER, ""), user)
         body = await bounded_body(request, MAX_CHECKED_BYTES)
@@ -75,6 +84,7 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
     async def upload(request: Request, service: service_type, user: writer_type, form: form_type) -> Response:
         try:
             _, archive = form.file("archive")
+            # A small archive can unpack to the limit, so it counts as that much work.
             size = len(archive) + limits.skill_bytes
             data = await computed(size, lambda: SkillCreate.from_skill_md(*unpacked(archive, limits)))
             made = await service.create_skill(data, user)
@@ -84,7 +94,7 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
 
 
 def add_editing(router: APIRouter, parts: PageParts) -> None:
-    """Add the editor of a skill, and the form that replaces it whole."""
+    """Add the editor of a skill, and the form that replaces all of it with an archive."""
     limits = parts.site.policy.limits
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
@@ -105,7 +115,7 @@ def add_editing(router: APIRouter, parts: PageParts) -> None:
         known = form.revision()
         if form.text("action") == "preview":
             return await editor(parts, request, user, text=text, skill=skill, revision=known, is_preview=True)
-        # Unchanged it is saved as the bytes that it came in as, whatever their encoding.
+        # An unchanged text is left as the bytes that came in, whatever their encoding.
         data = text if text != before else SkillUpdate()
         try:
             saved = await service.save_skill(skill.id, data, None, user, expected_revision=known)
@@ -127,6 +137,7 @@ def add_editing(router: APIRouter, parts: PageParts) -> None:
             text, files = await computed(len(archive) + limits.skill_bytes, lambda: unpacked(archive, limits))
             await service.save_skill(skill.id, text, files, user, expected_revision=known)
         except SkillStaleError:
+            # There is no typed text to keep here, so the page of failures will do.
             raise
         except _REFUSALS as error:
             before = shown.written(skill)
@@ -135,7 +146,7 @@ def add_editing(router: APIRouter, parts: PageParts) -> None:
 
 
 _REFUSALS = (SkillFormatError, SkillConflictError, SkillTooLargeError, SkillPermissionError, ValueError)
-"""What is said beside a form, with all that was typed still in it. Values that break a schema are `ValueError`."""
+"""Errors that are shown beside a form that keeps what was typed. Values that break a schema are `ValueError`."""
 
 
 async def writable(parts: PageParts, service: SkillService, skill_id: str, user: str) -> Skill:
@@ -151,7 +162,7 @@ async def writable(parts: PageParts, service: SkillService, skill_id: str, user:
 
 
 async def owned(parts: PageParts, service: SkillService, skill_id: str, user: str) -> Skill:
-    """Return a skill that a user may decide about; asked also where nothing would change.
+    """Return a skill that a user owns; checked even if nothing would change, which the service lets pass.
 
     Raises:
         SkillNotFoundError: If this user can see no such skill.
@@ -173,7 +184,7 @@ async def editor(  # noqa: PLR0913 - what an editor is about
     is_preview: bool = False,
     refusal: Exception | None = None,
 ) -> Response:
-    """Return the editor with a text, what is wrong with it and, where it was asked for, how it will look."""
+    """Return the editor with a text, what is wrong with it and, on request, a preview."""
     at = Addresses(request)
     checked = await computed(len(text) * 2, lambda: shown.check(text))
     preview = None
@@ -220,7 +231,7 @@ def _status(refusal: Exception) -> int:
 def _said(refusal: Exception) -> str:
     errors = getattr(refusal, "errors", None)
     if callable(errors):
-        # Of a schema: the first part that is wrong.
+        # From a schema: the first part that is wrong.
         found: Any = errors()[0]
         return f"{'.'.join(str(part) for part in found['loc'])}: {found['msg']}"
     return str(refusal)
@@ -237,31 +248,37 @@ async def conflict(  # noqa: PLR0913 - what two people did
     known: int,
     message: str,
 ) -> Response:
-    """Return the page for a save of a skill that somebody else changed: what they did, and one's own text to go on."""
-    # As it is now, by now: others may have gone on while this was prepared.
+    """Return the page for a save that would overwrite another change: that change, and the user's own text."""
+    # Read again: others may have made further changes in the meantime.
     present = await service.get_skill(skill.id, user, contents=False)
-    theirs = ""
-    if known < present.revision:
-        try:
-            theirs = await service.diff_versions(skill.id, known, present.revision, user, max_length=MAX_DIFF_LENGTH)
-        except SkillsError:
-            # The version that the writer knew has expired: then what differs now has to do.
-            theirs = ""
+    theirs = await changes_since(service, present, known, user)
     now_written, mine = shown.written(present).encode(), text.encode()
-    own = await compared(lambda: difference({SKILL_FILE: now_written}, {SKILL_FILE: mine}, MAX_DIFF_LENGTH))
+    own_text = await compared(lambda: difference({SKILL_FILE: now_written}, {SKILL_FILE: mine}, MAX_DIFF_LENGTH))
+    own = await computed(len(own_text), lambda: shown.diff_of(own_text))
     return await parts.site.page(
         request,
         "conflict.html",
         user,
         code=412,
-        size=len(text),
+        size=len(text) + own.length + (theirs.length if theirs else 0),
         skill=present,
         text=text,
         known=known,
         message=message,
-        theirs=shown.diff_of(theirs),
-        own=shown.diff_of(own),
+        theirs=theirs,
+        own=own,
     )
+
+
+async def changes_since(service: SkillService, skill: Skill, known: int, user: str) -> shown.Diff | None:
+    """Return what changed in a skill since a revision that somebody looked at; `None` if it is no longer kept."""
+    text = ""
+    if known < skill.revision:
+        try:
+            text = await service.diff_versions(skill.id, known, skill.revision, user, max_length=MAX_DIFF_LENGTH)
+        except SkillNotFoundError:
+            return None
+    return await computed(len(text), lambda: shown.diff_of(text))
 
 
 async def file_editor(  # noqa: PLR0913, PLR0917 - what an editor is about
@@ -274,7 +291,7 @@ async def file_editor(  # noqa: PLR0913, PLR0917 - what an editor is about
     revision: int,
     refusal: Exception | None = None,
 ) -> Response:
-    """Return the editor of a file, with what was refused."""
+    """Return the editor of a file, with the refusal if there was one."""
     return await parts.site.page(
         request,
         "edit_file.html",
@@ -307,6 +324,7 @@ def add_files(router: APIRouter, parts: PageParts) -> None:
     ) -> Response:
         skill = await writable(parts, service, skill_id, user)
         text = ""
+        # Without a path it is the editor of a new file.
         if path:
             file = listed_file(skill, path)
             if not file.is_text or file.size > MAX_SHOWN_BYTES:
@@ -321,6 +339,7 @@ def add_files(router: APIRouter, parts: PageParts) -> None:
         skill = await writable(parts, service, skill_id, user)
         path, known = form.text("path").strip(), form.revision()
         before = None
+        # Browsers send CRLF; `as_before` needs the old text to keep the line endings that the file has.
         if any(file.path == path and file.is_text for file in skill.files):
             before = (await service.read_file(skill.id, path, user)).decode("utf-8", "replace")
         text = shown.as_before(form.text("text"), before)
@@ -328,6 +347,7 @@ def add_files(router: APIRouter, parts: PageParts) -> None:
             data = SkillFileCreate(path=path, content=text)
             await service.save_file(skill.id, data, user, expected_revision=known)
         except _REFUSALS as error:
+            # After another change the form gets the new revision, so that a second save is a choice to overwrite it.
             is_stale = isinstance(error, SkillStaleError)
             present = await writable(parts, service, skill_id, user) if is_stale else skill
             shown_revision = present.revision if is_stale else known
@@ -348,7 +368,7 @@ def add_uploads(router: APIRouter, parts: PageParts) -> None:
         skill = await writable(parts, service, skill_id, user)
         try:
             name, content = form.file("file")
-            # Some browsers send the path that it has on the user's disk.
+            # Some browsers send the path on the user's disk.
             name = posixpath.basename(name.replace("\\", "/"))
             directory = form.text("directory").strip().strip("/")
             data = SkillFileCreate(path=posixpath.join(directory, name), content=content)
@@ -370,7 +390,7 @@ def add_uploads(router: APIRouter, parts: PageParts) -> None:
 
 
 def add_sharing(router: APIRouter, parts: PageParts) -> None:
-    """Add the forms by which owners decide who sees a skill."""
+    """Add the forms with which owners decide who sees a skill."""
     site = parts.site
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
@@ -380,14 +400,17 @@ def add_sharing(router: APIRouter, parts: PageParts) -> None:
     async def share(
         request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
     ) -> Response:
+        # The form has all groups, and `shared_with` replaces them: a group without access is left out, and loses it.
         given: dict[str, Right] = {}
         for name, right in form.texts.items():
             if name.startswith(_SHARE) and right in ("read", "write"):
                 given[name.removeprefix(_SHARE)] = right  # type: ignore[assignment]
+        # Offered to those who may share with groups that they are not in; the service checks it.
         if group := form.text("new-group").strip():
             given[group] = "write" if form.text("new-right") == "write" else "read"
         skill = await owned(parts, service, skill_id, user)
-        update = SkillUpdate(shared_with=given)
+        # Checked before the schema does it, whose errors are not written for people.
+        update = SkillUpdate(shared_with=checked_groups(given))
         await service.update_skill(skill.id, update, user, expected_revision=form.revision())
         return see(Addresses(request).skill(skill_id, done="shared"))
 
@@ -411,7 +434,7 @@ def add_sharing(router: APIRouter, parts: PageParts) -> None:
 
 
 def add_operations(router: APIRouter, parts: PageParts) -> None:
-    """Add the forms of operators."""
+    """Add the forms for operators."""
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
     form_type = Annotated[Form, Depends(parts.form)]
@@ -423,7 +446,7 @@ def add_operations(router: APIRouter, parts: PageParts) -> None:
         try:
             await service.approve_skill(known_id(skill_id), form.revision(), user)
         except SkillStaleError:
-            # What was looked at is not what would be approved: show what changed since.
+            # Nobody approves what they have not looked at: show what changed since.
             return await stale(parts, request, service, user, skill_id, form)
         return see(Addresses(request).skill(skill_id, done="approved"))
 
@@ -439,17 +462,17 @@ def add_operations(router: APIRouter, parts: PageParts) -> None:
     async def hand_over(
         request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
     ) -> Response:
-        # As over HTTP: only operators know who a user id belongs to.
+        # As over HTTP, only operators: a mistyped id would give a skill away for good.
         await service.check_operator(user)
         owner = form.text("owner").strip()
         if not owner:
-            raise SkillFormatError("Nobody is named as the new owner. Give a user id.")
+            raise SkillFormatError("No new owner is named. Enter a user id.")
         await service.hand_over(known_id(skill_id), owner, user, expected_revision=form.revision())
         return see(Addresses(request).skill(skill_id, done="handed-over"))
 
 
 def add_removal(router: APIRouter, parts: PageParts) -> None:
-    """Add the forms that go back to a version, delete a skill, and bring it back."""
+    """Add the forms that restore a version, and delete or restore a skill."""
     site = parts.site
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
@@ -479,6 +502,7 @@ def add_removal(router: APIRouter, parts: PageParts) -> None:
         except SkillStaleError:
             raise
         except SkillConflictError as error:
+            # Other skills require it: ask again, with those named, and offer to delete it nevertheless.
             skill = await service.get_skill(known, user, contents=False)
             return await site.page(
                 request,
@@ -502,22 +526,20 @@ def add_removal(router: APIRouter, parts: PageParts) -> None:
 async def stale(
     parts: PageParts, request: Request, service: SkillService, user: str, skill_id: str, form: Form
 ) -> Response:
-    """Return the page for an approval of what is no longer there: what changed since it was looked at."""
+    """Return the page for an approval of a revision that is no longer the current one: the changes since."""
     skill = await service.get_skill(known_id(skill_id), user, contents=False)
     known = form.revision()
-    text = ""
-    if known < skill.revision:
-        text = await service.diff_versions(skill.id, known, skill.revision, user, max_length=MAX_DIFF_LENGTH)
+    changes = await changes_since(service, skill, known, user)
     viewer = await parts.site.viewer(user)
     return await parts.site.page(
         request,
         "stale.html",
         user,
         code=412,
-        size=len(text),
+        size=changes.length if changes else 0,
         viewer=viewer,
         skill=skill,
         known=known,
-        changes=shown.diff_of(text),
+        changes=changes,
         may=rights_of(skill, viewer),
     )

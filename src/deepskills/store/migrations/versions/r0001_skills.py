@@ -1,4 +1,4 @@
-"""Skills, their files and their tags."""
+"""Creates the tables of skills, their files and their tags."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -15,6 +15,7 @@ TAGS = "deepskills_tags"
 
 def upgrade() -> None:
     """Create the tables; what an interrupted upgrade of an earlier release left behind is taken as it is."""
+    # Spelled out, not taken from `db/models.py`: the models change with each release, and this revision must not.
     op.create_table(
         SKILLS,
         sa.Column("id", sa.Uuid(), nullable=False),

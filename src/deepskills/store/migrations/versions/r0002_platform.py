@@ -1,4 +1,4 @@
-"""Revisions, versions, changes, groups, deleted skills, search, use."""
+"""Adds revisions, versions, the log of changes, groups, deleted skills, search and usage counts."""
 
 import hashlib
 import secrets
@@ -37,6 +37,7 @@ BATCH = 500
 
 def upgrade() -> None:
     """Add columns and tables, and give every skill its place in the order of changes."""
+    # Indexes last: they are built once, over rows that are filled in.
     _add_columns()
     _create_tables()
     _fill()
@@ -64,6 +65,7 @@ def _of_a_skill(table: str, *, primary: list[str]) -> list[Any]:
 
 
 def _create_tables() -> None:
+    # Spelled out, not taken from `db/models.py`: the models change with each release, and this revision must not.
     op.create_table(
         SHARES,
         sa.Column("skill_id", sa.Uuid(), nullable=False),
@@ -243,6 +245,7 @@ def _create_name_index(name: str, columns: list[str], condition: str | None) -> 
 
 def downgrade() -> None:
     """Drop what was added; deleted skills, former texts and files, groups and the log of changes are lost."""
+    # The first release does not know deleted skills and would show them again.
     connection = op.get_bind()
     deleted = f"SELECT id FROM {SKILLS} WHERE deleted_at IS NOT NULL"  # noqa: S608 - constants
     for table in (FILES, TAGS):

@@ -1,4 +1,4 @@
-"""Required skills, deliveries to sandboxes, and triggers that refuse what version 0.1.0 writes."""
+"""Adds required skills, deliveries to sandboxes, and triggers that refuse writes of version 0.1.0."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -39,6 +39,7 @@ def upgrade() -> None:
     op.create_index(op.f("ix_deepskills_former_texts_until"), "deepskills_former_texts", ["until"])
     op.create_index(op.f("ix_deepskills_former_files_until"), "deepskills_former_files", ["until"])
     _fill()
+    # Last: from here on, the database refuses writes by the first release.
     _set_triggers()
 
 
@@ -62,10 +63,12 @@ def _fill() -> None:
 
 
 def _set_triggers() -> None:
+    # Not a copy: the models set the same triggers, and these refuse what one past release writes, which cannot change.
+    # Should they ever name a column that a later revision adds, freeze the present statements here first.
     from deepskills.store.db.guards import guards  # noqa: PLC0415 - see above
 
     for statement in guards(op.get_bind().dialect.name):
-        # SQLAlchemy would take a colon for a parameter.
+        # SQLAlchemy would read a colon as a parameter.
         op.execute(sa.text(statement.replace(":", r"\:")))
 
 

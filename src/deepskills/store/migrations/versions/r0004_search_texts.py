@@ -1,4 +1,4 @@
-"""Search reads headings and the beginning of the instructions as well."""
+"""Adds headings and the beginning of the instructions to search."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,12 +14,15 @@ SEARCH = "deepskills_search"
 TERMS = "deepskills_search_terms"
 FIELDS = ("name", "tags", "description", "headings", "beginning")
 MARKS = "ABBCD"
+LONGEST = 64
+"""How many characters of a word are indexed."""
+
 BATCH = 500
 """How many skills are filled in at a time."""
 
 
 def upgrade() -> None:
-    """Add what is read of instructions, and write the words of all skills again."""
+    """Add the column for the beginning of instructions, and index all skills again."""
     op.add_column(SKILLS, sa.Column("beginning", sa.Text(), nullable=False, server_default=sa.text("''")))
     if op.get_bind().dialect.name == "sqlite":
         op.execute(f"DROP TABLE {SEARCH}")
@@ -31,7 +34,6 @@ def upgrade() -> None:
 
 def _fill() -> None:
     from deepskills._catalog.search import MAX_BODY_READ, beginning_of  # noqa: PLC0415 - migrations down need it not
-    from deepskills.store.db.search import indexed_words  # noqa: PLC0415 - see above
 
     connection = op.get_bind()
     skills = sa.table(
@@ -45,6 +47,7 @@ def _fill() -> None:
     tags = sa.table(TAGS, sa.column("skill_id", sa.Uuid()), sa.column("tag", sa.String()), sa.column("position"))
     read = sa.func.substr(skills.c.content, 1, MAX_BODY_READ).label("content")
     columns = (skills.c.id, skills.c.number, skills.c.name, skills.c.description, read)
+    # In batches by id: the texts of a whole store do not fit into memory, and only the beginning of each is read.
     last = None
     while True:
         query = sa.select(*columns).order_by(skills.c.id).limit(BATCH)
@@ -58,10 +61,25 @@ def _fill() -> None:
             tagged.setdefault(skill_id, []).append(tag)
         values = []
         for row in rows:
-            words = indexed_words(row.name, row.description, tagged.get(row.id, []), row.content)
-            beginning = beginning_of(row.content).decode("utf-8", "replace")
+            kept = beginning_of(row.content)
+            words = _indexed(row.name, row.description, " ".join(tagged.get(row.id, [])), kept)
+            beginning = kept.decode("utf-8", "replace")
             values.append({"skill": row.id, "number": row.number, "words": words, "beginning": beginning})
         _write(connection, values)
+
+
+def _indexed(name: str, description: str, tags: str, beginning: bytes) -> str:
+    """Return the stems of a skill's words, one line for each field of this revision.
+
+    Fields are taken by name, and one that a later release drops stays empty: that release indexes all skills again.
+    How words are cut and stemmed is not frozen here, because today's queries have to find them.
+    """
+    from deepskills._catalog.search import Document, searchable_fields  # noqa: PLC0415 - migrations down need it not
+    from deepskills._catalog.words import split_words, stem  # noqa: PLC0415 - see above
+
+    found = searchable_fields(Document(name, description, tags, beginning))
+    texts = (getattr(found, field, "") for field in FIELDS)
+    return "\n".join(" ".join(stem(word)[:LONGEST] for word in split_words(text, indexing=True)) for text in texts)
 
 
 def _write(connection: sa.Connection, values: list[dict[str, object]]) -> None:
@@ -87,7 +105,7 @@ def _words(connection: sa.Connection) -> str:
 
 
 def downgrade() -> None:
-    """Search names, tags and descriptions alone, in the words that are there."""
+    """Go back to searching only names, tags and descriptions, in the words that are there."""
     if op.get_bind().dialect.name == "sqlite":
         op.execute(f"DROP TABLE {TERMS}")
         op.execute(f"DROP TABLE {SEARCH}")

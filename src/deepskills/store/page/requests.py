@@ -1,16 +1,16 @@
-"""What the page takes from a browser: forms that this page gave to this user, within bounds.
+"""Reads the page's forms, within bounds, and refuses those that this page did not give to this user.
 
-People are signed in by whatever the application uses, often a cookie, which a browser sends along with whatever any
-other site makes it send. Three checks, each of which would do on its own in a current browser:
+The application signs people in, often with a cookie, which a browser adds to whatever any other site makes it send.
+Three checks protect against that; in a current browser, each would be enough on its own:
 
-- Where it comes from. Browsers say so in `Sec-Fetch-Site`, which no page can set, or else in `Origin`.
-- The token in every form. It is made from a random value in a cookie that scripts cannot read, and from the user: no
-  other site knows the cookie, and a form that was given to one user is refused from another. It needs no secret of the
-  server, so that any number of processes serve the page.
-- The cookie itself is `SameSite=Strict`, and over HTTPS has the `__Host-` prefix, so that no neighbour on a subdomain
-  can set it.
+- The origin. Browsers name it in `Sec-Fetch-Site`, which no page can set, or else in `Origin`.
+- The token in every form. It is derived from a random value in a cookie that scripts cannot read, and from the user: no
+  other site knows the cookie, and a form given to one user is refused from another. It needs no server secret, so any
+  number of processes can serve the page.
+- The cookie itself. It is `SameSite=Strict`, and over HTTPS it has the `__Host-` prefix, so no other subdomain can set
+  it.
 
-Who asks is known, and where from, before anything of a body is read.
+The user and the origin are known before any of the body is read.
 """
 
 import hashlib
@@ -27,20 +27,21 @@ from starlette.exceptions import HTTPException
 
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills.store.http.requests import bounded_body, content_type
-from deepskills.store.rules import storable
+from deepskills.store.rules import MAX_GROUPS, MAX_GROUPS_OF_USER, storable
 from deepskills.store.workers import computed
 
 TOKEN_FIELD = "token"  # noqa: S105 - the name of a field
-"""The field of every form that carries its token."""
+"""The form field with the token."""
 
 TOKEN_HEADER = "x-csrf-token"  # noqa: S105 - the name of a header
-"""The header that carries the token where a script asks."""
+"""The header with the token, for requests by the script."""
 
 COOKIE = "deepskills-forms"
-"""The cookie that tokens are made from; over HTTPS with the prefix that binds it to this host."""
+"""The cookie that tokens are derived from; over HTTPS it has the prefix that binds it to this host."""
 
-MAX_FIELDS = 300
-"""How many fields a form may have; the largest has one for each group that a skill can be shared with."""
+MAX_FIELDS = MAX_GROUPS_OF_USER + MAX_GROUPS + 20
+"""How many fields a form may have: the largest has one for each of the user's groups and for each group that a skill is
+shared with, besides a few others."""
 
 _SECRET_LENGTH = 43
 _URLENCODED = "application/x-www-form-urlencoded"
@@ -53,7 +54,7 @@ class ForgedRequestError(SkillsError):
 
 @dataclass(frozen=True)
 class Browser:
-    """A browser as its request shows it: the value that its tokens are made from, and whether that is new."""
+    """A browser, as its request shows it: the value that its tokens are derived from, and whether that is new."""
 
     secret: str
     is_new: bool
@@ -72,7 +73,7 @@ class Browser:
         return hmac.new(self.secret.encode(), (user or "").encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     def remember(self, response: Response) -> None:
-        """Give a new browser the cookie that its tokens are made from."""
+        """Give a new browser the cookie that its tokens are derived from."""
         if self.is_new:
             response.set_cookie(
                 _cookie_name(is_secure=self.is_secure),
@@ -89,7 +90,7 @@ def _cookie_name(*, is_secure: bool) -> str:
 
 
 def check_same_site(request: Request) -> None:
-    """Check that a request comes from this site, as far as its browser says.
+    """Check that a request comes from this site, according to its browser.
 
     Raises:
         ForgedRequestError: If it comes from another.
@@ -120,13 +121,13 @@ def check_token(request: Request, given: str, user: str | None) -> None:
 
 @dataclass(frozen=True)
 class Form:
-    """What a user sent: texts, and files with their names."""
+    """A form that a user sent: texts, and files with their names."""
 
     texts: Mapping[str, str]
     files: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
-        """Return a field; one that is not there is empty."""
+        """Return a field; a missing one is empty."""
         return self.texts.get(name, "")
 
     def revision(self, name: str = "revision") -> int:
@@ -161,7 +162,7 @@ def revision_of(text: str) -> int:
 
 
 async def read_form(request: Request, user: str, limit: int) -> Form:
-    """Return the form that a request brings.
+    """Return the form in a request.
 
     Raises:
         ForgedRequestError: If it is not a form that this page gave to this user.
@@ -182,7 +183,7 @@ async def read_form(request: Request, user: str, limit: int) -> Form:
 async def _parsed(request: Request, body: bytes, limit: int) -> FormData:
     media_type = content_type(request)
     if media_type not in (_URLENCODED, _PARTED):
-        raise SkillFormatError("This address takes forms alone. Use the page, or the HTTP API.")
+        raise SkillFormatError("This address accepts only forms. Use the page, or the HTTP API.")
 
     async def whole() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
@@ -190,7 +191,7 @@ async def _parsed(request: Request, body: bytes, limit: int) -> FormData:
     try:
         if media_type == _URLENCODED:
             return await computed(len(body), lambda: FormData(_pairs(body)))
-        # Read before it is parsed: the parser bounds parts, and not their sum.
+        # The body was read first, because the parser limits each part but not their sum.
         again = Request(request.scope, whole)
         return await again.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=limit)
     except (HTTPException, ValueError) as error:
