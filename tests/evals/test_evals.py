@@ -120,7 +120,7 @@ def test_tasks_are_compared_with_and_without_the_skill(mode: Mode, tmp_path: Pat
     assert [(step.done, step.total) for step in steps] == [(number, 8) for number in range(1, 9)]
     shown = str(report)
     assert "  1       ████████████████████ 2/2  ██████████·········· 1/2" in shown
-    assert "prove nothing, for they also hold without the skill:\n    1: It is polite." in shown
+    assert "prove nothing, because they also hold without the skill:\n    1: It is polite." in shown
     data = report.as_dict()
     json.dumps(data)
     assert data["tasks"][0]["expectations"][1]["proves_nothing"] is True
@@ -190,7 +190,7 @@ def test_what_goes_wrong_in_a_run_is_told(mode: Mode, tmp_path: Path) -> None:
     endless = ScriptedChatModel(replies=lambda _: counted(call_tools(("ls", {"path": "/"}))))
     report = evaluated(mode, skill, endless, grader=grader(), runs=1, max_steps=3)
     assert {(outcome.status, outcome.steps) for outcome in report.outcomes} == {("over-steps", 3)}
-    assert "with the skill: no end after 3 model calls" in str(report)
+    assert "with the skill: not finished after 3 model calls" in str(report)
     assert report.recall == evals.Rate(0, 1)
 
 
@@ -211,7 +211,7 @@ def test_a_model_that_stalls_is_given_up(mode: Mode, tmp_path: Path) -> None:
     first = report.triggers[0].outcomes[0]
     assert first.status == "timed-out"
     assert first.error is not None
-    assert first.error.startswith("no end after ")
+    assert first.error.startswith("timed out after ")
     assert report.triggers[0].right == evals.Rate(0, 1)
 
 
@@ -233,7 +233,7 @@ def test_a_budget_stops_it_and_a_journal_goes_on(mode: Mode, tmp_path: Path) -> 
     assert len(attempts) > 2
     assert attempts[0].stopped is not None
     assert "the budget is used up" in attempts[0].stopped
-    assert "it goes on from there" in attempts[0].stopped
+    assert "it continues from there" in attempts[0].stopped
     last = attempts[-1]
     assert (last.recall, last.restraint, last.passed) == (whole.recall, whole.restraint, whole.passed)
     finished = sum(outcome.status != "over-budget" for outcome in whole.outcomes)

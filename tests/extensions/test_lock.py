@@ -11,7 +11,7 @@ from deepagents.backends import FilesystemBackend
 from langgraph.checkpoint.memory import InMemorySaver
 
 from deepskills import SkillsError, SkillsMiddleware
-from deepskills._catalog.manifest import digest_over
+from deepskills._files.manifest import digest_over
 from deepskills.extensions import Preload, SkillForks, SkillLock, SkillScripts
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, hand_written_graph, load, run, skill_md, tool_messages, write_files

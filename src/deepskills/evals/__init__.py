@@ -5,9 +5,9 @@
     def test_release_notes_is_loaded():
         assert evals.measure_triggers("skills/release-notes", agent).pass_rate >= 0.8
 
-Every function takes the directory of a skill with `evals/triggers.json` and `evals/evals.json`. Where a model is asked
-for, it may be a chat model, its `provider:name`, or an agent of your own with `SkillsMiddleware`: any compiled graph.
-Each has an async twin. Without a model, `rank_triggers` and `find_overlaps` take milliseconds and cost nothing.
+Every function takes the directory of a skill with `evals/triggers.json` and `evals/evals.json`. A model can be a chat
+model, its `provider:name`, or your own agent with `SkillsMiddleware` (any compiled graph). Functions that call a model
+have an async twin. Without a model, `rank_triggers` and `find_overlaps` take milliseconds and cost nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -66,10 +66,10 @@ class EvalOptions(TypedDict, total=False):
     """Directories that hold the library; the directory that holds the skill by default."""
 
     grader: BaseChatModel | str | None
-    """Judges expectations; the model itself by default, which an agent of your own has to be given."""
+    """The model that judges expectations; by default the model itself. Required if you pass your own agent."""
 
     without: Any
-    """For an agent of your own: the same agent without the skill, to compare tasks with."""
+    """For your own agent: the same agent without the skill, to compare tasks with."""
 
     runs: int
     """How often each query is run; 3 by default."""
@@ -81,13 +81,13 @@ class EvalOptions(TypedDict, total=False):
     """How many model calls a task may take; 20 by default."""
 
     timeout: float
-    """Seconds after which a run is given up; 300 by default."""
+    """Seconds after which a run is abandoned; 300 by default."""
 
     journal: StrPath | None
-    """A file that keeps what is done, to go on from after an interruption; none by default."""
+    """A file that records finished runs, to continue after an interruption; none by default."""
 
     on_start: Callable[[Estimate], None]
-    """Called before the first run, with what is to come."""
+    """Called before the first run, with an estimate."""
 
     on_progress: Callable[[Progress], None]
     """Called after each run."""
@@ -139,7 +139,7 @@ async def ameasure_tasks(skill: StrPath, model: Any, **options: Unpack[EvalOptio
 
 
 def default_journal(evals: SkillEvals, **settings: object) -> Path:
-    """Return where the command line keeps what an evaluation has done."""
+    """Return where the command line keeps an evaluation's journal."""
     return journal_path(evals, settings)
 
 
@@ -177,7 +177,7 @@ class _Prepared:
             chat = resolved_model(model)
             grader = grader or chat
             agent = self._agent(chat, self._library.skills)
-            # A copy of its own without the skill: hiding it would leave its files in reach.
+            # A separate copy without the skill: hiding it would leave its files in reach.
             without = self._agent(chat, self._library.without(self._evals.name)) if self._evals.tasks else None
             name = model if isinstance(model, str) else _name(chat)
         else:
@@ -186,7 +186,7 @@ class _Prepared:
                     check_agent(part)
             agent, name = model, "an agent"
         if self._evals.tasks and grader is None:
-            raise EvalError("Tasks of an agent need somebody to judge them: pass grader= with a chat model.")
+            raise EvalError("Your own agent needs a grader for its tasks: pass grader= with a chat model.")
         return Conditions(
             agent=agent,
             without=without,

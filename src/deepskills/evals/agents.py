@@ -1,4 +1,4 @@
-"""Makes the agents that skills are measured with: a model, and a library that it can read and nothing else."""
+"""Creates the agents that skills are measured with: a model, and a library that it can only read."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ MAX_COPIED_BYTES = 200_000_000
 """How much of a library is copied for agents to work with."""
 
 SKILLS = "/skills"
-"""Where the agents that are made here find their skills."""
+"""Where these agents find their skills."""
 
 READ_ONLY = "The skills are read-only here."
 
@@ -29,7 +29,7 @@ def resolved_model(model: BaseChatModel | str) -> BaseChatModel:
     """Return a chat model, given as one or as `provider:name`.
 
     Raises:
-        EvalError: If there is no such model here.
+        EvalError: If the model cannot be created.
     """
     if isinstance(model, BaseChatModel):
         return model
@@ -45,12 +45,12 @@ def resolved_model(model: BaseChatModel | str) -> BaseChatModel:
 
 
 def is_model(given: object) -> bool:
-    """Whether something is a model, or names one; else it is an agent."""
+    """Whether something is a model, or names one; otherwise it is an agent."""
     return isinstance(given, str | BaseChatModel)
 
 
 class _ReadOnlyFiles(FilesystemBackend):
-    """Files that no agent changes: one run must not change what the next one sees."""
+    """Read-only files: one run must not change what the next one sees."""
 
     is_read_only = True
 
@@ -72,7 +72,7 @@ class _ReadOnlyFiles(FilesystemBackend):
 
 
 class LibraryCopy:
-    """A copy of a library for agents to read: nothing else of the machine is within their reach."""
+    """A copy of a library for agents to read; nothing else on the machine is within their reach."""
 
     def __init__(self, skills: Sequence[SkillMetadata]) -> None:
         self._place = tempfile.TemporaryDirectory(prefix="deepskills-eval-")
@@ -80,7 +80,7 @@ class LibraryCopy:
         budget = _CopyBudget()
         for number, skill in enumerate(skills):
             source = Path(skill["path"]).parent
-            # Numbered: two skills may have directories of one name.
+            # Numbered, because two skills may have directories with the same name.
             shutil.copytree(source, root / f"{number:05}" / source.name, ignore=budget.left_out)
         self._root = root
 
@@ -99,13 +99,13 @@ class LibraryCopy:
 
 
 class _CopyBudget:
-    """Leaves out links, hidden files, evals and what is too large: an agent must not read how it is judged."""
+    """Leaves out links, hidden files, large files and evals: an agent must not read how it is judged."""
 
     def __init__(self) -> None:
         self._left = MAX_COPIED_BYTES
 
     def left_out(self, directory: str, names: list[str]) -> list[str]:
-        """Return what of a directory is not copied."""
+        """Return the entries of a directory that are not copied."""
         found = []
         is_skill = "SKILL.md" in names
         for name in names:

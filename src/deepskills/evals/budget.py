@@ -1,4 +1,4 @@
-"""Keeps the books of an evaluation: an estimate beforehand, a limit on tokens, and a journal to resume from."""
+"""The cost of an evaluation: an estimate beforehand, a limit on tokens, and a journal to resume from."""
 
 import hashlib
 import json
@@ -13,10 +13,10 @@ from deepskills.evals.files import SkillEvals
 from deepskills.evals.runs import Outcome
 
 AGENT_TOKENS = 6_000
-"""About what a request of a deep agent takes besides skills and conversation: its prompt and its tools."""
+"""About how many tokens a deep agent's request takes in addition to skills and conversation: its prompt and tools."""
 
 TASK_CALLS = 4
-"""How many model calls a task is taken to need."""
+"""How many model calls a task is assumed to need."""
 
 ANSWER_TOKENS = 400
 """About how long an answer is."""
@@ -27,7 +27,7 @@ MAX_JOURNAL_BYTES = 50_000_000
 
 @dataclass(frozen=True)
 class Estimate:
-    """What an evaluation is about to take; what a journal holds already is left out."""
+    """What an evaluation is expected to cost, without what the journal already has."""
 
     runs: int
     """How many runs of an agent."""
@@ -47,11 +47,11 @@ class Estimate:
 
 
 def estimate(evals: SkillEvals, library: Sequence[str], runs: int, *, compares: bool, done: frozenset[str]) -> Estimate:
-    """Return an estimate of what is to come, for a library with these descriptions.
+    """Return an estimate of the cost, for a library with these descriptions.
 
-    A run for a query that should load the skill ends with the load, after a call; others take a second call.
+    A run for a query that should load the skill ends with the load, after one call; others take a second call.
     """
-    # 25 tokens are about what the catalog writes around a description.
+    # The catalog writes about 25 tokens around a description.
     request = AGENT_TOKENS + sum(count_text_tokens(text) + 25 for text in library) + ANSWER_TOKENS
     counts = {"runs": 0, "gradings": 0, "calls": 0, "tokens": 0}
 
@@ -70,7 +70,7 @@ def estimate(evals: SkillEvals, library: Sequence[str], runs: int, *, compares: 
         for side in ("with", "without") if compares else ("with",):
             own = count_text_tokens(task.prompt) + (text if side == "with" else 0)
             add(task_key(task.id, side), "runs", TASK_CALLS, TASK_CALLS * (request + own))
-            # The grader sees a task and its result, no library and no tools: little beside a request of the agent.
+            # The grader sees a task and its result, no library and no tools: little compared with the agent's requests.
             add(grade_key(task.id, side), "gradings", 1, 4 * ANSWER_TOKENS)
     return Estimate(**counts)
 
@@ -113,10 +113,10 @@ class Budget:
 
 
 class Journal:
-    """The outcomes so far, kept in a file line by line, so that an evaluation goes on where it was interrupted.
+    """The outcomes so far, kept in a file line by line, so that an evaluation can continue where it was interrupted.
 
-    Failures are not kept: they are tried again. A line that cannot be read, as the last one of a process that was
-    killed, is passed over.
+    Failures are not kept: they are tried again. A line that cannot be read, such as the last one of a killed process,
+    is skipped.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -135,21 +135,21 @@ class Journal:
 
     @property
     def done(self) -> frozenset[str]:
-        """What is done."""
+        """The keys of finished runs."""
         return frozenset(self._known)
 
     def get(self, key: str) -> Outcome | None:
-        """Return what became of a run that is done."""
+        """Return the outcome of a finished run."""
         return self._known.get(key)
 
     def put(self, key: str, outcome: Outcome) -> None:
-        """Keep what became of a run."""
+        """Keep the outcome of a run."""
         self._known[key] = outcome
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             line = json.dumps({"key": key, "outcome": outcome.as_dict()}, ensure_ascii=False)
             with self._path.open("a", encoding="utf-8", errors="replace") as file:
-                # A line that a killed process left half done must not swallow this one.
+                # A half-written line of a killed process must not swallow this one.
                 file.write(f"\n{line}\n")
 
     def remove(self) -> None:
@@ -159,7 +159,7 @@ class Journal:
 
 
 def journal_path(evals: SkillEvals, settings: Mapping[str, Any]) -> Path:
-    """Return where the journal of an evaluation lies by default: another skill text or setting, another journal."""
+    """Return the default path of an evaluation's journal: each skill text and setting has its own."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     told = {
         "directory": str(evals.directory),

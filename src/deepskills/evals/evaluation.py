@@ -1,4 +1,4 @@
-"""The plan of an evaluation: which runs and gradings to make, in which order, and where to stop.
+"""The plan of an evaluation: which runs and gradings to make, in which order, and when to stop.
 
 Pure except for its journal: it yields runs and questions, and is sent their outcomes. Ranking comes first, because it
 costs nothing; then queries, then tasks with the skill and without it, each graded right after its run.
@@ -22,7 +22,7 @@ TRIGGER_STEPS = 4
 """How many model calls a query may take to load its skill; a model that has not loaded it by then will not."""
 
 MAX_FAILURES = 5
-"""After how many failed runs in a row an evaluation stops: the next would fail too, and may cost."""
+"""How many failed runs in a row stop an evaluation: the next would fail too, and may cost money."""
 
 _KEPT = frozenset({"done", "loaded", "over-steps"})
 """Outcomes that a journal keeps; others are tried again."""
@@ -42,13 +42,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Conditions:
-    """With what an evaluation is made."""
+    """The conditions of an evaluation."""
 
     agent: Any
     """The agent with the library."""
 
     without: Any = None
-    """The same without the skill; `None` to compare nothing."""
+    """The same agent without the skill; `None` to compare nothing."""
 
     grader: BaseChatModel | None = None
     model_name: str = ""
@@ -60,7 +60,7 @@ class Conditions:
 
 
 class _StoppedError(Exception):
-    """The evaluation must not go on."""
+    """The evaluation must stop."""
 
 
 @dataclass
@@ -92,16 +92,16 @@ class Evaluation:
         if self.conditions is not None:
             compares = 2 if self.conditions.without is not None else 1
             self._total = len(triggers) * self.conditions.runs + len(self.evals.tasks) * compares * 2
-            # Filled in place, as `tasks` is: a plan that is stopped returns nothing, yet its results so far count.
+            # Filled in place, like `tasks`: a plan that is stopped returns nothing, but its results so far count.
             measured: list[TriggerResult] = []
             try:
                 yield from self._triggers(self.conditions, triggers, measured)
                 yield from self._tasks(self.conditions, tasks)
             except _StoppedError as stop:
                 stopped = str(stop)
-            # Where a model was asked, ranking alone would count queries that were never run.
+            # With a model, results with only a ranking are queries that were never run.
             triggers = measured
-            # Kept as long as anything is left to do again.
+            # Kept as long as anything has to be tried again.
             if stopped is None and not self._had_failure:
                 self.journal.remove()
         return EvalReport(
@@ -125,7 +125,7 @@ class Evaluation:
                     request = self._trigger_run(conditions, item)
                     outcomes.append((yield from self._made(trigger_key(place, number), request, item.query)))
             finally:
-                # A query that was stopped half-way counts by the runs it had.
+                # A query that was stopped halfway counts with the runs it had.
                 if outcomes:
                     measured.append(
                         TriggerResult(result.skill, result.query, result.should_trigger, result.ranked, tuple(outcomes))
@@ -150,7 +150,7 @@ class Evaluation:
             try:
                 other, others = yield from self._task(conditions, task, "without", conditions.without)
             except _StoppedError:
-                # The run with the skill is made and paid for, so it is shown without its counterpart.
+                # The run with the skill is done and paid for, so it is shown without its counterpart.
                 tasks.append(TaskResult(task, outcome, verdicts=judged))
                 raise
             tasks.append(TaskResult(task, outcome, other, judged, others))
@@ -185,10 +185,10 @@ class Evaluation:
         return outcome, tuple(judged)
 
     def _made(self, key: str, request: Request, label: str) -> Plan[Outcome]:
-        """Return what became of a run: as the journal knows it, else by making it.
+        """Return the outcome of a run, from the journal or by making it.
 
         Raises:
-            _StoppedError: If it must not be made, or was the last that could be.
+            _StoppedError: If it must not be made, or was the last one possible.
         """
         # First: what is known costs nothing, even when the budget is spent.
         known = self.journal.get(key)
@@ -204,7 +204,7 @@ class Evaluation:
             self.journal.put(key, outcome)
         if self.conditions is not None and self.conditions.on_progress is not None:
             self.conditions.on_progress(Progress(self._done, self._total, label, outcome, self.budget.used))
-        # After the journal and the progress, so that even the run that broke the budget is shown.
+        # After the journal and the progress, so that even the run that exceeded the budget is shown.
         if outcome.status == "over-budget":
             raise _StoppedError(self._spent())
         if outcome.status in _KEPT:
@@ -219,5 +219,5 @@ class Evaluation:
     def _spent(self) -> str:
         return (
             f"the budget is used up ({self.budget.used:,} tokens, {self._done} of {self._total} steps done). Run it "
-            "again, with a higher --max-tokens if need be; it goes on from there."
+            "again, with a higher --max-tokens if necessary; it continues from there."
         )

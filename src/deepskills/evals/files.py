@@ -1,7 +1,7 @@
-"""Reads what an author wrote to measure a skill: `evals/triggers.json` and `evals/evals.json`.
+"""Reads the files with which an author measures a skill: `evals/triggers.json` and `evals/evals.json`.
 
-Nothing is trusted: sizes are bounded, files that tasks bring must lie in the skill, and whatever is wrong becomes a
-problem that names its place. The entries that are right are used all the same.
+Nothing is trusted: sizes are bounded, files for tasks must be inside the skill, and every mistake becomes a problem
+that names its place. Valid entries are still used.
 """
 
 import json
@@ -17,7 +17,7 @@ TRIGGERS = "evals/triggers.json"
 TASKS = "evals/evals.json"
 
 MAX_FILE_BYTES = 2_000_000
-"""How large each of the two files, and each file that a task brings, may be."""
+"""How large each of the two files, and each file of a task, may be."""
 
 MAX_ENTRIES = 1_000
 """How many queries, or tasks, are read."""
@@ -54,7 +54,7 @@ class EvalTask:
 
 @dataclass(frozen=True)
 class SkillEvals:
-    """A skill and how it is to be measured."""
+    """A skill and how to measure it."""
 
     name: str
     description: str
@@ -65,7 +65,7 @@ class SkillEvals:
     triggers: tuple[TriggerQuery, ...] = ()
     tasks: tuple[EvalTask, ...] = ()
     problems: tuple[SkillProblem, ...] = ()
-    """What is wrong with the two files, each with its place."""
+    """Problems of the two files, each with its place."""
 
     @property
     def is_broken(self) -> bool:
@@ -105,7 +105,7 @@ def read_evals(skill: str | os.PathLike[str]) -> SkillEvals:
 
 
 class _Reader:
-    """Reads the two files of one skill and collects what is wrong."""
+    """Reads the two files of one skill and collects problems."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
@@ -214,7 +214,7 @@ class _Reader:
         return found
 
     def _json(self, name: str) -> Any:  # noqa: ANN401 - whatever an author wrote
-        """Return the content of a file; `None` if it is missing or broken, which is reported."""
+        """Return the content of a file; `None`, with a problem, if it is missing or broken."""
         file = self._directory / name
         try:
             if file.stat().st_size > MAX_FILE_BYTES:

@@ -1,7 +1,7 @@
-"""Asks a model whether each expectation holds, and makes sense of what it answers.
+"""Asks a model whether each expectation holds, and reads its answer.
 
-What an agent wrote is data to the grader: it stands between marks that the agent cannot know, and a grader that answers
-anything but verdicts leaves its expectations ungraded.
+To the grader, what an agent wrote is data: it is between marks that the agent cannot know, and if a grader answers with
+anything but verdicts, its expectations stay ungraded.
 """
 
 import json
@@ -33,7 +33,7 @@ MAX_EVIDENCE_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the grader says of one expectation."""
+    """The grader's verdict on one expectation."""
 
     passed: bool | None
     """`None` if the grader gave no verdict."""
@@ -42,7 +42,7 @@ class Verdict:
 
 
 def question(task: EvalTask, result: Outcome) -> list[BaseMessage]:
-    """Return what the grader is asked about a result."""
+    """Return the question to the grader about a result."""
     # Random: a result that knew the mark could end the data and write instructions of its own.
     mark = f"=== {token_hex(8)} ==="
     numbered = "\n".join(f"{number}. {text}" for number, text in enumerate(task.expectations, 1))
@@ -54,7 +54,7 @@ def question(task: EvalTask, result: Outcome) -> list[BaseMessage]:
 
 
 def verdicts(answer: Outcome, expectations: Sequence[str]) -> list[Verdict]:
-    """Return the verdict on each expectation; where the grader gave none, why."""
+    """Return the verdict on each expectation; if the grader gave none, the reason."""
     if answer.status != "done":
         return [Verdict(None, f"the grader failed: {answer.error}")] * len(expectations)
     found = _verdicts(answer.text)
@@ -72,8 +72,8 @@ def _verdict(item: dict[str, Any] | None) -> Verdict:
 
 
 def _verdicts(text: str) -> list[dict[str, Any]] | None:
-    """Return the verdicts in an answer, which may stand in a fence or among words."""
-    # Models put JSON into fences and between words, whatever they are told.
+    """Return the verdicts in an answer, which may be in a code fence or among words."""
+    # Models put JSON into code fences and between words, whatever they are told.
     for candidate in (text, *re.findall(r"```(?:json)?\n(.*?)```", text, flags=re.DOTALL), _braced(text)):
         try:
             data = json.loads(candidate)

@@ -1,6 +1,6 @@
-"""One HTML page for any number of reports: no outside references, no script, readable on a phone and in the dark.
+"""One HTML page for any number of reports: no outside references, no script, readable on a phone and in dark mode.
 
-All that comes from skills, models and graders is escaped; a policy in the page's head keeps it from loading anything.
+Everything from skills, models and graders is escaped; a policy in the page's head keeps it from loading anything.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def to_html(reports: Sequence[EvalReport], library: LibraryReport | None = None) -> str:
-    """Return reports as one page; with a library's report first, if there is one."""
+    """Return reports as one page, with a library's report first, if there is one."""
     parts = [*(_library(library) if library is not None else ()), *(part for one in reports for part in _report(one))]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -116,7 +116,7 @@ def _report(report: EvalReport) -> Iterator[str]:
 
 
 def _tokens(report: EvalReport) -> Iterator[str]:
-    """Show what the tasks took in all, with the skill and without it."""
+    """Show what the tasks took in total, with the skill and without it."""
     sides = {
         "tokens with it": ("with", [task.with_skill.tokens for task in report.tasks]),
         "tokens without it": ("without", [task.without.tokens for task in report.tasks if task.without is not None]),

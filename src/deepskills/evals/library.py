@@ -12,19 +12,19 @@ from deepskills import SkillMetadata, SkillsManager
 from deepskills.evals.files import EvalError, SkillEvals, read_evals
 
 SHOWN = 5
-"""How many skills are suggested for a request, as `SkillSuggestions` has it by default."""
+"""How many skills are suggested for a request, as in `SkillSuggestions` by default."""
 
 MIN_SIMILARITY = 0.5
-"""The share of common words from which two descriptions count as overlapping."""
+"""From this share of common words, two descriptions count as overlapping."""
 
 MAX_AGE = 3600.0
-"""A library is looked at once for an evaluation."""
+"""A library is read once per evaluation."""
 
 StrPath = str | os.PathLike[str]
 
 
 class EvalLibrary:
-    """The skills of some directories, ranked as search ranks them; the one that is measured wins over its namesakes."""
+    """The skills of some directories, ranked like search; the measured skill wins over others with its name."""
 
     def __init__(self, sources: Iterable[StrPath], skill: Path | None = None) -> None:
         paths = [Path(source).expanduser().absolute() for source in sources]
@@ -32,7 +32,7 @@ class EvalLibrary:
         if missing:
             raise EvalError(f"There is no directory {' and '.join(missing)}. Name directories that hold skills.")
         if skill is not None:
-            # Last, so that it wins over a skill of its name in the library.
+            # Last, so that it wins over a skill with the same name in the library.
             paths = [*(paths or [skill.parent]), skill]
         self._manager = SkillsManager(
             backend=FilesystemBackend(root_dir="/", virtual_mode=True),
@@ -43,7 +43,7 @@ class EvalLibrary:
 
     @property
     def descriptions(self) -> list[str]:
-        """What the model reads of each skill."""
+        """The description of each skill, as the model reads it."""
         return [skill["description"] for skill in self.skills]
 
     def without(self, name: str) -> list[SkillMetadata]:
@@ -51,13 +51,13 @@ class EvalLibrary:
         return [skill for skill in self.skills if skill["name"] != name]
 
     def ranked(self, query: str, n: int = SHOWN) -> list[str]:
-        """Return the names of the skills that fit a request, best first."""
+        """Return the names of the skills that match a request, best first."""
         return [found["name"] for found in self._manager.search_skills(query, n)]
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A request for which other skills rank before the one that was meant."""
+    """A request for which other skills rank before the intended one."""
 
     query: str
     meant: str
@@ -65,7 +65,7 @@ class Taken:
     """The skills that rank before it, best first."""
 
     is_found: bool
-    """Whether the skill that was meant is among the suggestions at all."""
+    """Whether the intended skill is among the suggestions at all."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Overlap:
     first: str
     second: str
     taken_from_first: int
-    """For how many requests of the first the second ranks before it."""
+    """For how many requests of the first skill the second ranks before it."""
 
     taken_from_second: int
     similarity: float
-    """How many of their words the descriptions share, from 0 to 1."""
+    """The share of words that the descriptions have in common, from 0 to 1."""
 
     @property
     def is_mutual(self) -> bool:
@@ -94,7 +94,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class LibraryReport:
-    """Who takes whose requests in a library."""
+    """Which skills of a library take each other's requests."""
 
     skills: tuple[str, ...]
     queries: int
@@ -102,7 +102,7 @@ class LibraryReport:
 
     taken: tuple[Taken, ...]
     overlaps: tuple[Overlap, ...]
-    """The worst first: those that take each other's requests, then by how many, then by similarity."""
+    """The worst first: pairs that take each other's requests, then by how many, then by similarity."""
 
     unmeasured: tuple[str, ...]
     """Skills without queries."""
@@ -112,7 +112,7 @@ class LibraryReport:
 
     @property
     def pass_rate(self) -> float | None:
-        """The share of requests for which the skill that was meant ranks first."""
+        """The share of requests for which the intended skill ranks first."""
         return (self.queries - len(self.taken)) / self.queries if self.queries else None
 
     def as_dict(self) -> dict[str, object]:
@@ -140,10 +140,10 @@ class LibraryReport:
 
 
 def find_overlaps(*sources: StrPath) -> LibraryReport:
-    """Say who takes whose requests in a library, without a model.
+    """Find skills of a library that take each other's requests, without a model.
 
-    For every query of the skills' `evals/triggers.json` that should load its skill, the skills that rank before it take
-    it. Pairs whose descriptions share most of their words are found even where no query shows it.
+    For every query in the skills' `evals/triggers.json` that should load its skill, the skills that rank before it take
+    the request. Pairs whose descriptions share most of their words are found even if no query shows it.
 
     Raises:
         EvalError: If a directory does not exist.
@@ -161,7 +161,7 @@ def find_overlaps(*sources: StrPath) -> LibraryReport:
                 ranked = library.ranked(item.query, SHOWN)
                 is_found = evals.name in ranked
                 before = ranked[: ranked.index(evals.name)] if is_found else ranked
-                # If nothing is suggested at all, nobody takes the request, but it fails all the same.
+                # If nothing is suggested at all, no other skill takes the request, but it still counts as failed.
                 if before or not is_found:
                     taken.append(Taken(item.query, evals.name, tuple(before), is_found))
     with_queries = tuple(evals for evals in measured if evals.triggers or evals.is_broken)
@@ -189,7 +189,7 @@ def _overlaps(skills: Sequence[SkillMetadata], taken: Sequence[Taken]) -> list[O
 
 
 def _similar(words: dict[str, frozenset[str]]) -> set[tuple[str, str]]:
-    """Return the pairs whose descriptions share most of their words, by way of words that few skills have."""
+    """Return the pairs whose descriptions share most of their words, found through words that few skills have."""
     by_word: dict[str, list[str]] = {}
     for name, known in words.items():
         for word in known:
@@ -211,7 +211,7 @@ def _sorted(a: str, b: str) -> tuple[str, str]:
 
 
 def description_words(text: str) -> frozenset[str]:
-    """Return the words of a description; of scripts without spaces, pairs of characters."""
+    """Return the words of a description; for scripts without spaces, pairs of characters."""
     found: set[str] = set()
     for word in re.findall(r"\w+", text.lower()):
         if word.isascii():
@@ -223,5 +223,5 @@ def description_words(text: str) -> frozenset[str]:
 
 
 def similarity(first: frozenset[str], second: frozenset[str]) -> float:
-    """Return how many words two descriptions share, of the shorter one's."""
+    """Return the share of the shorter description's words that both have."""
     return len(first & second) / min(len(first), len(second)) if first and second else 0.0

@@ -1,4 +1,4 @@
-"""Reports what an evaluation found: as values, as plain data and as a table with bars."""
+"""The report of an evaluation, with its metrics: as values, as plain data and as a table with bars."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,30 +11,30 @@ from deepskills.evals.grading import Verdict
 from deepskills.evals.runs import Outcome
 
 BAR = 20
-"""How wide a bar is."""
+"""The width of a bar."""
 
 SHOWN_CHARACTERS = 60
-"""How much of a query stands in the table."""
+"""How many characters of a query the table shows."""
 
 _Z = 1.959964
-"""How many standard deviations 95 % of cases lie within."""
+"""95 % of cases are within this many standard deviations."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """So many of so many, and how sure that is."""
+    """A part of a total, with its confidence interval."""
 
     part: int
     whole: int
 
     @property
     def share(self) -> float | None:
-        """The share; `None` of nothing."""
+        """The share; `None` if the total is 0."""
         return self.part / self.whole if self.whole else None
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Between which shares the true one lies with 95 % confidence (Wilson's interval)."""
+        """The 95 % confidence interval of the share (Wilson's)."""
         if not self.whole:
             return 0.0, 1.0
         share, n, z2 = self.part / self.whole, self.whole, _Z * _Z
@@ -62,7 +62,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class TriggerResult:
-    """How one query fared."""
+    """The result of one query."""
 
     skill: str
     query: str
@@ -80,7 +80,7 @@ class TriggerResult:
 
     @property
     def is_ranked_right(self) -> bool:
-        """Whether the skill ranks first where it should, and does not where it should not."""
+        """Whether the skill ranks first if it should, and does not if it should not."""
         return (self.rank == 1) is self.should_trigger
 
     @property
@@ -90,7 +90,7 @@ class TriggerResult:
 
     @property
     def right(self) -> Rate:
-        """How often that was right: of the runs, or without any, by rank. A run that failed is not right."""
+        """How many runs were right or, without runs, whether the rank is. A failed run is not right."""
         if not self.outcomes:
             return Rate(int(self.is_ranked_right), 1)
         return Rate(sum(map(self._is_right, self.outcomes)), len(self.outcomes))
@@ -102,7 +102,7 @@ class TriggerResult:
 
     @property
     def instead(self) -> tuple[str, ...]:
-        """The skills that were loaded, or rank before it, in place of this one."""
+        """The skills that were loaded, or rank before it, instead of this one."""
         if self.outcomes:
             loaded = dict.fromkeys(name for outcome in self.outcomes for name in outcome.loaded)
             return tuple(name for name in loaded if name != self.skill)
@@ -124,7 +124,7 @@ class TriggerResult:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How one task fared, with the skill and without it."""
+    """The result of one task, with the skill and without it."""
 
     task: EvalTask
     with_skill: Outcome
@@ -197,10 +197,10 @@ class EvalReport:
     triggers: tuple[TriggerResult, ...] = ()
     tasks: tuple[TaskResult, ...] = ()
     tokens: int = 0
-    """What was used now, without what was known from before."""
+    """Tokens used in this evaluation, without runs from an earlier journal."""
 
     stopped: str | None = None
-    """Why it ended early; what was measured until then is here."""
+    """Why it ended early; the report has what was measured until then."""
 
     @property
     def skill(self) -> str:
@@ -209,12 +209,12 @@ class EvalReport:
 
     @cached_property
     def recall(self) -> Rate:
-        """How often the skill is loaded, or ranks first, where it should."""
+        """How often the skill is loaded, or ranks first, when it should be."""
         return _sum(item.right for item in self.triggers if item.should_trigger)
 
     @cached_property
     def restraint(self) -> Rate:
-        """How often the skill is left alone where it should be."""
+        """How often the skill is left alone when it should be."""
         return _sum(item.right for item in self.triggers if not item.should_trigger)
 
     @cached_property
@@ -302,7 +302,7 @@ def table(report: EvalReport, *, is_ascii: bool = False) -> list[str]:
         for task in report.tasks:
             lines += _task_lines(task, is_ascii)
     if report.proves_nothing:
-        lines += ["", "  prove nothing, for they also hold without the skill:"]
+        lines += ["", "  prove nothing, because they also hold without the skill:"]
         lines += [f"    {task}: {_short(text)}" for task, text in report.proves_nothing]
     failures = [outcome.error for outcome in report.outcomes if outcome.error and outcome.status != "over-steps"]
     for error in dict.fromkeys(failures):
@@ -355,7 +355,7 @@ def _bar(rate: Rate, is_ascii: bool) -> str:  # noqa: FBT001 - one caller
     full, empty = ("#", ".") if is_ascii else ("█", "·")
     filled = round((rate.share or 0) * BAR)
     if rate.part:
-        # One of many must not look like none.
+        # A single one of many must not look like none.
         filled = max(1, filled)
     return full * filled + empty * (BAR - filled)
 

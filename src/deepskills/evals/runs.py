@@ -1,6 +1,6 @@
-"""Runs an agent once and says what happened: which skills were loaded, what it cost, how it ended.
+"""Runs an agent once and reports what happened: which skills were loaded, what it cost, how it ended.
 
-Loads are known from the events of the run, never guessed from what the model wrote.
+Loads are taken from the events of the run, never guessed from what the model wrote.
 """
 
 import base64
@@ -23,7 +23,7 @@ from deepskills._io.plan import Attempt, CallFunction, Failed, Plan
 from deepskills._loading.budget import count_text_tokens
 
 Status: TypeAlias = Literal["done", "loaded", "failed", "timed-out", "over-steps", "over-budget"]
-"""How a run ended: with an answer, by a load that was waited for, or before its end."""
+"""How a run ended: with an answer, with the expected load, or early."""
 
 MAX_TRANSCRIPT_CHARACTERS = 4_000
 """How much of each message a transcript keeps."""
@@ -32,27 +32,27 @@ MAX_TRANSCRIPT_MESSAGES = 200
 """How many messages a transcript keeps."""
 
 GRAPH_STEPS_PER_CALL = 12
-"""How many steps of a graph one model call may take at most, nodes of middleware included."""
+"""How many graph steps one model call may take at most, including nodes of middleware."""
 
 
 @dataclass(frozen=True)
 class AgentRun:
-    """A run to perform."""
+    """A run to make."""
 
     agent: Any
     prompt: str
     files: Mapping[str, bytes] = field(default_factory=dict)
     stop_at_load: str | None = None
-    """A skill whose load ends the run: what comes after it does not matter."""
+    """A skill whose load ends the run, because what comes after it does not matter."""
 
     max_steps: int = 20
     """How many model calls it may make."""
 
     timeout: float = 300
-    """After how many seconds it is given up."""
+    """Seconds after which it is abandoned."""
 
     max_tokens: int | None = None
-    """After how many tokens it is stopped."""
+    """Tokens after which it is stopped."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run or a question."""
+    """The outcome of a run or a question."""
 
     status: Status
     text: str = ""
     """The last answer."""
 
     loaded: tuple[str, ...] = ()
-    """The skills that were loaded, in order, those of sub-agents included."""
+    """The skills that were loaded, in order, including those of sub-agents."""
 
     steps: int = 0
     """How many model calls were made."""
@@ -102,10 +102,10 @@ class Outcome:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Outcome":
-        """Return the outcome that plain data describe.
+        """Return an outcome from plain data.
 
         Raises:
-            TypeError: If they describe none.
+            TypeError: If it is not an outcome.
         """
         given = {**data, "loaded": tuple(data["loaded"]), "transcript": tuple(data["transcript"])}
         return cls(**given)
@@ -115,18 +115,18 @@ Request: TypeAlias = AgentRun | Question
 
 
 def performed(request: Request) -> Plan[Outcome]:
-    """Perform a run or ask a question; whatever goes wrong is part of the outcome."""
+    """Make a run or ask a question; whatever goes wrong is part of the outcome."""
     watch = _Watch(request)
     try:
-        # A model that hangs must not hold up the rest, and a failure is a result.
+        # A model that hangs must not delay the rest, and a failure is a result.
         reply = yield Attempt(CallFunction(watch.run, seconds=request.timeout, twin=watch.arun))
     finally:
-        # In a sync evaluation a run that is late, or was interrupted, still goes on in its thread.
+        # In a sync evaluation a run that timed out or was interrupted continues in its thread.
         watch.is_given_up = True
     if not isinstance(reply, Failed):
         return watch.outcome()
     if reply.timed_out:
-        return watch.outcome("timed-out", f"no end after {request.timeout:g} s")
+        return watch.outcome("timed-out", f"timed out after {request.timeout:g} s")
     return watch.outcome("failed", reply.reason)
 
 
@@ -155,12 +155,12 @@ class _Counter(BaseCallbackHandler):
             self._sent[run_id] = sum(count_text_tokens(str(message.text)) for batch in messages for message in batch)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
-        """Count what it took."""
+        """Count its tokens."""
         found = [item.message for batch in response.generations for item in batch if isinstance(item, ChatGeneration)]
         with self._lock:
             sent = self._sent.pop(run_id, 0)
             used = [message.usage_metadata for message in found if isinstance(message, AIMessage)]
-            # All or none: a sum of counted and estimated tokens would be neither.
+            # Either all counted or all estimated: a sum of both would be neither.
             if used and all(used):
                 self.tokens_in += sum(int(usage["input_tokens"]) for usage in used if usage)
                 self.tokens_out += sum(int(usage["output_tokens"]) for usage in used if usage)
@@ -171,7 +171,7 @@ class _Counter(BaseCallbackHandler):
 
 
 class _Watch:
-    """Follows one run to its end, or to where it is stopped."""
+    """Follows one run until it ends or is stopped."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -185,7 +185,7 @@ class _Watch:
         self.is_given_up = False
 
     def run(self) -> None:
-        """Perform the request."""
+        """Make the run."""
         request = self._request
         try:
             if isinstance(request, Question):
@@ -202,7 +202,7 @@ class _Watch:
             self._failed(error)
 
     async def arun(self) -> None:
-        """Perform the request without blocking."""
+        """Make the run without blocking."""
         request = self._request
         try:
             if isinstance(request, Question):
@@ -226,13 +226,13 @@ class _Watch:
 
     def _over_steps(self) -> str:
         limit = self._request.max_steps if isinstance(self._request, AgentRun) else 0
-        return f"no end after {limit} model calls"
+        return f"not finished after {limit} model calls"
 
     def _config(self) -> RunnableConfig:
         config: RunnableConfig = {"callbacks": [self._counter]}
         if isinstance(self._request, AgentRun):
             config["configurable"] = {"thread_id": f"eval-{uuid4()}"}
-            # Steps are counted by model calls here; LangGraph's own limit only has to be out of the way.
+            # We count steps by model calls; LangGraph's own limit only has to be high enough.
             config["recursion_limit"] = (self._request.max_steps + 1) * GRAPH_STEPS_PER_CALL
         return config
 
@@ -245,7 +245,7 @@ class _Watch:
         return given
 
     def _is_over(self, chunk: tuple[tuple[str, ...], str, Any]) -> bool:
-        """Take in a part of the stream; return whether to stop there."""
+        """Process a part of the stream; return whether to stop there."""
         place, mode, value = chunk
         request, counter = self._request, self._counter
         if mode == "custom" and isinstance(value, Mapping) and value.get("type") == "skill.loaded":
@@ -270,7 +270,7 @@ class _Watch:
         return self.is_given_up
 
     def outcome(self, status: Status | None = None, error: str | None = None) -> Outcome:
-        """Return what became of it."""
+        """Return the outcome."""
         messages = [*(self._state.get("messages") or ())]
         if self._answer is not None:
             messages = [self._answer]
@@ -299,7 +299,7 @@ def _file(content: bytes) -> Any:  # noqa: ANN401 - deepagents' FileData
 
 
 def _told(message: BaseMessage) -> dict[str, str]:
-    """Return a message as a transcript shows it: calls of tools by name and arguments, long texts cut."""
+    """Return a message as a transcript shows it: tool calls by name and arguments, long texts cut."""
     text = str(message.text)
     if isinstance(message, AIMessage):
         calls = [f"{call['name']}({call['args']})" for call in message.tool_calls]
@@ -311,7 +311,7 @@ def _told(message: BaseMessage) -> dict[str, str]:
 
 
 def _text_files(files: object, request: Request) -> dict[str, str]:
-    """Return the text files that a run wrote; not those that it was given and left as they were."""
+    """Return the text files that a run wrote, without those that it was given and did not change."""
     given = request.files if isinstance(request, AgentRun) else {}
     found: dict[str, str] = {}
     for path, data in files.items() if isinstance(files, Mapping) else ():

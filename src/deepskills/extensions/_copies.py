@@ -1,9 +1,10 @@
-"""Copies of a skill's files, made to run something of it: by a shell of the backend, or by a function on this machine.
+"""Copies a skill's files in order to run them, in the backend's shell or by a function on this machine.
 
-What was judged must be what runs, and a path cannot promise that: whoever can write to the skill's directory may change
-a file between the look and the start. So the bytes that were judged are written to a directory whose name nobody can
-guess and that only its owner can enter, and are run from there. On this machine that closes the gap. In a sandbox it is
-as tight as the sandbox: a process of the same user that runs there at that moment can read and change the copy too.
+What was judged must be what runs, and a path cannot guarantee that: anybody who can write to the skill's directory may
+change a file between the check and the start. So the bytes that were judged are written to a directory whose name
+nobody can guess and that only its owner can enter, and run from there. On this machine that closes the gap. In a
+sandbox it is as tight as the sandbox: a process of the same user that runs there at that moment can read and change the
+copy too.
 """
 
 import asyncio
@@ -24,11 +25,11 @@ COPY = "copy"
 """Name of the directory, below that of a job, that holds a copy of a skill."""
 
 GRACE_SECONDS = 15
-"""How long commands may take that make and remove copies."""
+"""How long the commands that make and remove copies may take."""
 
 
 def copies_of(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
-    """Return files as they lie below a job's directory.
+    """Return files with their paths below a job's directory.
 
     Raises:
         SkillsError: If a path, which a backend may have made up, leads elsewhere.
@@ -37,21 +38,21 @@ def copies_of(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
 
 
 def job_directories(token: str, *, is_virtual: bool) -> tuple[str, ...]:
-    """Return the backend paths at which the files of a job may be written, the likelier first.
+    """Return the backend paths where the files of a job may be written, the likelier first.
 
-    A backend that shows its working directory as `/` has no other place that its shell knows, too.
+    If a backend shows its working directory as `/`, that is the only place that its shell also knows.
     """
     places = (f"/.deepskills-{token}", f"/tmp/.deepskills-{token}")  # noqa: S108 - nobody can guess the name
     return places if is_virtual else places[::-1]
 
 
 def job_places(token: str) -> str:
-    """Return, for a shell, the directories at which it may find the files of a job."""
+    """Return the directories, for use in a shell, where it may find the files of a job."""
     return f"./.deepskills-{token} ./tmp/.deepskills-{token} /.deepskills-{token} /tmp/.deepskills-{token}"
 
 
 def make_places_command(token: str) -> str:
-    """Return the command that makes directories which only their owner can read, before files are written there."""
+    """Return the command that creates directories only their owner can read, before files are written there."""
     return f"for _ds_job in {job_places(token)}; do mkdir -m 700 $_ds_job; done 2>/dev/null"
 
 
@@ -64,12 +65,12 @@ def place_files(token: str, files: Sequence[tuple[str, bytes]], *, is_virtual: b
     """Write the files of a job where the shell finds them; the places must have been made.
 
     Raises:
-        SkillsError: If they could not be written to any of the places that may serve.
+        SkillsError: If they could not be written to any of the possible places.
     """
     failure = ""
     for directory in job_directories(token, is_virtual=is_virtual):
         placed = tuple((f"{directory}/{path}", content) for path, content in files)
-        # For the shell and for nobody else: they may hold secrets.
+        # Only for the shell: they may contain secrets.
         written = yield Attempt(WriteFiles(placed, for_shell=True, settles=True))
         trouble = written.reason if isinstance(written, Failed) else _told(written)
         if not trouble:
@@ -79,21 +80,21 @@ def place_files(token: str, files: Sequence[tuple[str, bytes]], *, is_virtual: b
 
 
 def is_virtual(entry: SkillEntry) -> Plan[bool]:
-    """Return whether the backend shows a skill at another path than the one by which a local shell knows it."""
+    """Whether the backend shows a skill at another path than a local shell does."""
     path = posixpath.dirname(entry.path)
     reply: RealPaths = yield ResolveLinks((path,))
     return reply.paths.get(path, path) != path
 
 
 def removed(token: str) -> Plan[None]:
-    """Remove the files of a job; that this fails is logged."""
+    """Remove the files of a job; a failure is logged."""
     reply = yield Attempt(Execute(remove_command(token), GRACE_SECONDS))
     if isinstance(reply, Failed):
         logger.warning("A copy of a skill could not be removed from the sandbox: %s", reply.reason)
 
 
 def copied_for_shell(token: str, entry: SkillEntry, files: Mapping[str, bytes]) -> Plan[None]:
-    """Write a copy of a skill for the shell; whoever asks for it removes it.
+    """Write a copy of a skill for the shell; the caller removes it.
 
     Raises:
         SkillsError: If it could not be written; then nothing of it is left.
@@ -113,7 +114,7 @@ def _told(written: Written) -> str:
 
 def _checked(path: str) -> str:
     if "\x00" in path or any(part in {"", ".", ".."} for part in path.split("/")):
-        raise SkillsError(f"The file {quoted(path)} cannot be copied: its path does not lie inside the skill.")
+        raise SkillsError(f"The file {quoted(path)} cannot be copied: its path is not inside the skill.")
     return path
 
 
@@ -139,13 +140,13 @@ class LocalCopy:
         return str(self.directory / relative)
 
     def remove(self) -> None:
-        """Remove the copy; what a script made unreadable there is not worth an error."""
+        """Remove the copy; a file that a script made unreadable is not worth an error."""
         shutil.rmtree(self.top, ignore_errors=True)
 
     def _write(self, relative: str, content: bytes) -> None:
         target = self.directory / relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Two names that this file system takes for one must not replace each other: so never over what is there.
+        # Never overwrite: two names that this file system treats as one must not replace each other.
         with target.open("xb") as file:
             file.write(content)
         # Backends do not say which files are executable, and scripts call each other.

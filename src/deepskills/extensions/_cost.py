@@ -1,4 +1,4 @@
-"""Counts what skills caused on a thread, in a ledger of plain data that survives in graph state. Pure.
+"""Counts what skills cost on a thread, in a ledger of plain data that is kept in graph state. Pure.
 
 A call is credited to the skills that were in use when the model was asked: a model call to those of its request, a tool
 call to those of the request that asked for it. Each of them is credited with the whole call, because without it the
@@ -30,7 +30,7 @@ COUNTS = (
 """The numbers of a row."""
 
 MAX_ROWS = 200
-"""How many skills a ledger holds between two runs; state is not a place for more."""
+"""How many skills a ledger holds between two runs, because it is kept in state."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Tokens:
-    """What one model call took."""
+    """The tokens of one model call."""
 
     given: int = 0
     made: int = 0
@@ -62,7 +62,7 @@ class Ledger:
     """Rows by skill and content."""
 
     def __init__(self, kept: object = None) -> None:
-        """Read what was kept in state; whatever has another shape is passed over."""
+        """Read the ledger from state; anything of another shape is skipped."""
         self.rows: dict[str, dict[str, Any]] = {}
         for key, row in kept.items() if isinstance(kept, Mapping) else ():
             if isinstance(key, str) and isinstance(row, Mapping) and isinstance(row.get("skill"), str):
@@ -76,7 +76,7 @@ class Ledger:
 
     @property
     def kept(self) -> dict[str, Any] | None:
-        """What state keeps; `None` for nothing."""
+        """The ledger as state keeps it; `None` if it is empty."""
         return dict(list(self.rows.items())[:MAX_ROWS]) or None
 
     def model_call(
@@ -98,7 +98,7 @@ class Ledger:
             _add(self._row(origin), calls=1, model_calls=1, failed_calls=1)
 
     def tool_calls(self, pending: object, messages: Iterable[AnyMessage]) -> None:
-        """Credit the tool calls of the turn before, by what the conversation says of them now."""
+        """Credit the tool calls of the previous turn, from what the conversation now says about them."""
         if not isinstance(pending, Mapping) or not isinstance(pending.get("calls"), list):
             return
         calls = {call for call in pending["calls"] if isinstance(call, str)}
@@ -126,7 +126,7 @@ class Ledger:
 
 
 def pending_calls(origins: Iterable[Origin], messages: Iterable[object]) -> dict[str, Any] | None:
-    """Return which tool calls an answer asks for, and whose they are; `None` if it asks for none."""
+    """Return the tool calls in an answer and the skills to credit; `None` if there are none."""
     asked = [call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
     owners = [[origin.skill, origin.source, origin.digest, origin.trigger] for origin in origins]
     return {"calls": [call for call in asked if call], "origins": owners} if asked and owners else None
@@ -141,9 +141,9 @@ def shares(whole: int, parts: int) -> list[int]:
 
 
 def tokens_of(sent: Iterable[str], answered: Iterable[object]) -> Tokens:
-    """Return what a call took: as the provider says, else about what the texts come to."""
+    """Return the tokens of a call: as the provider counted them, or else an estimate from the texts."""
     messages = [message for message in answered if isinstance(message, AIMessage)]
-    # All or none: a sum of counted and estimated tokens would be neither.
+    # Either all counted or all estimated: a sum of both would be neither.
     if messages and all(message.usage_metadata for message in messages):
         used: list[Mapping[str, Any]] = [message.usage_metadata or {} for message in messages]
         details = [_mapping(usage.get("input_token_details")) for usage in used]

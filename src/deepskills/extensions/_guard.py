@@ -1,9 +1,9 @@
-"""The base of `SkillLock` and `SkillApproval`: judges every way by which a skill's files reach the model or run.
+"""The base of `SkillLock` and `SkillApproval`: judges every way in which a skill's files reach the model or run.
 
-A guard knows the files of a skill that it stands for. The skills' own tools give it the very bytes they read
-(`before_file`). Tools of others do not: a call of `read_file`, `grep` or `execute` that touches a skill is judged by
-what lies there before it runs, and what it read is judged again after. A shell can reach files by ways that no command
-line shows, so a sandbox remains the limit of what a command can do.
+A guard knows which files of a skill it vouches for. The skills' own tools give it the very bytes they read
+(`before_file`). Other tools do not: a call to `read_file`, `grep` or `execute` that touches a skill is judged by the
+files that are there before it runs, and what it read is judged again afterwards. A shell can reach files in ways that
+no command line shows, so only a sandbox limits what a command can do.
 """
 
 import posixpath
@@ -17,7 +17,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import Command
 
 from deepskills import Refuse, SkillEntry, SkillExtension, SkillFile, SkillManifest, SkillRun, SkillsError
-from deepskills._catalog.manifest import file_digest
+from deepskills._files.manifest import file_digest
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Ask, Plan, RealPaths, ResolveLinks, unwrapped
 from deepskills.extensions._shared import as_edited
@@ -25,7 +25,7 @@ from deepskills.extensions._shared import as_edited
 MAX_NAMED = 5
 """How many files a refusal names."""
 
-STRAY = "The file {path} lies among the skills of {source} and belongs to none that is known. Work without it."
+STRAY = "The file {path} is among the skills of {source}, but belongs to no known skill. Work without it."
 
 READ_TOOL = "read_file"
 SEARCH_TOOL = "grep"
@@ -39,7 +39,7 @@ def manifest_of(entry: SkillEntry, run: SkillRun) -> Plan[SkillManifest]:
 
 
 class FileGuard(SkillExtension):
-    """Lets pass only files that it knows; a subclass says which those are."""
+    """Lets only known files pass; a subclass says which those are."""
 
     protective: ClassVar[bool] = True
 
@@ -53,10 +53,10 @@ class FileGuard(SkillExtension):
 
     @abstractmethod
     def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:
-        """Return the SHA-256 of each file that may pass, or why none may."""
+        """Return the SHA-256 of each file that may pass, or the reason why none may."""
 
     def complaint(self, entry: SkillEntry, differences: Sequence[str], run: SkillRun) -> Refuse | None:
-        """Return what to answer when files differ; `None` to let them pass all the same."""
+        """Return what to answer when files differ; `None` to let them pass anyway."""
         raise NotImplementedError
 
     def before_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
@@ -97,13 +97,13 @@ class FileGuard(SkillExtension):
         expected = yield from self.expected(file.entry, run)
         if isinstance(expected, Refuse):
             return expected
-        # Nobody can tell what is in a dynamic skill; whoever approved it has approved that.
+        # Nobody can tell what is in a dynamic skill; its approval covers that.
         if not file.entry.is_dynamic and expected.get(file.path) != file_digest(file.content).sha256:
             return self.complaint(file.entry, [_difference(file.path, expected)], run)
         if file.purpose != "run" or file.entry.is_dynamic:
             return None
-        # A script that runs may read and import whatever lies beside it. If it runs in a copy, the bytes of that copy
-        # are judged and no other: files that change from now on change nothing.
+        # A script may read and import whatever is beside it. If it runs in a copy, only the bytes of that copy are
+        # judged: changes to the original files no longer matter.
         if file.files:
             present = {path: file_digest(content).sha256 for path, content in file.files.items()}
             return self._compared(file.entry, present, expected, run)
@@ -130,7 +130,7 @@ class FileGuard(SkillExtension):
         only: str | None = None,
     ) -> Refuse | None:
         """Judge all files of a skill, or one of them, by their SHA-256."""
-        # Both sides: a file that was added is as telling as one that is gone.
+        # In both directions: an added file is a difference, just like a missing one.
         paths = sorted(present.keys() | expected.keys()) if only is None else [only]
         differences = [_difference(path, expected) for path in paths if present.get(path) != expected.get(path)]
         return self.complaint(entry, differences, run) if differences else None
@@ -138,7 +138,7 @@ class FileGuard(SkillExtension):
     def _judge_call(self, request: ToolCallRequest, shown: str, run: SkillRun) -> Plan[Refuse | None]:
         name, arguments = request.tool_call["name"], request.tool_call["args"]
         if name == READ_TOOL:
-            # Among all that the sources hold, hidden skills included: a file tool does not know visibility.
+            # Among all skills of the sources, including hidden ones: file tools do not know about visibility.
             found = _owner(str(arguments.get("file_path", "")), run.found)
             if found is None:
                 return self._judge_stray([str(arguments.get("file_path", ""))], run)
@@ -164,7 +164,7 @@ class FileGuard(SkillExtension):
         return self._judge_stray([path for path, owner in found.items() if owner is None], run)
 
     def _judge_stray(self, paths: Sequence[str], run: SkillRun) -> Refuse | None:
-        """Judge files that lie in a source and in no skill: what is left of one whose `SKILL.md` is gone, say."""
+        """Judge files that are in a source but in no skill, such as the rest of one whose `SKILL.md` is gone."""
         for source in filter(self.guards_source, run.sources):
             root = f"{source.rstrip('/')}/"
             stray = next((tidy for tidy in map(_tidy, paths) if tidy.startswith(root)), None)
@@ -174,10 +174,10 @@ class FileGuard(SkillExtension):
         return None
 
     def _judge_command(self, command: str, run: SkillRun) -> Plan[Refuse | None]:
-        """Judge the skills whose directories a command names, as file tools or as the shell knows them."""
+        """Judge the skills whose directories a command names, by the path of file tools or of the shell."""
         for entry in run.found:
             directory = _directory(entry)
-            # By the last part of the path first: asking for the shell's own path of thousands would take its time.
+            # By the last part of the path first: resolving the shell's path of thousands of skills would take too long.
             if directory.rpartition("/")[2] not in command or not self.guards(entry):
                 continue
             in_shell = yield from _shell_directory(entry, run)
@@ -189,7 +189,7 @@ class FileGuard(SkillExtension):
 
 
 def _shell_directory(entry: SkillEntry, run: SkillRun) -> Plan[str]:
-    """Return a skill's directory as a local shell knows it; nothing is run there, so hidden skills do not matter."""
+    """Return a skill's directory as a local shell knows it; nothing runs there, so hidden skills do not matter."""
     found: str = yield from unwrapped(Ask(lambda: run.drive(_resolved(entry)), lambda: run.adrive(_resolved(entry))))
     return found
 
@@ -225,12 +225,12 @@ def _directory(entry: SkillEntry) -> str:
 
 
 def _owner(path: str, entries: Sequence[SkillEntry]) -> tuple[SkillEntry, str] | None:
-    """Return the innermost skill that a path lies in, and the path relative to it."""
+    """Return the innermost skill that a path is in, and the path relative to it."""
     tidy = _tidy(path)
     inside = [entry for entry in entries if tidy.startswith(f"{_directory(entry).rstrip('/')}/")]
     if not inside:
         return None
-    # A skill may lie inside another; its files are its own.
+    # A skill may be inside another; its files are its own.
     entry = max(inside, key=lambda found: len(found.path))
     return entry, tidy[len(_directory(entry).rstrip("/")) + 1 :]
 
@@ -248,6 +248,6 @@ def _difference(path: str, expected: Mapping[str, str]) -> str:
 
 
 def named(differences: Sequence[str]) -> str:
-    """Return which files differ, for a sentence."""
+    """Return the names of files that differ, for use in a sentence."""
     more = f" and {len(differences) - MAX_NAMED} more" if len(differences) > MAX_NAMED else ""
     return ", ".join(differences[:MAX_NAMED]) + more

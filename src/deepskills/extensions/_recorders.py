@@ -1,4 +1,4 @@
-"""Recorders for `SkillUsage`: lines of JSON in files that rotate, and OpenTelemetry."""
+"""Recorders for `SkillUsage`: lines of JSON in rotating files, and OpenTelemetry."""
 
 import json
 import logging
@@ -12,10 +12,10 @@ from typing import Any
 from deepskills.extensions.usage import UsageEvent
 
 MAX_VALUE_CHARACTERS = 256
-"""How much of a text becomes the value of an attribute."""
+"""How many characters of a text become the value of an attribute."""
 
 MAX_SKILLS = 1_000
-"""How many skills metrics tell apart; the others are counted together."""
+"""How many skills metrics distinguish; the others are counted together."""
 
 OTHER = "(other)"
 """The name under which metrics count skills beyond the limit."""
@@ -29,23 +29,23 @@ _COUNTERS = {
     "skill.script": ("deepskills.skill.scripts", "Scripts run"),
     "skill.forked": ("deepskills.skill.forks", "Skills run in sub-agents"),
 }
-"""Which counter each kind of event raises."""
+"""The counter for each type of event."""
 
 _SPANS = {"skill.loaded": "load_skill", "skill.script": "run_skill_script", "skill.forked": "fork_skill"}
-"""Which events become spans, and how those are named."""
+"""The events that become spans, and the names of the spans."""
 
 _DETAILS = ("reason", "script", "exit_code", "tokens", "resources", "agent", "failed")
-"""Which fields of an event become attributes of its span."""
+"""The fields of an event that become attributes of its span."""
 
 
 class JsonLinesRecorder:
-    """Writes each event as a line of JSON, into a file that is replaced when it is full.
+    """Writes each event as a line of JSON, to a file that is rotated when it is full.
 
     The full file is renamed to `NAME.1`, the one before it to `NAME.2`, and so on. One process writes one file.
 
     Args:
-        path: The file; its directory is made if it is missing.
-        max_bytes: When the file is full.
+        path: The file; its directory is created if it is missing.
+        max_bytes: The size at which the file is full.
         backups: How many full files are kept.
 
     Raises:
@@ -59,22 +59,22 @@ class JsonLinesRecorder:
         self._file = _RotatingFile(
             path, maxBytes=max_bytes, backupCount=backups, encoding="utf-8", delay=True, errors="replace"
         )
-        # Whoever drops the recorder, or ends the process, leaves no file open.
+        # Closed when the recorder is garbage-collected or the process ends.
         weakref.finalize(self, self._file.close)
 
     def __call__(self, event: UsageEvent) -> None:
         """Write one event."""
-        # Each time: whoever cleans up may remove the directory while the process runs.
+        # Each time, because the directory may be cleaned up while the process runs.
         self._directory.mkdir(parents=True, exist_ok=True)
         line = json.dumps(event.as_dict(), ensure_ascii=False, default=str)
         self._file.handle(logging.LogRecord("deepskills.usage", logging.INFO, "", 0, line, None, None))
 
 
 class _RotatingFile(RotatingFileHandler):
-    """A file of lines whose failures reach the caller; `logging` would print them and go on."""
+    """A file of lines whose failures reach the caller; `logging` would print them and continue."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - the standard library's
-        """Let the failure pass."""
+        """Let the failure reach the caller."""
         error = sys.exception()
         if error is not None:
             raise error
@@ -89,7 +89,7 @@ class OpenTelemetryRecorder:
     Args:
         meter_provider: Where metrics go; the global one if left out.
         tracer_provider: Where spans go; the global one if left out.
-        max_skills: How many skills metrics tell apart; the others are counted under the name `(other)`.
+        max_skills: How many skills metrics distinguish; the others are counted under the name `(other)`.
 
     Raises:
         ModuleNotFoundError: If the extra `otel` is not installed.
@@ -148,7 +148,7 @@ class OpenTelemetryRecorder:
             self._span(event, origin)
 
     def _span(self, event: UsageEvent, origin: Mapping[str, str]) -> None:
-        # The span is made after the fact, with the times of what happened.
+        # The span is created after the fact, with the times of the event.
         ended = int(event.time.timestamp() * 1e9)
         seconds = event.details.get("seconds")
         took = int(seconds * 1e9) if isinstance(seconds, int | float) else 0
@@ -168,7 +168,7 @@ class OpenTelemetryRecorder:
         span.end(ended)
 
     def _bounded(self, origin: Mapping[str, str]) -> Mapping[str, str]:
-        """Return what metrics say of a skill: names come from strangers, and each new one is a new series."""
+        """Return a skill's attributes for metrics, limited because each new name would be a new series."""
         key = tuple(origin.items())
         if key not in self._known:
             if len(self._known) >= self._max_skills:

@@ -7,11 +7,11 @@ from langchain.agents.middleware.types import ToolCallRequest
 from deepskills import SkillEntry, SkillRun
 
 _EDITED_CALLS = "hitl_edited_tool_calls"
-"""Where LangChain's human review, in batched mode, keeps the changed calls until they run."""
+"""The state key where LangChain's human review, in batched mode, keeps edited calls until they run."""
 
 
 def as_edited(request: ToolCallRequest) -> ToolCallRequest:
-    """Return a call as it will run, even if the middleware that changes it comes after ours."""
+    """Return a call as it will run, even if the middleware that edits it comes after ours."""
     # A policy must judge what will run, not what the model asked for.
     edits = request.state.get(_EDITED_CALLS) if isinstance(request.state, Mapping) else None
     edited = edits.get(request.tool_call["id"]) if isinstance(edits, Mapping) else None
@@ -30,10 +30,10 @@ def tidy_source(path: str) -> str:
 
 
 def tidy_sources(parameter: str, paths: Iterable[str]) -> frozenset[str]:
-    """Return paths to compare with.
+    """Return tidied paths for comparison.
 
     Raises:
-        ValueError: If a single text was given where a list is expected: it would count letter by letter.
+        ValueError: If a single text was given instead of a list: it would count as a list of letters.
     """
     if isinstance(paths, str):
         raise ValueError(f"`{parameter}` takes a list of source paths, not the text {paths!r}.")  # noqa: TRY004
@@ -41,5 +41,5 @@ def tidy_sources(parameter: str, paths: Iterable[str]) -> frozenset[str]:
 
 
 def is_trusted(entry: SkillEntry, run: SkillRun, trusted: Collection[str]) -> bool:
-    """Whether every source of the run that holds a skill's file is trusted: who can write to one can change it."""
+    """Whether every source that holds a skill's file is trusted: whoever can write to one of them can change it."""
     return all(tidy_source(path) in trusted for path in run.holders(entry))

@@ -1,24 +1,24 @@
-"""`SkillApproval`: a human approves each skill's content, once, and nothing else of it reaches the model or runs.
+"""`SkillApproval`: a human approves each skill's content once, and no other content reaches the model or runs.
 
 Theory of operation
 -------------------
 
-An approval is of a digest over all files of a skill, not of a name. Whoever could change a file between two looks would
-have the second look's content approved by the first, so every look is bound to the digest:
+An approval is for a digest over all files of a skill, not for a name. Anybody who could change a file between two reads
+would have the second content approved by the first, so every read is bound to the digest:
 
 - *Asking* (`before_read`) takes the manifest of the files as they are and interrupts with its digest.
 - *At the resume* LangGraph executes the call again from its beginning, perhaps in another process, and each `interrupt`
   returns its answer by position without stopping. The files may have changed meanwhile. An answer counts only for the
-  digest that was shown at its position: the interrupt that waits in the checkpoint says which that was, and carries
-  what was shown before it (`history`). If it is another one now, a human is asked again (`_ask`).
-- *Reading* (`change_text`): the text that enters the conversation was made from bytes whose SHA-256 is in the approved
-  set, or it does not enter. This holds for loads, pins, commands, forks and for texts that are put back.
+  digest that was shown at its position: the interrupt that waits in the checkpoint says which that was, and has what
+  was shown before it (`history`). If the digest is another one now, a human is asked again (`_ask`).
+- *Reading* (`change_text`): a text enters the conversation only if it was made from bytes whose SHA-256 is in the
+  approved set. This holds for loads, pins, commands, forks and for texts that are put back.
 - *Acting* (`before_file`, and the agent's file tools): each file is compared with the approved set at every read, all
-  of them before a script runs. That does not end with the load: it holds as long as anybody can reach the files.
+  of them before a script runs. That does not end with the load: it holds as long as the files can be reached.
 
-What is approved is kept in the thread's private state, by digest alone; which files a digest stands for is remembered
-in the process, in the store, or computed again from what is there. A digest proves its files, so it does not matter who
-kept them: what does not hash to it is not used (`_files_of`).
+The thread's private state keeps only the digests that are approved; which files a digest stands for is remembered in
+the process or in the store, or computed again from the files. A digest proves its files, so it does not matter who kept
+them: files that do not hash to it are not used (`_files_of`).
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
 
 from deepskills import Refuse, SkillEntry, SkillLoad, SkillManifest, SkillRun, SkillsError
-from deepskills._catalog.manifest import digest_over
+from deepskills._files.manifest import digest_over
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Ask, Plan, unwrapped
 from deepskills._loading.budget import count_tokens
@@ -43,7 +43,7 @@ from deepskills.extensions._shared import tidy_source, tidy_sources
 logger = logging.getLogger("deepskills")
 
 GRANTS = ("tools", "hooks", "scripts", "model")
-"""The powers of a skill that can be made to need an approval of their own."""
+"""The powers of a skill that can be made to need a separate approval."""
 
 INTERRUPT_TYPE = "skill_approval"
 """The `type` in the interrupt's value."""
@@ -52,22 +52,22 @@ AppliesTo: TypeAlias = Callable[[SkillEntry], bool] | Iterable[str]
 """Which skills need an approval: a function of the entry, or paths of sources."""
 
 MAX_ASKED = 20
-"""How often one load asks, if the files change again after each answer."""
+"""How often one load asks if the files change again after each answer."""
 
 MAX_REMEMBERED = 256
-"""How many approved skills' files the process remembers."""
+"""For how many approved skills the process remembers the files."""
 
 _BYTES_PER_TOKEN = 4
 
 REJECTED = "The user did not approve this skill{message} Work without it."
-UNDERSTOOD = "The answer to the question for approval was not understood, so the skill is not used. Tell the user."
+UNDERSTOOD = "The answer to the request for approval was not understood, so the skill is not used. Tell the user."
 NO_CHECKPOINTER = (
     "This skill needs a human's approval, and the agent has no checkpointer to wait for one. Tell the user that the "
     "application must be given a checkpointer."
 )
 NO_CHECKPOINTER_CODE = "approval-needs-checkpointer"
 STORE_CODE = "approval-store-failed"
-NOT_APPROVED = "The skill {name} was not approved. Call `load_skill` first: the user is asked then."
+NOT_APPROVED = "The skill {name} was not approved. Call `load_skill` first, and the user will be asked."
 CHANGED = (
     "The skill {name} has changed since it was approved: {files}. This is refused. Call `load_skill` to have the user "
     "asked about the skill as it is now."
@@ -77,7 +77,7 @@ RESTLESS = "The files of the skill {name} keep changing while the user is asked,
 
 
 class SkillApproval(FileGuard):
-    """Asks a human before a skill whose content nobody approved is used, and holds it to that content.
+    """Asks a human before a skill is used whose content nobody has approved, and holds the skill to that content.
 
     The first load interrupts with the skill's name, source, files, digest and token cost. Resume with `{"type":
     "approve"}` or `{"type": "reject", "message": "..."}`. An approval is kept in the graph's store by origin and digest
@@ -167,11 +167,11 @@ class SkillApproval(FileGuard):
             return True
 
     def guards_source(self, source: str) -> bool:
-        """Whether what lies in a source needs an approval; a function of the entry cannot tell, and leaves it."""
+        """Whether files of a source need an approval; a function of the entry cannot tell, so then they do not."""
         return self._rule is None or (not callable(self._rule) and tidy_source(source) in self._rule)
 
     def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:
-        """Return the approved files; of a skill that this thread has not loaded, those that the store knows."""
+        """Return the approved files; for a skill that this thread has not loaded, those that the store knows."""
         approved = self._approved(entry, run.memory)
         if approved is None:
             try:
@@ -181,7 +181,7 @@ class SkillApproval(FileGuard):
             approved = yield from self._recalled(entry, manifest, run)
         if approved is None:
             return Refuse(NOT_APPROVED.format(name=f'"{entry.name}"'))
-        # An approval is of a digest; which files that stands for has to be found first.
+        # An approval is for a digest; find out first which files it stands for.
         files = yield from self._files_of(approved, entry, run)
         return files if files is not None else self.complaint(entry, ["its files"], run)
 
@@ -211,14 +211,14 @@ class SkillApproval(FileGuard):
             return None
         if self._approved(entry, run.memory) is None:
             return Refuse(NOT_APPROVED.format(name=f'"{entry.name}"'))
-        # Another call of the turn may have read the file before this one asked about it, and it may have changed since.
+        # Another call of the turn may have read the file before this one asked, and it may have changed since.
         expected = yield from self.expected(entry, run)
         if isinstance(expected, Refuse):
             return expected
         return self._judge_digest(entry, expected, run)
 
     def _judge_digest(self, entry: SkillEntry, expected: Mapping[str, str], run: SkillRun) -> Refuse | None:
-        # Of a served skill only its server's digest is known here; the backend compares the bytes itself.
+        # For a served skill only its server's digest is known here; the backend compares the bytes itself.
         is_same = not entry.sha256 or entry.is_dynamic or expected.get(SKILL_FILE) == entry.sha256
         return None if is_same else self.complaint(entry, [f"`{SKILL_FILE}`"], run)
 
@@ -248,13 +248,13 @@ class SkillApproval(FileGuard):
             position = _position(run.memory, place.task)
             shown = history[position] if position < len(history) else None
             own = [entry.path, manifest.digest]
-            # What was asked before goes along, with gaps where it is not known: positions must stay.
+            # Include what was asked before, with gaps where it is unknown: positions must stay the same.
             asked = [*history[:position], *([["", ""]] * (position - len(history))), own]
             if shown is None:
-                # The answer, when it comes, is for this; the checkpoint knows it too, for other processes.
+                # The answer, when it comes, is for this digest; the checkpoint keeps it too, for other processes.
                 self._asked.put(place.task, asked)
             answer = interrupt(_question(entry, manifest, self._grants, asked[:-1]))
-            # Counted after the interrupt: only a question that was answered has a position behind it.
+            # Counted after the interrupt, because only an answered question moves the position on.
             run.remember("asked", {"task": place.task, "count": position + 1})
             decision = _decided(answer, self._grants)
             if isinstance(decision, Refuse):
@@ -262,13 +262,13 @@ class SkillApproval(FileGuard):
             grants, digest = decision
             # The path must match too: the second execution may ask about other skills.
             was_shown = shown[1] if shown is not None and shown[0] == entry.path else None
-            # A digest in the answer is stronger: then whoever approves says what they saw.
+            # A digest in the answer is stronger: it says what the human saw.
             if manifest.digest == (digest or was_shown):
                 return grants
         return Refuse(RESTLESS.format(name=f'"{entry.name}"'))
 
     def _recalled(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Plan[Mapping[str, Any] | None]:
-        """Return the approval of content that the thread or the store remembers."""
+        """Return an approval of the content that the thread or the store remembers."""
         # Content that changes with every read is asked about every time.
         if not manifest.remembered:
             return None
@@ -296,7 +296,7 @@ class SkillApproval(FileGuard):
             self._report_store(entry, error, run)
             return None
         value = getattr(item, "value", None)
-        # The key is a hash of both; the value has to say so as well, because a store may be shared.
+        # The key is a hash of both; the value must match as well, because a store may be shared.
         is_ours = isinstance(value, Mapping) and (value.get("origin"), value.get("digest")) == (origin, digest)
         return value if is_ours else None
 
@@ -328,7 +328,7 @@ class SkillApproval(FileGuard):
 
     def _report_store(self, entry: SkillEntry, error: Exception, run: SkillRun) -> None:
         logger.warning("Approvals cannot be read from or kept in the store: %s: %s", type(error).__name__, error)
-        message = f"Approvals are remembered by this thread alone: the store failed ({type(error).__name__})."
+        message = f"Approvals are remembered only by this thread: the store failed ({type(error).__name__})."
         run.report(entry.path, STORE_CODE, message)
 
     def _remember(
@@ -348,14 +348,14 @@ class SkillApproval(FileGuard):
     def _files_of(
         self, approved: Mapping[str, Any], entry: SkillEntry, run: SkillRun
     ) -> Plan[Mapping[str, str] | None]:
-        """Return the files that a digest stands for; `None` if nobody can tell, because they have changed since."""
+        """Return the files that a digest stands for; `None` if that is unknown because they have changed since."""
         digest = approved["digest"]
         known: Mapping[str, str] | None = self._files.get(digest)
         if known is not None:
             return known
         value = yield from self._stored(entry, approved["origin"], digest, run)
         files = value.get("files") if value is not None else None
-        # Whoever wrote them: they prove themselves.
+        # No matter who wrote them: they prove themselves.
         if isinstance(files, Mapping) and digest_over(files) == digest:
             self._files.put(digest, dict(files))
             return files
@@ -380,7 +380,7 @@ def _key(origin: str, digest: str) -> str:
 def _question(
     entry: SkillEntry, manifest: SkillManifest, grants: Sequence[str], history: list[list[str]]
 ) -> dict[str, Any]:
-    """Return what a human is asked: all it takes to decide, as plain data for a user interface."""
+    """Return the question for a human: everything needed to decide, as plain data for a user interface."""
     size = manifest.files[SKILL_FILE].size if SKILL_FILE in manifest.files else 0
     return {
         "type": INTERRUPT_TYPE,
@@ -417,7 +417,7 @@ def _decided(answer: object, grants: Sequence[str]) -> tuple[list[str], str | No
 
 
 def _position(memory: Mapping[str, Any], task: str) -> int:
-    """Return how many questions of this execution were answered before: several skills may be pinned at once."""
+    """Return how many questions of this execution have been answered: several skills may be pinned at once."""
     asked = memory.get("asked")
     is_now = isinstance(asked, Mapping) and asked.get("task") == task
     return int(asked["count"]) if is_now else 0  # type: ignore[index]
@@ -433,7 +433,7 @@ class _Place:
 
     @classmethod
     def current(cls) -> "_Place | None":
-        """Return the place of this execution; `None` where an interrupt would be lost."""
+        """Return the place of this execution; `None` if an interrupt would be lost."""
         try:
             given: Mapping[str, Any] = get_config().get("configurable") or {}
         # Outside a graph.
@@ -486,7 +486,7 @@ def _history(value: object) -> list[list[str]]:
 
 
 class _Remembered:
-    """A bounded mapping that threads share; the oldest goes first."""
+    """A bounded, thread-safe mapping that drops the oldest first."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}

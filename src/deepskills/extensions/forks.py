@@ -1,8 +1,8 @@
 """Runs skills with `context: fork` as the task of a sub-agent, instead of loading them into the conversation.
 
-The sub-agent sees the skill's text and nothing of the conversation; the conversation gets its last message, and what
-it wrote into shared state such as files. Only a call of `load_skill` can wait for a sub-agent. A slash command or a
-pin comes before the model has made any call, so it is answered with a request to make one.
+The sub-agent sees the skill's text and nothing of the conversation; the conversation gets its last message, and what it
+wrote to shared state, such as files. Only a call to `load_skill` can wait for a sub-agent. A slash command or a pin
+comes before the model has made any call, so it is answered with a request to make one.
 """
 
 import dataclasses
@@ -33,15 +33,15 @@ GENERAL_PURPOSE = "general-purpose"
 """The type of sub-agent for a skill that names none."""
 
 MAX_DEPTH = 3
-"""How many skills may run in each other's sub-agents."""
+"""How deep forks may be nested."""
 
 MAX_REASON_CHARACTERS = 500
 
 _CHAIN_KEY = "__deepskills_forks"
-"""The key under which a run's configuration carries the running forks, even to graphs that run elsewhere."""
+"""The key in a run's configuration for the running forks, which also reaches graphs that run elsewhere."""
 
 _NOT_SHARED = frozenset({*SkillsState.__annotations__, "todos", "rubric", "hitl_edited_tool_calls"})
-"""State that belongs to one conversation: its messages, its skills, its to-dos, and what a human said of its calls."""
+"""State that belongs to one conversation: its messages, skills and to-dos, and a human's edits of its calls."""
 
 _running: ContextVar[tuple[SkillEntry, ...]] = ContextVar("running_forks", default=())
 _hosts: WeakSet[Any] = WeakSet()
@@ -73,8 +73,8 @@ class SkillForks(SkillExtension):
     """Runs skills with `context: fork` in sub-agents.
 
     Args:
-        agents: Compiled graphs by the name that a skill's `agent:` gives. Without it, or for other names, deepagents'
-            `task` tool is used where the agent has it.
+        agents: Compiled graphs by the name in a skill's `agent:`. Without it, or for other names, deepagents' `task`
+            tool is used if the agent has it.
     """
 
     frontmatter_keys: Sequence[str] = ("context", "agent")
@@ -83,7 +83,7 @@ class SkillForks(SkillExtension):
         self._agents = dict(agents or {})
 
     def attach(self, host: SkillsHost) -> None:
-        """Make known that this middleware runs forks."""
+        """Register that this middleware runs forks."""
         _hosts.add(host)
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
@@ -117,15 +117,15 @@ class SkillForks(SkillExtension):
         return answer
 
     def _started(self, load: SkillLoad) -> "_Fork | Refuse | Answer | None":
-        """Return the run of a skill in a sub-agent, or what is answered in its place."""
+        """Return the run of a skill in a sub-agent, or the answer in its place."""
         answer = self._other_answer(load)
         return self._fork(load) if answer is None and is_fork(load.entry) else answer
 
     def _other_answer(self, load: SkillLoad) -> Refuse | Answer | None:
-        """Answer a load that no call of `load_skill` asks for: there is no call yet that could wait for a sub-agent."""
+        """Answer a load without a call to `load_skill`: there is no call yet that could wait for a sub-agent."""
         if not is_fork(load.entry) or load.trigger == "model":
             return None
-        # Nobody asked in the conversation, so there is nobody to ask for a call.
+        # Nobody in the conversation asked for it, so nobody can be asked to make a call.
         if load.trigger == "system":
             return Refuse(messages.FORK_NO_CONVERSATION.format(name=_quoted(load.entry.name)))
         arguments = f" and arguments {json.dumps(load.arguments, ensure_ascii=False)}" if load.arguments.strip() else ""
@@ -143,7 +143,7 @@ class SkillForks(SkillExtension):
             return _error(messages.FORK_TOO_DEEP.format(name=name, chain=inside, limit=MAX_DEPTH))
         wanted = load.entry.frontmatter.get("agent")
         agent = wanted.strip() if isinstance(wanted, str) and wanted.strip() else GENERAL_PURPOSE
-        # All of `configurable`, as some runnables replace it as a whole: interrupts find their way by what is in it.
+        # All of `configurable`, because some runnables replace it as a whole and interrupts depend on what is in it.
         inherited = (runtime.config or {}).get("configurable") or {}
         config: RunnableConfig = {"configurable": {**inherited, _CHAIN_KEY: [*chain, load.entry.name]}}
         if agent in self._agents:
@@ -178,7 +178,7 @@ class _Fork:
         raise NotImplementedError
 
     def answer(self, result: Any) -> Answer:  # noqa: ANN401 - what the runnable gives
-        """Return the answer to the load from what the sub-agent gave."""
+        """Return the answer to the load from the sub-agent's result."""
         raise NotImplementedError
 
     def failure(self, error: Exception) -> Answer:
@@ -206,19 +206,19 @@ class _Fork:
 
 
 class _GraphFork(_Fork):
-    """A run in a graph that the application gave."""
+    """A run in one of the application's graphs."""
 
     def _input(self, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
         self._shared = _shared(runtime.state)
         return {**self._shared, "messages": [HumanMessage(harmless_body(self._load.text))]}
 
     def answer(self, result: Any) -> Answer:  # noqa: ANN401 - what a user's graph gives
-        """Return the sub-agent's last words, and what it changed of the state that it was given."""
+        """Return the sub-agent's last message, and its changes to the state that it was given."""
         if not isinstance(result, Mapping) or "messages" not in result:
             return self._failed("it must return a state with `messages`")
         # With a checkpointer of its own the graph keeps the interrupt to itself, and nobody could answer it.
         if result.get("__interrupt__"):
-            return self._failed("it was interrupted; compile it without a checkpointer of its own to pass that on")
+            return self._failed("it was interrupted; compile it without its own checkpointer to pass that on")
         text = _last_words(result)
         update = {
             key: value
@@ -234,16 +234,16 @@ class _GraphFork(_Fork):
 
 
 class _TaskFork(_Fork):
-    """A run by deepagents' `task` tool."""
+    """A run through deepagents' `task` tool."""
 
     def _input(self, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
-        # A sub-agent type in `mode="fork"` would take the conversation along, which a fork of a skill must not see.
+        # A sub-agent type with `mode="fork"` would get the conversation, which a forked skill must not see.
         unseen = dataclasses.replace(runtime, state=_WithoutConversation(runtime.state))
         arguments = {"description": harmless_body(self._load.text), "subagent_type": self._agent, "runtime": unseen}
         return {"type": "tool_call", "name": "task", "args": arguments, "id": runtime.tool_call_id or str(uuid4())}
 
     def answer(self, result: Any) -> Answer:  # noqa: ANN401 - what a tool gives
-        """Return what the tool gave, without its messages; a plain message says why no sub-agent was run."""
+        """Return the tool's result, without its messages; a plain message says why no sub-agent ran."""
         if not isinstance(result, Command):
             reason = result.text if isinstance(result, ToolMessage) else str(result)
             return self._failed(reason)
@@ -261,7 +261,7 @@ class _ConversationAskedError(Exception):
 
 
 class _WithoutConversation(dict[str, Any]):
-    """A graph's state for a sub-agent that must not see the conversation: there is none, and asking for it fails."""
+    """A graph's state for a sub-agent that must not see the conversation: reading its messages raises."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         super().__init__({key: value for key, value in state.items() if key != "messages"})
@@ -280,12 +280,13 @@ def _chain(config: RunnableConfig | None) -> list[str]:
     given = ((config or {}).get("configurable") or {}).get(_CHAIN_KEY)
     passed = [name for name in given if isinstance(name, str)] if isinstance(given, list | tuple) else []
     inherited = [entry.name for entry in _running.get()]
-    # The configuration reaches graphs in other processes, the context variable runnables that drop the configuration.
+    # The configuration reaches graphs in other processes; the context variable reaches runnables that drop the
+    # configuration.
     return max(passed, inherited, key=len)
 
 
 def _shared(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state that a sub-agent shares: not what belongs to a conversation, to skills or to one middleware."""
+    """Return the state that a sub-agent shares, without what belongs to a conversation, skills or one middleware."""
     return {key: value for key, value in state.items() if key not in _NOT_SHARED and not key.startswith("_")}
 
 

@@ -1,15 +1,14 @@
-"""Frontmatter `hooks` as values, and what is wrong with them. Pure.
+"""`SkillHooks`: runs the hooks that skills declare in their frontmatter, before and after tool calls and at loads.
 
-Matchers are regular expressions that strangers wrote, and Python's engine can take forever on one: only those are
-taken whose work on a tool's name is bounded.
+Three parts. First, `hooks` as values, and what is wrong with them: matchers are regular expressions that strangers
+wrote, and Python's engine can take forever on one, so only those are accepted whose work on a tool's name is bounded.
 
-A hook is run by a plan of the one dialect (`deepskills._io.plan`): a command by `Execute`, a handler and the skill's
-directory by `Ask`. A hook that must look at a call before it runs fails closed: whatever keeps it from answering
-refuses the call.
+Then the plans (`deepskills._io.plan`) that run a hook: a command is an `Execute`, a handler and the skill's directory
+are an `Ask`. A hook that checks a call before it runs fails closed: whatever keeps it from answering refuses the call.
 
-A `SessionStart` hook runs at its skill's load and at the start of each later run on the thread. Loads happen in many
-ways, some of them after the start of a run, so there is one place for all: the model request that follows. Private
-state says for which skills the hooks have run already.
+Last, the extension. A `SessionStart` hook runs at its skill's load and at the start of each later run on the thread.
+Loads happen in many ways, some of them after the start of a run, so all are handled in one place: the model request
+that follows. Private state says for which skills the hooks have already run.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ HookEvent: TypeAlias = Literal["PreToolUse", "PostToolUse", "SessionStart"]
 HookType: TypeAlias = Literal["python", "prompt", "command"]
 
 MAX_KNOWN_BYTES = 8_000_000
-"""How much memory hooks take that were read; frontmatter is bounded, so that is many."""
+"""How much memory parsed hooks may take; frontmatter is bounded, so that is room for many."""
 
 MAX_HOOKS = 50
 """Most hooks of one skill."""
@@ -85,14 +84,14 @@ class Hook:
 
     event: HookEvent
     position: int
-    """Which of the skill's hooks it is."""
+    """Its position among the skill's hooks."""
 
     type: HookType
     value: str
     """The handler's name, the prompt or the command."""
 
     matcher: re.Pattern[str] | None = None
-    """What the tool's whole name has to match; `None` for any tool."""
+    """The pattern for the tool's whole name; `None` for any tool."""
 
     once: bool = False
     timeout: int = DEFAULT_TIMEOUT
@@ -130,7 +129,7 @@ def read_hooks(tree: Any) -> tuple[list[Hook], list[HookProblem]]:  # noqa: ANN4
             shown = str(group.get("matcher"))[:50]
             problems.append(HookProblem("hook-matcher-invalid", MATCHER_INVALID.format(matcher=shown, reason=error)))
             continue
-        # Many authors leave out the inner list and write the one hook beside its matcher.
+        # Many authors leave out the inner list and write a single hook beside its matcher.
         for item in _items(group["hooks"]) if "hooks" in group else [given]:
             hook = _hook(cast("HookEvent", event), len(hooks), item, matcher)
             if hook is None:
@@ -156,7 +155,7 @@ def _items(value: object) -> list[object]:
 def _hook(event: HookEvent, position: int, item: object, matcher: re.Pattern[str] | None) -> Hook | None:
     if not isinstance(item, Mapping):
         return None
-    # A hook without a type is what it brings a text for: a bare `command` is common.
+    # Without a type, the key says what kind of hook it is: a bare `command` is common.
     kind = item.get("type") or next((kind for kind, key in _VALUE_KEY.items() if key in item), None)
     if not isinstance(kind, str) or kind not in _VALUE_KEY or item.get("shell") not in _SHELLS:
         return None
@@ -180,7 +179,7 @@ def _matcher(value: object) -> re.Pattern[str] | None:
     """Return a matcher, bounded in its work.
 
     Raises:
-        ValueError: If it is not a regular expression, or too complex a one.
+        ValueError: If it is not a regular expression, or is too complex.
     """
     text = "" if value is None else value
     if not isinstance(text, str):
@@ -213,23 +212,23 @@ def _is_bounded(text: str) -> bool:
     return True
 
 
-# How hooks are run: what a plan asks for, the two drivers that perform it, and the command lines of a command hook.
+# How hooks are run: the requests of a plan, and the command lines of a command hook.
 
 
 Handler: TypeAlias = Callable[[ToolCallRequest], Refuse | Awaitable[Refuse | None] | None]
-"""What `type: python` calls, sync or async; before a call it may return a `Refuse`."""
+"""A function that `type: python` calls, sync or async; before a call it may return a `Refuse`."""
 
 MAX_INPUT_CHARACTERS = 1_000_000
-"""Longest call that a command is given; a longer one cannot be looked at."""
+"""Longest call that is passed to a command; a longer one cannot be checked."""
 
 CHUNK_CHARACTERS = 60_000
-"""What goes into one command line; Linux takes no argument over 128 KiB."""
+"""How much goes into one command line; Linux takes no argument over 128 KiB."""
 
 MAX_RESPONSE_CHARACTERS = 100_000
-"""How much of a tool's answer a command is given."""
+"""How much of a tool's answer is passed to a command."""
 
 CANNOT_START = 126
-"""Exit code of a shell for what it cannot run, such as a command in a directory that it does not know."""
+"""A shell's exit code for what it cannot run, such as a command in an unknown directory."""
 
 ASYNC_HANDLER = "its handler is async; run the agent with ainvoke or astream"
 TOO_LARGE = f"the call is over {MAX_INPUT_CHARACTERS:,} characters"
@@ -238,10 +237,10 @@ _LIMITED = "if command -v timeout >/dev/null 2>&1; then timeout {seconds} sh -c 
 
 
 def as_json(entry: SkillEntry, hook: Hook, request: ToolCallRequest, result: ToolMessage | Command[Any] | None) -> str:
-    """Return what a command reads on standard input: the call, and after it the tool's answer.
+    """Return the standard input of a command: the call, and after a call the tool's answer.
 
     Raises:
-        SkillsError: If that is too large.
+        SkillsError: If it is too large.
     """
     call = request.tool_call
     told: dict[str, Any] = {"hook_event_name": hook.event, "skill_name": entry.name}
@@ -265,7 +264,7 @@ def command_lines(hook: Hook, directory: str, given: str) -> Sequence[str]:
 
 
 def copy_lines(hook: Hook, token: str, given: str) -> Sequence[str]:
-    """Return the shell commands that run a hook's command in a copy of its skill, which lies in the places of a job."""
+    """Return the shell commands that run a hook's command in a copy of its skill, in a job's directory."""
     found = f'[ -f "$_ds_job/{COPY}/{SKILL_FILE}" ] && break'
     prepared = (
         f"for _ds_job in {job_places(token)}; do {found}; done; "
@@ -276,9 +275,10 @@ def copy_lines(hook: Hook, token: str, given: str) -> Sequence[str]:
 
 
 def _lines(hook: Hook, prepared: str, given: str) -> Sequence[str]:
-    """Return commands that first do what prepares a hook.
+    """Return the commands of a hook, with what prepares it first.
 
-    A shell backend takes a command line and no input: a short text is piped, a long one goes into a file, in pieces.
+    A shell backend takes a command line but no input: a short text is piped, a long one is written to a file, in
+    pieces.
     """
     limited = _LIMITED.format(seconds=hook.timeout, command=shlex.quote(hook.value))
     if len(given) <= CHUNK_CHARACTERS:
@@ -291,7 +291,7 @@ def _lines(hook: Hook, prepared: str, given: str) -> Sequence[str]:
 
 
 def asked_of(handler: Handler, request: ToolCallRequest) -> Ask:
-    """Return the call of a handler; an async one can only answer in an async run."""
+    """Return the request that calls a handler; an async handler can only answer in an async run."""
 
     def call() -> object:
         reply = handler(request)
@@ -315,14 +315,14 @@ def _answer(result: ToolMessage | Command[Any]) -> str:
     return "\n".join(str(message.text) for message in messages)
 
 
-# Frontmatter `hooks` of skills in use: what happens before and after tool calls.
+# The extension: hooks of skills in use, before and after tool calls and at loads.
 
 
 LOAD_TOOL = "load_skill"
-"""The call that a handler of `SessionStart` is told of: the load of its skill, however that came about."""
+"""The call that a `SessionStart` handler gets: the load of its skill, however the skill was loaded."""
 
 _SOURCE = "source"
-"""The argument of that call that says whether the skill was loaded now (`startup`) or before (`resume`)."""
+"""The argument of that call that says whether the skill was loaded just now (`startup`) or before (`resume`)."""
 
 HOOK_FAILED_CODE = "hook-failed"
 HOOK_FAILED_PROBLEM = "A SessionStart hook did not run: {reason}"
@@ -336,39 +336,39 @@ SOURCE_REFUSED = (
 HANDLER_UNKNOWN = "A hook names the handler {handler!r}, which SkillHooks does not know; it does not run."
 
 UNLOAD_TOOL = "unload_skill"
-"""No hook runs before it: one that fails could never be got rid of."""
+"""No hook runs before it: otherwise a skill whose hook fails could never be unloaded."""
 
 REFUSES = 2
-"""Exit code by which a command refuses a call."""
+"""The exit code with which a command refuses a call."""
 
 CANNOT_TELL = frozenset({124, 125, 126, 127, 137, 143})
 """Exit codes of a command that timed out, did not start or was killed."""
 
 MAX_REASON_CHARACTERS = 2_000
 MAX_SAID_CHARACTERS = 8_000
-"""How much the prompts of a turn, and the outputs of its hooks, may keep for the next request."""
+"""How many characters of prompts and hook outputs a turn may keep for the next request."""
 
 MAX_REQUEST_CHARACTERS = 8_500
-"""How much hooks may put into one request, with the marks around it, as no budget of skills counts it."""
+"""How much hooks may put into one request, including the marks around it; the budgets of skills do not count it."""
 
 MAX_ONCE = 1_000
-"""Of how many hooks that run once a thread remembers that they did; each edit of a skill makes new ones."""
+"""For how many `once` hooks a thread remembers that they ran; each edit of a skill makes new ones."""
 
 _SAID = "say:"
 _STARTED = "started:"
 _ONCE = "once:"
-"""How keys of private state begin: a text for the next request; a skill whose `SessionStart` hooks have run; a hook
-that runs once, and did."""
+"""Prefixes of keys in private state: a text for the next request; a skill whose `SessionStart` hooks have run; a `once`
+hook that has run."""
 
 _BACKSTOP_SECONDS = 5
-"""How much longer than the hook's own limit the backend is given to end it."""
+"""How much longer than the hook's own limit the backend gets to end it."""
 
 
 class SkillHooks(SkillExtension):
     """Runs the `PreToolUse`, `PostToolUse` and `SessionStart` hooks of the skills in use.
 
     Args:
-        handlers: What `type: python` may call, by the name that a hook's `handler:` gives.
+        handlers: Functions that `type: python` may call, by the name in a hook's `handler:`.
         commands: Whether `type: command` runs at all, through the backend's shell.
         sources: Paths of the sources whose skills may run commands.
     """
@@ -435,9 +435,11 @@ class SkillHooks(SkillExtension):
         await run.adrive(self._start(run, "resume"))
 
     def _start(self, run: SkillRun, source: Literal["startup", "resume"]) -> Plan[None]:
-        """Run the `SessionStart` hooks of skills that were loaded since the last look, or of all others."""
+        """Run the `SessionStart` hooks of skills loaded since the last look, or of all the others."""
         _forget(run)
         for skill in run.loaded:
+            if skill.is_lost:
+                continue
             entry, key = skill.entry, f"{_STARTED}{skill.entry.name}"
             hooks = [hook for hook in self._hooks_of(entry)[0] if hook.event == "SessionStart"]
             if not hooks or (run.memory.get(key) == entry.digest) is (source == "startup"):
@@ -457,7 +459,7 @@ class SkillHooks(SkillExtension):
             reason = one_line(str(error))[:200] or type(error).__name__
             run.report(entry.path, HOOK_FAILED_CODE, HOOK_FAILED_PROBLEM.format(reason=reason))
             return
-        # Those that were kept before are in sight here: the hooks of a start run one after the other.
+        # Texts kept before are visible here, because the hooks of a start run one after the other.
         room = MAX_SAID_CHARACTERS - _length_kept(run)
         if said and room > 0:
             _keep(run, entry, hook, FROM_START_HOOK, said[:room], "")
@@ -483,7 +485,7 @@ class SkillHooks(SkillExtension):
                 logger.exception("A PostToolUse hook of skill %r failed", entry.name)
                 continue
             if said is not None:
-                # What the calls beside this one keep cannot be seen, so each has its share.
+                # A call cannot see what parallel calls keep, so each has its own share.
                 share = MAX_SAID_CHARACTERS // max(len(_newest_tool_calls(run.state)), 1)
                 room = share - _length_kept(run, str(request.tool_call["id"]))
                 if room > 0:
@@ -510,7 +512,8 @@ class SkillHooks(SkillExtension):
             self._say(run, request, entry, hook)
             return None
         if hook.type == "python":
-            # What a handler raises is the application's error, not a hook's: the seam logs it and refuses the call.
+            # An exception from a handler is the application's error, not the hook's: the seam logs it and refuses the
+            # call.
             verdict = yield from unwrapped(asked_of(self._handlers[hook.value], request))
             return verdict.reason if isinstance(verdict, Refuse) else None
         response = yield from _ran(entry, hook, as_json(entry, hook, request, result), run)
@@ -520,7 +523,7 @@ class SkillHooks(SkillExtension):
         if response.exit_code == REFUSES:
             return output or "it gave no reason"
         if _cannot_tell(response.exit_code):
-            raise SkillsError(f"its command did not start or did not end within {hook.timeout} seconds: {output[:200]}")
+            raise SkillsError(f"its command did not start, or timed out after {hook.timeout} seconds: {output[:200]}")
         if response.exit_code != 0:
             told = one_line(output)
             logger.warning("A hook of skill %r ended with exit code %s: %s", entry.name, response.exit_code, told)
@@ -541,15 +544,15 @@ class SkillHooks(SkillExtension):
         ]
 
     def _is_due(self, entry: SkillEntry, hook: Hook, run: SkillRun) -> bool:
-        """Whether a hook may run here, and did not yet if it runs once."""
+        """Whether a hook may run here and, if it runs only once, has not run yet."""
         if hook.once and _once_key(entry, hook) in run.memory:
             return False
         return self._obstacle(entry, hook, run) is None
 
     def _say(self, run: SkillRun, request: ToolCallRequest, entry: SkillEntry, hook: Hook) -> None:
-        """Keep a prompt for the next request, as far as the prompts of this turn have room.
+        """Keep a prompt for the next request, if the prompts of this turn have room for it.
 
-        Calls of one turn run side by side and do not see what the others keep. So each computes what all of them may
+        Calls of one turn run in parallel and do not see what the others keep. So each computes what all of them may
         keep together, and a prompt that several calls ask for has one key.
         """
         tools = [call["name"] for call in _newest_tool_calls(run.state)] or [request.tool_call["name"]]
@@ -585,7 +588,7 @@ class SkillHooks(SkillExtension):
 
 
 def _names_of(tool: str) -> set[str]:
-    """Return what a tool is called, here and in the client that skills with hooks are mostly written for."""
+    """Return a tool's names, here and in the client that most skills with hooks are written for."""
     return {tool, *(alias for alias, name in DEFAULT_ALIASES.items() if name == tool)}
 
 
@@ -600,13 +603,13 @@ def _newest_tool_calls(state: Mapping[str, Any]) -> Sequence[ToolCall]:
 
 
 def _newest_answer(state: Mapping[str, Any]) -> str:
-    """Return what tells the model's newest message from others."""
+    """Return a value that identifies the model's newest message."""
     newest = _newest(state)
     return "" if newest is None else newest.id or ",".join(str(call["id"]) for call in newest.tool_calls)
 
 
 def _has_earlier(hook: Hook, request: ToolCallRequest) -> bool:
-    """Whether an earlier call of the same turn is the one that the hook runs for; one that a human rejected is not."""
+    """Whether the hook runs for an earlier call of the same turn instead; calls that a human rejected do not count."""
     answered: set[str] = set()
     for message in reversed(request.state["messages"]):
         if isinstance(message, ToolMessage):
@@ -627,7 +630,7 @@ def _once_key(entry: SkillEntry, hook: Hook) -> str:
 
 
 def _ran(entry: SkillEntry, hook: Hook, given: str, run: SkillRun) -> Plan[ExecuteResponse]:
-    """Run a hook's command: in its skill's directory, or in a copy of what was judged.
+    """Run a hook's command in its skill's directory, or in a copy of the files that were judged.
 
     Raises:
         SkillsError: If a file of the skill is refused, or the shell cannot be reached.
@@ -659,7 +662,7 @@ def _executed(commands: Sequence[str], hook: Hook) -> Plan[ExecuteResponse]:
 
 
 def _keep(run: SkillRun, entry: SkillEntry, hook: Hook, form: str, text: str, about: ToolCallRequest | str) -> None:
-    """Keep a text for the next request: the one that answers what the model has said last."""
+    """Keep a text for the next request, the one after the model's latest message."""
     tool, call = (about, "") if isinstance(about, str) else (about.tool_call["name"], str(about.tool_call["id"]))
     skill, tool = (html.escape(field_text(name, 128)) for name in (entry.name, tool))
     body = harmless_body(clean(text))
@@ -668,7 +671,7 @@ def _keep(run: SkillRun, entry: SkillEntry, hook: Hook, form: str, text: str, ab
 
 
 def _kept(run: SkillRun) -> dict[str, str | None]:
-    """Return what hooks said, by key; `None` for what was said for an earlier request."""
+    """Return what hooks said, by key; `None` for texts of an earlier request."""
     after = _newest_answer(run.state)
     found = {key: value for key, value in run.memory.items() if key.startswith(_SAID)}
     is_new = {key: isinstance(value, Mapping) and value.get("after") == after for key, value in found.items()}
@@ -676,12 +679,12 @@ def _kept(run: SkillRun) -> dict[str, str | None]:
 
 
 def _length_kept(run: SkillRun, call: str = "") -> int:
-    """Return how much is kept for the next request of a call, or of starts and prompts."""
+    """Return how much is kept for the next request from a call, or from starts and prompts."""
     return sum(len(text) for key, text in _kept(run).items() if text is not None and key.split(":", 3)[3] == call)
 
 
 def _forget(run: SkillRun) -> None:
-    """Forget what hooks said for earlier requests, and which skills had begun that are not loaded any more."""
+    """Forget texts of earlier requests, and the starts of skills that are no longer loaded."""
     once = [key for key in run.memory if key.startswith(_ONCE)]
     for key in once[: max(0, len(once) - MAX_ONCE)]:
         run.remember(key, None)
@@ -695,7 +698,7 @@ def _forget(run: SkillRun) -> None:
 
 
 def _with_texts(request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-    """Return a request with what hooks said at its end, as far as that fits."""
+    """Return a request with what hooks said at its end, as much as fits."""
     said: list[str] = []
     for text in dict.fromkeys(filter(None, _kept(run).values())):
         if sum(map(len, said)) + len(text) <= MAX_REQUEST_CHARACTERS:

@@ -1,6 +1,6 @@
 """`SkillLock`: only what a lock lists, byte for byte, reaches the model or runs.
 
-A lock is checked twice. At the listing, so that a skill which differs is not even shown; and on the very bytes that
+A lock is checked twice: at the listing, so that a skill that differs is not even shown, and on the very bytes that
 enter the request, because a file can change between the listing and the load.
 """
 
@@ -15,7 +15,7 @@ from deepskills._types import SKILL_FILE
 from deepskills.extensions._guard import FileGuard, named
 
 LockMode: TypeAlias = Literal["refuse", "warn"]
-"""What happens to a skill that is not as the lock says: it is not used, or it is used and warned of."""
+"""What happens to a skill that is not as the lock says: it is not used, or it is used with a warning."""
 
 UNLISTED = "lock-unlisted"
 MISMATCH = "lock-mismatch"
@@ -30,14 +30,14 @@ MAX_REMEMBERED = 100_000
 
 
 class SkillLock(FileGuard):
-    """Hides every skill that a lock does not list, or whose `SKILL.md` differs, and checks each further file.
+    """Hides every skill that a lock does not list, or whose `SKILL.md` differs, and checks every other file.
 
     `SKILL.md` is compared when skills are listed and again, on the very bytes that enter the request, at each load. Any
     other file is compared when it is read; before a script runs, all files of its skill are.
 
     Args:
-        lock: The path of a `skills-lock.json`, read once, or what it holds.
-        mode: `"refuse"`, or `"warn"` to use a skill all the same and leave a warning.
+        lock: The path of a `skills-lock.json`, read once, or its content.
+        mode: `"refuse"`, or `"warn"` to use a skill anyway and leave a warning.
 
     Raises:
         LockError: If the lock cannot be read or used; a `SkillsError`.
@@ -65,7 +65,7 @@ class SkillLock(FileGuard):
         return hidden
 
     def change_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:
-        """Keep out a text whose file is not the one that the lock lists, whenever it was read."""
+        """Keep out a text whose file is not the one in the lock, whenever it was read."""
         code = self._fault(load.entry)
         if code is None:
             return load.text
@@ -77,7 +77,7 @@ class SkillLock(FileGuard):
         return True
 
     def guards_source(self, source: str) -> bool:  # noqa: ARG002 - as above
-        """Whether a source is judged: all are, unless differences are only warned of."""
+        """Whether a source is judged: all are, unless differences are only warnings."""
         return self._mode == "refuse"
 
     def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:
@@ -96,7 +96,7 @@ class SkillLock(FileGuard):
         return Refuse(self._sentence(entry, code, named(differences))) if self._mode == "refuse" else None
 
     def _locked(self, entry: SkillEntry) -> LockedSkill | None:
-        """Return what the lock says of a skill; a namespace, which an operator's source gave it, is not in the lock."""
+        """Return what the lock says about a skill; the namespace of an operator's source is not in the lock."""
         return self._lock.skills.get(entry.name) or self._lock.skills.get(entry.name.rpartition(":")[2])
 
     def _fault(self, entry: SkillEntry) -> str | None:
@@ -106,11 +106,10 @@ class SkillLock(FileGuard):
         return None if self._sha256(entry) == locked.files[SKILL_FILE].sha256 else MISMATCH
 
     def _sha256(self, entry: SkillEntry) -> str:
-        """Return the SHA-256 of a skill's file; of one that was read long ago, what is remembered."""
+        """Return the SHA-256 of a skill's file; for one that was read long ago, from memory."""
         key = (entry.path, entry.digest)
         if entry.sha256:
-            # An entry that comes from a summary or from state has no SHA-256 of its own; the digest leads to the one
-            # that was seen.
+            # An entry from a summary or from state has no SHA-256; its digest leads to the one that was seen.
             if key not in self._seen and len(self._seen) < MAX_REMEMBERED:
                 self._seen[key] = entry.sha256
             return entry.sha256

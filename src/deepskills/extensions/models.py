@@ -22,7 +22,7 @@ from deepskills.extensions.forks import running_fork
 logger = logging.getLogger("deepskills")
 
 Models: TypeAlias = Mapping[str, BaseChatModel | str] | Callable[[str], BaseChatModel | None]
-"""Models by the name that skills give, or a function that returns one, or `None` for a name it does not know."""
+"""Models by the names that skills use, or a function that returns a model, or `None` for a name it does not know."""
 
 INHERIT = "inherit"
 """How a skill asks for the model of the conversation."""
@@ -34,13 +34,13 @@ UNKNOWN = (
 )
 
 MAX_CALLS = 1024
-"""How many model calls are remembered at once, to tell a later try from the first."""
+"""How many model calls are remembered, to tell a later try from the first."""
 
 
 class SkillModels(SkillExtension):
     """Lets `model:` of the skill loaded last since the user's newest message pick the model for the rest of the turn.
 
-    A fallback around it keeps its say: once it has replaced the model of a call that failed, its choice stands.
+    A fallback around it has the last word: once it has replaced the model of a failed call, its choice stands.
 
     Args:
         models: A mapping from the names that skills use to models (or to `"provider:name"`), or a function.
@@ -58,21 +58,21 @@ class SkillModels(SkillExtension):
             self._models = models
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
-        """Report a model that the application does not offer; the load itself goes on."""
+        """Report a model that the application does not offer; the load itself continues."""
         name = _model_of(load.entry)
         if name is not None and self._find(name) is None:
             run.report(load.entry.path, UNKNOWN_CODE, UNKNOWN.format(model=f'"{one_line(name)[:100]}"'))
         return None
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Put the skill's model in the place of the conversation's."""
+        """Replace the conversation's model with the skill's."""
         model = self._picked(run)
         if model is None or self._first_tries.was_replaced(request):
             return request
         return request.override(model=model)
 
     def _find(self, name: str) -> BaseChatModel | None:
-        """Return the model of a name; a function that fails, or gives something else, does not know it."""
+        """Return the model with a name; `None` if the function fails or returns something else."""
         try:
             model = self._models(name)
         except GraphBubbleUp:
@@ -80,7 +80,7 @@ class SkillModels(SkillExtension):
         except Exception:
             logger.exception("The function of SkillModels failed for the model %r", one_line(name)[:100])
             return None
-        # Judged by what an agent needs of a model: a function may give anything.
+        # Checked by what an agent needs from a model, because a function may return anything.
         return model if hasattr(model, "bind_tools") else None
 
     def _picked(self, run: SkillRun) -> BaseChatModel | None:
@@ -93,14 +93,14 @@ class SkillModels(SkillExtension):
 
 
 def _model_of(entry: SkillEntry) -> str | None:
-    """Return the name of the model that a skill asks for, if it asks for another than the conversation's."""
+    """Return the name of the model that a skill asks for, unless it is the conversation's."""
     given = entry.frontmatter.get("model")
     name = given.strip() if isinstance(given, str) else ""
     return name if name and name.casefold() != INHERIT else None
 
 
 class _FirstTries:
-    """Remembers the model of each call's first try: another one in a later try was chosen by a fallback."""
+    """Remembers the model of each call's first try: if a later try has another, a fallback chose it."""
 
     def __init__(self) -> None:
         self._models: dict[object, BaseChatModel] = {}
@@ -117,7 +117,7 @@ class _FirstTries:
 
 
 def _call_of(request: ModelRequest[Any]) -> object:
-    """Return what is the same for all tries of one model call, and for no other."""
+    """Return a value that is the same for all tries of one model call, and for no other call."""
     info = getattr(request.runtime, "execution_info", None)
     task = (info.checkpoint_ns, info.task_id, info.checkpoint_id) if info is not None else None
     messages = request.state["messages"]

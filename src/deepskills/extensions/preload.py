@@ -1,4 +1,4 @@
-"""Loads skills at the start of every thread, so that a sub-agent or an assistant begins with them."""
+"""Loads skills at the start of every thread, so that a sub-agent or an assistant starts with them."""
 
 from collections.abc import Iterable
 
@@ -13,10 +13,10 @@ UNKNOWN = (
 
 
 class Preload(SkillExtension):
-    """Loads skills at the start of every thread of this agent, such as a sub-agent's; once, so that an unload stands.
+    """Loads skills at the start of every thread of an agent or sub-agent, once per thread, so that an unload is final.
 
     Args:
-        names: Names of skills, in any case; never those that only the user may start.
+        names: Names of skills, ignoring case; never those that only the user may start.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

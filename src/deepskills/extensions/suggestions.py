@@ -25,7 +25,7 @@ CatalogForm: TypeAlias = Literal["full", "none"]
 """Whether the section lists all skills, or only says how many there are."""
 
 TROUBLE = "embeddings-failed"
-"""Code of the problem that suggestions go by words alone."""
+"""Code of the problem that suggestions use only words."""
 
 _NOTE = "note:"
 _ASKED = "asked"
@@ -43,9 +43,9 @@ class SkillSuggestions(SkillExtension):
         k: How many skills are suggested at most; 5 by default.
         embeddings: LangChain embeddings, to suggest by meaning as well as by words. Vectors are kept in the graph's
             store if there is one.
-        catalog: `"full"` lists all skills in the system prompt too; `"none"` replaces the list by one line and turns
-            `search_skills` on, so that the prompt's size no longer depends on the library's.
-        timeout: Seconds that a run waits for embeddings; words alone serve after that.
+        catalog: `"full"` also lists all skills in the system prompt; `"none"` replaces the list with one line and turns
+            on `search_skills`, so that the size of the prompt no longer depends on the library.
+        timeout: Seconds that a run waits for embeddings; after that, only words are used.
 
     Raises:
         TypeError: If `embeddings` is not embeddings.
@@ -88,7 +88,7 @@ class SkillSuggestions(SkillExtension):
         if message is not None:
             library = self._library(run)
             text = str(message.text)
-            # Some more, since those that are loaded are left out afterwards.
+            # Some more than needed, because loaded ones are left out afterwards.
             ranking = self._ranker.rank(library, text, self._k + len(run.loaded), store=_store(run))
             self._note(message, ranking, run)
 
@@ -143,7 +143,7 @@ class SkillSuggestions(SkillExtension):
             run.emit({**event, "trigger": "system"})
 
     def _library(self, run: SkillRun) -> Library:
-        """Return what is ranked: the skills that the model may see, by what it may see of them."""
+        """Return the skills to rank: those that the model may see, with the parts that it may see."""
         entries, bare = tuple(run.visible), run.name_only
         # By identity, which is quick for thousands; the shelf holds the entries, so no id is used again.
         key = (tuple(map(id, entries)), bare)
@@ -155,7 +155,7 @@ class SkillSuggestions(SkillExtension):
 
     def _note(self, message: AnyMessage, ranking: Ranking, run: SkillRun) -> None:
         """Record what is suggested for a message."""
-        in_use = {loaded.entry.name for loaded in run.loaded}
+        in_use = {loaded.entry.name for loaded in run.loaded if not loaded.is_lost}
         names = [name for name in ranking.fitting if name not in in_use][: self._k]
         shown = _shown(set(names), run)
         run.remember(f"{_NOTE}{message.id}", [list(shown[name]) for name in names])
@@ -165,7 +165,7 @@ class SkillSuggestions(SkillExtension):
         is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]
         run.remember(_AHEAD, {"message": message.id, "skill": names[0]} if is_ahead else None)
         _report(ranking, run)
-        # Notes of messages that are gone would stay in the thread's state forever.
+        # Otherwise notes of messages that are gone would stay in the thread's state forever.
         present = {known.id for known in run.state.get("messages", ())}
         for message_id, _ in _notes(run.memory):
             if message_id not in present:
@@ -173,7 +173,7 @@ class SkillSuggestions(SkillExtension):
 
 
 class _Shelf:
-    """The skills of a catalog as they are ranked; holds the entries, so that their identity stays theirs."""
+    """The skills of a catalog as they are ranked; it holds the entries, so that their ids are not reused."""
 
     def __init__(self, entries: Sequence[SkillEntry], name_only: frozenset[str]) -> None:
         self.entries = entries
@@ -196,12 +196,12 @@ def _report(ranking: Ranking, run: SkillRun) -> None:
 
 
 def _settle(run: SkillRun) -> None:
-    """Take out of the newest note, before it is first shown, what the user started with the same message."""
+    """Remove from the newest note, before it is first shown, skills that the user started with the same message."""
     fresh = run.memory.get(_FRESH)
     if fresh is None:
         return
     run.remember(_FRESH, None)
-    in_use = {loaded.entry.name for loaded in run.loaded}
+    in_use = {loaded.entry.name for loaded in run.loaded if not loaded.is_lost}
     for message_id, lines in _notes(run.memory):
         if message_id == fresh and in_use & {line.name for line in lines}:
             run.remember(f"{_NOTE}{message_id}", [list(line) for line in lines if line.name not in in_use])
@@ -212,7 +212,7 @@ def _store(run: SkillRun) -> Any:  # noqa: ANN401 - LangGraph's store
 
 
 class _Line(NamedTuple):
-    """What a note says of one skill."""
+    """The line of a note about one skill."""
 
     name: str
     text: str
@@ -231,9 +231,9 @@ def _shown(names: set[str], run: SkillRun) -> dict[str, _Line]:
 
 
 def _may_show(line: _Line, shown: Mapping[str, _Line], run: SkillRun) -> bool:
-    """Whether a line that was recorded is shown in this run.
+    """Whether a recorded line is shown in this run.
 
-    It stays as it was sent, so that prompt caches hold, even after its skill was edited or removed; but not if this run
+    It stays as it was sent, so that prompt caches hold, even after its skill was edited or removed, unless this run
     belongs to somebody who may not see the skill.
     """
     now = shown.get(line.name)
@@ -241,7 +241,7 @@ def _may_show(line: _Line, shown: Mapping[str, _Line], run: SkillRun) -> bool:
 
 
 def _notes(memory: Mapping[str, Any]) -> Iterator[tuple[str, list[_Line]]]:
-    """Return what was suggested for each message; what is not of that shape is passed over."""
+    """Return what was suggested for each message; anything of another shape is skipped."""
     for key, value in memory.items():
         if key.startswith(_NOTE) and isinstance(value, list):
             lines = [

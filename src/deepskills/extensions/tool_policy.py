@@ -1,11 +1,10 @@
-"""Makes `allowed-tools` and `disallowed-tools` of the skills in use count: what is offered, what may be called.
+"""Enforces `allowed-tools` and `disallowed-tools` of the skills in use: which tools are offered, which calls run.
 
 Three parts, from the inside out. `CommandPattern` says which shell commands a pattern such as `git add:*` covers: the
-start of a command, in whole words, and only if a POSIX shell would run that program and nothing else. A command that
-holds an operator, an expansion that can run code, or anything that a shell, a terminal or a code page could take for
-one, is covered by no pattern, quoted or not. `Rule` reads one item of the frontmatter. `ToolPolicy` is the extension:
-it hides tools that no call could be made of, refuses calls, and tells LangChain's human review which calls nobody has
-to approve.
+start of a command, in whole words, and only if a POSIX shell would run that program and nothing else. No pattern covers
+a command with an operator, an expansion that can run code, or anything that a shell, a terminal or a code page could
+take for one, quoted or not. `Rule` reads one item of the frontmatter. `ToolPolicy` is the extension: it hides tools
+that could never be called, refuses calls, and tells LangChain's human review which calls need no approval.
 
 Approval at resume
 ------------------
@@ -23,14 +22,14 @@ So each call is judged once, and the verdict travels with the thread:
 2. `needs_approval` only looks that up. It does no I/O, so the answer is the same at the interrupt and at the resume, in
    any process. A call whose tool or arguments differ from what was judged is not granted, and neither is one that
    nobody judged.
-3. `before_tool` judges again what limits say when the call runs, as a human edited it. A verdict spares the human; it
-   never lifts a limit.
+3. `before_tool` checks the limits again when the call runs, as a human edited it. A verdict spares the human; it never
+   lifts a limit.
 
 A skill spares the human only if it is in use, was loaded since the user's newest message, comes from a trusted source,
-and is not unloaded in the same turn: otherwise a turn could use up a grant that it is about to give back. Whoever can
-write the thread's state could write a verdict too; such a caller can as well answer for the human.
+and is not unloaded in the same turn: otherwise a turn could use a grant that it is about to give back. Somebody who can
+write the thread's state could write a verdict too, but could just as well answer for the human.
 
-In doubt a call is refused and a human is asked: the policy is there for skills that nobody here has written.
+When in doubt, a call is refused and a human is asked: the policy exists for skills that strangers wrote.
 """
 
 import hashlib
@@ -84,7 +83,7 @@ _TOKEN = re.compile(
     r"|#"
 )
 _MAX_EXPANDED = 256
-"""Longest word with a wildcard that is compared; a longer one could be anything."""
+"""Longest word with a wildcard that is compared; a longer one counts as anything."""
 
 _QUOTES_OF_SOME_SHELL = frozenset("‘’‚‛“”„")
 
@@ -101,10 +100,10 @@ class CommandPattern:
 
     @classmethod
     def parse(cls, text: str) -> "CommandPattern":
-        """Read `git add:*` or `git add *` (a start), or `git status` (that command alone)."""
+        """Read `git add:*` or `git add *` (a prefix), or `git status` (exactly that command)."""
         text = text.strip(" ")
         start = text
-        # One ending only: `git :* *` is not a pattern that anybody means.
+        # Only one ending: nobody means a pattern such as `git :* *`.
         for ending in (":*", " *"):
             start = start.removesuffix(ending) if start == text else start
         if text == "*":
@@ -113,7 +112,7 @@ class CommandPattern:
         return cls(start.rstrip(" "), is_open=start != text, is_known="*" not in start and bool(text))
 
     def covers(self, command: object) -> bool:
-        """Whether a command starts as the pattern says, and could not run anything else."""
+        """Whether a command starts with the pattern's words, and could not run anything else."""
         if not self.is_known or not isinstance(command, str) or not is_plain(command):
             return False
         command = command.strip(" ")
@@ -122,20 +121,20 @@ class CommandPattern:
         return command == self.start or (self.is_open and command.startswith(f"{self.start} "))
 
     def could_match(self, command: object) -> bool:
-        """Whether a command could run what the pattern names: its words occur, in their order; in doubt it could."""
-        # The mirror image of `covers`: there doubt means no, here it means yes. Quotes, escapes and variables can
+        """Whether a command could run what the pattern names: its words occur in order, or it cannot be judged."""
+        # The mirror image of `covers`: there, doubt means no; here, it means yes. Quotes, escapes and variables can
         # spell any word, and a shell puts the parts together only when it runs.
         if not self.is_known or not isinstance(command, str) or not is_plain(command) or not self.start:
             return True
         if set("'\"\\$") & set(command):
             return True
-        # `--flag=rm` hands a word on as well. One iterator for all: the words must occur in their order.
+        # `--flag=rm` passes on a word as well. One iterator for all: the words must occur in order.
         words = iter(command.replace("=", " ").split(" "))
         return all(any(_could_be(word, wanted) for word in words) for wanted in self.start.split(" ") if wanted)
 
 
 def is_plain(command: str) -> bool:
-    """Whether a command is words alone: one program and its arguments, quoted or not."""
+    """Whether a command is only words: one program and its arguments, quoted or not."""
     if _UNJUDGED.search(command) or not (command.isascii() or _is_harmless(command)):
         return False
     position = 0
@@ -159,7 +158,7 @@ def _is_harmless(command: str) -> bool:
 
 
 def _could_be(word: str, wanted: str) -> bool:
-    """Whether a shell could make a wanted word of this one, by its path or by what it expands to."""
+    """Whether a shell could turn this word into a wanted one, by its path or by expansion."""
     expands = set("*?[{") & set(word)
     if expands & set("[{") or (expands and len(word) > _MAX_EXPANDED):
         return True
@@ -174,10 +173,10 @@ def _base_name(word: str) -> str:
 # Rules: items of `allowed-tools` and `disallowed-tools`.
 
 MAX_RULE_CHARACTERS = 80
-"""How much of a rule or a name is shown."""
+"""How many characters of a rule or a name are shown."""
 
 SCRIPT_TOOL = "run_skill_script"
-"""The tool that runs a skill's script: a skill allows it for its own scripts alone."""
+"""The tool that runs a skill's script: a skill can allow it only for its own scripts."""
 
 _SHELL_ARGUMENTS = frozenset({"command", "timeout"})
 _RULE = re.compile(r"([^()\s]+)\((.*)\)", re.DOTALL)
@@ -190,34 +189,34 @@ class Rule:
     text: str
     tools: frozenset[str]
     pattern: CommandPattern | None
-    """What has to be true of the command, if anything."""
+    """The condition on the command, if there is one."""
 
     shell: str
 
     def covers(self, tool: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether the rule allows a call; what it says of other tools than shell and scripts cannot be judged."""
+        """Whether the rule allows a call; patterns on tools other than shell and scripts cannot be judged."""
         if tool not in self.tools or self.pattern is None:
             return tool in self.tools
         if tool == SCRIPT_TOOL:
             return _covers_script(self.pattern, arguments)
-        # An argument that is not known here may change what the command does, such as a working directory.
+        # An unknown argument, such as a working directory, may change what the command does.
         is_judged = tool == self.shell and arguments.keys() <= _SHELL_ARGUMENTS
         return is_judged and self.pattern.covers(arguments.get("command"))
 
     def forbids(self, tool: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether the rule, as one that forbids, could be about a call."""
-        # A pattern on another tool cannot be judged, so it forbids every call of it.
+        """Whether the rule, as one that forbids, could apply to a call."""
+        # A pattern on another tool cannot be judged, so it forbids every call to it.
         if tool not in self.tools or self.pattern is None or tool != self.shell:
             return tool in self.tools
         return not arguments.keys() <= _SHELL_ARGUMENTS or self.pattern.could_match(arguments.get("command"))
 
     def offers(self, tool: str) -> bool:
-        """Whether some call of a tool is allowed."""
+        """Whether some call to a tool is allowed."""
         is_judged = tool in {self.shell, SCRIPT_TOOL}
         return tool in self.tools and (self.pattern is None or (is_judged and self.pattern.is_known))
 
     def withholds(self, tool: str) -> bool:
-        """Whether, as a rule that forbids, it forbids every call of a tool."""
+        """Whether, as a rule that forbids, it forbids every call to a tool."""
         return tool in self.tools and (self.pattern is None or tool != self.shell)
 
     def shown(self) -> str:
@@ -227,7 +226,7 @@ class Rule:
 
 
 def _covers_script(pattern: CommandPattern, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call runs the script that a pattern names, with the arguments that it starts with."""
+    """Whether a call runs the script that a pattern names, with arguments that start with the pattern's."""
     script, *first = pattern.start.split(" ") if pattern.start else ("",)
     given, named = arguments.get("args") or [], arguments.get("script_name")
     if not pattern.is_known or not isinstance(named, str) or not isinstance(given, list):
@@ -247,7 +246,7 @@ def parse_rules(texts: tuple[str, ...], aliases: Mapping[str, str], shell: str) 
         name = matched[1] if matched else text.partition("(")[0]
         pattern = CommandPattern.parse(matched[2]) if matched else None
         if matched is None and name != text:  # parentheses that are not closed
-            # A pattern that covers nothing and, as one that forbids, could match anything.
+            # A pattern that allows nothing and, as one that forbids, could match anything.
             pattern = CommandPattern.parse("")
         rules.append(Rule(text, frozenset({name, aliases.get(name, name)}), pattern, shell))
     return tuple(rules)
@@ -268,7 +267,7 @@ DEFAULT_ALIASES: Mapping[str, str] = {
     "Task": "task",
     "TodoWrite": "write_todos",
 }
-"""What another client's tools are called in deepagents."""
+"""The names in deepagents of another client's tools."""
 
 CORE_TOOLS = frozenset(
     {
@@ -280,10 +279,10 @@ CORE_TOOLS = frozenset(
         "get_skill_script_path",
     }
 )
-"""The tools that skills themselves are used by."""
+"""The tools with which skills themselves are used."""
 
 NEVER_FORBIDDEN = frozenset({"load_skill", "unload_skill"})
-"""Tools that no skill can take away: one that could would stay for good."""
+"""Tools that no skill can forbid: otherwise a skill could make itself impossible to unload."""
 
 MAX_RULE_BYTES = 8_000_000
 """How much memory the rules read from frontmatter may take."""
@@ -292,7 +291,7 @@ _VERDICTS = "granted"
 """The key of the verdicts on the model's newest turn: the fingerprint of each call that needs no human, by its id."""
 
 MAX_LISTED = 40
-"""Most allowed tools that an answer names."""
+"""How many allowed tools an answer names at most."""
 
 
 @dataclass(frozen=True)
@@ -302,17 +301,17 @@ class _Call:
     tool: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     owners: frozenset[str] | None = None
-    """The skills in use whose own tool it is; `None` if it belongs to no skill."""
+    """The skills in use that own the tool; `None` if it belongs to no skill."""
 
     def belongs_to(self, entry: SkillEntry) -> bool:
-        """Whether a skill may allow the call: another skill's tools and scripts are not its to grant."""
+        """Whether a skill may allow the call: it cannot grant another skill's tools and scripts."""
         if self.tool == SCRIPT_TOOL:
             return meant_name([entry.name], str(self.arguments.get("skill_name", ""))) is not None
         return self.owners is None or entry.name in self.owners
 
 
 class ToolPolicy(SkillExtension):
-    """Makes `allowed-tools` and `disallowed-tools` of the skills in use count.
+    """Enforces `allowed-tools` and `disallowed-tools` of the skills in use.
 
     With `"enforce"`, while a skill in use declares `allowed-tools`, only the union of what skills in use declare, the
     skills' own tools and `always` are offered and run. With `"approve"`, `needs_approval` tells
@@ -348,7 +347,7 @@ class ToolPolicy(SkillExtension):
         self._trusted = tidy_sources("trusted_sources", trusted_sources or ())
         self._hosts: WeakSet[SkillsHost] = WeakSet()
         self._shell = self._aliases.get("Bash", "execute")
-        # A rule takes a few times as much as the text that it is read from.
+        # A rule takes a few times as much memory as the text that it is read from.
         self._parsed: BoundedCache[tuple[str, ...], tuple[Rule, ...]] = BoundedCache(
             MAX_RULE_BYTES, lambda _: ENTRY_BYTES, lambda texts: 8 * size_of(texts)
         )
@@ -358,14 +357,14 @@ class ToolPolicy(SkillExtension):
         self._hosts.add(host)
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Take away the tools that no call could be made of."""
-        # A skill's tool that no skill in use owns any more has no privilege.
+        """Hide the tools that could never be called."""
+        # A skill's tool that no skill in use owns any longer has no privilege.
         own = frozenset(name for name in run.own_tools if run.owners(name) != frozenset())
         is_offered = self._offer(run.loaded, own)
         tools = [item for item in request.tools if is_offered(item)]
         if len(tools) == len(request.tools):
             return request
-        # Providers refuse a request that forces a tool which is not offered.
+        # Providers refuse a request that forces a tool that is not offered.
         changed = request.override(tools=tools)
         offered = {name for item in tools for name in _identities(item)}
         if _chosen(request.tool_choice) in {name for item in request.tools for name in _identities(item)} - offered:
@@ -373,17 +372,17 @@ class ToolPolicy(SkillExtension):
         return changed
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
-        """Refuse a skill that has come to run in a sub-agent since it was listed, where none may be started."""
+        """Refuse a skill that became a fork since it was listed, if no sub-agent may be started."""
         if load.trigger != "model" or not is_fork(load.entry) or not self._runs_forks():
             return None
         return self._judged(_Call("task"), run.loaded, frozenset())
 
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
-        # A tool that the agent has itself is never one that a skill brought, whatever the state says.
+        # A tool of the agent itself is never a skill's own, whatever the state says.
         own = run.own_tools if request.tool is None else run.own_tools & CORE_TOOLS
-        # Judged twice: by the skills in use before the turn, and by those after the loads and unloads ahead of this
-        # call. A turn that unloads a skill cannot use the freedom at once, and one that loads a skill is bound by it
+        # Judged twice: by the skills in use before the turn, and by those in use after the loads and unloads ahead of
+        # this call. A turn that unloads a skill cannot use the freedom yet, and one that loads a skill is bound by it
         # at once.
         before = [host.loaded_in(run.state) for host in self._hosts]
         for call in self._calls(request, run):
@@ -396,8 +395,8 @@ class ToolPolicy(SkillExtension):
     def after_model(self, report: ModelCallReport, run: SkillRun) -> None:
         """Judge the calls that the model has just asked for, and keep the verdicts with the thread.
 
-        Human review asks `needs_approval` when it interrupts and again at the resume, perhaps in another process and
-        with a source out of reach, and compares the numbers: the answer must be the same, so it is kept.
+        Human review calls `needs_approval` when it interrupts and again at the resume, perhaps in another process and
+        with a source out of reach, and compares the numbers: the answer must be the same, so it is stored.
         """
         if self._mode != "approve" or report.response is None:
             return
@@ -419,16 +418,16 @@ class ToolPolicy(SkillExtension):
     def needs_approval(self, request: ToolCallRequest) -> bool:
         """Whether a human has to approve a call; fits `when` of `HumanInTheLoopMiddleware`.
 
-        False only for a call that a skill covers which is in use, was loaded since the user's newest message and comes
-        from a trusted source. What cannot be judged needs approval. Neither blocks nor reads anything: the verdict was
-        found when the model asked for the call.
+        False only if a skill covers the call that is in use, was loaded since the user's newest message and comes from
+        a trusted source. A call that cannot be judged needs approval. This does no I/O: the verdict was found when the
+        model asked for the call.
         """
         try:
             # Step 2: a lookup.
             return not self._was_granted(request)
         except Exception:
             logger.exception(
-                "The tool policy could not judge a call of %r: a human is asked", request.tool_call["name"]
+                "The tool policy could not judge a call to %r: a human is asked", request.tool_call["name"]
             )
             return True
 
@@ -438,7 +437,7 @@ class ToolPolicy(SkillExtension):
         call = request.tool_call
         asked = _newest_calls(request.state)
         if all(other["id"] != call["id"] for other in asked):
-            # Not what human review asks: a question of the application's, answered by what this process knows.
+            # Not a question of human review but of the application, answered from what this process knows.
             runs = [run for host in self._hosts if (run := host.known_run(self, request.state)) is not None]
             return any(
                 self._is_granted(
@@ -449,7 +448,7 @@ class ToolPolicy(SkillExtension):
         # Read from state by hand: `when` is given no run of ours.
         kept = (request.state.get("skills_extensions") or {}).get(self.name or type(self).__name__) or {}
         granted = kept.get(_VERDICTS) or {}
-        # The id alone is not enough: a human may have edited the call, and other code may reuse ids.
+        # The id is not enough: a human may have edited the call, and other code may reuse ids.
         return bool(granted.get(str(call["id"])) == _fingerprint(call["name"], call["args"]))
 
     def _granting(self, run: SkillRun, ended: set[str]) -> list[SkillEntry]:
@@ -464,8 +463,8 @@ class ToolPolicy(SkillExtension):
         ]
 
     def _is_granted(self, call: _Call, granting: Sequence[SkillEntry]) -> bool:
-        # A load may start a sub-agent, which is as much as a call of `task`. Which skill it names does not matter
-        # here: the file could become a fork between the approval and the load.
+        # A load may start a sub-agent, just like a call to `task`. It does not matter which skill it names: its file
+        # could become a fork between the approval and the load.
         calls = [call, _Call("task")] if call.tool == "load_skill" and self._runs_forks() else [call]
         return all(any(self._covers(entry, made) for entry in granting) for made in calls)
 
@@ -477,7 +476,7 @@ class ToolPolicy(SkillExtension):
         declaring = self._declaring(skills)
         if not declaring or call.tool in own | self._always or any(self._covers(entry, call) for entry in declaring):
             return None
-        # Its rules are unknown, which is another thing than not allowed, and the answer says so.
+        # Its rules are unknown, which is not the same as not allowed, and the answer says so.
         unread = [entry for entry in declaring if not entry.is_read]
         if unread:
             return _refusal(messages.POLICY_UNREADABLE, call, unread)
@@ -489,8 +488,7 @@ class ToolPolicy(SkillExtension):
     def _offer(self, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Callable[[BaseTool | dict[str, Any]], bool]:
         """Return which tools are offered."""
         forbidding = [rule for skill in skills for rule in self._forbidden(skill.entry)]
-        # Only tools that no call could be made of: one that a pattern forbids in part is offered, and judged at the
-        # call.
+        # Only tools that could never be called: one that a pattern forbids in part is offered, and judged at the call.
         withheld = {name for rule in forbidding for name in rule.tools if rule.withholds(name)} - NEVER_FORBIDDEN
         declaring = self._declaring(skills)
         rules = [rule for entry in declaring for rule in self._allowed(entry)]
@@ -505,14 +503,14 @@ class ToolPolicy(SkillExtension):
         return is_offered
 
     def _calls(self, request: ToolCallRequest, run: SkillRun) -> list[_Call]:
-        """Return what a call amounts to: as a person edited it, and the sub-agent that a skill in it would start."""
+        """Return the calls to judge: the call as a human edited it, and the sub-agent that a load in it would start."""
         # Step 3 at resume: the edited arguments are judged, because they are what will run.
         given = as_edited(request).tool_call
-        # A tool that the agent has itself is nobody's own, whatever the state says.
+        # A tool of the agent itself belongs to no skill, whatever the state says.
         call = _Call(given["name"], given["args"], run.owners(given["name"]) if request.tool is None else None)
         if call.tool != "load_skill" or not self._runs_forks():
             return [call]
-        # Among all skills of the run, those that only the user may start too: one may be permitted this once.
+        # Among all skills of the run, including those that only the user may start: one may be permitted this once.
         forks = [entry.name for entry in run.skills if is_fork(entry)]
         starts_agent = meant_name(forks, str(call.arguments.get("skill_name", ""))) is not None
         return [call, _Call("task")] if starts_agent else [call]
@@ -548,7 +546,7 @@ class ToolPolicy(SkillExtension):
 
 
 def _fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return what tells a call from one that was changed since it was judged."""
+    """Return a value that changes if a call is changed after it was judged."""
     # Sorted: another order of keys is not another call.
     text = json.dumps([tool, arguments], sort_keys=True, default=str)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
@@ -574,7 +572,7 @@ def _unloaded_by(calls: Sequence[ToolCall]) -> set[str]:
 
 
 def _name_of(item: BaseTool | dict[str, Any]) -> str | None:
-    """Return what a tool is called by; one of a provider that has no name, by its type or its only key."""
+    """Return a tool's name; for a provider's tool without one, its type or its only key."""
     if isinstance(item, BaseTool):
         return item.name
     function = item.get("function")
@@ -591,7 +589,7 @@ def _identities(item: BaseTool | dict[str, Any]) -> frozenset[str]:
 
 
 def _parts(item: BaseTool | dict[str, Any]) -> frozenset[str]:
-    """Return what a provider's tool without a name is made of: several in one, by key."""
+    """Return the parts of a provider's tool without a name: several in one, by key."""
     return frozenset(item) if isinstance(item, dict) else frozenset()
 
 

@@ -1,8 +1,8 @@
-"""Records which skills are used and what they cost: every event as a typed value, beside the run, never in its way.
+"""Records which skills are used and what they cost: every event as a typed value, without slowing the run.
 
-Events are put into a queue, which takes no longer than an append; one thread of our own hands them to the recorder in
-the order in which they came. What skills cost is counted in graph state, so that it survives a resume in another
-process, and told in one `skill.cost` event per skill at the end of a run.
+Events are put into a queue, which takes no longer than an append; one thread of our own passes them to the recorder in
+order. What skills cost is counted in graph state, so that it survives a resume in another process, and is reported in
+one `skill.cost` event per skill at the end of a run.
 """
 
 import asyncio
@@ -27,22 +27,22 @@ from deepskills.extensions.forks import running_forks
 logger = logging.getLogger("deepskills")
 
 MAX_WAITING = 10_000
-"""How many events wait for the recorder at most; more are dropped, counted and logged."""
+"""How many events can wait for the recorder; more are dropped, counted and logged."""
 
 MAX_BATCH = 500
 """How many events a recorder with `record_batch` gets at once."""
 
 IDLE_SECONDS = 5.0
-"""After how long without an event the recorder's thread ends; the next event starts another."""
+"""How long the recorder's thread waits for an event before it ends; the next event starts another."""
 
 EXIT_SECONDS = 2.0
-"""How long the end of the process waits for events that are not recorded yet."""
+"""How long the process waits at its end for events that are not recorded yet."""
 
 MAX_FAILED_THREADS = 1_000
 """How many threads' failed model calls are remembered until a call succeeds."""
 
 LOGGED_EVERY = 1_000
-"""How many failures of a recorder pass between two log lines about them."""
+"""How many failures of a recorder there are per log line."""
 
 _ORIGIN = frozenset({"type", "skill", "source", "digest", "trigger"})
 _LEDGER = "ledger"
@@ -62,17 +62,17 @@ class UsageEvent:
     trigger: str | None
 
     details: Mapping[str, Any] = field(default_factory=dict)
-    """The event's further fields, such as `tokens`."""
+    """The event's other fields, such as `tokens`."""
 
     thread_id: str | None = None
-    """The conversation, where the graph has a checkpointer."""
+    """The conversation, if the graph has a checkpointer."""
 
     run_id: str | None = None
     time: datetime = field(default_factory=lambda: datetime.now(UTC))
     """When it happened."""
 
     captured: Any = field(default=None, compare=False, repr=False)
-    """What the recorder's `capture` took from the run."""
+    """What the recorder's `capture` returned in the run."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as plain data: its fields and details on one level, the time as ISO 8601."""
@@ -92,14 +92,15 @@ Record: TypeAlias = Callable[[UsageEvent], Awaitable[None] | None]
 
 
 class SkillUsage(SkillExtension):
-    """Records every event about skills, and what each skill caused, beside the run.
+    """Records every event about skills, and what each skill cost, without slowing the run.
 
-    `record` is called in a thread of its own, one event after the other: one that raises, blocks or is slow costs the
-    run nothing. It may be `def` or `async def`. An object that is called so may also have `record_batch(events)`, which
-    then gets up to 500 events at once, and `capture(runtime)`, which is called in the run itself, must be quick, and
-    whose result comes along as `event.captured`.
+    `record` is called in its own thread, one event after the other: one that raises, blocks or is slow costs the run
+    nothing. It may be `def` or `async def`. A callable object may also have `record_batch(events)`, which then gets up
+    to 500 events at once, and `capture(runtime)`, which is called in the run itself, must be quick, and whose result
+    becomes `event.captured`.
 
-    At the end of a run each skill that was in use has an event `skill.cost`: calls, tokens, requests, put-backs.
+    At the end of a run there is an event `skill.cost` for each skill that was in use: calls, tokens, requests,
+    put-backs.
 
     Args:
         record: Takes each event. Ready ones: `JsonLinesRecorder`, `OpenTelemetryRecorder`, and
@@ -122,7 +123,7 @@ class SkillUsage(SkillExtension):
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SkillUsage":
-        """Return the same: events of copies of an agent go to one recorder, in their order."""
+        """Return the same object: events of copies of an agent go to one recorder, in order."""
         return self
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -135,7 +136,7 @@ class SkillUsage(SkillExtension):
 
     @property
     def dropped(self) -> int:
-        """How many events were dropped because too many waited."""
+        """How many events were dropped because too many were waiting."""
         return self._queue.dropped
 
     def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
@@ -174,7 +175,7 @@ class SkillUsage(SkillExtension):
         }
 
     def after_model(self, report: ModelCallReport, run: SkillRun) -> None:
-        """Credit a model call, and the tool calls of the turn before it, to the skills in use."""
+        """Credit a model call, and the tool calls of the previous turn, to the skills in use."""
         origins = _in_use(run)
         if report.response is None:
             self._keep_failure(origins, run)
@@ -186,7 +187,7 @@ class SkillUsage(SkillExtension):
             if request.system_message is not None:
                 sent.append(str(request.system_message.text))
             tokens = tokens_of(sent, report.response.result)
-            # A skill that runs in a sub-agent is the task there: its text stands in every request.
+            # A skill that runs in a sub-agent is the task there, so its text is in every request.
             shown = report.shown.union(entry.name for entry in running_forks())
             ledger.model_call(origins, tokens, shown, report.put_back)
         _keep(run, _LEDGER, ledger.kept)
@@ -200,7 +201,7 @@ class SkillUsage(SkillExtension):
         _keep(run, _PENDING, None)
 
     def _ledger(self, run: SkillRun) -> Ledger:
-        """Return the thread's ledger with everything in it that has ended since."""
+        """Return the thread's ledger, including all calls that have ended since."""
         ledger = Ledger(run.memory.get(_LEDGER))
         ledger.tool_calls(run.memory.get(_PENDING), run.state.get("messages") or ())
         place = _place(run)
@@ -211,14 +212,14 @@ class SkillUsage(SkillExtension):
         return ledger
 
     def _keep_failure(self, origins: list[Origin], run: SkillRun) -> None:
-        """Remember a failed model call until the next that is answered: a failed step of a graph writes no state.
+        """Remember a failed model call until the next successful one: a failed step of a graph writes no state.
 
-        Where nothing tells conversations apart, state has to do: it counts if the same step tries again.
+        If conversations cannot be told apart, state has to do: the call counts if the same step tries again.
         """
         place = _place(run)
         if not origins:
             return
-        # Nothing tells this conversation from another in memory.
+        # In memory, this conversation cannot be told from another.
         if place is None:
             ledger = self._ledger(run)
             ledger.failed_model_call(origins)
@@ -233,12 +234,13 @@ class SkillUsage(SkillExtension):
 
 
 def _in_use(run: SkillRun) -> list[Origin]:
-    """Return the skills in use: those loaded, and those in whose sub-agents this run takes place."""
+    """Return the skills in use: the loaded ones, and those in whose sub-agents this run takes place."""
     found = {
         loaded.entry.name: Origin(
             loaded.entry.name, loaded.entry.source or None, loaded.entry.digest or None, loaded.trigger
         )
         for loaded in run.loaded
+        if not loaded.is_lost
     }
     for entry in running_forks():
         found.setdefault(entry.name, Origin(entry.name, entry.source or None, entry.digest or None, "model"))
@@ -246,7 +248,7 @@ def _in_use(run: SkillRun) -> list[Origin]:
 
 
 def _keep(run: SkillRun, key: str, value: Any) -> None:  # noqa: ANN401 - plain data
-    """Change what the thread remembers; nothing is written where nothing changes."""
+    """Change what the thread remembers; nothing is written if nothing changed."""
     if value is not None or key in run.memory:
         run.remember(key, value)
 
@@ -264,14 +266,14 @@ def _whereabouts(runtime: Any) -> tuple[str | None, str | None, str]:  # noqa: A
 
 
 def _place(run: SkillRun) -> tuple[str, str] | None:
-    """Return what tells one conversation from another; `None` where nothing does."""
+    """Return a value that identifies the conversation; `None` if there is none."""
     thread, run_id, place = _whereabouts(run.runtime)
     known = thread or run_id
     return (known, place) if known else None
 
 
 class _Queue:
-    """Hands events to a recorder, in their order, in one thread of its own."""
+    """Passes events to a recorder, in order, in its own thread."""
 
     def __init__(self, record: Record, max_waiting: int) -> None:
         self._record = record
@@ -285,7 +287,7 @@ class _Queue:
         atexit.register(_flush_at_exit, weakref.ref(self))
 
     def _begin(self) -> None:
-        """Start with nothing: in a new process, whatever waits is the parent's to record."""
+        """Start empty: in a forked process, the parent records what was waiting."""
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._waiting: deque[UsageEvent] = deque()
@@ -315,7 +317,7 @@ class _Queue:
             logger.warning("Dropped events of skill use (%d so far): %d wait", self.dropped, self._max_waiting)
 
     def flush(self, timeout: float | None) -> bool:
-        """Wait until what was added so far is recorded."""
+        """Wait until all events added so far are recorded."""
         if self._process != os.getpid():
             return True
         with self._changed:
@@ -326,7 +328,7 @@ class _Queue:
         while True:
             with self._changed:
                 if not self._changed.wait_for(lambda: bool(self._waiting), IDLE_SECONDS):
-                    # Whoever makes a recorder for every request must not accumulate threads.
+                    # An application that creates a recorder for every request must not accumulate threads.
                     self._thread = None
                     return
                 size = min(len(self._waiting), MAX_BATCH if self._batch is not None else 1)

@@ -1,7 +1,7 @@
 """Skills over MCP: `McpSkills` brings the skills of MCP servers into an agent, `SkillsExtension` serves your own.
 
-What may live here: the extension `io.modelcontextprotocol/skills` of the Model Context Protocol, on either side. The
-host works with both majors of the `mcp` package, the server with 2.x; nothing else in deepskills imports it.
+What may live here: both sides of the extension `io.modelcontextprotocol/skills` of the Model Context Protocol. The host
+works with both majors of the `mcp` package, the server with 2.x; nothing else in deepskills imports `mcp`.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ __all__ = ["McpSkills", "SkillsExtension"]
 
 
 def __getattr__(name: str) -> object:
-    # The server needs `mcp` 2.x; a host beside `mcp` 1.x must not fail for it.
+    # The server needs `mcp` 2.x; a host with `mcp` 1.x must not fail because of that.
     if name == "SkillsExtension":
         from deepskills.mcp.server import SkillsExtension  # noqa: PLC0415 - only if it is asked for
 

@@ -1,14 +1,15 @@
 """Keeps connections to MCP servers, and lets sync and async callers share them.
 
-A session of the SDK belongs to one event loop, and its streams to the one task that opened them. So every connection
-has a *home*: the loop on which all of its work runs. A connection that we open lives on a loop of our own, in a thread
-that nobody waits for at the end of the process; a session that a caller opened lives on the caller's loop. Callers on
-the home loop await the work directly; all others hand it over and wait: async ones without blocking their own loop,
-sync ones by blocking their thread. A sync caller *on* the home loop would wait for itself forever, which is an error.
+A session of the SDK belongs to one event loop, and its streams to the task that opened them. So every connection has a
+*home*: the loop on which all of its work runs. A connection that we open lives on a loop of our own, in a daemon
+thread; a session that a caller opened lives on the caller's loop. Callers on the home loop await the work directly; all
+others submit it and wait: async ones without blocking their own loop, sync ones by blocking their thread. A sync caller
+*on* the home loop would wait for itself forever, so that is an error.
 
 A connection that we open is held by one task from its start to its end, since the SDK's cancel scopes must be left in
 the task that entered them. When a request shows that the connection is gone, the task is told to end, and the next
-request starts another. Every request here only reads, so one that met a dead connection is sent once more on a new one.
+request starts another. Every request here only reads, so one that failed on a dead connection is sent once more on a
+new one.
 """
 
 import asyncio
@@ -36,16 +37,16 @@ logger = logging.getLogger("deepskills")
 
 ResultT = TypeVar("ResultT")
 Work = Callable[[], Coroutine[Any, Any, ResultT]]
-"""Makes a coroutine on the loop that runs it."""
+"""Creates a coroutine on the loop that runs it."""
 
 CLOSING_SECONDS = 15.0
 """How long a connection may take to close before it is abandoned."""
 
 PATIENCE = 6.0
-"""How many timeouts a sync caller waits for work on a loop that is not ours, which may be busy or blocked."""
+"""How many times the timeout a sync caller waits for work on a loop that is not ours, which may be busy or blocked."""
 
 _ENDED = "Session terminated"
-"""What both SDKs say where a server has forgotten the session; 2.x under the code of any bad request."""
+"""What both SDKs say if a server has forgotten the session; 2.x uses the code of any bad request for it."""
 
 _OWN_LOOP = (
     "a sync call from the event loop that holds the MCP session would wait for itself; "
@@ -96,7 +97,7 @@ class CallersLoop:
         return await asyncio.wrap_future(self._handed_over(work))
 
     def _check_that_it_turns(self) -> None:
-        """Find out early whether the loop is blocked, perhaps by the very caller that this thread works for.
+        """Find out early whether the loop is blocked, perhaps by the caller that this thread works for.
 
         Raises:
             ConnectionLostError: If it does not take a turn within the time limit of one request.
@@ -112,12 +113,12 @@ class CallersLoop:
 
     def _handed_over(self, work: Work[ResultT]) -> Future[ResultT]:
         if not self._is_running():
-            raise ConnectionLostError("the event loop of the session is not running any more")
+            raise ConnectionLostError("the event loop of the session is no longer running")
         return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
 
 class OwnLoop:
-    """An event loop of our own, in a thread that starts at the first use, and again in a forked process."""
+    """An event loop of our own, in a thread that starts at first use, and again in a forked process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -134,13 +135,13 @@ class OwnLoop:
 
     @property
     def is_started(self) -> bool:
-        """Whether there is a loop of this process."""
+        """Whether this process has started the loop."""
         return self._loop is not None and self._process == os.getpid()
 
     def stop(self) -> None:
         """End the thread; a later use starts another."""
         with self._lock:
-            # Forgotten first: a use that comes now starts a new one.
+            # Forget it first, so that a use from now on starts a new one.
             loop, self._loop = self._loop, None
             if loop is not None and self._process == os.getpid():
                 loop.call_soon_threadsafe(loop.stop)
@@ -164,7 +165,7 @@ def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Connection(Protocol):
-    """What sends requests to one server. All of it runs on the connection's home."""
+    """Sends requests to one server. All of it runs on the connection's home."""
 
     home: Home
 
@@ -180,11 +181,11 @@ class Connection(Protocol):
         """
 
     async def close(self) -> None:
-        """End what this connection opened."""
+        """Close what this connection opened."""
 
 
 class Borrowed:
-    """A session that a caller opened, and closes."""
+    """A session that a caller opened and will close."""
 
     def __init__(self, session: Any, timeout: float) -> None:  # noqa: ANN401 - a ClientSession of either major
         self.home: Home = CallersLoop(asyncio.get_running_loop(), timeout)
@@ -204,7 +205,7 @@ class Borrowed:
 
 
 class Opened:
-    """A connection that is opened at its first use, kept, and opened again after a loss."""
+    """A connection that is opened at its first use, kept open, and opened again if it is lost."""
 
     def __init__(self, spec: Spec, home: Home, timeout: float) -> None:
         self.home = home
@@ -213,7 +214,7 @@ class Opened:
         self._opening: asyncio.Lock | None = None
         self._held: _Held | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        """Those that hold a connection, or are about to end one."""
+        """Tasks that hold a connection, or are about to end one."""
         self._process = 0
 
     async def peer(self) -> Peer:
@@ -225,7 +226,7 @@ class Opened:
         return (await self._hold()).peer
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request and return its result; once more on a new connection if the old one turns out to be gone."""
+        """Send a request and return its result; if the connection turns out to be gone, try once more on a new one."""
         for is_last in (False, True):
             held = await self._hold()
             was_used, held.is_used = held.is_used, True
@@ -243,7 +244,7 @@ class Opened:
         held, self._held = self._held, None
         if held is not None:
             held.end_soon()
-        # Those that were dropped before may still be ending a process that does not listen.
+        # Tasks dropped earlier may still be ending a process that does not respond.
         tasks = set(self._tasks) if self._process == os.getpid() else set()
         if tasks:
             _done, late = await asyncio.wait(tasks, timeout=CLOSING_SECONDS)
@@ -251,7 +252,7 @@ class Opened:
                 task.cancel()
 
     async def _hold(self) -> "_Held":
-        # A lock and a session belong to the loop on which they were made, and a forked process has another.
+        # A lock and a session belong to the loop on which they were created, and a forked process has another loop.
         if self._opening is None or self._process != os.getpid():
             self._opening, self._held, self._process = asyncio.Lock(), None, os.getpid()
             self._tasks = set()
@@ -268,11 +269,11 @@ class Opened:
 
 
 class _LateError(ConnectionLostError):
-    """No answer came in time."""
+    """The request timed out."""
 
 
 class _Held:
-    """One open connection, held by a task of its own."""
+    """One open connection, held by its own task."""
 
     def __init__(self, spec: Spec, tasks: "set[asyncio.Task[None]]") -> None:
         self._ready: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
@@ -318,7 +319,7 @@ class _Held:
         except BaseException as error:
             if not self._ready.done():
                 self._ready.set_exception(error if isinstance(error, Exception) else ConnectionLostError("closed"))
-                # Nobody may be waiting any more; then nobody looks at the error, which asyncio would log.
+                # If nobody is waiting any longer, nobody retrieves the error, and asyncio would log it.
                 self._ready.exception()
             else:
                 logger.debug("An MCP connection ended: %s", type(error).__name__)
@@ -330,7 +331,7 @@ class _Held:
 
 
 def one_line_of(text: str) -> str:
-    """Return a reason of a session whose secrets nobody told us."""
+    """Return the reason of a failure for a session whose secrets we do not know."""
     return " ".join(text.split())[:400]
 
 
@@ -358,10 +359,10 @@ async def _answered(
 
 
 def check_label(label: object) -> str:
-    """Return a label.
+    """Return a label if it is valid.
 
     Raises:
-        ValueError: If it cannot be a directory's name and the first part of skills' names.
+        ValueError: If it cannot be both a directory's name and the first part of skills' names.
     """
     is_good = (
         isinstance(label, str)
@@ -379,7 +380,7 @@ def check_label(label: object) -> str:
 
 
 def connection_of(label: str, given: object, own: OwnLoop, timeout: float) -> Connection:
-    """Return the connection that a session or a mapping stands for.
+    """Return the connection for a session or a mapping.
 
     Raises:
         ValueError: If it is neither.

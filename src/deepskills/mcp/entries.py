@@ -1,8 +1,8 @@
-"""Skills as servers describe them: entries of `skills/list` and `skills/get`, judged field by field. Pure.
+"""Skills as servers describe them: entries of `skills/list` and `skills/get`, checked field by field. Pure.
 
-An entry is a stranger's claim. It is checked whole before anything of it is used: its URIs become paths below the
-server's label, so whatever could make one file look like another, or lead out of the skill, refuses the entry. What
-passes is held as a `ServedSkill`; later reads are compared with that, never with what the server says by then.
+An entry is a stranger's claim. All of it is checked before any of it is used: its URIs become paths below the server's
+label, so an entry is refused if anything in it could make one file look like another or lead out of the skill. A valid
+entry becomes a `ServedSkill`; later reads are compared with that, never with what the server says by then.
 """
 
 import hashlib
@@ -28,30 +28,30 @@ MAX_FILES = 512
 """How many files a skill may have."""
 
 MAX_BYTES = 16 * 1024 * 1024
-"""How large the files of a skill may be together."""
+"""Largest total size of a skill's files."""
 
 MAX_URI_LENGTH = 2_048
 """Longest URI of a skill or a file."""
 
 MAX_SEGMENTS = 32
-"""How many directories deep a file may lie."""
+"""How many directories deep a file may be."""
 
 MAX_SEGMENT_LENGTH = 255
 """Longest name of a directory or a file."""
 
 DYNAMIC = "dynamic"
-"""What stands in place of a list of files that may change with every read."""
+"""The value in place of a list of files that may change with every read."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,63}:")
 _DIGEST = re.compile(r"sha256:[0-9A-Fa-f]{64}")
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})|%(?:2[EeFf]|5[Cc]|00)")
-"""An escape that is none, or one of a dot, a separator or NUL."""
+"""An invalid escape, or one for a dot, a separator or NUL."""
 _FOLDED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _HASH_LENGTH = 8
 
 
 class EntryError(Exception):
-    """An entry cannot be used; carries the code of the problem, and its values."""
+    """An entry cannot be used; has the code of the problem, and its values."""
 
     def __init__(self, code: str, uri: str = "", **values: object) -> None:
         super().__init__(code)
@@ -66,15 +66,15 @@ class ServedFile:
 
     uri: str
     path: str
-    """Where it lies inside the skill."""
+    """Its path inside the skill."""
 
     digest: str
-    """SHA-256 of its content, in lower-case hexadecimal digits."""
+    """SHA-256 of its content, in lower-case hexadecimal."""
 
     size: int
 
     def holds(self, content: bytes) -> bool:
-        """Whether a content is the one that was described."""
+        """Whether the content is the one that was described."""
         return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.digest
 
 
@@ -101,12 +101,12 @@ class ServedSkill:
 
     @property
     def name(self) -> str:
-        """The name that its author gave it."""
+        """The name from its frontmatter."""
         return str(self.frontmatter["name"])
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the server does not say which content its files have."""
+        """Whether the server does not say what its files contain."""
         return self.files is None
 
     def file_uri(self, path: str) -> str | None:
@@ -117,12 +117,12 @@ class ServedSkill:
         return found.uri if found is not None else None
 
     def mismatch(self, path: str, content: bytes) -> str | None:
-        """Return how a content differs from what the entry says of a file, or `None` if it is the same."""
+        """Return how content differs from what the entry says about a file, or `None` if it does not."""
         if self.files is not None:
             described = self.files.get(path)
             if described is None:
                 return "the file is not in the skill's entry"
-            # The cheaper comparison first, and the one that says more.
+            # The cheaper comparison first, which also says more.
             if len(content) != described.size:
                 return f"it has {len(content)} bytes, and the entry says {described.size}"
             if not described.holds(content):
@@ -152,7 +152,7 @@ def parse_entry(label: str, given: object) -> ServedSkill:
     if len(segments) < 2 or segments[-1] != SKILL_FILE:  # noqa: PLR2004 - a directory and the file
         raise EntryError("mcp-entry-invalid", uri, reason=f"its uri does not end with a directory and {SKILL_FILE}")
     frontmatter, front = _frontmatter(given.get("frontmatter"), uri)
-    # As the extension demands, so that one skill cannot lie at another's address.
+    # As the extension demands, so that one skill cannot take another's address.
     if segments[-2] != frontmatter["name"]:
         raise EntryError("mcp-entry-invalid", uri, reason="the last directory of its uri is not its name")
     if "resources" not in given:
@@ -167,7 +167,7 @@ def parse_entry(label: str, given: object) -> ServedSkill:
 
 
 def _split_uri(uri: str, owner: str) -> tuple[str, list[str]]:
-    """Return a URI up to its last slash, and its decoded segments; the scheme does not count as one."""
+    """Return a URI up to its last slash, and its decoded segments, without the scheme."""
     if len(uri) > MAX_URI_LENGTH:
         raise EntryError("mcp-entry-invalid", owner[:80], reason=f"a uri is longer than {MAX_URI_LENGTH} characters")
     scheme = _SCHEME.match(uri)
@@ -219,7 +219,7 @@ def _frontmatter(given: object, uri: str) -> tuple[Mapping[str, Any], bytes]:
 
 
 def _json(value: object) -> str:
-    """Return a value as JSON that YAML reads as the same value: line ends beyond ASCII are folded unless escaped."""
+    """Return a value as JSON that YAML reads as the same value: line endings beyond ASCII are folded unless escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return _FOLDED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -239,7 +239,7 @@ def _files(given: object, uri: str, root: str, depth: int) -> dict[str, ServedFi
         files[file.path] = file
     if SKILL_FILE not in files or files[SKILL_FILE].uri != uri:
         raise EntryError("mcp-entry-invalid", uri, reason=f"its resources do not name its {SKILL_FILE}")
-    # No disk could hold both, so tools would see one or the other.
+    # A case-insensitive disk cannot hold both, so tools would see one or the other.
     if any(parent in files for path in files for parent in _parents(path)):
         raise EntryError("mcp-entry-invalid", uri, reason="it names a file that is also a directory")
     if sum(file.size for file in files.values()) > MAX_BYTES:
@@ -253,9 +253,9 @@ def _file(item: object, uri: str, root: str, depth: int) -> ServedFile:
     if not isinstance(item, Mapping):
         raise EntryError("mcp-entry-invalid", uri, reason="one of its resources is not an object")
     own, digest, size = item.get("uri"), item.get("digest"), item.get("size")
-    # By text, before decoding: an entry must not claim files of another skill.
+    # As text, before decoding: an entry must not claim files of another skill.
     if not isinstance(own, str) or not own.startswith(root) or own == root:
-        raise EntryError("mcp-entry-invalid", uri, reason="one of its resources lies outside the skill")
+        raise EntryError("mcp-entry-invalid", uri, reason="one of its resources is outside the skill")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise EntryError("mcp-entry-invalid", uri, reason="the digest of one of its resources is not a SHA-256")
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
@@ -279,14 +279,14 @@ def entry_problem(label: str, error: EntryError, source: str) -> SkillProblem:
 
 
 def _differing(front: bytes, content: bytes, path: str) -> list[str]:
-    """Return the keys in which a file's frontmatter differs from the one that its entry claims."""
+    """Return the keys in which a file's frontmatter differs from its entry's."""
     where = f"{path}/{SKILL_FILE}"
     claimed, found = read_skill(front, path=where).frontmatter, read_skill(content, path=where).frontmatter
     return sorted(key for key in claimed.keys() | found.keys() if not _is_same(claimed.get(key), found.get(key)))
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Whether two values are the same in JSON; the reader keeps each scalar as its text, and `1.10` means 1.1."""
+    """Whether two values are the same in JSON; the reader keeps scalars as text, and `1.10` means 1.1."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     if isinstance(one, Sequence) and isinstance(other, Sequence) and not isinstance(one, str):
@@ -297,7 +297,7 @@ def _is_same(one: object, other: object) -> bool:
 
 
 def _scalar(text: str) -> object:
-    """Return what a plain scalar means, as far as YAML and JSON write the same value in several ways."""
+    """Return the value of a plain scalar, because YAML and JSON can write the same value in several ways."""
     lowered = text.lower()
     if lowered in {"true", "yes", "on"}:
         return True
@@ -313,7 +313,7 @@ def _scalar(text: str) -> object:
 
 
 def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
-    """Return the skills of one server by the names they get here: `label:name`, or `label:path` for one of several."""
+    """Return the skills of one server by the names they get here: `label:name`, or `label:path` if names repeat."""
     # By path, so that names do not depend on the order in which a server lists.
     ordered = sorted(skills, key=lambda skill: skill.path)
     by_name: dict[str, list[ServedSkill]] = {}
@@ -325,7 +325,7 @@ def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
         is_only = len(by_name[_folded(f"{skill.label}:{skill.name}")]) == 1
         name = f"{skill.label}:{skill.name if is_only else skill.path}"
         shown = shown_name(name)
-        # Two names may look the same after cutting or cleaning; a mark from the URI tells them apart.
+        # Two names may be the same after shortening or cleaning; a hash of the URI tells them apart.
         if len(name) > MAX_SHOWN_NAME_LENGTH or _folded(shown) in taken:
             mark = hashlib.sha256(skill.uri.encode()).hexdigest()[:_HASH_LENGTH]
             shown = f"{shown_name(name)[: MAX_SHOWN_NAME_LENGTH - _HASH_LENGTH - 1]}~{mark}"

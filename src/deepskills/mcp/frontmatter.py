@@ -1,8 +1,8 @@
-"""Frontmatter as JSON values, for entries that a server sends. Pure.
+"""Converts frontmatter to JSON values, for the entries that a server sends. Pure.
 
 The reader keeps every scalar as its text, which is right for a prompt and wrong here: hosts parse the `SKILL.md` again
 and compare values, so `true` has to be a boolean. Scalars mean what YAML 1.2 says; dates stay text. Only frontmatter
-that the reader took as good YAML is given to the YAML library: the reader has bounded its size and its nesting.
+that the reader accepted as YAML is passed to the YAML library: the reader has bounded its size and its nesting.
 """
 
 import re
@@ -19,10 +19,10 @@ _NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 _ODD = frozenset(
     {"encoding-utf16", "line-ends-cr", "text-before-frontmatter", "fence-glued", "control-characters", "not-text"}
 )
-"""Problems of files that other readers may take in another way, or not at all."""
+"""Problems of files that other readers may read differently, or not at all."""
 
 _MARKS = re.compile(r"[&*!]|<<")
-"""Anchors, aliases, tags and merge keys, which other readers treat differently; what holds one is sent as text."""
+"""Anchors, aliases, tags and merge keys, which other readers treat differently; a field with one is sent as text."""
 
 
 def json_frontmatter(content: bytes, reading: SkillReading) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def json_frontmatter(content: bytes, reading: SkillReading) -> dict[str, Any]:
                 found = None
             if isinstance(found, dict) and all(isinstance(key, str) for key in found):
                 return found
-    # In doubt as text: a host that reads another value would refuse the skill.
+    # When in doubt, as text: a host that reads another value would refuse the skill.
     return dict(reading.frontmatter)
 
 

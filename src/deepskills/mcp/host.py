@@ -1,10 +1,10 @@
 """`McpSkills`: the skills of MCP servers as a read-only backend.
 
-A server's skills lie below its label: `/<label>/<path of the skill>/...`. Which there are, and which files each has,
-comes from the server's list; no file is read for it. Inside a run of an agent a file is read for two reasons only: a
-load opens a `SKILL.md`, and any tool may read the files of a skill while that skill is loaded. The middleware says
-what is loaded around each tool call; a run in which nobody says so reads nothing. Outside of runs, where a program
-reads for itself, every read is compared with the list as well.
+A server's skills are below its label: `/<label>/<path of the skill>/...`. The server's list says which skills there are
+and which files each has; no file is read for that. During an agent's run a file is read for only two reasons: a load
+opens a `SKILL.md`, and any tool may read the files of a skill while that skill is loaded. The middleware says around
+each tool call what is loaded; in a run without it, nothing is read. Outside of runs, when a program reads for itself,
+every read is compared with the list as well.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from deepagents.backends.utils import (
 )
 from langgraph.config import get_config
 
-from deepskills._catalog.manifest import FileDigest, SkillManifest
 from deepskills._errors import SkillsError
+from deepskills._files.manifest import FileDigest, SkillManifest
 from deepskills._io.served import loads_in_use
 from deepskills._types import (
     SKILL_FILE,
@@ -49,7 +49,7 @@ from deepskills.mcp.entries import ServedSkill
 from deepskills.mcp.listing import Listed, Server
 
 VIA = "MCP"
-"""How the skills came, as people and models read it."""
+"""Where the skills come from, for people and models."""
 
 _NOT_LOADED = "Files of the skill '{name}' can be read only while it is loaded. Load it with load_skill first."
 _NOT_LISTED = "'{path}' is not a file of the skill as it was loaded."
@@ -58,9 +58,10 @@ ResultT = TypeVar("ResultT")
 
 
 def loads_of_run() -> Sequence[LoadRecord] | None:
-    """Return the served skills that are loaded in the run that calls; `None` outside of runs.
+    """Return the served skills that are loaded in the calling run; `None` outside of runs.
 
-    Inside a run, but not in a tool call of an agent with skills, nothing is loaded: what cannot be told is not read.
+    Inside a run, but outside a tool call of an agent with skills, nothing counts as loaded: when in doubt, nothing is
+    read.
     """
     loads = loads_in_use.get()
     if loads is not None:
@@ -80,11 +81,11 @@ class McpSkills(ReadOnlyBackend):
     only while the skill is loaded. It grants itself nothing; tools that execute code ask a human while it is in use.
 
     Args:
-        connections: By label, an open and initialized `mcp.ClientSession`, which is used on the event loop that runs
-            now and left open by `close()`; or a mapping as LangChain's MCP adapters take it: `{"transport": "stdio",
+        connections: By label, an open and initialized `mcp.ClientSession`, which is used on the current event loop and
+            left open by `close()`; or a mapping in the form of LangChain's MCP adapters: `{"transport": "stdio",
             "command", "args", "env"}` or `{"transport": "streamable_http", "url", "headers"}`, opened at first use.
         dynamic: Whether to use skills whose server does not say what is in them.
-        executes: Names of further tools that execute code, besides `execute` and `run_skill_script`.
+        executes: Names of other tools that execute code, in addition to `execute` and `run_skill_script`.
         timeout: Seconds to wait for a server to be ready, and for each answer.
 
     Raises:
@@ -108,7 +109,7 @@ class McpSkills(ReadOnlyBackend):
         if isinstance(executes, str):
             raise ValueError("executes must be names of tools, got a single text; wrap it in a list")  # noqa: TRY004 - as above
         self.executes = frozenset(executes)
-        """Names of further tools that execute code."""
+        """Names of other tools that execute code."""
         self._own = OwnLoop()
         self._servers = {
             check_label(label): Server(
@@ -121,19 +122,19 @@ class McpSkills(ReadOnlyBackend):
         return f"McpSkills({', '.join(map(repr, self._servers))})"
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        """Return itself: connections are shared, as those of any backend."""
+        """Return itself, because connections are shared."""
         return self
 
     # Life.
 
     def close(self) -> None:
-        """End the connections that were opened here; a later use opens them again."""
+        """Close the connections that were opened here; a later use opens them again."""
         if self._own.is_started:
             self._own.run(self._closed)
             self._own.stop()
 
     async def aclose(self) -> None:
-        """End the connections that were opened here, without blocking."""
+        """Close the connections that were opened here, without blocking."""
         if self._own.is_started:
             await self._own.arun(self._closed)
             self._own.stop()
@@ -161,7 +162,7 @@ class McpSkills(ReadOnlyBackend):
     # Skills by URI.
 
     async def add(self, label: str, uri: str) -> str:
-        """Bring a skill that its server does not list, and return the path of its `SKILL.md`; it survives relisting.
+        """Add a skill that its server does not list, for good, and return the path of its `SKILL.md`.
 
         Raises:
             SkillNotFoundError: If the server does not know it.
@@ -173,7 +174,7 @@ class McpSkills(ReadOnlyBackend):
         return f"/{label}/{skill.path}/{SKILL_FILE}"
 
     def add_sync(self, label: str, uri: str) -> str:
-        """Bring a skill that its server does not list: `add`, for sync programs."""
+        """Add a skill that its server does not list: `add`, for sync programs."""
         server = self._server(label)
         skill = server.connection.home.run(lambda: server.add(uri))
         return f"/{label}/{skill.path}/{SKILL_FILE}"
@@ -183,7 +184,7 @@ class McpSkills(ReadOnlyBackend):
             raise ValueError(f"No connection has the label {label!r}; there are {', '.join(map(repr, self._servers))}.")
         return self._servers[label]
 
-    # What discovery and loads ask for.
+    # For discovery and loads.
 
     def skill_listings(self, paths: Sequence[str]) -> list[SkillListing | None]:
         """Return the skills of each source, without reading any file."""
@@ -196,7 +197,7 @@ class McpSkills(ReadOnlyBackend):
     async def _listings(self, paths: Sequence[str], at_home: "_AtHome") -> list[SkillListing | None]:
         wanted = {label: self._servers[label] for path in paths for label in self._labels(path)}
         listed: dict[str, Listed] = {}
-        # Servers of one home are asked at the same time: one that hangs holds up none of the others.
+        # Servers with the same home are asked at the same time, so that one that hangs does not delay the others.
         for home in {id(server.connection.home): server.connection.home for server in wanted.values()}.values():
             own = [server for server in wanted.values() if server.connection.home is home]
             listed |= await self._listed(own, home, at_home)
@@ -213,7 +214,7 @@ class McpSkills(ReadOnlyBackend):
         return {server.label: listed for server, listed in zip(servers, found, strict=True)}
 
     def _labels(self, path: str) -> list[str]:
-        """Return the servers that a source names: one by its label, all of them by the root."""
+        """Return the servers that a source names: one by its label, all by the root."""
         parts = _parts(path) or []
         return [label for label in self._servers if not parts or label == parts[0]]
 
@@ -228,7 +229,7 @@ class McpSkills(ReadOnlyBackend):
         for label in labels:
             found = listed[label]
             problems += found.problems
-            # Without the skills it had: discovery itself keeps those of a source that failed.
+            # Without the skills it had: discovery keeps those of a source that failed.
             if found.failure is not None:
                 failures.append(found.failure)
             else:
@@ -255,7 +256,7 @@ class McpSkills(ReadOnlyBackend):
         async def work() -> OpenedSkill:
             skill = await server.current("/".join(parts[:-1]))
             if skill is None:
-                return OpenedSkill(None, error="file_not_found: the server does not list this skill any more")
+                return OpenedSkill(None, error="file_not_found: the server no longer lists this skill")
             content = await server.read(skill, SKILL_FILE)
             # Only after the text was read and compared: from now on the held entry says which files exist.
             server.hold(skill)
@@ -267,11 +268,11 @@ class McpSkills(ReadOnlyBackend):
             return OpenedSkill(None, error=str(error))
 
     def skill_manifest(self, path: str) -> SkillManifest | None:
-        """Return every file of the skill whose `SKILL.md` lies at `path`, as its server describes it; reads none."""
+        """Return every file of the skill whose `SKILL.md` is at `path`, as its server describes it; reads none."""
         return self._sync(functools.partial(self._manifest, path))
 
     async def askill_manifest(self, path: str) -> SkillManifest | None:
-        """Return every file of the skill whose `SKILL.md` lies at `path`, as its server describes it; reads none."""
+        """Return every file of the skill whose `SKILL.md` is at `path`, as its server describes it; reads none."""
         return await self._async(functools.partial(self._manifest, path))
 
     async def _manifest(self, path: str, at_home: "_AtHome") -> SkillManifest | None:
@@ -280,18 +281,18 @@ class McpSkills(ReadOnlyBackend):
             return None
         skill = await at_home(server.connection.home, lambda: server.current("/".join(parts[:-1])))
         if skill is None:
-            raise SkillsError("the server does not list this skill any more")
+            raise SkillsError("the server no longer lists this skill")
         files = {path: FileDigest(file.digest, file.size) for path, file in (skill.files or {}).items()}
         return SkillManifest(f"mcp:{skill.label} {skill.uri}", files, remembered=not skill.is_dynamic)
 
-    # Files, as deepagents' tools ask for them.
+    # Files, for deepagents' tools.
 
     def ls(self, path: str) -> LsResult:
-        """List what lies directly in a directory."""
+        """List what is directly in a directory."""
         return self._sync(functools.partial(self._ls, path))
 
     async def als(self, path: str) -> LsResult:
-        """List what lies directly in a directory."""
+        """List what is directly in a directory."""
         return await self._async(functools.partial(self._ls, path))
 
     async def _ls(self, path: str, at_home: "_AtHome") -> LsResult:
@@ -304,7 +305,7 @@ class McpSkills(ReadOnlyBackend):
         if server is None:
             return LsResult(error=f"Path '{path}': path_not_found")
         failure = None
-        # A server's own directory is listed afresh; below it, what is known serves.
+        # A server's own directory is listed again; below it, the known list is used.
         if len(parts) == 1 or not server.known:
             failure = (await self._listed([server], server.connection.home, at_home))[parts[0]].failure
         if failure is not None:
@@ -315,7 +316,7 @@ class McpSkills(ReadOnlyBackend):
         return LsResult(entries=entries)
 
     async def _files(self, server: Server, at_home: "_AtHome") -> dict[str, int | None]:
-        """Return the files that are known of a server, with their sizes: of loaded skills as they were loaded."""
+        """Return a server's known files with their sizes; for loaded skills, as they were loaded."""
         skills = {skill.path: skill for skill in server.known.values()}
         for load in loads_of_run() or ():
             if load["origin"]["label"] == server.label:
@@ -379,7 +380,7 @@ class McpSkills(ReadOnlyBackend):
                 held = await server.held(*_known_by(load)) if load["origin"]["label"] == server.label else None
                 if held is not None and inside.startswith(f"{held.path}/"):
                     below = inside[len(held.path) + 1 :]
-                    # Nothing that is not in the entry held since the load, whatever the server lists by now.
+                    # Only files in the entry held since the load, whatever the server lists by now.
                     if held.is_dynamic or held.file_uri(below) is not None:
                         return await server.read(held, below)
                     return _NOT_LISTED.format(path=path)
@@ -435,7 +436,7 @@ class McpSkills(ReadOnlyBackend):
         root = _rooted(path)
         files: dict[str, FileData] = {}
         for load in loads_of_run() or ():
-            # Only skills that are loaded: a search must not fetch a server's whole library.
+            # Only loaded skills: a search must not fetch a server's whole library.
             server = self._servers.get(load["origin"]["label"])
             if server is None or server not in self._below(root):
                 continue
@@ -454,7 +455,7 @@ class McpSkills(ReadOnlyBackend):
         return grep_matches_from_files(files, pattern, "/", max_count=max_count)
 
     def _below(self, root: str) -> list[Server]:
-        """Return the servers whose files may lie below a directory."""
+        """Return the servers whose files may be below a directory."""
         label = root.strip("/").partition("/")[0]
         return [server for own, server in self._servers.items() if label in {"", own}]
 
@@ -467,7 +468,7 @@ class McpSkills(ReadOnlyBackend):
         return await work(_awaiting)
 
     def _located(self, path: str) -> tuple[Server | None, list[str]]:
-        """Return the server that a path lies in, and the rest of the path."""
+        """Return the server that a path is in, and the rest of the path."""
         parts = _parts(path)
         if not parts or parts[0] not in self._servers:
             return None, []
@@ -475,7 +476,7 @@ class McpSkills(ReadOnlyBackend):
 
 
 class _AtHome(Protocol):
-    """Runs work on the loop of a connection, in the colour of the caller."""
+    """Runs work on a connection's loop, sync or async as the caller is."""
 
     async def __call__(self, home: Home, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT: ...
 
@@ -506,11 +507,11 @@ def _known_by(load: LoadRecord) -> tuple[str, str]:
 
 
 async def _holder(server: Server, inside: str) -> ServedSkill | None:
-    """Return the skill that a path below a label lies in, as it is known now; the innermost that has the file."""
+    """Return the skill that a path below a label is in, as it is known now; the innermost one with the file."""
     if not server.known:
         await server.listing()
     parts = inside.split("/")
-    # The longest path first: a skill may lie inside another's directory.
+    # The longest path first: a skill may be inside another's directory.
     for length in range(len(parts) - 1, 0, -1):
         skill = server.known.get("/".join(parts[:length]))
         if skill is not None and (skill.is_dynamic or skill.file_uri("/".join(parts[length:])) is not None):
@@ -542,7 +543,7 @@ def _rooted(path: str | None) -> str:
 
 
 def _children(files: Mapping[str, int | None], directory: str) -> list[FileInfo]:
-    """Return what lies directly in a directory."""
+    """Return what is directly in a directory."""
     root = _rooted(directory)
     found: dict[str, FileInfo] = {}
     for file, size in files.items():
@@ -558,7 +559,7 @@ def _children(files: Mapping[str, int | None], directory: str) -> list[FileInfo]
 
 
 def _file_data(content: bytes) -> FileData:
-    """Return a file as deepagents hands it on: text as it is, anything else in base64."""
+    """Return a file as deepagents expects it: text as it is, anything else in base64."""
     try:
         return FileData(content=content.decode(), encoding="utf-8")
     except UnicodeDecodeError:

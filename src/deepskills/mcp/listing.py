@@ -1,10 +1,9 @@
-"""Knows the skills of one MCP server: as they were listed, as they were brought by URI, and as loads were given them.
+"""Knows the skills of one MCP server: as they were listed, as they were added by URI, and as loads got them.
 
-Everything here runs on the home loop of the server's connection, so nothing is locked but the listing itself. Three
-memories have three meanings. *Listed* is what `skills/list` showed last; within its time to live nobody asks again.
-*Added* is what somebody brought by URI; it survives a listing that does not have it. *Held* is what a load was given:
-while that skill is in use, only the held entry says which files exist and what they contain, whatever the server lists
-by then.
+Everything here runs on the home loop of the server's connection, so only the listing itself needs a lock. There are
+three memories. *Listed* is what `skills/list` showed last; within its time to live it is not requested again. *Added*
+is what somebody added by URI; it stays even if a listing does not have it. *Held* is what a load got: while that skill
+is in use, only the held entry says which files exist and what they contain, whatever the server lists by then.
 """
 
 import asyncio
@@ -28,54 +27,54 @@ from deepskills.mcp.wire import INVALID_PARAMS, ConnectionLostError, ServerError
 logger = logging.getLogger("deepskills")
 
 MAX_ENTRIES = MAX_DIRECTORIES
-"""How many entries of a listing are taken."""
+"""How many entries of a listing are used."""
 
 MAX_PAGES = 2_000
 """How many pages of a listing are asked for."""
 
 MAX_CHARACTERS = 256 * 1024 * 1024
-"""How much of the frontmatter and the files of a listing is kept, counted roughly."""
+"""How many characters of the frontmatter and the files of a listing are kept, roughly."""
 
 LISTING_TIMEOUTS = 4
-"""How many times the time limit of one request a whole listing may take."""
+"""How long a whole listing may take, as a multiple of one request's time limit."""
 
 MAX_ADDED = 1_000
-"""How many skills may be brought by URI from one server."""
+"""How many skills of one server may be added by URI."""
 
 MAX_TTL_SECONDS = 24 * 3600.0
-"""Longest time for which a listing is believed, whatever the server says."""
+"""How long a listing is believed at most, whatever the server says."""
 
 MAX_PROBLEMS = 100
-"""How many entries of one listing are named, each in a problem of its own."""
+"""How many entries of one listing get a problem each."""
 
 MAX_HELD_FILES = 500_000
-"""How many files of loads are remembered; what is forgotten is asked for again."""
+"""How many files of loaded skills are remembered; forgotten ones are requested again."""
 
 
 class MismatchError(SkillsError):
-    """A server sent something other than it had listed."""
+    """A server sent something other than what it had listed."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """What a listing showed."""
+    """The result of a listing."""
 
     skills: Mapping[str, ServedSkill] = field(default_factory=dict)
     """The skills by path below the label."""
 
     problems: tuple[SkillProblem, ...] = ()
     failure: str | None = None
-    """Why the server could not be asked."""
+    """Why the request failed."""
 
     expires: float = 0.0
-    """Until when it is believed, on the monotonic clock."""
+    """When it expires, on the monotonic clock."""
 
     names: Mapping[str, ServedSkill] = field(default_factory=dict)
     """The skills by the names they get here."""
 
 
 class Server:
-    """One server and what is known of its skills."""
+    """One server and what is known about its skills."""
 
     def __init__(self, label: str, connection: Connection, *, dynamic: bool, timeout: float) -> None:
         self.label = label
@@ -94,7 +93,7 @@ class Server:
         return self._listed.skills if self._listed is not None else {}
 
     async def listing(self) -> Listed:
-        """Return the skills of the server, from memory as long as the server allows."""
+        """Return the skills of the server, from memory for as long as the server allows."""
         if self._lock is None or self._process != os.getpid():
             self._lock, self._process = asyncio.Lock(), os.getpid()
         async with self._lock:
@@ -103,7 +102,7 @@ class Server:
                     self._listed = await self._asked()
                 except SkillsError as error:
                     failure = f"{self.label}: {error}"
-                    # Not kept: the next one asks again. What was known serves meanwhile.
+                    # Not kept, so that the next listing asks again. Until then, what was known is used.
                     return Listed(self.known, failure=failure)
             return self._listed
 
@@ -133,12 +132,12 @@ class Server:
             if cursor is None:
                 return None
             seen.add(cursor)
-            # Thousands of entries are judged on this loop; others get their turn between the pages.
+            # Thousands of entries are checked on this loop; other work gets its turn between the pages.
             await asyncio.sleep(0)
         return gathered.cut(f"it has more than {MAX_PAGES} pages")
 
     async def _refreshed(self, gathered: "_Gathered") -> list[SkillProblem]:
-        """Ask again for the skills that were brought by URI and are not listed; return what is wrong with them."""
+        """Request again the skills that were added by URI and are not listed; return what is wrong with them."""
         problems = []
         listed = {skill.uri for skill in gathered.skills.values()}
         for uri in [uri for uri in self._added if uri not in listed]:
@@ -164,7 +163,7 @@ class Server:
         return Listed(skills, found, expires=gathered.expires, names=served_names(skills.values()))
 
     async def add(self, uri: str) -> ServedSkill:
-        """Bring a skill by its URI, whether it is listed or not.
+        """Add a skill by its URI, whether it is listed or not.
 
         Raises:
             SkillNotFoundError: If the server does not know it.
@@ -184,10 +183,12 @@ class Server:
             if error.code == INVALID_PARAMS:
                 raise SkillNotFoundError(f"The MCP server {self.label!r} has no skill {quoted(uri)}.") from None
             raise
-        # Two URIs may decode to one path, and a file must not be two.
+        # Two URIs may decode to the same path, and a path must name one file.
         taken = self.known.get(skill.path)
         if taken is not None and taken.uri != uri:
-            raise SkillsError(f"{quoted(uri)} would lie where {quoted(taken.uri)} lies; only one of them can be used.")
+            raise SkillsError(
+                f"{quoted(uri)} would be at the path of {quoted(taken.uri)}; only one of them can be used."
+            )
         self._added[uri] = skill
         self._replace(skill)
         return skill
@@ -200,14 +201,14 @@ class Server:
     async def _fetched(self, uri: str) -> tuple[ServedSkill, float]:
         answer = await self.connection.request("skills/get", {"uri": uri})
         skill = parse_entry(self.label, answer.get("skill"))
-        # Otherwise a server could answer for a skill that was approved with another one.
+        # Otherwise a server could answer with another skill than the one that was approved.
         if skill.uri != uri:
             raise EntryError("mcp-entry-invalid", uri, reason="the server answered with another skill")
         self.check(skill)
         return skill, ttl_of(answer)
 
     def check(self, skill: ServedSkill) -> None:
-        """Refuse a dynamic skill unless such are wanted.
+        """Refuse a dynamic skill unless dynamic skills are allowed.
 
         Raises:
             EntryError: If it is refused.
@@ -218,17 +219,17 @@ class Server:
     # Loads and reads.
 
     async def current(self, path: str) -> ServedSkill | None:
-        """Return the skill at a path below the label, as it is known now; asks only if nothing is known."""
+        """Return the skill at a path below the label, as it is known now; asks the server only if nothing is known."""
         if self._listed is None:
             await self.listing()
         return self.known.get(path)
 
     def hold(self, skill: ServedSkill) -> None:
-        """Remember a skill as a load was given it."""
+        """Remember a skill as a load got it."""
         self._held.put(skill.digest, skill)
 
     async def held(self, digest: str, uri: str | None) -> ServedSkill | None:
-        """Return the skill that a load was given; in another process, if the server still has exactly that."""
+        """Return the skill that a load got; in another process, if the server still has exactly that."""
         found = self._held.get(digest)
         if found is not None:
             return found
@@ -239,7 +240,7 @@ class Server:
             except EntryError:
                 return None
             except ServerError as error:
-                # "Unknown" is an answer, and an outage must not pass for one.
+                # "Unknown" is an answer; an outage must not be mistaken for it.
                 if error.code != INVALID_PARAMS:
                     raise
                 return None
@@ -264,24 +265,24 @@ class Server:
             content = content_of(await self.connection.request("resources/read", {"uri": uri}), uri)
             reason = skill.mismatch(path, content)
         except ServerError as error:
-            # A refusal of the read itself, such as "not now", says nothing about the file.
+            # If the read itself was refused, such as "not now", that says nothing about the file.
             if error.code not in (None, INVALID_PARAMS):
                 raise
             content, reason = b"", str(error)
         if reason is None:
             return content
-        # Before the refusal goes out: the next load finds the entry as it is now, and asks for approval again.
+        # Before the error is raised, so that the next load finds the current entry and asks for approval again.
         await self._recover(skill)
         raise MismatchError(self._mismatch(skill, path, reason))
 
     async def _recover(self, skill: ServedSkill) -> None:
-        """Fetch an entry again after it turned out to be wrong, so that a later load can use what there is now."""
+        """Fetch an entry again after it turned out to be wrong, so that a later load can use the current one."""
         try:
             fresh, _ttl = await self._fetched(skill.uri)
         except (EntryError, ServerError, ConnectionLostError) as error:
             reason = error.code if isinstance(error, EntryError) else one_line(str(error))
             logger.warning("Cannot fetch %s again from the MCP server %r: %s", skill.uri, self.label, reason)
-            # What is known is known to be wrong: the next listing asks again, whatever time to live the last one had.
+            # The known entry is wrong, so the next listing asks again, whatever its time to live.
             if self._listed is not None:
                 before = self._listed
                 self._listed = Listed(before.skills, before.problems, names=before.names)
@@ -316,7 +317,7 @@ class _Gathered:
 
     @property
     def expires(self) -> float:
-        """Until when the listing is believed: as long as its shortest-lived page, from when the first was asked for."""
+        """When the listing expires: with its shortest-lived page, counted from the first request."""
         return self._asked + self._ttl
 
     def keep_for(self, seconds: float) -> None:
@@ -342,13 +343,13 @@ class _Gathered:
 
     def _add(self, skill: ServedSkill) -> None:
         self._server.check(skill)
-        # Roughly what a file's row takes: URI, path and digest.
+        # Roughly the size of a file's row: URI, path and digest.
         self._weight += len(skill.front) + 400 * len(skill.files or ())
         taken = self.skills.setdefault(skill.path, skill)
-        # The same entry on two pages is what a listing that changes meanwhile looks like.
+        # A listing that changes while it is read can have the same entry on two pages.
         if taken is skill or taken.digest == skill.digest:
             return
-        how = "twice, in different words" if taken.uri == skill.uri else f"where {quoted(taken.uri)} already lies"
+        how = "twice, in different words" if taken.uri == skill.uri else f"at the path of {quoted(taken.uri)}"
         raise EntryError("mcp-entry-invalid", skill.uri, reason=f"it is listed {how}")
 
     def _note(self, error: EntryError) -> None:
@@ -373,7 +374,7 @@ class _Gathered:
 
 
 def ttl_of(answer: Mapping[str, Any]) -> float:
-    """Return for how many seconds an answer may be believed; none if it does not say."""
+    """Return for how many seconds an answer may be cached; 0 if it does not say."""
     ttl = answer.get("ttlMs")
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
         return 0.0

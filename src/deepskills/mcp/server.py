@@ -1,9 +1,9 @@
 """`SkillsExtension`: serves the skills of a backend or a directory over MCP; needs `mcp` 2.x.
 
-A skill is served at `skill://skills/<name>/SKILL.md`, its other files below that directory. Entries are made when they
-are asked for, from the files as they are then, one page at a time: nothing of a skill is kept between requests, so ten
-thousand take no more memory than their names. The one thing remembered is which skills there are, for as long as
-clients are told that an answer holds.
+A skill is served at `skill://skills/<name>/SKILL.md`, with its other files below that directory. Entries are built on
+request, from the files as they are then, one page at a time: nothing of a skill is kept between requests, so ten
+thousand skills take no more memory than their names. Only the list of skills is remembered, for as long as clients may
+cache an answer.
 
 The SDK leaves two gaps. An extension cannot bind `resources/read`, which is the server's own; and the answer to
 `initialize` does not name extensions. Both are filled by a middleware.
@@ -67,10 +67,10 @@ CHILDREN_PAGE_SIZE = 500
 """How many children a page of `resources/directory/read` has."""
 
 TTL_MS = 5_000
-"""For how long clients may believe an answer, in milliseconds."""
+"""How long clients may cache an answer, in milliseconds."""
 
 PATIENCE = 10
-"""A look at the skills is used for this many times as long as it took, if that is longer than `TTL_MS`."""
+"""A discovery is reused for this many times as long as it took, if that is longer than `TTL_MS`."""
 
 MAX_TOLD = 10_000
 """How many logged problems are remembered."""
@@ -79,10 +79,10 @@ INTERNAL_ERROR = -32603
 DIRECTORY_TYPE = "inode/directory"
 
 BackendOfRequest = Callable[[Any], BackendProtocol | Awaitable[BackendProtocol]]
-"""Gives the backend of a request from its context, for skills per user."""
+"""Returns the backend of a request from its context, for skills per user."""
 
 SourcesOfRequest = Callable[[Any], Sequence[SkillSource] | Awaitable[Sequence[SkillSource]]]
-"""Gives the sources of a request from its context."""
+"""Returns the sources of a request from its context."""
 
 
 class _ListParams(RequestParams):  # type: ignore[misc]
@@ -98,19 +98,19 @@ class _UriParams(RequestParams):  # type: ignore[misc]
 class SkillsExtension(Extension):  # type: ignore[misc]
     """Serves skills over MCP, to hosts that speak the extension `io.modelcontextprotocol/skills`.
 
-    `SkillsExtension(...).server()` is a ready `MCPServer`. With one of your own, pass both parts:
+    `SkillsExtension(...).server()` is a ready `MCPServer`. For your own server, pass both parts:
     `MCPServer("mine", extensions=[it], middleware=[it.middleware])`. Hidden files, and links that lead out of a skill,
     are not served.
 
     Args:
-        backend: Where the skills are: a backend, a local directory, or a function of the request's context that gives a
-            backend, for skills per user. Or a `SkillsMiddleware` such as the store's `DatabaseSkillAdapter`, whose
+        backend: Where the skills are: a backend, a local directory, or a function of the request's context that returns
+            a backend, for skills per user. Or a `SkillsMiddleware` such as the store's `DatabaseSkillAdapter`, whose
             backend and sources are used, with the request's context in place of a runtime.
-        sources: Backend paths that hold skill directories, or a function of the request's context that gives them.
+        sources: Backend paths that hold skill directories, or a function of the request's context that returns them.
         max_depth: How many levels below a source skills may lie.
 
     Raises:
-        TypeError: If `backend` is none of these, or a source is not a path.
+        TypeError: If `backend` is not one of these, or a source is not a path.
         ValueError: If a directory does not exist.
     """
 
@@ -133,7 +133,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         if not is_backend(backend) and not callable(backend):
             raise TypeError(f"backend must be a backend, a directory or a function of the context, got {backend!r}")
         if not callable(sources):
-            # Only to fail now: a function is asked at each request.
+            # Only to fail early: a function is called at each request.
             parse_sources(sources)
         self._backend: Any = backend
         self._sources = sources
@@ -145,7 +145,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         self._told: BoundedCache[tuple[str, str], bool] = BoundedCache(MAX_TOLD)
 
     def settings(self) -> dict[str, Any]:
-        """Return what is declared of the extension."""
+        """Return the extension's declared settings."""
         return {"directoryRead": True}
 
     def methods(self) -> Sequence[MethodBinding]:
@@ -249,7 +249,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
     # Skills.
 
     async def _shelf(self, ctx: Any) -> "_Shelf":  # noqa: ANN401 - the SDK's
-        """Return the skills of a request; those that are the same for everybody are remembered for a moment."""
+        """Return the skills for a request; those that are the same for everybody are remembered for a moment."""
         if not self._is_fixed:
             return await self._looked(ctx)
         self._looking = self._looking or asyncio.Lock()
@@ -268,12 +268,12 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         found = await adrive(plan, lambda: backend, None, backend)
         now = time.monotonic()
         for problem in found.problems:
-            # Every look finds them again; each is logged once.
+            # Every discovery finds the same problems; each is logged once.
             if self._told.get(key := (problem["path"], problem["message"])) is None:
                 self._told.put(key, value=True)
                 logger.warning("%s: %s: %s", one_line(problem["path"]), problem["code"], one_line(problem["message"]))
         entries = {entry.name: entry for entry in found.catalog.entries if _is_servable(entry)}
-        # A library that takes long to look through is not looked through again for every few of its pages.
+        # A library that takes long to read is not read again for every few pages.
         return _Shelf(backend, entries, now + max(TTL_MS / 1000, PATIENCE * (now - started)))
 
 
@@ -284,7 +284,7 @@ def _of_middleware(middleware: SkillsMiddleware[Any, Any]) -> tuple[Any, Any]:
 
 
 async def _given(function: Any, ctx: Any) -> Any:  # noqa: ANN401 - whatever a user's function gives
-    """Call a user's function: an async one here, any other in a thread, because it may block."""
+    """Call a user's function: an async one here, a sync one in a thread, because it may block."""
     if inspect.iscoroutinefunction(function):
         return await function(ctx)
     found = await asyncio.to_thread(function, ctx)
@@ -292,14 +292,14 @@ async def _given(function: Any, ctx: Any) -> Any:  # noqa: ANN401 - whatever a u
 
 
 def _is_servable(entry: SkillEntry) -> bool:
-    """Whether a skill's name can be a part of a URI; a served skill is never passed on."""
+    """Whether a skill can be served: its name can be part of a URI, and it does not come from another server."""
     name = entry.name
     return entry.origin is None and name not in {".", ".."} and not any(mark in name for mark in "/\\%")
 
 
 @dataclass(frozen=True)
 class _Shelf:
-    """The skills of a request."""
+    """The skills for a request."""
 
     backend: Any
     entries: Mapping[str, SkillEntry]
@@ -310,20 +310,20 @@ class _Shelf:
         object.__setattr__(self, "names", sorted(self.entries))
 
     def after(self, name: str | None) -> list[str]:
-        """Return the names behind one, in order."""
+        """Return the names after a given one, in order."""
         return self.names if name is None else [own for own in self.names if own > name]
 
     async def entry(self, name: str) -> dict[str, Any] | None:
-        """Return the entry of a skill, made of its files as they are now; `None` if it cannot be served."""
+        """Return the entry of a skill, built from its files as they are now; `None` if it cannot be served."""
         files = await self.files(name)
         if files is None:
             return None
         content = files[SKILL_FILE]
         reading = read_skill(content, path=f"/{name}/{SKILL_FILE}")
         frontmatter = json_frontmatter(content, reading)
-        # Hosts refuse an entry whose name is not the last directory of its URI.
+        # Hosts refuse an entry whose name is not the last directory in its URI.
         if frontmatter.get("name") != name or not isinstance(frontmatter.get("description"), str):
-            logger.warning("The skill %r is not served: its file does not name it so, or has no description", name)
+            logger.warning("The skill %r is not served: its file has another name, or no description", name)
             return None
         resources = [
             {
@@ -336,7 +336,7 @@ class _Shelf:
         return {"uri": _uri(name, SKILL_FILE), "frontmatter": frontmatter, "resources": resources}
 
     async def files(self, name: str) -> dict[str, bytes] | None:
-        """Return the files of a skill with their content; `None` if they are too many, too large or unreadable."""
+        """Return a skill's files with their content; `None` if they are too many, too large or unreadable."""
         entry = self.entries[name]
         own = await self.content(name, SKILL_FILE)
         if own is None:
@@ -344,7 +344,7 @@ class _Shelf:
         try:
             assets = await self._driven(list_assets(entry.skill, "all"))
             paths = [path for path in assets.paths if _is_shown(path)]
-            # `SKILL.md` is one of them. With a note the list is incomplete, and an entry must name every file.
+            # `SKILL.md` is one of them. If there is a note, the list is incomplete, and an entry must name every file.
             if assets.notes or len(paths) >= MAX_FILES:
                 reason = assets.notes[0] if assets.notes else f"it has more than {MAX_FILES} files"
                 logger.warning("The skill %r is not served: %s", name, one_line(reason))
@@ -362,7 +362,7 @@ class _Shelf:
         return files
 
     async def content(self, name: str, path: str) -> bytes | None:
-        """Return the content of a file of a skill; `None` if there is none that is served."""
+        """Return the content of a skill's file; `None` if it does not exist or is not served."""
         entry = self.entries[name]
         if path == SKILL_FILE:
             return (await self._driven(read_contents([entry], 1)))[name].file.content
@@ -389,12 +389,12 @@ def _uri(name: str, path: str) -> str:
 
 
 def _located(uri: str) -> tuple[str, str]:
-    """Return the name of the skill that a URI lies in, and the path inside it; a URI that is not ours gives neither."""
+    """Return the name of the skill that a URI is in, and the path inside it; two empty texts if the URI is not ours."""
     if not uri.startswith(f"{ROOT}/"):
         return "", ""
     name, _, path = uri.removeprefix(f"{ROOT}/").partition("/")
     decoded = unquote(name), unquote(path)
-    # One file has one URI: what decodes to the same by another spelling is another, unknown one.
+    # One file has one URI: another spelling that decodes to the same path is an unknown URI.
     return decoded if uri.rstrip("/") == _uri(*decoded).rstrip("/") else ("", "")
 
 
@@ -407,10 +407,10 @@ def _cursor(name: str) -> str:
 
 
 def _after(cursor: str | None) -> str | None:
-    """Return the name that a page starts behind.
+    """Return the name after which a page starts.
 
     Raises:
-        MCPError: If nobody here has made that cursor.
+        MCPError: If the cursor is not one of ours.
     """
     if cursor is None:
         return None
@@ -424,7 +424,7 @@ def _after(cursor: str | None) -> str | None:
 
 
 def _children(files: Mapping[str, object], path: str) -> dict[str, bool]:
-    """Return what lies directly in a directory of a skill, and whether each is a directory."""
+    """Return what is directly in a directory of a skill, and whether each is a directory."""
     root = f"{path}/" if path else ""
     found: dict[str, bool] = {}
     for file in files:

@@ -1,9 +1,9 @@
 """Speaks to one MCP server: requests of the skills extension on both majors of the `mcp` package.
 
 `mcp` 1.x knows neither `server/discover` nor extensions, 2.x knows both; neither knows the skills extension. So every
-request here is a raw one, and its result a plain mapping: what a server sends is judged in `listing`, not by a model.
-Raw requests have a second reason: 1.x rewrites URIs that pass through its own types, and a rewritten URI is another
-file.
+request here is raw, and its result a plain mapping: what a server sends is checked in `listing`, not by a pydantic
+model. Raw requests have a second reason: 1.x rewrites URIs that pass through its own types, and a rewritten URI is
+another file.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ PROTOCOL_VERSION = "2026-07-28"
 """The protocol revision that a 1.x client names when it asks a server what it can do."""
 
 LOST_CODES = frozenset({-32000, 32600})
-"""Error codes by which the SDKs report that the connection or its session ended; no server's answer to a request."""
+"""Error codes with which the SDKs report that the connection or session ended; they are not a server's answer."""
 
 INVALID_PARAMS = -32602
 """The error code for an unknown URI."""
 
 NEWER_ONLY = -32022
-"""The error code of a server that does not speak, or no longer speaks, the revision that was asked for."""
+"""The error code of a server that does not, or no longer, support the requested protocol revision."""
 
 PROBE_SECONDS = 10.0
-"""How long a 1.x client waits for an answer to `server/discover`; old servers may ignore what they do not know."""
+"""How long a 1.x client waits for an answer to `server/discover`; old servers may ignore unknown requests."""
 
 IS_FIRST_MAJOR = int(importlib.metadata.version("mcp").partition(".")[0]) < 2  # noqa: PLR2004 - the second major
-"""Whether the installed `mcp` package is of the first major."""
+"""Whether the installed `mcp` package is 1.x."""
 
 _META = "io.modelcontextprotocol/"
 _HIDDEN = "***"
@@ -51,7 +51,7 @@ _MAX_REASON = 400
 
 
 class ServerError(SkillsError):
-    """A server refused a request, or gave an answer that cannot be used."""
+    """A server refused a request, or its answer cannot be used."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -59,11 +59,11 @@ class ServerError(SkillsError):
 
 
 class ConnectionLostError(SkillsError):
-    """A connection could not be opened, ended, or gave no answer in time."""
+    """A connection could not be opened, was lost, or timed out."""
 
 
 class _Answer(BaseModel):
-    """Any result, as it came."""
+    """Any result, unparsed."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -77,7 +77,7 @@ class Peer:
     """The extensions that the server declared; `None` if it declared none, or the client cannot know."""
 
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """What every request has to carry; a 2.x session adds it itself."""
+    """Metadata that every request needs; a 2.x session adds it itself."""
 
     @property
     def serves_skills(self) -> bool:
@@ -85,7 +85,7 @@ class Peer:
         return self.extensions is not None and isinstance(self.extensions.get(EXTENSION), Mapping)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request and return its result as it came."""
+        """Send a request and return its unparsed result."""
         given = {**params, "_meta": dict(self.meta)} if self.meta else dict(params)
         answer = await self.session.send_request(_request(method, given), _Answer)
         return dict(answer.model_extra or {})
@@ -120,7 +120,7 @@ def _extensions(capabilities: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 
 
 @asynccontextmanager
 async def opened(spec: "Spec") -> AsyncIterator[Peer]:
-    """Open a connection, agree on a protocol revision, and close it at the end: discovery first, else `initialize`."""
+    """Open a connection, agree on a protocol revision by discovery or else `initialize`, and close it at the end."""
     async with spec.streams() as (read, write), _session(read, write) as session:
         yield await (_first_major(session, spec) if IS_FIRST_MAJOR else _second_major(session))
 
@@ -135,7 +135,7 @@ async def _second_major(session: Any) -> Peer:  # noqa: ANN401 - a 2.x ClientSes
     try:
         await session.discover()
     except (mcp.MCPError, RuntimeError, ValueError) as error:
-        # Whatever an older server makes of an unknown request, it may still know the older way in.
+        # However an older server reacts to an unknown request, it may still support `initialize`.
         if code_of(error) in LOST_CODES:
             raise
         try:
@@ -149,7 +149,7 @@ async def _second_major(session: Any) -> Peer:  # noqa: ANN401 - a 2.x ClientSes
 
 
 async def _first_major(session: Any, spec: "Spec") -> Peer:  # noqa: ANN401 - a 1.x ClientSession
-    # Over HTTP the newer revision wants headers that 1.x does not send; on pipes the request itself is all there is.
+    # Over HTTP the newer revision needs headers that 1.x does not send; on pipes there is only the request itself.
     if spec.transport == "stdio":
         try:
             async with asyncio.timeout(PROBE_SECONDS):
@@ -172,7 +172,7 @@ async def _first_major(session: Any, spec: "Spec") -> Peer:  # noqa: ANN401 - a 
 
 
 async def _discovered(session: Any) -> Peer | None:  # noqa: ANN401 - a 1.x ClientSession
-    """Ask a server by hand what it can do; `None` if it does not speak the newer revision."""
+    """Ask a server for its capabilities with a raw request; `None` if it does not support the newer revision."""
     meta = _first_major_meta()
     answer = await Peer(session, None, meta).request("server/discover", {})
     versions, capabilities = answer.get("supportedVersions"), answer.get("capabilities")
@@ -202,17 +202,17 @@ def code_of(error: BaseException) -> int | None:
 
 @dataclass(frozen=True)
 class Spec:
-    """How a connection is opened; what could be a secret in it never leaves by a message or a log."""
+    """How to open a connection; nothing in it that could be a secret appears in a message or a log."""
 
     transport: str
     options: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def of(cls, label: str, given: Mapping[str, Any]) -> "Spec":
-        """Check a mapping as LangChain's MCP adapters take it.
+        """Check a mapping in the form of LangChain's MCP adapters.
 
         Raises:
-            ValueError: If it cannot be a connection; the message names no value that may be secret.
+            ValueError: If it is not a valid connection; the message has no value that may be secret.
         """
         # Messages name the connection and the key, never a value: any of them may be a secret.
         where = f"the connection {label!r}"
@@ -241,7 +241,7 @@ class Spec:
 
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[tuple[Any, Any]]:
-        """Open the transport and give the two ends of it."""
+        """Open the transport and yield its two ends."""
         if self.transport == "stdio":
             from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415 - as used
 
@@ -259,7 +259,7 @@ class Spec:
             yield ends[0], ends[1]
 
     def secrets(self) -> list[str]:
-        """Return what must not stand in any message, longest first."""
+        """Return the values that must not appear in any message, longest first."""
         found: list[str] = []
         url = self.options.get("url")
         if isinstance(url, str):
@@ -270,13 +270,13 @@ class Spec:
             found += [pair.partition("=")[2] for pair in parts.query.split("&")]
         for value in (self.options.get("headers") or {}).values():
             found += [value, *value.split()]
-        # Short values, such as `1`, would black out half of every message.
+        # Masking short values, such as `1`, would black out half of every message.
         found += [value for value in (self.options.get("env") or {}).values() if len(value) >= _SHORTEST_SECRET]
-        # A short secret may be part of a long one, whose rest would stay readable.
+        # Longest first: a short secret may be part of a long one, whose rest would stay readable.
         return sorted({text for text in found if text}, key=len, reverse=True)
 
     def without_secrets(self, text: str) -> str:
-        """Return a text for messages and logs, with everything hidden that may be secret."""
+        """Return a text for messages and logs, with everything masked that may be secret."""
         for secret in self.secrets():
             text = text.replace(secret, _HIDDEN)
         return one_line(text)[:_MAX_REASON]
@@ -300,7 +300,7 @@ def _is_http(url: str) -> bool:
 
 
 def _taken_apart(url: str) -> tuple[str, str, tuple[str, str] | None]:
-    """Return a URL that may be logged, its query, and the user and password in it: HTTP clients log whole URLs."""
+    """Return a URL without its query, the query, and the user and password: HTTP clients log whole URLs."""
     parts = urlsplit(url)
     auth = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
@@ -308,20 +308,20 @@ def _taken_apart(url: str) -> tuple[str, str, tuple[str, str] | None]:
 
 
 def _http_client(headers: Mapping[str, str] | None, query: str, auth: tuple[str, str] | None) -> Any:  # noqa: ANN401
-    # Each major has an HTTP client of its own.
+    # Each major has its own HTTP client.
     httpx: Any = importlib.import_module("httpx" if IS_FIRST_MAJOR else "httpx2")
 
     class WithQuery(httpx.AsyncHTTPTransport):  # type: ignore[misc]
-        """Adds the query below the place where the client logs a URL."""
+        """Adds the query below the layer where the client logs a URL."""
 
         async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401 - of either major
-            # A new request, because the client logs its own once more when the answer is there.
+            # A new request, because the client logs its own again when the answer arrives.
             url = request.url.copy_with(query=query.encode())
             further = {"headers": request.headers, "stream": request.stream, "extensions": request.extensions}
             return await super().handle_async_request(httpx.Request(request.method, url, **further))
 
     further = {"transport": WithQuery()} if query else {}
-    # What a caller waits is limited in `connections`; these end what nobody waits for any more.
+    # `connections` limits how long a caller waits; these timeouts end what nobody waits for any longer.
     timeout = httpx.Timeout(30.0, read=300.0)
     return httpx.AsyncClient(headers=dict(headers or {}), auth=auth, timeout=timeout, **further)
 
@@ -330,7 +330,7 @@ def _http_client(headers: Mapping[str, str] | None, query: str, auth: tuple[str,
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why something failed; of errors that tasks raised together, the first."""
+    """Return why something failed; for a group of errors, the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, SkillsError):
@@ -345,7 +345,7 @@ def content_of(answer: Mapping[str, Any], uri: str) -> bytes:
     """Return the one file that an answer to `resources/read` holds.
 
     Raises:
-        ServerError: If it holds none, several, or another file than was asked for.
+        ServerError: If it holds none, several, or another file than requested.
     """
     contents = answer.get("contents")
     if not isinstance(contents, list) or len(contents) != 1 or not isinstance(contents[0], Mapping):
@@ -353,7 +353,7 @@ def content_of(answer: Mapping[str, Any], uri: str) -> bytes:
     [item] = contents
     # A server must not answer one file's name with another file.
     if item.get("uri") != uri:
-        raise ServerError("the answer holds another file than was asked for")
+        raise ServerError("the answer holds another file than the requested one")
     text, blob = item.get("text"), item.get("blob")
     if isinstance(text, str) and blob is None:
         return _encoded(text)
@@ -384,5 +384,5 @@ def cursors(answer: Mapping[str, Any], seen: Iterable[str]) -> str | None:
     if not isinstance(following, str):
         raise ServerError("the next page's cursor is not text")
     if following in seen:
-        raise ServerError("the pages go round in a circle")
+        raise ServerError("the pages form a loop")
     return following

@@ -3,7 +3,7 @@
 import pytest
 
 from deepskills import SkillFormatError
-from deepskills.extensions.scripts.run import interpreters
+from deepskills.extensions.scripts.command import interpreters
 
 PYTHON = (("python3",), ("python",))
 

@@ -112,7 +112,7 @@ def test_a_file_is_compared_at_every_read(tmp_path: Path) -> None:
             assert str(content(skills, "/docs/team/report/a.md")).startswith("mcp-mismatch: ")
         said.skill(REPORT, sends={})
         said.write(answers_read_with="skill://team/report/SKILL.md")
-        assert "another file than was asked for" in str(content(skills, "/docs/team/report/a.md"))
+        assert "another file than the requested one" in str(content(skills, "/docs/team/report/a.md"))
         said.write(answers_read_with="skill://other/report/a.md")
         assert str(content(skills, "/docs/team/report/a.md")).startswith("mcp-mismatch: ")
         said.requests()

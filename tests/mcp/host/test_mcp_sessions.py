@@ -83,8 +83,8 @@ def test_a_session_needs_its_loop(tmp_path: Path) -> None:
         return skills
 
     ended = asyncio.run(late())
-    assert names(ended) == ["docs:report"] or "not running any more" in str(listed(ended).failure)
-    assert "not running any more" in str(ended.open_skill(SKILL).error)
+    assert names(ended) == ["docs:report"] or "no longer running" in str(listed(ended).failure)
+    assert "no longer running" in str(ended.open_skill(SKILL).error)
 
     class Unready:
         server_capabilities = None

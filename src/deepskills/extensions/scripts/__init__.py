@@ -1,4 +1,4 @@
-"""Runs scripts of loaded skills: the tool, the command line that a shell gets, and what is shown of the output."""
+"""Runs scripts of loaded skills: the tool, the shell's command line, and how output is shown."""
 
 from deepskills.extensions.scripts.tool import SkillScripts
 

@@ -1,31 +1,35 @@
-"""The text of the shell commands that run, start and stop scripts, with marks for what differs. Pure.
+"""The shell commands that run, start and stop scripts, and which program runs a script. Pure.
 
-Everything is plain POSIX shell; what only Linux or only some systems have is used where it is there.
+The commands are plain POSIX shell; tools that only Linux or some systems have are used where they exist. Values go in
+at marks such as `@PLACES@`.
 
-The shell command that runs a script: bounded in time and output, quoted, and cleaning up behind itself. Pure.
+The command that runs a script bounds its time and output, and cleans up after itself. It starts the script in a
+session of its own, with a watchdog process that ends the session when the time is up, keeps the first and the last
+bytes of the output, and prints them in base64 with the exit code, so that nothing a script writes can be taken for the
+command's own report. Whatever is too secret or too large for a command line goes into a file as the same text; the
+command reads and removes that file before it starts the script.
 
-The command is plain POSIX shell. It starts the script in a session of its own, with a process beside it that ends the
-session when the time is up, keeps the first and the last bytes of its output, and prints them in base64 with the exit
-code, so that whatever a script writes cannot be taken for the command's own report. What is too secret or too large
-for a command line travels as the same text in a file, which the command reads and removes before it starts the script.
+The first line of a script names its program, or else its suffix does (`interpreters`).
 """
 
 import base64
 import binascii
+import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from deepskills._errors import SkillsError
+from deepskills._errors import SkillFormatError, SkillsError
+from deepskills._skillmd.problems import quoted
 from deepskills.extensions._copies import COPY, job_places, make_places_command
 
 _MARK = re.compile("@([A-Z]+)@")
 
 
 def filled(text: str, **values: str) -> str:
-    """Return a text with values in place of its marks, in one pass: a value that holds a mark stays as it is."""
+    """Return a text with values in place of its marks, in one pass, so that a mark inside a value stays as it is."""
     return _MARK.sub(lambda mark: values[mark[1]], text)
 
 
@@ -72,9 +76,9 @@ _ds_end() {
   for _ds_try in 1 2 3 4 5; do _ds_each KILL; [ -n "$(_ds_marked)" ] || break; done
 }
 """
-"""Ends the script's process group, its session, and whatever carries one of its marks; tells what is left of that.
+"""Ends the script's process group, its session, and every process with one of its marks; reports what is left.
 
-The marks are a variable, and a limit on file locks: Linux hands it on to every child and applies it nowhere, so a
+The marks are a variable and a limit on file locks. Linux passes that limit on to every child and never applies it, so a
 process that left its session with an empty environment still has it. One that undoes both on purpose is not found.
 """
 
@@ -92,9 +96,9 @@ else
 fi 2>/dev/null
 :
 """
-"""A job that starts later finds its directory taken, and ends; one whose shell was killed is cleaned up after.
+"""Stops a job: one that starts later finds its directory taken and ends; one whose shell was killed is cleaned up.
 
-A script may have removed the directory itself, or have started after the wait for it; its marks are found all the same.
+A script may have removed the directory itself, or have started after the wait for it; its marks are found anyway.
 """
 
 RUN = (
@@ -172,31 +176,21 @@ rm -rf "$_ds_dir" $_ds_places
 )
 """Runs the script, keeps both ends of its output, and reports.
 
-On a busy machine the script may end before the process that watches the time has begun. A shell loses a signal that
-comes so early, so there is a file as well that says that the script is done.
+On a busy machine the script may end before the watchdog process has started. A shell loses a signal that comes so
+early, so there is also a file that says that the script is done.
 """
 
-
-# The shell command that runs a script: bounded in time and output, quoted, and cleaning up behind itself. Pure.
-#
-# The command is plain POSIX shell. It starts the script in a session of its own, with a process beside it that ends the
-# session when the time is up, keeps the first and the last bytes of its output, and prints them in base64 with the exit
-# code, so that whatever a script writes cannot be taken for the command's own report. What is too secret or too large
-# for a command line travels as the same text in a file, which the command reads and removes before it starts the
-# script.
-
-
 MAX_COMMAND_BYTES = 16_000
-"""Longest command line; what is longer travels in a file."""
+"""Longest command line; a longer one goes into a file."""
 
 MAX_ARGUMENT_BYTES = 131_000
-"""Longest single argument that Linux hands to a program."""
+"""Longest single argument that Linux passes to a program."""
 
 MAX_ARGUMENTS_BYTES = 1_000_000
-"""Most that all arguments and variables may hold together."""
+"""Largest total size of all arguments and variables."""
 
 MAX_KEPT_BYTES = 36_000
-"""Most that is kept of each end of the output: both in base64 fit into the 100,000 bytes that shells usually return."""
+"""How much of each end of the output is kept: both in base64 fit into the 100,000 bytes that shells usually return."""
 
 JOB_FILE = "job"
 """Name of the file that holds a command."""
@@ -207,19 +201,19 @@ Failure: TypeAlias = Literal["no-script", "no-interpreter", "no-job", "no-room",
 
 @dataclass(frozen=True)
 class Report:
-    """What a command says of the script that it ran."""
+    """A command's report on the script that it ran."""
 
     exit_code: int | None = None
     timed_out: bool = False
     none_found: bool = False
-    """Whether, after a timeout, somebody could look for processes of the script, and found none any more."""
+    """Whether, after a timeout, it was possible to look for processes of the script, and none were left."""
 
     total: int = 0
     """How many bytes the script wrote."""
 
     head: bytes = b""
     tail: bytes = b""
-    """The first and the last bytes; empty if the head is everything."""
+    """The last bytes; empty if the head is everything."""
 
     is_cut: bool = False
     """Whether bytes between head and tail are missing."""
@@ -244,7 +238,7 @@ class Job:
     """How many bytes of output are kept at each end."""
 
     copied_as: str | None = None
-    """Name of the script's copy beside the job file, where the shell does not have the script itself."""
+    """Name of the script's copy beside the job file, if the shell does not have the script itself."""
 
     def command(self) -> str:
         """Return the command line that runs the script and reports."""
@@ -267,11 +261,11 @@ class Job:
 
 
 _COPY_PRESENT = f'chmod -R u+x "$_ds_job"/{COPY}; [ -f "$_ds_script" ]'
-"""Backends do not say which files are executable, and scripts call each other."""
+"""Makes all files of a copy executable: backends do not say which are, and scripts call each other."""
 
 
 def _marks_of(token: str) -> dict[str, str]:
-    """Return what stands in every command of a job."""
+    """Return the values that every command of a job has."""
     return {
         "TOKEN": token,
         "LIMIT": str(int(token[:12], 16) | 1 << 48),
@@ -281,7 +275,7 @@ def _marks_of(token: str) -> dict[str, str]:
 
 
 def _is_present(quoted_path: str, digest: str) -> str:
-    """Return a condition: the file that a shell has at a path is the one that was read and checked.
+    """Return the shell condition that the file at a path is the one that was read and checked.
 
     Another backend may serve that path, or somebody may have put another file or a link there since.
     """
@@ -293,8 +287,65 @@ _DIGEST_PROGRAMS = ("sha256sum", "shasum -a 256", "openssl dgst -sha256")
 """Programs that print the SHA-256 of their input; a shell with none of them runs a copy of the script."""
 
 
+INTERPRETERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    ".py": (("python3",), ("python",)),
+    ".sh": (("bash",), ("sh",)),
+    ".bash": (("bash",),),
+    ".js": (("node",),),
+    ".mjs": (("node",),),
+    ".cjs": (("node",),),
+}
+"""By suffix: programs with their options; the first that exists is used."""
+
+MAX_SHEBANG_BYTES = 1_024
+"""Longest first line that is read as a shebang."""
+
+
+def interpreters(path: str, content: bytes) -> tuple[tuple[str, ...], ...]:
+    """Return the programs that can run a script, best first, each with its options.
+
+    Raises:
+        SkillFormatError: If neither the first line nor the suffix names one.
+    """
+    by_suffix = INTERPRETERS.get(posixpath.splitext(path)[1].lower(), ())
+    by_shebang = _from_shebang(content)
+    found = tuple(dict.fromkeys((*by_shebang, *by_suffix)))
+    if not found:
+        raise SkillFormatError(
+            f"Cannot tell which program runs {quoted(path)}. "
+            f"The script needs a first line such as `#!/usr/bin/env python3`, or one of the suffixes "
+            f"{', '.join(INTERPRETERS)}."
+        )
+    return found
+
+
+def _from_shebang(content: bytes) -> tuple[tuple[str, ...], ...]:
+    line = content[: MAX_SHEBANG_BYTES + 1].removeprefix(b"\xef\xbb\xbf").splitlines()[:1]
+    if not line or not line[0].startswith(b"#!") or len(line[0]) > MAX_SHEBANG_BYTES or b"\x00" in line[0]:
+        return ()
+    try:
+        words = shlex.split(line[0][2:].decode())
+    except ValueError:
+        return ()
+    if not words:
+        return ()
+    program, *options = words
+    name = posixpath.basename(program)
+    if name != "env":
+        # Another machine may have the same program in another place.
+        return ((program, *options), (name, *options)) if name else ()
+    if options[:1] in (["-S"], ["--split-string"]):
+        options = options[1:]
+    elif options and options[0].startswith("-S"):
+        options[0] = options[0][2:]
+    if not options:
+        return ()
+    # Lines that set variables or have further options are left to `env` itself.
+    return (("env", *options),) if options[0].startswith("-") or "=" in options[0] else (tuple(options),)
+
+
 def _choice(programs: Sequence[Sequence[str]]) -> str:
-    """Return commands that put the first program that exists, with its options, before the script and its arguments."""
+    """Return commands that put the first existing program, with its options, before the script and its arguments."""
     branches = [
         f'if command -v {shlex.quote(words[0])} >/dev/null 2>&1; then set -- {shlex.join(words)} "$@"\n'
         for words in programs
@@ -303,9 +354,9 @@ def _choice(programs: Sequence[Sequence[str]]) -> str:
 
 
 def prepare_command(token: str, script: str, digest: str) -> str:
-    """Return the command that makes directories which only their owner can read, before secrets are written there.
+    """Return the command that creates directories only their owner can read, before secrets are written there.
 
-    It says whether the shell has the script; `is_absent` reads that.
+    Its output says whether the shell has the script; `is_absent` reads that.
     """
     present = f"{{ {_is_present(shlex.quote(script), digest)}; }} 2>/dev/null"
     absent = f"{present} || printf 'deepskills-%s absent\\n' {token}"
@@ -318,24 +369,24 @@ def is_absent(output: str, token: str) -> bool:
 
 
 def start_command(token: str) -> str:
-    """Return the command that reads the job file, removes it, and runs what it says."""
+    """Return the command that reads the job file, removes it, and runs it."""
     return filled(START, **_marks_of(token))
 
 
 def stop_command(token: str, *, may_start: bool = True) -> str:
-    """Return the command that ends a job from outside: its script, all that it started, and its files.
+    """Return the command that ends a job from outside: its script, everything it started, and its files.
 
-    A job that may yet start is left a mark, so that it does not.
+    For a job that may still start, it leaves a mark that prevents that.
     """
     mark = ': >"$_ds_dir/stop"' if may_start else 'rmdir "$_ds_dir"'
     return filled(END + STOP, **_marks_of(token), MARK=mark)
 
 
 def check_arguments(arguments: Sequence[str], env: Mapping[str, str]) -> None:
-    """Raise if an argument cannot be handed to a program as it is.
+    """Raise if an argument cannot be passed to a program as it is.
 
     Raises:
-        SkillsError: With the place of the argument and the reason.
+        SkillsError: With the position of the argument and the reason.
     """
     total = sum(len(name) + len(value.encode()) + 2 for name, value in env.items())
     for place, argument in enumerate(arguments, 1):
@@ -344,7 +395,9 @@ def check_arguments(arguments: Sequence[str], env: Mapping[str, str]) -> None:
         try:
             size = len(argument.encode())
         except UnicodeEncodeError:
-            raise SkillsError(f"Argument {place} cannot be written as UTF-8. Leave out what is not text.") from None
+            raise SkillsError(
+                f"Argument {place} cannot be written as UTF-8. Leave out anything that is not text."
+            ) from None
         total += size + 1
         if size > MAX_ARGUMENT_BYTES or total > MAX_ARGUMENTS_BYTES:
             raise SkillsError(
@@ -353,9 +406,9 @@ def check_arguments(arguments: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def read_report(output: str, token: str) -> Report | None:
-    """Return what the command of that token reported; `None` if it did not get as far.
+    """Return the report of the command with that token; `None` if it did not get that far.
 
-    The command does not hold the marks of a report as they are printed, so an echo of it is not taken for one.
+    The command does not contain the marks of a report as they are printed, so an echo of it is not taken for one.
     """
     mark = f"deepskills-{token}"
     _before, found, rest = output.partition(f"{mark} report ")
@@ -372,7 +425,7 @@ def read_report(output: str, token: str) -> Report | None:
     tail_text, has_tail, _ = rest.partition(f"{mark} end")
     head, tail = _decoded(head_text), _decoded(tail_text) if has_head else b""
     missing = max(0, total - len(head))
-    # The ends overlap where the output was short; a backend may have cut the report itself.
+    # The ends overlap if the output was short; a backend may have cut the report itself.
     tail = tail[-missing:] if missing and has_tail else b""
     return Report(code, bool(late), late == _NONE_FOUND, total, head, tail, is_cut=len(head) + len(tail) < total)
 
@@ -383,7 +436,7 @@ _FAILURES: dict[str, Failure] = {name: name for name in ("no-script", "no-interp
 
 
 def _decoded(text: str) -> bytes:
-    """Return what base64 says, as far as it goes: a backend may have cut it, and said so in words."""
+    """Return decoded base64, as far as it goes: a backend may have cut it, and said so in words."""
     letters = "".join(_BASE64.match(text)[0].split())  # type: ignore[index]  # it matches anything
     try:
         return base64.b64decode(letters[: len(letters) // 4 * 4], validate=True)

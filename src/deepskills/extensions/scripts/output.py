@@ -1,6 +1,6 @@
-"""Masking of secret values in a script's output, in every form in which programs usually print them. Pure.
+"""Prepares a script's output for the model: text, without secrets, its head and tail within a limit. Pure.
 
-A script's output as a model reads it: text, without secrets, its head and tail within a limit. Pure.
+Secret values are masked in every form in which programs usually print them.
 """
 
 import base64
@@ -16,16 +16,16 @@ from urllib.parse import quote, quote_plus
 from deepskills._skillmd.text import clean
 
 MASK = "[secret]"
-"""What stands in place of a secret value."""
+"""The text in place of a secret value."""
 
 PIECE_LENGTH = 1_000
-"""Longer values are looked for in pieces of this length."""
+"""Longer values are searched for in pieces of this length."""
 
 MAX_FORM_LENGTH = 24 * PIECE_LENGTH
-"""No form of a piece is longer, spaces aside: a character is at most four bytes, and a byte at most `&#x73;`."""
+"""No form of a piece is longer, not counting spaces: a character is at most four bytes, and a byte at most `&#x73;`."""
 
 _LONG_LINE = 8
-"""Lines of a value with several are looked for one by one from this length on."""
+"""In a value of several lines, lines of at least this length are also searched for one by one."""
 
 _TELLING_CODE = 5
 """Shortest part of a base64 text that is taken for a secret."""
@@ -36,20 +36,20 @@ _TELLING_HEX = 8
 _BASE64_BITS = 6
 _BYTE_BITS = 8
 _SHELL_SPECIAL = re.compile(r"[^\w%+./:=@-]")
-"""What shells write with a backslash where they quote no other way, as `printf %q` does."""
+"""Characters that shells write with a backslash when they do not use quotes, as `printf %q` does."""
 
 _TELLING_LENGTH = 8
-"""Shortest form that is looked for across spaces: words that stand beside each other may give a shorter one."""
+"""Shortest form that is searched for across spaces: adjacent words could make up a shorter one by accident."""
 
 _LINE_BREAKS = re.compile(r"[\r\n]")
 _SPACES = re.compile(r"=[ \t]*\r?\n|\s")
-"""What wraps and indents a text; quoted-printable ends a line that goes on with a sign of its own."""
+"""Characters that wrap and indent a text; quoted-printable ends a continued line with `=`."""
 
 _SEPARATORS = re.compile(r"0x(?=[0-9a-f]{2})|\\x|\\u(?:00)?|u\+(?:00)?|&#x(?:00)?|[\s%=:,;.|\\/'\"_-]")
-"""What stands between, or before, two hexadecimal digits where programs print bytes or characters by them."""
+"""What programs print between, or before, two hexadecimal digits of a byte or character."""
 
 _LONGEST_BYTE = 6
-"""How many characters one byte takes at most where it is written by hexadecimal digits, spaces aside: `&#x73;`."""
+"""How many characters one byte takes at most in hexadecimal, not counting spaces: `&#x73;`."""
 
 
 class Secrets:
@@ -57,7 +57,7 @@ class Secrets:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         pieces = {piece for value in values for piece in _pieces(value) if piece}
-        # Base64 in other letters is another text; everything else says the same in any case of letters.
+        # Base64 in another case is another text; every other form means the same in any case.
         written = {_folded(form) for piece in pieces for form in _written(piece)}
         encoded = {form for piece in pieces for form in _encoded(piece)}
         digits = {form for piece in pieces for form in _digits(piece)}
@@ -73,11 +73,11 @@ class Secrets:
 
     @property
     def longest(self) -> int:
-        """Length of the longest form, spaces aside; a text that was cut may end with as much, less a character."""
+        """Length of the longest form, not counting spaces; a cut text may end with all but one character of it."""
         return self._longest
 
     def mask(self, text: str) -> str:
-        """Return `text` with every form of every value replaced, also where it was wrapped and indented."""
+        """Return `text` with every form of every value replaced, even if it was wrapped and indented."""
         spans = sorted(span for look in self._looks for span in look.spans(text))
         parts: list[str] = []
         shown = 0
@@ -89,7 +89,7 @@ class Secrets:
 
 
 class _Look:
-    """Looks for forms in a text as it is without some of its characters."""
+    """Searches for forms in a text, ignoring some of its characters."""
 
     def __init__(self, without: re.Pattern[str], forms: Iterable[str], least: int = 1, *, folds: bool = False) -> None:
         self._without, self._folds = without, folds
@@ -97,7 +97,7 @@ class _Look:
         self._forms = [form for form in found if len(form) >= least]
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where each form begins and ends, as the text has it."""
+        """Yield where each form begins and ends in the original text."""
         if not self._forms:
             return
         text = _folded(text) if self._folds else text
@@ -110,7 +110,7 @@ class _Look:
 
 
 def _places(length: int, left_out: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the places of a text that are not left out."""
+    """Return the positions in a text that are not ignored."""
     places: list[int] = []
     done = 0
     for start, end in left_out:
@@ -121,7 +121,7 @@ def _places(length: int, left_out: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _folded(text: str) -> str:
-    """Return a text in small letters, each at the place where it was."""
+    """Return a text in lower case, with each letter at its position."""
     small = text.lower()
     if len(small) == len(text):
         return small
@@ -136,7 +136,7 @@ def _occurrences(form: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _written(piece: str) -> Iterator[str]:
-    """Yield a value as it is and as programs write it, apart from codes."""
+    """Yield a value as it is and as programs escape it, without base64 and hexadecimal."""
     for text in {piece, piece.upper(), piece.lower(), piece.swapcase()}:
         yield text
         yield clean(text)
@@ -154,7 +154,7 @@ def _encoded(piece: str) -> Iterator[str]:
 
 
 def _digits(piece: str) -> Iterator[str]:
-    """Yield a value by the hexadecimal digits of its bytes, or of its characters."""
+    """Yield a value as the hexadecimal digits of its bytes, or of its characters."""
     for text in {piece, piece.upper(), piece.lower()}:
         yield text.encode().hex()
         yield "".join(f"{ord(letter):02x}" if ord(letter) < _TWO_DIGITS else f"{ord(letter):04x}" for letter in text)
@@ -164,7 +164,7 @@ _TWO_DIGITS = 256
 
 
 def _pieces(value: str) -> Iterator[str]:
-    """Yield a value, its long lines, and, of long ones, parts that cover it."""
+    """Yield a value, its long lines and, if it is long, parts that cover it."""
     lines = value.splitlines()
     wholes = {value, value.strip(), *(line.strip() for line in lines if len(line.strip()) >= _LONG_LINE)}
     for whole in wholes:
@@ -173,7 +173,7 @@ def _pieces(value: str) -> Iterator[str]:
 
 
 def _escaped(piece: str) -> Iterator[str]:
-    """Yield a value as addresses, pages, JSON, Python and shells write it."""
+    """Yield a value as URLs, HTML, JSON, Python and shells write it."""
     for quoted in (quote(piece, safe=""), quote(piece), quote_plus(piece), quote_plus(piece, safe="/")):
         yield quoted
         yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), quoted)
@@ -192,7 +192,7 @@ def _escaped(piece: str) -> Iterator[str]:
 
 
 def _base64_inside(data: bytes) -> Iterator[str]:
-    """Yield what is always the same of a value's base64 inside that of a longer text, at each of three places."""
+    """Yield the part of a value's base64 that is the same inside any longer text, at each of three offsets."""
     for before in range(3):
         encode = base64.b64encode(b"\x00" * before + data).decode()
         first = -(-before * _BYTE_BITS // _BASE64_BITS)
@@ -203,11 +203,11 @@ def _base64_inside(data: bytes) -> Iterator[str]:
             yield inside.replace("+", "-").replace("/", "_")
 
 
-# A script's output as a model reads it: text, without secrets, its head and tail within a limit. Pure.
+# Output within a limit.
 
 
 MIN_OUTPUT = 200
-"""Smallest limit: what says that something was left out must fit."""
+"""Smallest limit: the note that something was left out must fit."""
 
 _REPLACEMENT = "\ufffd"
 _BINARY_SHARE = 5
@@ -224,15 +224,15 @@ def shown_output(head: bytes, tail: bytes, total: int, secrets: Secrets, limit: 
 
     Args:
         head: The first bytes of the output.
-        tail: The last bytes of it that are not in the head; where bytes between both are missing, each must be longer
-            than what is shown by the longest form of a secret, for a cut may go through one.
+        tail: The last bytes that are not in the head; if bytes between both are missing, each must be longer than what
+            is shown, by the longest form of a secret, because a cut may go through one.
         total: How many bytes the script wrote.
         secrets: What must not be shown.
         limit: How many characters are shown.
     """
     is_cut = len(head) + len(tail) < total
     if is_binary(head + tail):
-        return f"[The output is not text: {total:,} bytes. Have the script write a file in its place.]"
+        return f"[The output is not text: {total:,} bytes. Have the script write a file instead.]"
     if not is_cut:
         start = end = secrets.mask(_readable(head + tail))
         if len(start) <= limit:
@@ -249,7 +249,7 @@ def shown_output(head: bytes, tail: bytes, total: int, secrets: Secrets, limit: 
 
 
 def masked_text(text: str, secrets: Secrets, limit: int) -> str:
-    """Return a text that a user's code or a backend gave, cleaned, masked and bounded as output is."""
+    """Return a text from a user's code or a backend, cleaned, masked and bounded like output."""
     data = text.encode(errors="replace")
     keep = _BYTES_PER_CHARACTER * (limit + secrets.longest)
     head, tail = (data[:keep], data[-keep:]) if len(data) > 2 * keep else (data, b"")
@@ -257,13 +257,13 @@ def masked_text(text: str, secrets: Secrets, limit: int) -> str:
 
 
 def _length_with_spaces(text: str, count: int) -> int:
-    """Return how far the first `count` characters reach if spaces, which masking looks across, do not count."""
+    """Return how far the first `count` characters reach, not counting spaces, which masking looks across."""
     places = (place for place, character in enumerate(text, 1) if not character.isspace())
     return next(itertools.islice(places, count - 1, None), len(text)) if count else 0
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether too much of it is not text in UTF-8."""
+    """Whether too much of it is not UTF-8 text."""
     text = data.decode(errors="replace")
     strange = sum(
         1 for character in text if character == _REPLACEMENT or (character < " " and character not in "\t\r\n")
@@ -272,7 +272,7 @@ def is_binary(data: bytes) -> bool:
 
 
 def _readable(data: bytes) -> str:
-    # Removing these alone could join parts of what stood apart; as line breaks they are masked across.
+    # Removing them could join separate parts; as line breaks, masking looks across them.
     text = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "\n")
     return clean(text)
 

@@ -1,20 +1,17 @@
-"""Runs a script of a skill, through the backend's shell or through a function of the operator's.
+"""Runs a script of a skill, through the backend's shell or through the operator's function.
 
-Which program runs a script is told by its first line, else by its suffix. How it is run is a plan of the one dialect
-(`deepskills._io.plan`), performed by `SkillRun.drive` and `adrive`: commands are `Execute`, files for the shell
-`WriteFiles`, the operator's functions `CallFunction`, and what the seam offers as a pair of methods `Ask`.
+A run is a plan (`deepskills._io.plan`), performed by `SkillRun.drive` and `adrive`: commands are `Execute`, files for
+the shell `WriteFiles`, the operator's functions `CallFunction`, and pairs of methods of the seam `Ask`.
 
-A script lives outside this process, so nothing here ends by itself. Whoever gives up on one (a time limit, a failure,
-a cancelled run) has to end it through the same shell: each place that started or wrote something catches
+A script runs outside this process, so it does not end by itself. If we give up on one (a time limit, a failure, a
+cancelled run), we have to end it through the same shell: each place that started or wrote something catches
 `asyncio.CancelledError`, runs the command that ends or removes it, and raises it again.
 """
 
 import asyncio
 import hashlib
 import logging
-import posixpath
 import secrets as random
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +20,7 @@ from typing import Any
 from deepskills import SkillRun
 from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.sources import parent
-from deepskills._errors import SkillFormatError, SkillsError
+from deepskills._errors import SkillsError
 from deepskills._files.paths import script_to_relative
 from deepskills._io.plan import (
     Ask,
@@ -53,6 +50,7 @@ from deepskills.extensions.scripts.command import (
     Job,
     Report,
     check_arguments,
+    interpreters,
     is_absent,
     prepare_command,
     read_report,
@@ -63,78 +61,17 @@ from deepskills.extensions.scripts.output import Secrets, masked_text, shown_out
 
 logger = logging.getLogger("deepskills")
 
-
-INTERPRETERS: dict[str, tuple[tuple[str, ...], ...]] = {
-    ".py": (("python3",), ("python",)),
-    ".sh": (("bash",), ("sh",)),
-    ".bash": (("bash",),),
-    ".js": (("node",),),
-    ".mjs": (("node",),),
-    ".cjs": (("node",),),
-}
-"""By suffix: programs with their options, the first that exists is taken."""
-
-MAX_SHEBANG_BYTES = 1_024
-"""Longest first line that is read as a shebang."""
-
-
-def interpreters(path: str, content: bytes) -> tuple[tuple[str, ...], ...]:
-    """Return the programs that can run a script, best first, each with its options.
-
-    Raises:
-        SkillFormatError: If neither the first line nor the suffix names one.
-    """
-    by_suffix = INTERPRETERS.get(posixpath.splitext(path)[1].lower(), ())
-    by_shebang = _from_shebang(content)
-    found = tuple(dict.fromkeys((*by_shebang, *by_suffix)))
-    if not found:
-        raise SkillFormatError(
-            f"Cannot tell which program runs {quoted(path)}. "
-            f"The script needs a first line such as `#!/usr/bin/env python3`, or one of the suffixes "
-            f"{', '.join(INTERPRETERS)}."
-        )
-    return found
-
-
-def _from_shebang(content: bytes) -> tuple[tuple[str, ...], ...]:
-    line = content[: MAX_SHEBANG_BYTES + 1].removeprefix(b"\xef\xbb\xbf").splitlines()[:1]
-    if not line or not line[0].startswith(b"#!") or len(line[0]) > MAX_SHEBANG_BYTES or b"\x00" in line[0]:
-        return ()
-    try:
-        words = shlex.split(line[0][2:].decode())
-    except ValueError:
-        return ()
-    if not words:
-        return ()
-    program, *options = words
-    name = posixpath.basename(program)
-    if name != "env":
-        # Another machine may have the same program in another place.
-        return ((program, *options), (name, *options)) if name else ()
-    if options[:1] in (["-S"], ["--split-string"]):
-        options = options[1:]
-    elif options and options[0].startswith("-S"):
-        options[0] = options[0][2:]
-    if not options:
-        return ()
-    # What sets variables or has further options is left to `env` itself.
-    return (("env", *options),) if options[0].startswith("-") or "=" in options[0] else (tuple(options),)
-
-
-# Plans.
-
-
 MAX_ERROR_LENGTH = 1_000
 """How much of what a backend or a runner said about a failure is shown."""
 
 MAX_COPIED_FILES = 50
-"""How many further files of a skill go with a copy of its script."""
+"""How many other files of a skill are copied along with its script."""
 
 MAX_COPIED_BYTES = 4_000_000
-"""How large all of them may be together; what would be more stays behind."""
+"""Their largest total size; the rest is not copied."""
 
 RUNNER_GRACE_SECONDS = 5
-"""How long after its time limit a runner may take to end a script and to answer."""
+"""How long after its time limit a runner may take to end a script and return."""
 
 LATE_FUNCTION = "The operator's function did not answer in time. What it started may still be running."
 
@@ -152,22 +89,22 @@ _FAILURES: dict[Failure, str] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a script that ran."""
+    """The result of a script that ran."""
 
     output: str
     """What it wrote, as a model may read it."""
 
     exit_code: int | None
-    """`None` if it was ended, or if nobody knows."""
+    """`None` if it was killed, or if the code is unknown."""
 
     timed_out: bool = False
     none_found: bool = False
-    """Whether, after a timeout, none of its processes was found any more."""
+    """Whether, after a timeout, none of its processes were left."""
 
 
 @dataclass(frozen=True)
 class ScriptCall:
-    """A script of a skill, and how it is to be run."""
+    """A script of a skill, and how to run it."""
 
     entry: SkillEntry
     script_name: str
@@ -176,13 +113,13 @@ class ScriptCall:
     seconds: int
     max_output: int
     other_files: Sequence[str] = ()
-    """Further files of the skill, relative to it, that go with a copy of the script."""
+    """Other files of the skill, relative to it, that are copied along with the script."""
 
     directory: str = ""
     """The directory that the script's name is relative to, if it is not the usual one."""
 
     files: Mapping[str, bytes] | None = field(default=None, repr=False)
-    """All files of the skill as they were judged: a copy of them is run, and not what the shell has of the skill."""
+    """All files of the skill as they were judged: a copy of them runs, not the files that the shell has."""
 
     @property
     def relative_path(self) -> str:
@@ -190,11 +127,11 @@ class ScriptCall:
         return f"{self.directory}/{self.script_name}" if self.directory else script_to_relative(self.script_name)
 
     def among(self, files: Mapping[str, bytes]) -> "ScriptCall":
-        """Return the call of the script by the path that it has among a skill's files."""
+        """Return the call with the script's path among a skill's files."""
         return self if self.relative_path in files else self._in_singular()
 
     def at(self, path: str) -> "ScriptCall":
-        """Return the call of a script that lies at a path: authors also call the directory `script/`."""
+        """Return the call for a script at a path: authors also call the directory `script/`."""
         singular = self._in_singular()
         is_singular = path.endswith(f"/{singular.relative_path}") and not path.endswith(f"/{self.relative_path}")
         return singular if is_singular else self
@@ -205,18 +142,18 @@ class ScriptCall:
 
     @cached_property
     def secrets(self) -> Secrets:
-        """What its output must not show."""
+        """Values that its output must not show."""
         return Secrets(self.env.values())
 
 
 def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
-    """Run a script by the backend's shell.
+    """Run a script in the backend's shell.
 
     Raises:
         SkillsError: If the script cannot be started, or the backend did not let it finish.
     """
     check_arguments(call.arguments, call.env)
-    # Files mean that somebody judged them: then only a copy of those very bytes may run, never what lies there now.
+    # If there are files, somebody judged them: then only a copy of those bytes may run, never what is there now.
     files = yield from _files_to_run(call, run)
     if files is None:
         path = yield from _located(call, run)
@@ -244,7 +181,7 @@ def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
         report = yield from _run_from_files(job, call, content, run, is_virtual=virtual)
     else:
         report = yield from _report(job, command)
-        # The shell may not see the backend's files (a sandbox beside a store): then the script is taken to it.
+        # The shell may not see the backend's files (a sandbox beside a store): then the script is copied to it.
         if report.failure == "no-script":
             again = replace(job, token=_token())
             report = yield from _run_from_files(again, call, content, run, is_virtual=virtual)
@@ -260,7 +197,7 @@ def _token() -> str:
 
 
 def _files_to_run(call: ScriptCall, run: SkillRun) -> Plan[Mapping[str, bytes] | None]:
-    """Return the files of which a copy is to be run, as they were judged; `None` if the script runs where it lies."""
+    """Return the files to copy and run, as they were judged; `None` if the script runs where it is."""
     files: Mapping[str, bytes] | None = yield from unwrapped(
         Ask(
             lambda: run.files_to_run(call.entry, call.script_name),
@@ -269,13 +206,13 @@ def _files_to_run(call: ScriptCall, run: SkillRun) -> Plan[Mapping[str, bytes] |
     )
     if files is None or not call.entry.is_dynamic:
         return files
-    # Nobody knows all files of a dynamic skill; those that its load listed go with the script.
+    # Nobody knows all files of a dynamic skill; those that its load listed are copied.
     copies = yield from _copies(call, files[call.among(files).relative_path], run)
     return {**{path.removeprefix(f"{COPY}/"): content for path, content in copies}, **files}
 
 
 def _located(call: ScriptCall, run: SkillRun) -> Plan[str]:
-    """Return the path by which a shell runs the script; the seam checks it."""
+    """Return the path at which a shell runs the script; the seam checks it."""
     path: str = yield from unwrapped(
         Ask(
             lambda: run.script_path(call.entry, call.script_name),
@@ -300,11 +237,11 @@ def _run_from_files(
     is_virtual: bool,
     must_copy: bool = False,
 ) -> Plan[Report]:
-    """Run a job whose text, and whose script if the shell does not have it, the backend writes to files."""
+    """Run a job from files that the backend writes: its text and, if the shell does not have it, its script."""
     placed = yield from _placed(job, call, content, run, is_virtual=is_virtual, must_copy=must_copy)
     report = yield from _report(placed, start_command(placed.token))
     if report.failure == "no-script" and not placed.copied_as:
-        # The file was changed after the shell was asked for it, so a copy of what was checked goes with the job.
+        # The file changed after the shell was asked about it, so the job gets a copy of what was checked.
         again = replace(job, token=_token())
         return (yield from _run_from_files(again, call, content, run, is_virtual=is_virtual, must_copy=True))
     return report
@@ -319,10 +256,10 @@ def _placed(
     is_virtual: bool,
     must_copy: bool,
 ) -> Plan[Job]:
-    """Write what a job needs where the shell finds it, and return the job as it is to be started.
+    """Write a job's files where the shell finds them, and return the job to start.
 
     Raises:
-        SkillsError: If the files could not be written to any of the places that may serve.
+        SkillsError: If the files could not be written to any of the possible places.
     """
     try:
         prepared = yield Execute(prepare_command(job.token, job.script, job.digest), GRACE_SECONDS, settles=True)
@@ -346,7 +283,7 @@ def _placed(
 
 
 def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> Plan[list[tuple[str, bytes]]]:
-    """Return the script and as many of the skill's other files as are read and fit, for it may use them."""
+    """Return the script and as many of the skill's other files as can be read and fit, because it may use them."""
     copies = [(f"{COPY}/{call.relative_path}", content)]
     room = MAX_COPIED_BYTES
     for path in call.other_files[:MAX_COPIED_FILES]:
@@ -355,7 +292,7 @@ def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> Plan[list[tuple[
         try:
             data = yield from _content(call.entry, path, run)
         except SkillsError:
-            # The script may do without; if not, it says so.
+            # The script may work without the file; if not, it will say so.
             continue
         if len(data) <= room:
             room -= len(data)
@@ -368,7 +305,7 @@ def _report(job: Job, command: str) -> Plan[Report]:
     try:
         response = yield Execute(command, job.seconds + GRACE_SECONDS)
     except CallFailed as failure:
-        # A command that is late may yet start; one that failed will not.
+        # A command that is late may still start; one that failed will not.
         yield from _quietly(stop_command(job.token, may_start=failure.timed_out))
         raise
     except asyncio.CancelledError:
@@ -385,7 +322,7 @@ def _report(job: Job, command: str) -> Plan[Report]:
 
 
 def _quietly(command: str) -> Plan[None]:
-    """Clean up after a failure, which is what is told, whatever comes of this."""
+    """Clean up after a failure; only that failure is reported, whatever happens here."""
     yield Attempt(Execute(command, GRACE_SECONDS))
 
 
@@ -397,10 +334,10 @@ def _ended(command: str) -> Plan[None]:
 
 
 def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: SkillRun) -> Plan[Outcome]:
-    """Run a script by the operator's function.
+    """Run a script with the operator's function.
 
     Raises:
-        SkillsError: If it raises, does not answer in time, or answers with something else than a response.
+        SkillsError: If it raises, times out, or does not return a response.
     """
     check_arguments(call.arguments, call.env)
     files = yield from _files_to_run(call, run)
@@ -412,7 +349,7 @@ def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: SkillRun)
         try:
             response = yield from _answer_of(runner, copied.path(call.among(files).relative_path), call)
         except GeneratorExit:
-            # An interrupt of LangGraph's closes the plan: nothing more can be asked for.
+            # An interrupt from LangGraph closes the plan: no more requests can be made.
             copied.remove()
             raise
         except BaseException:
@@ -428,7 +365,7 @@ def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: SkillRun)
 
 
 def _answer_of(runner: Callable[..., Any], path: str, call: ScriptCall) -> Plan[object]:
-    """Return what the operator's function answers for a script at a path."""
+    """Return the answer of the operator's function for a script at a path."""
     given = (call.entry.name, path, list(call.arguments), dict(call.env), call.seconds)
     try:
         return (yield CallFunction(runner, given, seconds=call.seconds + RUNNER_GRACE_SECONDS))
@@ -439,6 +376,6 @@ def _answer_of(runner: Callable[..., Any], path: str, call: ScriptCall) -> Plan[
 
 
 def can_execute(run: SkillRun) -> Plan[bool]:
-    """Return whether the backend runs commands; a user's function may have to make the backend first."""
+    """Whether the backend runs commands; a user's function may have to create the backend first."""
     has_shell: bool = yield from unwrapped(CallFunction(lambda: run.can_execute, seconds=None))
     return has_shell

@@ -42,7 +42,7 @@ ENV_FAILED = "script-env-failed"
 """Code of the problem that says why scripts have no environment."""
 
 Env: TypeAlias = Callable[[Any, SkillEntry], Mapping[str, str] | Awaitable[Mapping[str, str] | None] | None]
-"""Gives the environment variables of a script's process, from the run's runtime and the skill."""
+"""Returns the environment variables of a script's process, from the run's runtime and the skill."""
 
 Runner: TypeAlias = Callable[[str, str, list[str], dict[str, str], int], ExecuteResponse | Awaitable[ExecuteResponse]]
 """Runs a script: skill name, path, arguments, environment, time limit in seconds."""
@@ -70,18 +70,18 @@ class ScriptArguments(BaseModel):
 class SkillScripts(SkillExtension):
     """Gives the model `run_skill_script`: a script of a loaded skill, with arguments that no shell interprets.
 
-    It runs through the backend's `execute`, or through `runner` where the backend has none; with neither, the tool is
-    not offered. A script that takes too long is ended, with every process that can be told to be its own. Where an
-    extension judges files, as `SkillLock` and `SkillApproval` do, the very bytes that were judged run from a private
-    copy of the skill, and `runner` is given a path in it.
+    It runs through the backend's `execute`, or through `runner` if the backend has none; with neither, the tool is not
+    offered. A script that takes too long is killed, with every process that is recognizably its own. If an extension
+    judges files, as `SkillLock` and `SkillApproval` do, the very bytes that were judged run from a private copy of the
+    skill, and `runner` gets a path in it.
 
     Args:
-        runner: Called as `runner(skill_name, path, args, env, timeout)` where the backend cannot execute; sync or
-            async, returns deepagents' `ExecuteResponse`.
+        runner: Called as `runner(skill_name, path, args, env, timeout)` if the backend cannot execute; sync or async,
+            returns deepagents' `ExecuteResponse`.
         env: Called as `env(runtime, skill)`; returns environment variables for the script's process, such as keys. No
             value appears in messages, logs, events or state, and output that repeats one is masked.
-        timeout: After how many seconds a script is ended. `env` must answer in that time, too.
-        max_output: How many characters of output the model reads: head and tail of a longer one.
+        timeout: Seconds after which a script is killed. `env` must return within that time, too.
+        max_output: How many characters of output the model reads: the head and the tail if there are more.
 
     Raises:
         ValueError: If `timeout` or `max_output` is too small, or `runner` or `env` is not a function.
@@ -131,24 +131,24 @@ class SkillScripts(SkillExtension):
         ]
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> None:
-        """Remember a skill's files, which go with a script to a shell that does not have the skill."""
+        """Remember a skill's files, to copy them with a script to a shell that does not have the skill."""
         directory = load.entry.path.rpartition("/")[0]
         paths = [item["path"].removeprefix(f"{directory}/") for item in load.resources]
         if len(paths) > 1:
             run.remember(load.entry.name, paths[:MAX_COPIED_FILES])
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Leave the tool out where nothing could run a script."""
+        """Leave out the tool if nothing could run a script."""
         return request if self._runner is not None or run.can_execute else _without_tool(request)
 
     async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Leave the tool out where nothing could run a script, without blocking."""
+        """Leave out the tool if nothing could run a script, without blocking."""
         return request if self._runner is not None or await run.adrive(can_execute(run)) else _without_tool(request)
 
     def _answered(
         self, run: SkillRun, runtime: "ToolRuntime[Any, Any]", arguments: Mapping[str, Any]
     ) -> Plan[ToolMessage | Command[Any]]:
-        """Return what the model reads, with the problems that were found on the way, which go into state."""
+        """Return what the model reads, and the problems that were found on the way, for state."""
         outcome: Outcome | Exception
         try:
             outcome = yield from self._plan(run, **arguments)
@@ -173,7 +173,7 @@ class SkillScripts(SkillExtension):
             else:
                 outcome = yield from run_by_function(call, self._runner, run)
         except SkillsError as error:
-            # Whoever wrote the message may have put a value into it, and so may what it was raised from.
+            # The message may contain a value, and so may the exception that caused it.
             raise SkillsError(masked_text(str(error), call.secrets, MAX_ERROR_LENGTH)) from None
         seconds = round(time.monotonic() - started, 3)
         run.emit(
@@ -195,13 +195,13 @@ class SkillScripts(SkillExtension):
         return outcome
 
     def _variables(self, run: SkillRun, entry: SkillEntry) -> Plan[dict[str, str]]:
-        """Return what the operator's function gives; what is wrong with it is told without any value."""
+        """Return what the operator's function returns; problems with it are reported without any value."""
         if self._env is None:
             return {}
         try:
             given = yield CallFunction(self._env, (run.runtime, entry), seconds=self._timeout)
         except CallFailed as failure:
-            # The type alone: the message of an error may hold a value of the environment.
+            # Only the type: the message of an error may contain a value of the environment.
             cause = type(failure.__cause__).__name__
             raise _without_environment(
                 run, entry, f"The environment of the script could not be prepared ({cause})."
@@ -215,7 +215,7 @@ class SkillScripts(SkillExtension):
 
 
 def _fault_of(env: object) -> str | None:
-    """Return what is wrong with what the operator's function gave, without any value of it; `None` if nothing is."""
+    """Return what is wrong with the result of the operator's function, without any value; `None` if nothing is."""
     if not isinstance(env, Mapping):
         return f"The environment of the script is not a mapping but {type(env).__name__}."
     for name, value in env.items():
@@ -227,8 +227,8 @@ def _fault_of(env: object) -> str | None:
 
 
 def _without_environment(run: SkillRun, entry: SkillEntry, fault: str) -> SkillsError:
-    """Tell the operator what is wrong with the environment, and return what the model is told."""
-    message = f"{fault} No script of the skill runs until the function `env` of SkillScripts is mended."
+    """Report what is wrong with the environment to the operator, and return the answer for the model."""
+    message = f"{fault} No script of the skill runs until the function `env` of SkillScripts is fixed."
     run.report(entry.path, ENV_FAILED, message, "error")
     return SkillsError(fault)
 
@@ -243,14 +243,14 @@ def _check_number(name: str, value: object, least: int) -> None:
 
 
 def _loaded(run: SkillRun, name: str) -> SkillEntry:
-    """Return the loaded skill of that name, in any case.
+    """Return the loaded skill with that name, ignoring case.
 
     Raises:
-        SkillsError: If it is not loaded, or its file is out of reach; a skill that the model cannot see is not told
-            from one that does not exist.
+        SkillsError: If it is not loaded, or its file is out of reach; a skill that the model cannot see is reported
+            like one that does not exist.
     """
     withheld = {skill.entry.name for skill in run.loaded if "scripts" in skill.withheld}
-    loaded = [skill.entry for skill in run.loaded]
+    loaded = [skill.entry for skill in run.loaded if not skill.is_lost]
     meant = meant_name([entry.name for entry in loaded], name)
     entry = next((entry for entry in loaded if entry.name == meant), None)
     if entry is not None and not entry.is_read:
@@ -272,7 +272,7 @@ def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]", seco
     if isinstance(outcome, SkillsError):
         text = f"Error: {outcome}"
     elif isinstance(outcome, Exception):
-        # Its message may hold anything, so neither the log nor the model is given it.
+        # Its message may contain anything, so neither the log nor the model gets it.
         logger.error("%s failed: %s", TOOL_NAME, type(outcome).__name__)
         text = f"Error: {TOOL_NAME} failed ({type(outcome).__name__}). Work without it."
     else:
