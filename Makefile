@@ -69,8 +69,7 @@ page: $(VENV)/.package
 test: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	$(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python
+	$(VENV)/bin/mypy & types=$$!; $(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python; others=$$?; wait $$types && exit $$others
 	$(VENV)/bin/pytest -n auto --dist worksteal
 
 # Types and tests at the same time: mypy uses one core.

@@ -2,6 +2,7 @@
 
 make bench                    the table
 make bench ARGS="--json"      the same as JSON
+make bench ARGS="--only routing"    the rows of one part, see `PARTS`
 
 The table goes to standard output, progress to standard error.
 """
@@ -25,7 +26,7 @@ from typing import Any
 from deepagents.backends import BackendProtocol, FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
-from footprint import bytes_held, checkpoint_bytes, import_ratio
+from footprint import EARLY, bytes_held, checkpoint_bytes, held_after_edits, held_after_refusals, import_ratio
 from langchain.agents.middleware.types import ModelRequest
 from langgraph.runtime import Runtime
 from library import write_library
@@ -311,6 +312,19 @@ def footprint_rows(roots: dict[int, Path]) -> Iterator[Row]:
         mine <= 3 * other,
         {"bytes": mine, "reference": other},
     )
+    other = bytes_held(theirs, roots[1_000])
+    for what, (early, late) in (
+        ("300 runs with an edit each, 2,000 skills", held_after_edits(ours, 2_000, 300)),
+        ("80 runs with refused loads of 5 MB", held_after_refusals(ours, 5_000_000, 80)),
+    ):
+        yield Row(
+            f"memory after {what}",
+            f"after {EARLY} such runs {early / 1e6:.1f} MB; deepagents, one run, 1,000 skills {other / 1e6:.1f} MB",
+            f"{late / 1e6:.1f} MB, {late / early:.2f}x",
+            "at most 1.3x",
+            late <= 1.3 * early,
+            {"bytes": late, "early": early, "reference": other},
+        )
     bare, mine, other = (checkpoint_bytes(make, roots[1_000]) for make in (None, ours, theirs))
     yield Row(
         "a checkpoint in SQLite, 1,000 skills",
@@ -356,7 +370,10 @@ def search_rows() -> Iterator[Row]:
     )
 
 
-def rows() -> Iterator[Row]:
+def rows(only: str | None = None) -> Iterator[Row]:
+    if only is not None:
+        yield from PARTS[only]()
+        return
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
         roots = {count: base / f"library-{count}" for count in (100, 1_000, 10_000)}
@@ -370,11 +387,18 @@ def rows() -> Iterator[Row]:
         yield from scale_rows(roots[10_000])
     yield from conversation_rows()
     yield hostile_row()
-    yield from search_rows()
-    yield from suggestion_rows()
-    yield from routing_rows()
-    yield from store_rows()
-    yield from locking_rows()
+    for part in PARTS.values():
+        yield from part()
+
+
+PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "search": search_rows,
+    "suggestions": suggestion_rows,
+    "routing": routing_rows,
+    "store": store_rows,
+    "locking": locking_rows,
+}
+"""Parts that can be measured by themselves."""
 
 
 def table(found: Sequence[Row]) -> str:
@@ -387,6 +411,7 @@ def table(found: Sequence[Row]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure deepskills beside deepagents.")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--only", choices=sorted(PARTS), help="measure one part")
     parser.add_argument("--routing", help="directory with public requests, see routing.py; else DEEPSKILLS_ROUTING")
     given = parser.parse_args()
     as_json = given.json
@@ -396,7 +421,7 @@ def main() -> int:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # shadowed and hostile skills are part of the measure
     start = time.perf_counter()
     found = []
-    for row in rows():
+    for row in rows(given.only):
         print(f"{time.perf_counter() - start:4.0f} s  {row.what}", file=sys.stderr)
         found.append(row)
     if as_json:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deepskills._catalog.entries import SkillEntry, Visibility
-    from deepskills._catalog.manifest import FileDigest, SkillManifest
     from deepskills._errors import (
         SkillFileNotFoundError,
         SkillFormatError,
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
         SkillPathError,
         SkillsError,
     )
+    from deepskills._files.manifest import FileDigest, SkillManifest
     from deepskills._middleware.extension import (
         Answer,
         LoadedSkill,
@@ -94,7 +94,7 @@ _MODULES = {
     "RESOURCE_TYPE_MAP": "deepskills._types",
     "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.section",
     "Answer": "deepskills._middleware.extension",
-    "FileDigest": "deepskills._catalog.manifest",
+    "FileDigest": "deepskills._files.manifest",
     "InlineBackend": "deepskills.inline",
     "InlineSkill": "deepskills.inline",
     "LoadedSkill": "deepskills._middleware.extension",
@@ -109,7 +109,7 @@ _MODULES = {
     "SkillFileNotFoundError": "deepskills._errors",
     "SkillFormatError": "deepskills._errors",
     "SkillLoad": "deepskills._middleware.extension",
-    "SkillManifest": "deepskills._catalog.manifest",
+    "SkillManifest": "deepskills._files.manifest",
     "SkillMetadata": "deepskills._types",
     "SkillNotFoundError": "deepskills._errors",
     "SkillPathError": "deepskills._errors",

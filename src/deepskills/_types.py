@@ -267,6 +267,9 @@ class LoadRecord(TypedDict):
     step: NotRequired[Annotated[int, Ge(0)]]
     """LangGraph's step in which it was loaded."""
 
+    lost: NotRequired[bool]
+    """Whether its text could not be recovered: it is no longer loaded then; its limits hold until it is unloaded."""
+
     relies_on: NotRequired[list[str]]
     """Skills whose unload earlier in the same turn made room for this load."""
 

@@ -26,6 +26,7 @@ from deepskills._files.assets import list_assets, read_asset, script_path
 from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
 from deepskills._io.backends import is_backend
 from deepskills._io.cache import BoundedCache
+from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Plan
 from deepskills._io.walk import read_files
 from deepskills._loading.budget import Budgets
@@ -216,10 +217,10 @@ class SkillsManager:
         return await self._arun(lambda: self._with_skill(skill_name, lambda skill: self._script(skill, script_name)))
 
     def _run(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
-        return self._settings.perform(plan(), None)
+        return drive(plan(), seconds=self._settings.backend_timeout, backend=self._settings.backend)
 
     async def _arun(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
-        return await self._settings.aperform(plan(), None)
+        return await adrive(plan(), seconds=self._settings.backend_timeout, backend=self._settings.backend)
 
     def _look(self) -> Plan[Remembered]:
         """Look at all sources."""

@@ -219,6 +219,26 @@ def test_governing_by_keyboard_alone(visit: Callable[..., Any]) -> None:
     assert troubles(page) == []
 
 
+def test_naming_a_group_by_keyboard_on_a_phone(visit: Callable[..., Any]) -> None:
+    """Who may share with any group finds a labelled field for its id, which fits a narrow window."""
+    page = visit("olga")
+    brew(page, "mint-tea", "# Steps\n")
+    page.set_viewport_size({"width": NARROW, "height": 800})
+    reach(page, page.get_by_text("Share with groups"))
+    page.keyboard.press("Enter")
+    reach(page, page.get_by_label("Another group’s id"))
+    page.keyboard.type("night-shift")
+    reach(page, page.get_by_label("That group"))
+    page.keyboard.press("ArrowDown")
+    assert overflows(page) == 0
+    violations = Axe().run(page).response["violations"]
+    assert [item["id"] for item in violations if item["impact"] in SERIOUS] == []
+    follow(page, button(page, "Save sharing"))
+    expect(page.locator(".facts").first).to_contain_text("night-shift")
+    expect(page.locator(".facts").first).to_contain_text("may read and write")
+    assert troubles(page) == []
+
+
 def brew(page: Any, name: str, body: str) -> str:
     """Create a skill from a `.zip`, and return its address."""
     archive = io.BytesIO()

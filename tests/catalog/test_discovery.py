@@ -480,7 +480,7 @@ def look(*sources: SkillSource, readings: Readings | None = None) -> Look:
         return parse_sources(sources), None
 
     memory = readings or Readings()
-    return Look(Library(of_run, 1, memory, Catalogs(memory), remembered_files()))
+    return Look(Library(1, memory, Catalogs(memory), remembered_files()), of_run)
 
 
 def test_only_skill_files_of_the_sources_may_be_read() -> None:
@@ -551,7 +551,7 @@ def test_sources_that_cannot_be_resolved_are_the_reason() -> None:
         return [], "directory service is away"
 
     memory = Readings()
-    seen = Look(Library(failing, 1, memory, Catalogs(memory), remembered_files()))
+    seen = Look(Library(1, memory, Catalogs(memory), remembered_files()), failing)
     refusals = Tree({}).drive(seen.refusals([entry_at("/s/a/SKILL.md")]))
     assert "directory service is away" in refusals["evil"]
 

@@ -18,6 +18,7 @@ from deepskills._cli.app import app
 from deepskills._cli.commands import doctor
 from deepskills._cli.commands.show import tool_definitions
 from deepskills._loading.budget import count_text_tokens
+from deepskills._skillmd.problems import PROBLEMS
 from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS
 from deepskills.testing import ScriptedChatModel
 from support import skill_md, write_files
@@ -94,6 +95,14 @@ def test_warnings_alone_are_no_failure(workplace: Path) -> None:
     assert result.exit_code == 0
     assert "0 errors, 1 warning" in result.stdout
     assert "Set `max_depth=2`" in result.stdout
+
+
+def test_the_advised_depth_does_not_depend_on_words(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`max_depth` is the depth of the deepest skill, however the problem is worded."""
+    monkeypatch.setitem(PROBLEMS, "skill-too-deep", ("warning", "Too far down, near {parent}: {depth} directories."))
+    write_files(workplace, {f"s/{'in/' * depth}x/SKILL.md": skill_md("x") for depth in (1, 3, 2)})
+    [advice] = report("-s", "s")["advice"]
+    assert advice == "3 skills lie too deep to be found. Set `max_depth=4`, or name sources nearer to them."
 
 
 def test_a_source_whose_skills_are_all_passed_over_is_explained(workplace: Path) -> None:

@@ -410,7 +410,7 @@ def test_sources_that_cannot_be_fetched_change_nothing(tmp_path: Path, monkeypat
 
 def test_required_skills_are_added_along(tmp_path: Path) -> None:
     """`add --skill` also adds what the skill requires of the same source, and warns of what is nowhere."""
-    needs = {"top": "Base gone pdf", "base": "ground", "ground": "", "else": ""}
+    needs = {"top": "Base gone PDF", "base": "ground", "ground": "", "else": ""}
     fields: dict[str, dict[str, Any]] = {
         name: {"metadata": {"requires": wanted}} if wanted else {} for name, wanted in needs.items()
     }
@@ -422,6 +422,6 @@ def test_required_skills_are_added_along(tmp_path: Path) -> None:
     assert sorted(lock_rows()) == ["base", "ground", "top"]
     assert "old one" not in (SKILLS / "base/SKILL.md").read_text()
     [row] = [row for row in told["skills"] if row["name"] == "top"]
-    assert [(found["code"], "`gone`" in found["message"], "pdf" in found["message"]) for found in row["problems"]] == [
+    assert [(found["code"], "`gone`" in found["message"], "PDF" in found["message"]) for found in row["problems"]] == [
         ("requires-missing", True, False)
     ]

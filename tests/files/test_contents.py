@@ -83,7 +83,7 @@ def test_skills_are_read_in_two_rounds() -> None:
     first, second = without_shell(rounds)
     assert first == {call for name in names for call in _own_calls(name)}
     assert second == {ListDirectory("/skills/skill-0/assets"), *(ListDirectory(f"/skills/{n}/scripts") for n in names)}
-    assert [read[name].text() for name in names] == [(skill_md(name), None) for name in names]
+    assert [(read[name].text, read[name].failure) for name in names] == [(skill_md(name), None) for name in names]
     assert [len(read[name].inventory.resources) for name in names] == [2, 1, 1, 1, 1]
 
 
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_read_says_why() -> None:
             read_contents([skill("alpha")], 1),
             lambda call, reply=reply: reply if isinstance(call, ReadFiles) else no_files(call),  # type: ignore[misc]
         )
-        text, failure = read["alpha"].text()
+        text, failure = read["alpha"].text, read["alpha"].failure
         if text or told not in (failure or ""):
             wrong[name] = (text, failure)
 
@@ -136,7 +136,7 @@ def test_a_listing_that_fails_leaves_the_text() -> None:
         lambda call: Files((File("x", content),)) if isinstance(call, ReadFiles) else Failed("no lists today"),
     )
 
-    assert read["alpha"].text() == (skill_md("alpha"), None)
+    assert (read["alpha"].text, read["alpha"].failure) == (skill_md("alpha"), None)
     assert read["alpha"].inventory.resources == []
     assert read["alpha"].inventory.failure == "no lists today"
 

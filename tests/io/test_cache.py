@@ -91,6 +91,26 @@ def test_threads_that_miss_at_once_make_one() -> None:
     assert made == [1]
 
 
+def test_what_is_too_heavy_to_keep_is_made_for_each() -> None:
+    """Threads that wait for a value which is not kept make it in turn: none waits for ever, and none goes without."""
+    cache: BoundedCache[str, str] = BoundedCache(3, len)
+    made: list[int] = []
+    start = threading.Barrier(4)
+
+    def make() -> str:
+        made.append(1)
+        return "too heavy"
+
+    def ask(_: int) -> str:
+        start.wait()
+        return cache.get_or_make("a", make)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, range(4))) == ["too heavy"] * 4
+    assert len(made) == 4
+    assert len(cache) == 0
+
+
 def test_a_copy_is_empty_and_bounded_alike() -> None:
     """A deep copy remembers nothing, shares nothing, and keeps the same bounds."""
     cache: BoundedCache[str, str] = BoundedCache(10, len)

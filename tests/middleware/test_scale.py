@@ -14,11 +14,13 @@ from deepagents.backends.protocol import BackendProtocol, FileDownloadResponse, 
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.runtime import Runtime
 from test_discovery_agents import grows_in_proportion
 
 from deepskills import SkillsMiddleware
 from deepskills._catalog import lookup
 from deepskills._catalog.entries import Readings
+from deepskills._middleware.run import Run
 from deepskills._prompt import section
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import FakeBackend, Mode, both_modes, load, run, scaled, skill_md, tool_messages, write_files
@@ -244,3 +246,20 @@ def test_problems_of_many_skills_grow_in_proportion(tmp_path: Path) -> None:
         return seconds
 
     assert grows_in_proportion(later_run(100), later_run(400), 4)
+
+
+def test_a_request_leaves_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
+    """What a call knows of its run goes with the call: cycles would stay until a collection looks at the whole heap."""
+    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
+    middleware = SkillsMiddleware(backend=FilesystemBackend(root_dir=tmp_path, virtual_mode=True), sources=["/skills"])
+    state: Any = {"messages": []}
+    state |= middleware.before_agent(state, Runtime()) or {}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            assert "alpha" in middleware.skills_section(state)
+        left = [found for found in gc.get_objects() if isinstance(found, Run) and found.state is state]
+    finally:
+        gc.enable()
+    assert left == []

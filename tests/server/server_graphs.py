@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deepagents import create_deep_agent
-from deepagents.backends import FilesystemBackend
+from deepagents.backends import FilesystemBackend, LocalShellBackend
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, BaseMessage
@@ -16,7 +16,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from deepskills import Refuse, SkillExtension, SkillLoad, SkillRun, SkillsMiddleware
-from deepskills.extensions import SkillModels, SkillSuggestions, ToolPolicy
+from deepskills.extensions import SkillHooks, SkillModels, SkillSuggestions, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 
 LISTED = re.compile(r"^- \*\*(.+?)\*\*", re.MULTILINE)
@@ -104,6 +104,41 @@ def _shaped(make: Any) -> Any:
 
 shaped = _shaped(create_agent)
 shaped_deep = _shaped(create_deep_agent)
+
+
+async def check_ping(_request: Any) -> Refuse:
+    """Refuse a call, as a handler of an application that asks somebody else would."""
+    await asyncio.sleep(0)
+    return Refuse("no pings today")
+
+
+def _guarded(messages: list[BaseMessage]) -> AIMessage | str:
+    """Do what the newest user message begins with, `load NAME` or `ping`; then say what came of it, and of hooks."""
+    # What hooks say stands at the end of the request, behind the user's message.
+    newest = [message for message in messages if not message.text.startswith("<skill_hook")][-1]
+    first, *rest = newest.text.split()
+    if newest.type == "human" and first == "load":
+        return call_tools(("load_skill", {"skill_name": rest[0]}))
+    if newest.type == "human" and first == "ping":
+        return call_tools(("ping", {}))
+    text = "\n".join(message.text for message in messages if message.type != "ai")
+    said, refused = re.findall("begun by [a-z]+", text), text.count("no pings today")
+    return f"present: {' '.join(PRESENT.findall(text))}; said: {said}; refused: {refused}"
+
+
+hooked = create_agent(
+    ScriptedChatModel(replies=_guarded),
+    tools=[ping],
+    middleware=[
+        SkillsMiddleware(
+            backend=LocalShellBackend(root_dir=Path(__file__).parent, virtual_mode=True, inherit_env=True),
+            sources=["/skills", "/guarded"],
+            load_requires=True,
+            extensions=[SkillHooks({"check_ping": check_ping}, commands=True, sources=["/guarded"])],
+        )
+    ],
+)
+"""Runs hooks of a skill: an async handler, and a command when the skill is loaded and when a thread is resumed."""
 
 
 async def block(state: MessagesState) -> dict[str, Any]:  # noqa: ARG001 - a node takes the state

@@ -22,8 +22,15 @@ MODEL = '"anthropic:claude-sonnet-5"'
 SCRIPTED = "from server_graphs import model as scripted_model\n"
 SKILLS = ["api-design-review", "csv-report", "incident-review", "release-notes", "周报"]
 RUNS = 30
-GRAPHS = ("reviewed", "asking", "meeting", "blocking", "shaped", "shaped_deep")
+GRAPHS = ("reviewed", "asking", "meeting", "blocking", "shaped", "shaped_deep", "hooked")
 DEPLOY = generate_skill_md("deploy", "Ships it.", "Ship it.\n", {"model": "deep", "allowed-tools": "ping"})
+HOOKS = {
+    "SessionStart": [{"command": r"""sed -n 's/.*"source": "\([a-z]*\)".*/begun by \1/p'"""}],
+    "PreToolUse": [{"matcher": "ping", "type": "python", "handler": "check_ping"}],
+}
+CAREFUL = generate_skill_md(
+    "careful", "Pings with care.", "Take care.\n", {"hooks": HOOKS, "metadata": {"requires": "release-notes"}}
+)
 COMMAND = "/deploy the postmortem after the outage"
 SHAPES: dict[str, Callable[[str], Any]] = {
     "text": lambda text: text,
@@ -76,8 +83,9 @@ def started(project: Path, agent: str, config: Mapping[str, Any]) -> Iterator[Se
     (project / "agent.py").write_text(SCRIPTED + agent.replace(MODEL, "scripted_model"), encoding="utf-8")
     (project / "auth.py").write_text(AUTH, encoding="utf-8")
     (project / ".env").touch()
-    (project / "more" / "deploy").mkdir(parents=True)
-    (project / "more" / "deploy" / "SKILL.md").write_text(DEPLOY, encoding="utf-8")
+    for directory, text in {"more/deploy": DEPLOY, "guarded/careful": CAREFUL}.items():
+        (project / directory).mkdir(parents=True)
+        (project / directory / "SKILL.md").write_text(text, encoding="utf-8")
     more = {name: f"./server_graphs.py:{name}" for name in GRAPHS}
     (project / "langgraph.json").write_text(json.dumps({**config, "graphs": config["graphs"] | more}))
     port = free_port()
@@ -214,6 +222,22 @@ def test_a_users_message_counts_in_every_shape_of_json(server: Server) -> None:
         ("idle", "deep; noted: [True, True]"),
     ]
     assert {case: found for case, found in server.drive(talk_all).items() if found != expected} == {}
+
+
+def test_hooks_of_a_skill_and_what_it_requires(server: Server) -> None:
+    """A load brings along what its skill requires; its command runs at the load and at a later run, its handler too."""
+
+    async def talk(client: LangGraphClient) -> list[str]:
+        thread = await new_thread(client)
+        told = [await run(client, thread, text, "hooked") for text in ("load careful", "ping", "hello")]
+        assert (await state_of(client, thread))["skills_problems"] == []
+        return told
+
+    assert server.drive(talk) == [
+        "present: release-notes careful; said: ['begun by startup']; refused: 0",
+        "present: release-notes careful; said: []; refused: 1",
+        "present: release-notes careful; said: ['begun by resume']; refused: 1",
+    ]
 
 
 def test_thirty_runs_at_once_do_not_mix(server: Server) -> None:

@@ -23,6 +23,7 @@ from support import (
     SOAK,
     FakeBackend,
     Mode,
+    both_modes,
     fails,
     load,
     loaded_in,
@@ -231,6 +232,81 @@ class Limits(RuleBasedStateMachine):
         assert len(state["skills_loaded"]) <= SLOTS + 1  # names that were forged in wait for the next model call
         assert len(repr(private)) < 40_000 + 400 * messages
         assert len(state["skills_problems"]) < 100
+
+
+@both_modes
+def test_a_text_that_nobody_can_read_lifts_no_limit(mode: Mode) -> None:
+    """A record that was forged while the source is down loses the text, not the limit; the model's unload ends it."""
+    world = Limits()
+    world.begin(mode)
+    world.talk("ada", [("load", "guard")])
+    world.fail_source(down=True)
+    world.restart()
+    world.forge({"skills_load_records": {"guard": {**NOBODY_READ, "path": "/shared/guard/SKILL.md"}}}, "bob")
+    assert world.agent.get_state(world.config).values["skills_loaded"] == []
+    assert "What it forbids holds until" in world.model.requests[0].text
+    # Once the file can be read again, it is known what the skill forbids, and nothing else is refused.
+    world.fail_source(down=False)
+    world.write("guard")
+    world.talk("ada", [])
+    assert "launch" not in world.ran
+    assert "forbids it" in tool_messages(world.agent.get_state(world.config).values)[-2].text
+    world.talk("ada", [("unload", "guard")])
+    assert world.in_use == set()
+    assert world.ran == ["launch"]
+    assert world.agent.get_state(world.config).values["skills_load_records"] == {}
+    world.teardown()
+
+
+@both_modes
+def test_a_spoiled_record_lifts_no_limit(mode: Mode) -> None:
+    """While nobody can judge or read a skill whose record was spoiled, what it forbids is refused; so it is after."""
+    world = Limits()
+    world.begin(mode)
+    world.talk("ada", [("load", "guard")])
+    spoiled: dict[str, Any] = {"skills_load_records": {"guard": {"path": 1}}}
+    world.fail_judge(down=True)
+    world.forge(spoiled, "ada")
+    world.fail_judge(down=False)
+    world.talk("ada", [])
+    assert "guard" in world.agent.get_state(world.config).values["skills_load_records"]
+    world.fail_source(down=True)
+    world.restart()
+    world.forge(spoiled, "ada")
+    world.fail_source(down=False)
+    world.talk("ada", [])
+    world.talk("ada", [("unload", "guard")])
+    assert world.ran == ["launch"]
+    world.teardown()
+
+
+@both_modes
+def test_problems_of_the_wrong_shape_are_replaced(mode: Mode) -> None:
+    """What somebody wrote over the problems in the middle of a run is set aside by the end of it."""
+    world = Limits()
+    world.begin(mode)
+    world.fail_judge(down=True)
+    world.talk("ada", [])
+    world.resume("ada", "ada", [], {"skills_problems": 5}, anew=False)
+    [*problems] = world.agent.get_state(world.config).values["skills_problems"]
+    assert "state-malformed" in {found["code"] for found in problems}
+    world.teardown()
+
+
+@both_modes
+def test_no_text_is_shown_that_no_judge_was_asked_about(mode: Mode) -> None:
+    """A skill that is missing from the catalog, because its source and the catalog in state are gone, stays hidden."""
+    world = Limits()
+    world.begin(mode)
+    world.talk("ada", [("load", "guard")])
+    world.fail_source(down=True)
+    world.fail_judge(down=True)
+    world.restart()
+    world.talk("ada", [])
+    world.resume("bob", "bob", [], {"skills_catalog": {"entries": []}}, anew=True)
+    world.talk("ada", [])
+    assert world.model.requests != []
+    world.teardown()
 
 
 def test_limits_hold_in_any_order() -> None:

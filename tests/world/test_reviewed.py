@@ -21,7 +21,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
 from deepskills import SkillsMiddleware
-from deepskills._catalog.manifest import digest_over
+from deepskills._files.manifest import digest_over
 from deepskills.extensions import SkillApproval, SkillForks, SkillLock, SkillScripts
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, load, run, scaled, skill_md, unload, write_files

@@ -198,12 +198,10 @@ class Catalogs:
 
     def believed(self, record: object) -> Catalog | None:
         """Return the catalog that state names, if this process has made it; `None` if it has to look for itself."""
-        known = _as_record(record)
-        if known is None:
-            return None
-        catalog = self._made.get(known["fingerprint"])
-        # The record holds the sources as well, so that a forged one cannot pass another agent's catalog off as its own.
-        return catalog if catalog is not None and catalog.record == known else None
+        catalog = self._made.get(record_key(record))
+        # All of the record, not its key alone: it holds the sources as well, so that a forged one cannot pass another
+        # agent's catalog off as its own. What equals a record of ours needs no further check of its shape.
+        return catalog if catalog is not None and catalog.record == record else None
 
     def put_found(self, thread_id: str, record: object, catalog: Catalog) -> None:
         """Remember what a look showed on a thread whose state holds something else, until the next run writes it.
@@ -211,13 +209,12 @@ class Catalogs:
         It stands for that thread alone: another user's state may hold the same record, and must not show these skills.
         """
         # Without a thread there is nobody to remember it for, and an empty id would be everybody's.
-        if thread_id and (known := _as_record(record)) is not None:
-            self._found.put((thread_id, known["fingerprint"]), catalog)
+        if thread_id and (key := record_key(record)):
+            self._found.put((thread_id, key), catalog)
 
     def found_for(self, thread_id: str, record: object) -> Catalog | None:
         """Return what a look showed on a thread with this in its state."""
-        known = _as_record(record)
-        return self._found.get((thread_id, known["fingerprint"])) if thread_id and known is not None else None
+        return self._found.get((thread_id, record_key(record))) if thread_id else None
 
     def claimed(self, record: object, copy: object) -> Catalog:
         """Return the catalog that state claims to have, without any power where this process has not read the file.
@@ -261,9 +258,9 @@ def _harmless(
 
 
 def record_key(record: object) -> str:
-    """Return what identifies a record in state; empty if it is not one."""
-    known = _as_record(record)
-    return known["fingerprint"] if known is not None else ""
+    """Return the fingerprint that a record in state claims; empty if there is none."""
+    key = record.get("fingerprint") if isinstance(record, dict) else None
+    return key if isinstance(key, str) else ""
 
 
 def _as_record(record: object) -> CatalogRecord | None:

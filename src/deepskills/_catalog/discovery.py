@@ -283,7 +283,13 @@ class _Harvest:
     def _take(self, path: str, *, listed: bool) -> None:
         reading = self._read.reading(path) if is_text(path) else None
         if reading is not None:
-            self.problems += _about(reading, self.source)
+            # Directories of a backend that keeps skills in parts are its own invention, not the author's.
+            is_invented = path in self._read.summaries
+            self.problems += [
+                found
+                for found in _about(reading, self.source)
+                if not (is_invented and found["code"] == "name-directory-mismatch")
+            ]
             if reading.metadata is not None:
                 self._add(self._read.readings.entry(reading, self.source.path, self.source.name_of))
             else:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from sys import getsizeof
 from typing import Any, Literal, TypeAlias
 
 from deepskills._catalog.search import beginning_of
@@ -116,6 +117,9 @@ INCLUDE_TOOLS = "include_tools"
 POWER_KEYS = frozenset({"allowed-tools", "hooks", "model", "context", "agent"})
 """Frontmatter keys by which a skill asks for powers; those of a served skill are set aside until they are granted."""
 
+_TEXT_BYTES = 100
+"""What a text takes beside its characters, with its place in a list or mapping."""
+
 _OVERHEAD = 600
 """What a reading, its entries and its place in a cache take beside texts and containers."""
 
@@ -214,7 +218,9 @@ class Readings:
 
     def _made(self, path: str, content: bytes, digest: str, *, is_whole: bool = False) -> Reading:
         reading = read_skill(content, path=path)
-        kept = {key: value for key, value in reading.frontmatter.items() if key in self.keys and value is not None}
+        kept: dict[str, Any] = {}
+        if not self.keys.isdisjoint(reading.frontmatter):
+            kept = {key: value for key, value in reading.frontmatter.items() if key in self.keys and value is not None}
         problems = tuple(reading.problems)
         # The largest goes first, so that one bloated key does not cost the others. Entries stay in memory for every
         # skill.
@@ -251,5 +257,21 @@ def _size(value: object) -> int:
 
 def _weigh(reading: Reading) -> int:
     """Return what a reading keeps alive. A stranger chooses which part of a file is large, so all of them count."""
-    texts = size_of(reading.metadata) + size_of(reading.frontmatter) + size_of(reading.problems)
-    return _OVERHEAD + len(reading.beginning) + texts
+    weight = _OVERHEAD + len(reading.beginning)
+    # Most files have neither.
+    if reading.frontmatter or reading.problems:
+        weight += size_of(reading.frontmatter) + size_of(reading.problems)
+    skill = reading.metadata
+    if skill is not None:
+        further, tools = skill["metadata"], skill["allowed_tools"]
+        texts = [
+            skill["path"],
+            skill["name"],
+            skill["description"],
+            skill["license"] or "",
+            skill["compatibility"] or "",
+        ]
+        texts += (*further, *further.values(), *tools)
+        # All at once, because every file that is read is weighed: one wide character makes all of them count as wide.
+        weight += getsizeof("".join(texts)) + _TEXT_BYTES * len(texts)
+    return weight

@@ -11,7 +11,7 @@ that today's user must not see. So before any text of a skill is read:
   function of the application may answer differently each time.
 * The path must lie under that source, going by its text. A path with `..` in it does not (`lies_under`).
 * A listing may lead elsewhere: a link, or a backend that spells a relative path out. Such a file counts only if a
-  listing of this process led to it; `Library.led` remembers those pairs of source and file.
+  listing of this process led to it; `Look` remembers those pairs of source and file.
 * If an entry fails, the sources are listed again, once, since this process may simply not have looked yet. Then the
   answer is final for the plan (`Look.refusals`).
 * Where the backend or the sources come from a function, state proves nothing at all about this user. Then only what
@@ -38,7 +38,7 @@ MAX_LED_BYTES = 32_000_000
 Led = BoundedCache[tuple[str, str], bool]
 """Files that listings of this process led to outside their sources: source and file."""
 
-SourcesOfRun = Callable[[], Plan[tuple[list[Source], str | None]]]
+SourcesOfRun = Callable[[], Plan[tuple[Sequence[Source], str | None]]]
 """Returns the sources of a run, or why they could not be resolved."""
 
 
@@ -49,18 +49,13 @@ def remembered_files() -> Led:
 
 @dataclass(frozen=True)
 class Library:
-    """Where the skills of a run come from, and what this process remembers of them."""
+    """How a middleware looks at sources, and what this process remembers of them."""
 
-    sources: SourcesOfRun
     max_depth: int
     readings: Readings
     catalogs: Catalogs
-    led: Led
-    thread_id: str = ""
-    """The thread of the run; empty if it has none."""
-
-    looks: "Looks | None" = None
-    """What this very invocation has seen, where each has to look for itself."""
+    led: Led | None
+    """Where listings led; `None` where each run has a backend of its own, on which the same path may lead elsewhere."""
 
     is_shared: bool = True
     """Whether every run sees the same sources, so that state may fill in for one that fails."""
@@ -107,18 +102,26 @@ class Looks:
 class Look:
     """One plan's look at the sources: they are resolved once, and listed at most once."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(
+        self, library: Library, sources: SourcesOfRun, thread_id: str = "", looks: "Looks | None" = None
+    ) -> None:
         self._library = library
-        self._sources: list[Source] | None = None
+        self._sources_of_run = sources
+        self._thread_id = thread_id
+        """The thread of the run; empty if it has none."""
+        self._looks = looks
+        """What this very invocation has seen, where each has to look for itself."""
+        self._led = library.led if library.led is not None else remembered_files()
+        self._sources: Sequence[Source] | None = None
         self._failure: str | None = None
         self.found: Discovery | None = None
         """What a look showed, if one was needed."""
 
-    def sources(self) -> Plan[tuple[list[Source], str | None]]:
+    def sources(self) -> Plan[tuple[Sequence[Source], str | None]]:
         """Return the sources of the run, or why they could not be resolved."""
         # Once per plan: a function of the application may answer differently each time.
         if self._sources is None:
-            self._sources, self._failure = yield from self._library.sources()
+            self._sources, self._failure = yield from self._sources_of_run()
         return self._sources, self._failure
 
     def discover(self, known: Catalog | None = None) -> Plan[Discovery]:
@@ -137,7 +140,7 @@ class Look:
                 self.found = replace(self.found, problems=shown_problems(self.found.problems, library.shown))
                 # Only what a listing of ours showed is remembered here, never what state claims.
                 for pair in self.found.led:
-                    library.led.put(pair, value=True)
+                    self._led.put(pair, value=True)
             else:
                 # Every source of the known catalog is unsure: its skills may still exist, so none is unloaded for this.
                 known = known or Catalog()
@@ -147,28 +150,23 @@ class Look:
 
     def started(self, record: object, found: Discovery) -> None:
         """Remember what the start of a run found, so that its other hooks need not look again."""
-        if self._library.looks is not None:
-            self._library.looks.put(record, found)
+        if self._looks is not None:
+            self._looks.put(record, found)
 
     def catalog(self, record: object, copy: object) -> Plan[Catalog]:
         """Return the catalog that state names, if it can be believed and is of this run's sources; else look.
 
         `copy` is `skills_metadata`, of use only while a source cannot be read.
         """
-        library = self._library
-        if library.looks is not None:
-            return (yield from self._in_invocation(library.looks, record, copy))
-        catalogs, thread_id = library.catalogs, library.thread_id
+        if self._looks is not None:
+            return (yield from self._in_invocation(self._looks, record, copy))
+        catalogs, thread_id = self._library.catalogs, self._thread_id
         sources, failure = yield from self.sources()
-
-        def is_usable(catalog: Catalog | None) -> bool:
-            # While the sources cannot be resolved, the believed catalog stands: its files are still refused by
-            # `refusals`.
-            return catalog is not None and (failure is not None or catalog.is_of(sources))
-
         # What a look has shown on this thread is newer than what its state names.
         for believed in (catalogs.found_for(thread_id, record), catalogs.believed(record)):
-            if believed is not None and is_usable(believed):
+            # While the sources cannot be resolved, the believed catalog stands: its files are still refused by
+            # `refusals`.
+            if believed is not None and (failure is not None or believed.is_of(sources)):
                 return believed
         found = yield from self.discover((yield from self.claimed(record, copy)))
         catalogs.put_found(thread_id, record, found.catalog)
@@ -209,4 +207,4 @@ class Look:
         # way.
         if not entry.path.endswith(f"/{SKILL_FILE}") or not any(source.path == entry.source for source in sources):
             return False
-        return lies_under(entry.path, entry.source) or self._library.led.get((entry.source, entry.path)) is not None
+        return lies_under(entry.path, entry.source) or self._led.get((entry.source, entry.path)) is not None

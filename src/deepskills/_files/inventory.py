@@ -185,21 +185,16 @@ class Contents:
     """A skill's file as it is now, the list of its other files, and where a shell finds it."""
 
     file: File
+    text: str
+    failure: str | None
+    """Why there is no text."""
+
     inventory: Inventory
     shell_directory: str | None = None
     """The skill's directory as a local shell knows it, if file tools know it by another path."""
 
     digest: str | None = None
     """Identifies the load, where the backend gives one; otherwise the digest of the file does."""
-
-    def text(self) -> tuple[str, str | None]:
-        """Return the file's text, or why there is none."""
-        if self.file.unfit == "too-large":
-            return "", problem(self.file.path, "file-too-large", size=self.file.size)["message"]
-        if self.file.content is None:
-            return "", self.file.error or "the backend returned no content"
-        text, found = decode_skill(self.file.content, path=self.file.path)
-        return (text, None) if found is None else ("", found["message"])
 
 
 def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) -> Inventory:
@@ -226,15 +221,25 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
     shell: RealPaths | Failed = yield Attempt(ShellPaths(tuple(directories)))
     in_shell = {} if isinstance(shell, Failed) else shell.paths
     files = [only_file(entry.path, reply) for entry, reply in zip(entries, replies, strict=False)]
-    texts = [Contents(file, Inventory()).text()[0] for file in files]
+    texts = [_text_of(file) for file in files]
     names, roots = [entry.name for entry in entries], replies[len(entries) :]
-    inventories = yield from take_inventories(names, roots, depth, texts)
+    inventories = yield from take_inventories(names, roots, depth, [text for text, _ in texts])
     return {
-        entry.name: Contents(file, inventory, in_shell.get(directory), _digest(reply))
-        for entry, directory, file, inventory, reply in zip(
-            entries, directories, files, inventories, replies[: len(entries)], strict=True
+        entry.name: Contents(file, text, failure, inventory, in_shell.get(directory), _digest(reply))
+        for entry, directory, file, (text, failure), inventory, reply in zip(
+            entries, directories, files, texts, inventories, replies[: len(entries)], strict=True
         )
     }
+
+
+def _text_of(file: File) -> tuple[str, str | None]:
+    """Return a file's text, or why there is none."""
+    if file.unfit == "too-large":
+        return "", problem(file.path, "file-too-large", size=file.size)["message"]
+    if file.content is None:
+        return "", file.error or "the backend returned no content"
+    text, found = decode_skill(file.content, path=file.path)
+    return (text, None) if found is None else ("", found["message"])
 
 
 def only_file(path: str, reply: Files | SkillOpened | Failed) -> File:

@@ -1,14 +1,18 @@
-"""A plan: every file of a skill, with its digest, as the backend says or as its files are.
+"""Every file of a skill, each by its SHA-256, and one digest over all: as the backend says, or as the files are.
 
-Locks and approvals rest on this, so it has to be all or nothing. What cannot be listed, read or bounded raises: a
-manifest with a gap would approve whatever is in the gap. Hidden files count as well, because a script can read them.
+The digest is what `sha256sum` over the skill's files, sorted by path, and `sha256sum` over that output give. Locks,
+approvals and skills that a server describes use the same one, so that what was reviewed in one place is recognised in
+another.
+
+Locks and approvals rest on this, so reading it has to be all or nothing. What cannot be listed, read or bounded raises:
+a manifest with a gap would approve whatever is in the gap. Hidden files count as well, because a script can read them.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.manifest import FileDigest, SkillManifest, file_digest
 from deepskills._catalog.sources import lies_under, parent
 from deepskills._errors import SkillsError
 from deepskills._files.paths import is_closed
@@ -27,6 +31,60 @@ from deepskills._io.plan import (
 from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
+
+ALGORITHM = "sha256:"
+"""How a digest over several files starts; digests of single files are bare hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """One file of a skill."""
+
+    sha256: str
+    """SHA-256 of its content, 64 hexadecimal digits."""
+
+    size: int
+    """Size in bytes."""
+
+
+@dataclass(frozen=True)
+class SkillManifest:
+    """Every file of a skill, and where the skill comes from."""
+
+    origin: str
+    """Who gave the skill: the path of its source, or what a backend says, such as a server's label and a URI."""
+
+    files: Mapping[str, FileDigest]
+    """Each file by its path relative to the skill, `SKILL.md` included."""
+
+    remembered: bool = True
+    """Whether an approval may be kept; not so for content that changes with every read."""
+
+    text: str = field(default="", compare=False, repr=False)
+    """The `SKILL.md`, where it was read for its digest."""
+
+    @property
+    def digest(self) -> str:
+        """The digest over all files."""
+        return digest_over({path: file.sha256 for path, file in self.files.items()})
+
+
+def digest_over(files: Mapping[str, str]) -> str:
+    """Return the digest over a set of files, given as paths and the SHA-256 of each.
+
+    It is the SHA-256 of lines as `sha256sum` prints them, sorted by the bytes of the paths. For UTF-8 that is the order
+    of the characters, which is how Python sorts text.
+    """
+    lines = "".join(f"{files[path]}  {path}\n" for path in sorted(files))
+    return ALGORITHM + hashlib.sha256(lines.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def file_digest(content: bytes) -> FileDigest:
+    """Return the digest of one file's content."""
+    return FileDigest(hashlib.sha256(content).hexdigest(), len(content))
+
+
+# Reading it.
 
 MAX_FILES = 5_000
 """How many files of a skill are looked at."""

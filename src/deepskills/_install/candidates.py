@@ -1,7 +1,7 @@
 """Finds the skills that a source holds, and decides which of them may be placed. Only the given tree is read."""
 
 import hashlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -219,7 +219,7 @@ def choose(candidates: Sequence[Candidate], names: Sequence[str], label: str) ->
 
 
 def with_required(
-    candidates: Sequence[Candidate], chosen: Sequence[Candidate], installed: Container[str]
+    candidates: Sequence[Candidate], chosen: Sequence[Candidate], installed: Iterable[str]
 ) -> list[Candidate]:
     """Return skills with those of the same source that they require, directly and by way of others.
 
@@ -232,6 +232,7 @@ def with_required(
     result: dict[str, Candidate] = {}
     waiting = list(reversed(chosen))
     taken = {folded(candidate.name) for candidate in chosen}
+    present = {folded(name) for name in installed}
     while waiting:
         candidate = waiting.pop()
         if candidate.path in result:
@@ -245,7 +246,7 @@ def with_required(
             if len(near or found) == 1:
                 taken.add(folded(name))
                 waiting += near or found
-            elif name not in installed:
+            elif folded(name) not in present:
                 missing.append(name)
         if missing:
             noted = problem(_below(candidate.path, SKILL_FILE), "requires-missing", names=listed(missing))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deepskills._catalog.manifest import digest_over
 from deepskills._errors import SkillsError
+from deepskills._files.manifest import digest_over
 from deepskills._install.limits import MAX_SKILL_FILES, folded, name_is_safe, path_fault, shown
 from deepskills._types import SKILL_FILE
 

@@ -206,6 +206,9 @@ def _local_path(backend: object, path: str) -> str | None:
 
 
 def _path_below(backend: "FilesystemBackend", path: str) -> str:
+    # Most paths are absolute and stay as they are; joining costs as much as looking.
+    if not backend.virtual_mode and path.startswith("/"):
+        return path
     return os.path.join(backend.cwd, path.lstrip("/") if backend.virtual_mode else path)  # noqa: PTH118 - as above
 
 
@@ -317,6 +320,9 @@ def to_written(call: WriteFiles, answer: Any) -> Written | Failed:  # noqa: ANN4
 
 
 def _matched(paths: Sequence[str], answer: Sequence[Any]) -> Iterable[tuple[str, Any]]:
+    # The usual answer: each file in its place.
+    if [getattr(item, "path", None) for item in answer] == [*paths]:
+        return zip(paths, answer, strict=True)
     by_path = {getattr(item, "path", None): item for item in answer}
     # A position counts only in an answer of the right length, and never for an item that names another file of the
     # call.

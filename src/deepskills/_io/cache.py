@@ -13,7 +13,7 @@ sections, readings that the calls of a turn share, rules, indexes. Two rules kee
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from sys import getsizeof
 from typing import Generic, TypeVar
 
@@ -32,21 +32,23 @@ def size_of(value: object) -> int:
 
     An object that is referred to several times is counted each time: better to forget too soon than too late.
     """
-    total = 0
+    total = getsizeof(value)
     # A loop and not a recursion: values may be nested as deep as a stranger likes.
     pending = [value]
     while pending:
         item = pending.pop()
-        total += getsizeof(item)
-        # By type, and the plain ones first: every file that is read is weighed, and an abstract class is slow to ask.
         kind = type(item)
-        if kind in _PLAIN:
+        parts: Iterable[object]
+        if kind in _CONTAINERS:
+            parts = item  # type: ignore[assignment]
+        # The abstract class last: it is slow to ask.
+        elif kind is dict or isinstance(item, Mapping):
+            parts = (*item, *item.values())  # type: ignore[misc,attr-defined]
+        else:
             continue
-        if kind is dict or isinstance(item, Mapping):
-            pending += item  # type: ignore[arg-type]
-            pending += item.values()  # type: ignore[attr-defined]
-        elif kind in _CONTAINERS:
-            pending += item  # type: ignore[arg-type]
+        # A container at a time: every file that is read is weighed, and most of what it holds is plain.
+        total += sum(map(getsizeof, parts))
+        pending += [part for part in parts if type(part) not in _PLAIN]
     return total
 
 
@@ -109,26 +111,39 @@ class BoundedCache(Generic[KeyT, ValueT]):
             if self._kept.get(key) is found:
                 self._store(key, found[0], weight)
 
+    def discard(self, key: KeyT) -> None:
+        """Forget what is remembered under `key`, if anything is."""
+        with self._lock:
+            if key in self._kept:
+                self._forget(key)
+
     def get_or_make(self, key: KeyT, make: Callable[[], ValueT]) -> ValueT:
         """Return what is remembered under `key`, else what `make` returns, and remember that."""
         found = self.get(key)
         if found is not None:
             return found
-        with self._lock:
-            # One lock per key: whoever makes a large value holds up those who want the same one, and nobody else.
-            making = self._making.setdefault(key, threading.Lock())
-        try:
-            with making:
-                # Looked up again: the one who held the lock before has probably made it.
-                found = self.get(key)
-                if found is None:
-                    found = make()
-                    self.put(key, found)
-        finally:
-            with self._lock:
-                # Others may still wait on this lock: they hold the object itself, and find the value.
-                self._making.pop(key, None)
-        return found
+        # One lock per key: whoever makes a large value holds up those who want the same one, and nobody else.
+        own = threading.Lock()
+        with own:
+            while True:
+                with self._lock:
+                    kept = self._kept.get(key)
+                    if kept is not None:
+                        return kept[0]
+                    making = self._making.setdefault(key, own)
+                if making is own:
+                    break
+                # Another thread makes it. It may fail, or make what is too heavy to keep, so it is looked up again.
+                with making:
+                    pass
+            try:
+                value = make()
+                self.put(key, value)
+            finally:
+                # Others may still wait on this lock: they hold the object itself.
+                with self._lock:
+                    del self._making[key]
+        return value
 
     def _weight_of(self, key: KeyT, value: ValueT) -> int:
         """Return what an entry weighs; outside the lock, because weighing much takes time."""

@@ -37,7 +37,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
-from contextlib import closing
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from deepskills._io.backends import (
@@ -144,15 +143,17 @@ def drive(
         seconds: The time limit of each call that names no other.
         backend: The backend, where it is known; `get_backend` is not called then.
     """
-    with closing(plan):
-        steps = Steps(plan)
+    steps = Steps(plan)
+    try:
         calls = steps.start()
         while calls is not None:
             # As late as possible: the user's function is not called for a plan that turns out to need no backend.
             if backend is None and any(map(_needs_backend, calls)):
                 [backend] = _perform((CallFunction(get_backend),), None, seconds)
             calls = steps.answer(_perform(calls, backend, seconds))
-        return steps.result
+    finally:
+        plan.close()
+    return steps.result
 
 
 async def adrive(
@@ -162,8 +163,8 @@ async def adrive(
     backend: Backend = None,
 ) -> ResultT:
     """Perform `plan` on async methods, as `drive` does; `get_backend` is called in a thread."""
-    with closing(plan):
-        steps = Steps(plan)
+    steps = Steps(plan)
+    try:
         calls = steps.start()
         while calls is not None:
             try:
@@ -174,7 +175,9 @@ async def adrive(
                 await _clean_up(steps, cancelled, backend, seconds)
                 raise
             calls = steps.answer(replies)
-        return steps.result
+    finally:
+        plan.close()
+    return steps.result
 
 
 async def _clean_up(
@@ -207,7 +210,7 @@ class Steps(Generic[ResultT]):
 
     def start(self) -> Sequence[Call] | None:
         """Return the first calls to make; `None` if the plan is over."""
-        return self._next(lambda: next(self._plan))
+        return self._next(self._plan.send, None)
 
     def answer(self, replies: Sequence[Reply]) -> Sequence[Call] | None:
         """Hand replies over and return the next calls; `None` if the plan is over."""
@@ -218,15 +221,15 @@ class Steps(Generic[ResultT]):
             if isinstance(reply, Failed) and not isinstance(request, Attempt):
                 return self.throw(CallFailed(reply))
         reply = list(replies) if isinstance(asked, tuple) else replies[0]
-        return self._next(lambda: self._plan.send(reply))
+        return self._next(self._plan.send, reply)
 
     def throw(self, error: BaseException) -> Sequence[Call] | None:
         """Raise an error where the plan waits and return the next calls; `None` if the plan is over."""
-        return self._next(lambda: self._plan.throw(error))
+        return self._next(self._plan.throw, error)
 
-    def _next(self, resume: Callable[[], Request | tuple[Request, ...]]) -> Sequence[Call] | None:
+    def _next(self, resume: Callable[[Any], Request | tuple[Request, ...]], value: object) -> Sequence[Call] | None:
         try:
-            self._asked = asked = resume()
+            self._asked = asked = resume(value)
         except StopIteration as end:
             self.result = end.value
             return None

@@ -4,7 +4,7 @@
 paths in its answers are put back below the mount.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +26,12 @@ class CallInProgress:
 
     loaded: Sequence[str] = ()
     """The skills that are loaded."""
+
+    hidden: Callable[[], frozenset[str]] = frozenset
+    """Works out which skills the model may not see."""
+
+    ahidden: Callable[[], Awaitable[frozenset[str]]] | None = None
+    """The same without blocking."""
 
 
 call_in_progress: ContextVar[CallInProgress | None] = ContextVar("deepskills_call_in_progress", default=None)

@@ -91,6 +91,11 @@ class Standing:
     """Tokens of unloaded skills whose text is still in the request."""
 
     @property
+    def lost(self) -> tuple[str, ...]:
+        """Skills that are no longer loaded because their text could not be recovered, and that nobody has unloaded."""
+        return tuple(name for name, record in self.records.items() if record.get("lost") and name not in self.loaded)
+
+    @property
     def tokens(self) -> int:
         """What all loaded skills cost together."""
         return sum(map(self.size, self.loaded))

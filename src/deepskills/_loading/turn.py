@@ -293,8 +293,9 @@ def record_of(prepared: Prepared) -> LoadRecord:
 
 def decide_unload(asked: str, standing: Standing) -> Unloaded | NotLoaded:
     """Decide on one unload, given what is loaded when it is its turn."""
-    # Among what is loaded, not in the catalog: a skill that is hidden or gone can still be unloaded.
-    name = meant_name(standing.loaded, asked)
+    # Among what is loaded, not in the catalog: a skill that is hidden or gone can still be unloaded, and so can one
+    # whose text was lost, because its limits hold until then.
+    name = meant_name((*standing.loaded, *standing.lost), asked)
     if name is None:
         return NotLoaded(asked, standing)
     record = standing.records.get(name)

@@ -138,9 +138,11 @@ def _caught_up(run: Run) -> Plan[dict[str, Any]]:
     shelf = yield from shelf_of(run)
     wishes, refused = _reloads(edited, shelf, run)
     unknown = []
+    found = run.look.found
+    is_unsure = found is not None and bool(found.unsure)
     for name in thread.unbacked:
-        if name in shelf.unjudged:
-            # Nobody could tell whether it may be seen: the next step tries again.
+        # Nobody could tell whether it may be seen, or whether it is there: the next step tries again.
+        if name in shelf.unjudged or (is_unsure and name not in shelf.catalog.by_name):
             continue
         # Judged as if the model had asked: a name that an application wrote grants no more than that.
         known = shelf.find_visible(name)
@@ -217,6 +219,9 @@ def _claimed(name: str, done: Settled, run: Run) -> dict[str, Any]:
     """Return the update for a name that state called loaded without a load of ours, given what its load came to."""
     if isinstance(done.outcome, outcomes.Loaded):
         return done.update
+    if isinstance(done.outcome, outcomes.Unreadable):
+        # Its record may have been spoiled, so its limits hold (`Run.use`) until the file can be read.
+        return {}
     return _not_ours(run, name, "its load was refused")
 
 

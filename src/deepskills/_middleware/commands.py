@@ -15,7 +15,7 @@ from deepskills._catalog.entries import SkillEntry
 from deepskills._io.plan import Plan
 from deepskills._middleware.loading import Wish, load
 from deepskills._middleware.reporting import skill_event, tell
-from deepskills._middleware.run import Run, Shelf, is_user_invocable
+from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import is_users_own, merged
 from deepskills._middleware.visibility import shelf_of
 from deepskills._skillmd.names import name_key
@@ -123,7 +123,7 @@ def _command(line: str, shelf: Shelf) -> tuple[SkillEntry, str] | None:
     while word is not None and word.end() <= MAX_COMMAND_LENGTH:
         name = line[1 : word.end()]
         entry = shelf.find(name)
-        if entry is not None and name_key(entry.name) == name_key(name) and is_user_invocable(entry):
+        if entry is not None and name_key(entry.name) == name_key(name) and entry.is_user_invocable:
             return entry, line[word.end() :].strip()
         word = _NEXT_WORD.match(line, word.end())
     return None

@@ -1,4 +1,4 @@
-"""The middleware's settings, what it remembers between calls, and how a plan is performed on the backend of a run.
+"""The middleware's settings, and what it remembers between calls.
 
 Settings are checked once, when the middleware is made, so that a wrong value fails there and not in mid-run.
 
@@ -13,9 +13,11 @@ What was delivered is used for a few seconds only: a call that is executed again
 import inspect
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 from weakref import WeakKeyDictionary
 
@@ -26,17 +28,17 @@ from deepskills._catalog.catalog import Catalogs
 from deepskills._catalog.entries import STRICTNESS, Readings, Visibility
 from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.sources import Source, parse_sources
-from deepskills._catalog.trust import Library, Look, Looks, remembered_files
+from deepskills._catalog.trust import Library, Looks, remembered_files
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._io.backends import can_execute, is_backend
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
-from deepskills._io.drivers import adrive, drive, needs_loop
-from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, ResultT
+from deepskills._io.drivers import needs_loop
+from deepskills._io.plan import Attempt, CallFunction, Failed, Plan
 from deepskills._io.served import executing_tools
 from deepskills._loading.budget import Budgets, count_tokens
 from deepskills._loading.turn import Prepared
-from deepskills._middleware.extension import SkillExtension
+from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
 from deepskills._prompt.messages import FileNames
 from deepskills._types import SkillMetadata, SkillSource
@@ -57,29 +59,41 @@ class _Claim:
 class TurnReadings:
     """Claims of the calls of each turn; safe to share by threads.
 
-    A claim is kept after its turn is over, because nobody can tell when that is. It keeps a whole text alive, even that
-    of a load that was refused as too large, so claims are bounded by their weight. A call whose claim has been
-    forgotten reads for itself.
+    A claim is kept after its turn is over, because nobody can tell when that is, until it is too old to serve anybody.
+    It keeps a whole text alive, even that of a load that was refused as too large, so claims are bounded by their
+    weight too. A call whose claim has been forgotten reads for itself.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._claims: BoundedCache[Hashable, _Claim] = BoundedCache(MAX_TURN_BYTES, _weigh_claim, size_of)
+        self._places: deque[tuple[float, Hashable]] = deque()
+        """When each claim was made, and where it is kept, the oldest first."""
 
     def claim(self, turn: Hashable, key: Hashable) -> tuple[Future[Prepared], bool]:
         """Return the future of a reading, and whether the caller has to make it."""
         now = time.monotonic()
         place = (turn, key)
         with self._lock:
+            self._forget_old(now)
             known = self._claims.get(place)
             # A reading that is under way counts whatever its age: to start a second one would help nobody.
             if known is not None and not (known.future.done() and now - known.made > FRESH_SECONDS):
                 return known.future, False
             future: Future[Prepared] = Future()
             self._claims.put(place, _Claim(future, now))
+            self._places.append((now, place))
         # What it weighs is known only when it is there.
         future.add_done_callback(lambda _: self._claims.reweigh(place))
         return future, True
+
+    def _forget_old(self, now: float) -> None:
+        while self._places and now - self._places[0][0] > FRESH_SECONDS:
+            _, place = self._places.popleft()
+            known = self._claims.get(place)
+            # One that is still being read, or that was replaced since, stays.
+            if known is not None and known.future.done() and now - known.made > FRESH_SECONDS:
+                self._claims.discard(place)
 
 
 def _weigh_claim(claim: _Claim) -> int:
@@ -239,15 +253,37 @@ class Settings:
         _check_visibility(self.visibility)
         check_directories(self.asset_directories)
 
-    @property
+    # Worked out once: every hook of every run asks for these, and settings never change.
+
+    @cached_property
+    def fixed_backend(self) -> BackendProtocol | None:
+        """The backend, if every run has the same."""
+        return self.backend if is_backend(self.backend) else None  # type: ignore[return-value]
+
+    @cached_property
+    def varies_by_user(self) -> bool:
+        """Whether what a run finds depends on who started it, so that state proves nothing."""
+        return callable(self.sources) or self.fixed_backend is None
+
+    @cached_property
     def varies_by_run(self) -> bool:
         """Whether another run may see other skills, so that each has to look for itself."""
         return self.refresh == "run" or self.varies_by_user
 
-    @property
-    def varies_by_user(self) -> bool:
-        """Whether what a run finds depends on who started it, so that state proves nothing."""
-        return callable(self.sources) or not is_backend(self.backend)
+    @cached_property
+    def has_judges(self) -> bool:
+        """Whether a function or an extension is asked how visible skills are."""
+        is_function = self.visibility is not None and not isinstance(self.visibility, Mapping)
+        return is_function or any(overrides(extension, "visibility") for extension in self.extensions)
+
+    @cached_property
+    def library(self) -> Library:
+        """How this middleware looks at sources."""
+        memory = self.memory
+        # A function may give each user another backend, so what one run learned of paths says nothing to the next.
+        led = memory.led if self.fixed_backend is not None else None
+        is_shared = not self.varies_by_user
+        return Library(self.max_depth, memory.readings, memory.catalogs, led, is_shared=is_shared, shown=self.shown)
 
     @property
     def fixed_sources(self) -> tuple[Source, ...] | None:
@@ -267,58 +303,22 @@ class Settings:
         )
         return FileNames(self.shows_paths(), self.shown, takes_names, "load_skill_asset" in tools)
 
-    def look(self, runtime: object, thread_id: str = "") -> Look:
-        """Return a look at the sources of a run on a thread.
-
-        The same path may lead elsewhere on another user's backend, so with a function a look trusts only itself.
-        """
-        memory = self.memory
-        # A function may give each user another backend, so what one run learned of paths says nothing to the next.
-        led = memory.led if is_backend(self.backend) else remembered_files()
-        return Look(
-            Library(
-                lambda: self._sources_in(runtime),
-                self.max_depth,
-                memory.readings,
-                memory.catalogs,
-                led,
-                thread_id,
-                # Only where runs differ: else the believed catalog serves all of them. A resumed run has no start, so
-                # its first hook looks.
-                memory.looks_of(runtime) if self.varies_by_run else None,
-                is_shared=not self.varies_by_user,
-                shown=self.shown,
-            )
-        )
-
-    def perform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
-        """Perform a plan on the backend of a run."""
-        return drive(plan, lambda: self._backend_for(runtime), self.backend_timeout, self._fixed_backend)
-
-    async def aperform(self, plan: Plan[ResultT], runtime: object) -> ResultT:
-        """Perform a plan on the backend of a run, without blocking."""
-        return await adrive(plan, lambda: self._backend_for(runtime), self.backend_timeout, self._fixed_backend)
-
     def can_execute(self, runtime: object) -> bool:
         """Whether the backend of a run runs commands; one that cannot be made does not."""
-        backend: object = self._fixed_backend
+        backend: object = self.fixed_backend
         if backend is None:
             try:
-                backend = self._backend_for(runtime)
+                backend = self.backend_for(runtime)
             except SkillsError:
                 return False
         return can_execute(backend)
 
     def executing_tools(self, runtime: object) -> frozenset[str]:
         """Return the tools that execute code, as the backends of a run that serve skills name them."""
-        return executing_tools(self._fixed_backend or self._backend_for(runtime))
+        return executing_tools(self.fixed_backend or self.backend_for(runtime))
 
-    @property
-    def _fixed_backend(self) -> BackendProtocol | None:
-        return self.backend if is_backend(self.backend) else None  # type: ignore[return-value]
-
-    def _backend_for(self, runtime: object) -> BackendProtocol:
-        """Return the backend of a run.
+    def backend_for(self, runtime: object) -> BackendProtocol:
+        """Return the backend that a function makes for a run.
 
         Raises:
             SkillsError: If it cannot be made; the driver answers every call of the plan with the reason.
@@ -338,10 +338,10 @@ class Settings:
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
         return backend  # type: ignore[no-any-return]
 
-    def _sources_in(self, runtime: object) -> Plan[tuple[list[Source], str | None]]:
+    def sources_in(self, runtime: object = None) -> Plan[tuple[Sequence[Source], str | None]]:
         """Return the sources of a run, or why there are none; a user's function is called by the driver."""
         if not callable(self.sources):
-            return list(self.sources), None
+            return self.sources, None
         make = self.sources
         found: tuple[list[Source], str | None] | Failed
         found = yield Attempt(CallFunction(lambda: _parsed_sources(make, runtime)))

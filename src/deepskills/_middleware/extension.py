@@ -19,7 +19,7 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
 from deepskills._catalog.entries import SkillEntry, Visibility
-from deepskills._catalog.manifest import SkillManifest
+from deepskills._files.manifest import SkillManifest
 from deepskills._io.plan import Plan, ResultT
 from deepskills._types import ResourceMetadata, Severity, Trigger
 
@@ -44,6 +44,9 @@ class LoadedSkill:
     withheld: frozenset[str] = frozenset()
     """What an extension withholds from it: any of `tools`, `hooks`, `scripts` and `model`. The entry's frontmatter does
     not show what is withheld."""
+
+    is_lost: bool = False
+    """Whether its text could not be recovered: then it is no longer loaded, and only its limits hold."""
 
 
 @dataclass(frozen=True)
@@ -452,3 +455,13 @@ class SkillExtension:
 
     def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
         """Hear an event of the custom stream, such as `skill.loaded`; must not block."""
+
+
+def overrides(extension: SkillExtension, method: str) -> bool:
+    """Whether an extension does something in a method, or in its async twin."""
+    return defines(extension, method) or defines(extension, f"a{method}")
+
+
+def defines(extension: SkillExtension, method: str) -> bool:
+    """Whether an extension has a method of its own, not the seam's."""
+    return getattr(type(extension), method, None) is not getattr(SkillExtension, method, None)

@@ -19,11 +19,10 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 
 from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.manifest import SkillManifest
 from deepskills._catalog.sources import lies_under, parent
 from deepskills._errors import SkillFileNotFoundError, SkillsError
 from deepskills._files.assets import find_script, read_asset_bytes
-from deepskills._files.manifest import read_contents, read_manifest
+from deepskills._files.manifest import SkillManifest, read_contents, read_manifest
 from deepskills._files.paths import AssetDirectories, normalised
 from deepskills._io.backends import is_backend
 from deepskills._io.drivers import finished
@@ -48,6 +47,8 @@ from deepskills._middleware.extension import (
     SkillFile,
     SkillLoad,
     ToolResult,
+    defines,
+    overrides,
 )
 from deepskills._middleware.reporting import tell
 from deepskills._middleware.run import Run, Shelf, memory_of, name_of
@@ -226,7 +227,8 @@ class ExtensionRun:
         """Return the directories inside a skill's own that belong to skills which the model may not read."""
         shelf = self._known_shelf
         # While loads are judged, nobody asks which skills are in use: what is hidden is closed then.
-        loaded = {skill.entry.name for skill in self._run.loaded} if self._run.shelf is not None else set()
+        in_use = self._run.loaded if self._run.shelf is not None else ()
+        loaded = {skill.entry.name for skill in in_use if not skill.is_lost}
         return shelf.closed_below(entry, loaded)
 
     def files_to_run(self, entry: SkillEntry, script_name: str | None = None) -> Mapping[str, bytes] | None:
@@ -255,11 +257,11 @@ class ExtensionRun:
 
     def drive(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""
-        return self._run.settings.perform(plan, self.runtime)
+        return self._run.perform(plan)
 
     async def adrive(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run, without blocking."""
-        return await self._run.settings.aperform(plan, self.runtime)
+        return await self._run.aperform(plan)
 
 
 def _read(entry: SkillEntry) -> SkillEntry:
@@ -312,15 +314,6 @@ _FAILED_CLOSED = "the extension {name} failed: {reason}"
 _ONLY_ASYNC = "it has {method} in its async form alone; run the agent with ainvoke or astream"
 
 
-def overrides(extension: SkillExtension, method: str) -> bool:
-    """Whether an extension does something in a method, or in its async twin."""
-    return any(_defines(extension, name) for name in (method, f"a{method}"))
-
-
-def _defines(extension: SkillExtension, method: str) -> bool:
-    return getattr(type(extension), method, None) is not getattr(SkillExtension, method, None)
-
-
 _GIVES: Mapping[str, tuple[type, ...]] = {
     "visibility": (Mapping,),
     "before_read": (Refuse, NoneType),
@@ -359,7 +352,7 @@ def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) 
 
 async def _called(extension: SkillExtension, method: str, *given: Any) -> Any:  # noqa: ANN401
     """Call the method that an async run calls: the twin where it is the extension's own, else the plain one."""
-    own = f"a{method}" if _defines(extension, f"a{method}") else method
+    own = f"a{method}" if defines(extension, f"a{method}") else method
     value = getattr(extension, own)(*given)
     return await value if inspect.isawaitable(value) else value
 
@@ -367,7 +360,7 @@ async def _called(extension: SkillExtension, method: str, *given: Any) -> Any:  
 def _sync_method(extension: SkillExtension, method: str) -> Callable[..., object]:
     """Return the method that a sync run calls; the default must not pass for a judgement that only the twin makes."""
     # A guard that is written `async def abefore_load` alone would otherwise be skipped silently in sync runs.
-    if _defines(extension, f"a{method}") and not _defines(extension, method):
+    if defines(extension, f"a{method}") and not defines(extension, method):
         raise SkillsError(_ONLY_ASYNC.format(method=method))
     found: Callable[..., object] = getattr(extension, method)
     return found

@@ -105,11 +105,11 @@ class ExtraTools:
 
         def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
-            return settings.perform(_answered(name, plan(run, **arguments), run), run.runtime)
+            return run.perform(_answered(name, plan(run, **arguments), run))
 
         async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
-            return await settings.aperform(_answered(name, plan(run, **arguments), run), run.runtime)
+            return await run.aperform(_answered(name, plan(run, **arguments), run))
 
         return StructuredTool.from_function(
             call,

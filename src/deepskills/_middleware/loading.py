@@ -42,7 +42,7 @@ from deepskills._loading.turn import Prepared, decide_together, record_of
 from deepskills._middleware.extension import Answer, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import before_load, change_text, first_refusal
 from deepskills._middleware.reporting import report, report_unload
-from deepskills._middleware.run import Run, Shelf, is_user_only
+from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import (
     MARK,
     load_mark,
@@ -288,7 +288,7 @@ def _judged_along(wish: Wish, loads: Sequence[outcomes.Loaded], run: Run) -> Pla
     """Return why a skill may not be loaded because of one that it requires; `None` if all may."""
     for done in loads:
         entry = done.prepared.entry
-        if wish.trigger == "model" and is_user_only(entry) and entry.name not in run.known_shelf.always:
+        if wish.trigger == "model" and entry.is_user_only and entry.name not in run.known_shelf.always:
             # The file may have become the user's alone since it was listed.
             return required_refused(entry.name, "only the user can start it.")
         decision = yield from judge(replace(wish, entry=entry, arguments=""), done.prepared, run)
@@ -381,11 +381,15 @@ def take_away(run: Run, names: Sequence[str], note: str | None = None) -> dict[s
     if not names:
         return {}
     thread = run.thread
-    for name in names:
+    # Of a skill whose text was lost the model was told then; only its limits end now.
+    told = [name for name in names if name in thread.standing.loaded]
+    if not told:
+        return unload_update(names)
+    for name in told:
         logger.info("Unloaded skill %r: it is no longer available", name)
         report_unload(name, "gone", run)
     anchor = thread.user_message or (thread.messages[-1] if thread.messages else None)
-    text = note or gone_notice(names)
+    text = note or gone_notice(told)
     noted = note_update(thread, anchor.id, "before", text) if anchor is not None and anchor.id else {}
     return merged(unload_update(names), noted)
 
@@ -465,9 +469,9 @@ def _abandon(futures: Any) -> None:  # noqa: ANN401 - futures of readings
 
 def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     entry, arguments = wish.entry, wish.arguments
-    text, failure = contents.text()
-    if failure is not None:
-        return Prepared(entry, arguments, failure=failure)
+    text = contents.text
+    if contents.failure is not None:
+        return Prepared(entry, arguments, failure=contents.failure)
     shelf = yield from shelf_of(run)
     # Files of a hidden skill that lies inside this one are not listed: its path alone would reveal it.
     inventory = without_closed(contents.inventory, parent(entry.path), shelf.closed_below(entry, loaded=()))

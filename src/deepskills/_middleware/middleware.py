@@ -7,7 +7,6 @@ each hook; what they do is written once, in the plans of this folder.
 import copy
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from deepagents.backends import BackendProtocol
@@ -46,8 +45,8 @@ from deepskills._middleware.config import (
     UnloadWhen,
     VisibilityRule,
 )
-from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun
-from deepskills._middleware.extension_calls import ExtensionRun, at, overrides
+from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun, overrides
+from deepskills._middleware.extension_calls import ExtensionRun, at
 from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.nesting import follow_runs, handing_over, is_own_graph
 from deepskills._middleware.request import (
@@ -63,9 +62,7 @@ from deepskills._middleware.request import (
 from deepskills._middleware.run import (
     Run,
     Shelf,
-    is_user_invocable,
     name_of,
-    tool_runtime,
     use_of,
     withheld_powers,
     without_powers,
@@ -74,7 +71,7 @@ from deepskills._middleware.served import with_guard
 from deepskills._middleware.skill_tools import ToolSource, answer_from_context, disclosed
 from deepskills._middleware.startup import start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, merged, with_own_keys
-from deepskills._middleware.tool_call import ToolCall, open_tool_call
+from deepskills._middleware.tool_call import CallRun, ToolCall, open_tool_call
 from deepskills._middleware.tools import LOAD_TOOL, UNLOAD_TOOL, SkillTools
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
@@ -178,7 +175,7 @@ def slash_menu(shelf: Shelf) -> list[dict[str, str]]:
             "argument_hint": as_text(entry.frontmatter.get("argument-hint")),
         }
         for entry in shelf.existing
-        if is_user_invocable(entry) and "/" not in entry.name
+        if entry.is_user_invocable and "/" not in entry.name
     ]
 
 
@@ -201,13 +198,11 @@ class Services:
 
     def skills_section(self, state: Mapping[str, Any]) -> str:
         """Return the skills section for a system prompt, as it stands in `state`; empty if it is left out."""
-        return self._section_of(state)
+        return self._section_of(Run(self._settings, state, current_runtime()))
 
-    def _section_of(self, state: Mapping[str, Any], tools: frozenset[str] | None = None) -> str:
-        run = Run(self._settings, state, current_runtime())
-        run.agent_tools = tools
-        self._settings.perform(shelf_of(run), run.runtime)
-        return section_text(self._section, run, [skill.entry.name for skill in run.loaded])
+    def _section_of(self, run: Run) -> str:
+        run.perform(shelf_of(run))
+        return section_text(self._section, run, [skill.entry.name for skill in run.loaded if not skill.is_lost])
 
     def slash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
         """Return the slash commands that a menu may offer: `name`, `description` and `argument_hint` of each.
@@ -216,12 +211,12 @@ class Services:
         """
         # A menu is often built outside any run, where LangGraph has no runtime to offer.
         run = Run(self._settings, state, runtime or current_runtime())
-        return slash_menu(self._settings.perform(shelf_of(run), run.runtime))
+        return slash_menu(run.perform(shelf_of(run)))
 
     async def aslash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
         """Return the slash commands that a menu may offer, without blocking; see `slash_commands_for`."""
         run = Run(self._settings, state, runtime or current_runtime())
-        return slash_menu(await self._settings.aperform(shelf_of(run), run.runtime))
+        return slash_menu(await run.aperform(shelf_of(run)))
 
     def model_messages(self, state: Mapping[str, Any], runtime: object) -> tuple[list[AnyMessage], dict[str, Any]]:
         """Return what to send to the model from a graph of your own, and the state update that goes with it.
@@ -231,7 +226,7 @@ class Services:
         """
         run = Run(self._settings, state, runtime)
         plan = prepare_call(state["messages"], run, self._section)
-        return _for_own_graph(self._settings.perform(plan, run.runtime), run)
+        return _for_own_graph(run.perform(plan), run)
 
     async def amodel_messages(
         self, state: Mapping[str, Any], runtime: object
@@ -239,18 +234,18 @@ class Services:
         """Return what to send to the model from a graph of your own, without blocking; see `model_messages`."""
         run = Run(self._settings, state, runtime)
         plan = prepare_call(state["messages"], run, self._section)
-        return _for_own_graph(await self._settings.aperform(plan, run.runtime), run)
+        return _for_own_graph(await run.aperform(plan), run)
 
     def run_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
         """Return the run that a tool call or another hook belongs to, for an extension."""
         run = Run(self._settings, state, runtime)
-        self._settings.perform(shelf_of(run), run.runtime)
+        run.perform(shelf_of(run))
         return extension_run(run, extension)
 
     async def arun_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
         """Return the run that a tool call or another hook belongs to, for an extension, without blocking."""
         run = Run(self._settings, state, runtime)
-        await self._settings.aperform(shelf_of(run), run.runtime)
+        await run.aperform(shelf_of(run))
         return extension_run(run, extension)
 
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
@@ -313,13 +308,13 @@ class _EndOfRun:
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ANN401 - LangChain's signature
         """Let extensions act at the end of a run."""
         run = Run(self._settings, state, runtime)
-        result: dict[str, Any] | None = self._settings.perform(_end(run), run.runtime)
+        result: dict[str, Any] | None = run.perform(_end(run))
         return result
 
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ANN401 - LangChain's signature
         """Let extensions act at the end of a run."""
         run = Run(self._settings, state, runtime)
-        result: dict[str, Any] | None = await self._settings.aperform(_end(run), run.runtime)
+        result: dict[str, Any] | None = await run.aperform(_end(run))
         return result
 
 
@@ -539,7 +534,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Discover skills, if this thread has none yet or is to look again."""
         self._check_rivals()
         run = Run(self._settings, state, runtime)
-        return self._settings.perform(_started(run), run.runtime)
+        return run.perform(_started(run))
 
     async def abefore_agent(  # type: ignore[override]
         self,
@@ -550,7 +545,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Discover skills, if this thread has none yet or is to look again."""
         self._check_rivals()
         run = Run(self._settings, state, runtime)
-        return await self._settings.aperform(_started(run), run.runtime)
+        return await run.aperform(_started(run))
 
     def modify_request(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Append the skills section to the request's system message."""
@@ -558,9 +553,10 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         # for it here.
         section = section_in_use.get()
         if section is None:
-            names = [getattr(tool, "name", None) for tool in request.tools]
-            tools = tools_spoken_of(names) if names else None  # a request by hand does not tell the agent's tools
-            section = self._section_of(request.state, tools)
+            run = Run(self._settings, request.state, request.runtime)
+            if request.tools:  # a request by hand does not tell the agent's tools
+                run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
+            section = self._section_of(run)
         return request.override(system_message=appended(request.system_message, section)) if section else request
 
     @hook_config(can_jump_to=["model"])
@@ -570,7 +566,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Load the skills that users and extensions ask for, and restore texts that were evicted."""
         run = Run(self._settings, state, runtime)
         self._note_own_catalog(run)
-        return self._settings.perform(before_model_call(run), run.runtime)
+        return run.perform(before_model_call(run))
 
     @hook_config(can_jump_to=["model"])
     async def abefore_model(  # type: ignore[override]
@@ -579,7 +575,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Load the skills that users and extensions ask for, and restore texts that were evicted."""
         run = Run(self._settings, state, runtime)
         self._note_own_catalog(run)
-        return await self._settings.aperform(before_model_call(run), run.runtime)
+        return await run.aperform(before_model_call(run))
 
     def wrap_model_call(
         self,
@@ -589,18 +585,18 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
         run = Run(self._settings, request.state, request.runtime)
         plan = open_call(request, run, self._section, self._tool_source)
-        model_call = self._settings.perform(plan, run.runtime)
+        model_call = run.perform(plan)
 
         def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
             # Extensions come last, behind deepagents' hook, so that they judge the tools which really go out.
-            outgoing = self._settings.perform(model_call.outgoing(changed), run.runtime)
+            outgoing = run.perform(model_call.outgoing(changed))
             try:
                 with model_call.traced():
                     response = handler(outgoing)
             except Exception as error:
-                self._settings.perform(model_call.ended(outgoing, None, error), run.runtime)
+                run.perform(model_call.ended(outgoing, None, error))
                 raise
-            self._settings.perform(model_call.ended(outgoing, response), run.runtime)
+            run.perform(model_call.ended(outgoing, response))
             return response
 
         with model_call.in_context():
@@ -622,18 +618,18 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
         run = Run(self._settings, request.state, request.runtime)
         plan = open_call(request, run, self._section, self._tool_source)
-        model_call = await self._settings.aperform(plan, run.runtime)
+        model_call = await run.aperform(plan)
 
         # The same steps as above, and for the same reasons.
         async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
-            outgoing = await self._settings.aperform(model_call.outgoing(changed), run.runtime)
+            outgoing = await run.aperform(model_call.outgoing(changed))
             try:
                 with model_call.traced():
                     response = await handler(outgoing)
             except Exception as error:
-                await self._settings.aperform(model_call.ended(outgoing, None, error), run.runtime)
+                await run.aperform(model_call.ended(outgoing, None, error))
                 raise
-            await self._settings.aperform(model_call.ended(outgoing, response), run.runtime)
+            await run.aperform(model_call.ended(outgoing, response))
             return response
 
         with model_call.in_context():
@@ -651,13 +647,13 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
         """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
-        runtime = tool_runtime(request.state, request.runtime)
-        opened = self._settings.perform(open_tool_call(request, self._settings, self._tool_source), runtime)
+        run = CallRun(self._settings, request)
+        opened = run.perform(open_tool_call(request, run, self._tool_source))
         if not isinstance(opened, ToolCall):
             return opened
-        with self._handing_over(request, runtime):
+        with handing_over(request.tool_call["name"], run):
             result = handler(opened.request)
-        return self._settings.perform(opened.reviewed(result), runtime)
+        return run.perform(opened.reviewed(result))
 
     async def awrap_tool_call(
         self,
@@ -665,19 +661,13 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
         """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
-        runtime = tool_runtime(request.state, request.runtime)
-        plan = open_tool_call(request, self._settings, self._tool_source)
-        opened = await self._settings.aperform(plan, runtime)
+        run = CallRun(self._settings, request)
+        opened = await run.aperform(open_tool_call(request, run, self._tool_source))
         if not isinstance(opened, ToolCall):
             return opened
-        with self._handing_over(request, runtime):
+        with handing_over(request.tool_call["name"], run):
             result = await handler(opened.request)
-        return await self._settings.aperform(opened.reviewed(result), runtime)
-
-    def _handing_over(self, request: ToolCallRequest, runtime: object) -> AbstractContextManager[None]:
-        """Return the context in which a tool runs that may start a sub-agent."""
-        passes_on = self._settings.subagent_inherit == "inherit"
-        return handing_over(request.tool_call["name"], request.state, runtime=runtime, passes_on=passes_on)
+        return await run.aperform(opened.reviewed(result))
 
     def _note_own_catalog(self, run: Run) -> None:
         """Report that a subclass wrote a catalog of its own, which deepagents' class would use and this does not."""

@@ -29,7 +29,7 @@ from deepskills._io.served import CallInProgress, call_in_progress, loads_in_use
 from deepskills._middleware.commands import first_text
 from deepskills._middleware.run import Run
 from deepskills._middleware.state import Thread, fingerprint
-from deepskills._types import LoadRecord
+from deepskills._middleware.visibility import unseen_names
 
 MAX_RUNS = 20_000
 """How many runs are followed at a time; the input of older ones is forgotten."""
@@ -235,20 +235,25 @@ _in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=
 
 
 @contextmanager
-def handing_over(
-    tool_name: str,
-    state: Mapping[str, Any],
-    *,
-    runtime: object = None,
-    passes_on: bool = False,
-) -> Iterator[None]:
+def handing_over(tool_name: str, run: Run) -> Iterator[None]:
     """Let a sub-agent that starts inside, and backends, know what this agent has loaded."""
     inside = _in_tool_call.set(True)
+    passes_on = run.settings.subagent_inherit == "inherit"
     # `None` for every other tool: an agent that such a tool starts must not find what an outer `task` call left here.
-    parent = _parent.set(_Parent(Thread.of(state), passes_on=passes_on) if tool_name == TASK_TOOL else None)
+    parent = _parent.set(_Parent(run.thread, passes_on=passes_on) if tool_name == TASK_TOOL else None)
+    standing = run.thread.standing
     # Backends that serve skills read a file only while its skill is loaded; this is how they know.
-    loads = loads_in_use.set(_served_loads(state))
-    call = call_in_progress.set(CallInProgress(runtime, Thread.of(state).standing.loaded))
+    served = tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
+    loads = loads_in_use.set(served)
+    # Hidden names are computed on demand: only the store's backend asks for them, and few tools go there.
+    call = call_in_progress.set(
+        CallInProgress(
+            run.runtime,
+            standing.loaded,
+            hidden=lambda: run.perform(unseen_names(run)),
+            ahidden=lambda: run.aperform(unseen_names(run)),
+        )
+    )
     try:
         yield
     finally:
@@ -256,14 +261,6 @@ def handing_over(
         loads_in_use.reset(loads)
         _parent.reset(parent)
         _in_tool_call.reset(inside)
-
-
-def _served_loads(state: Mapping[str, Any]) -> tuple[LoadRecord, ...]:
-    """Return the loads of skills that were served from elsewhere, for the backends that hold them."""
-    if not state.get("skills_loaded"):
-        return ()
-    standing = Thread.of(state).standing
-    return tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
 
 
 def is_users_word(message: AnyMessage, run: Run) -> bool:

@@ -123,7 +123,8 @@ def _log(outcome: outcomes.Outcome, settings: Settings) -> None:
             free = max(0, budgets.skills - len(standing.loaded))
             logger.info("Loaded skill %r: %d tokens, %d slots left", ready.name, ready.tokens, free)
             if ready.inventory.failure:
-                logger.warning("Cannot list the files of skill %r: %s", ready.name, one_line(ready.inventory.failure))
+                failure = one_line(shown(ready.inventory.failure))
+                logger.warning("Cannot list the files of skill %r: %s", ready.name, failure)
         case outcomes.Unloaded(name, standing):
             logger.info("Unloaded skill %r: %d slots left", name, max(0, budgets.skills - len(standing.loaded)))
         case outcomes.OverBudget(entry, _, _, limit):
@@ -134,7 +135,7 @@ def _log(outcome: outcomes.Outcome, settings: Settings) -> None:
         case outcomes.Refused(entry, reason):
             logger.warning("Skill %r was not loaded: %s", entry.name, one_line(reason))
         case outcomes.AlreadyLoaded(name, unchecked) if unchecked:
-            logger.error("Cannot read the loaded skill %r again: %s", name, one_line(unchecked))
+            logger.error("Cannot read the loaded skill %r again: %s", name, one_line(shown(unchecked)))
         case _:
             pass
 

@@ -49,7 +49,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from deepskills._errors import SkillsError
-from deepskills._io.backends import is_backend, refuses_writes, shows_other_files, workspace_of
+from deepskills._io.backends import refuses_writes, shows_other_files, workspace_of
 from deepskills._io.drivers import finished
 from deepskills._io.plan import Failed, Plan, apart
 from deepskills._loading.budget import Standing
@@ -59,7 +59,7 @@ from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import after_model, change_request, change_text, traced, unusable
 from deepskills._middleware.loading import Wish, judge, prepare, take_away
 from deepskills._middleware.reporting import log_problems, skill_event, tell
-from deepskills._middleware.run import Run, Shelf, disclosed_skills, is_user_only
+from deepskills._middleware.run import Run, Shelf, disclosed_skills
 from deepskills._middleware.skill_tools import (
     DISCLOSED,
     InUse,
@@ -82,8 +82,8 @@ from deepskills._middleware.state import (
     as_whole,
     fingerprint,
     in_parts,
+    lost_update,
     merged,
-    unload_update,
     without_key,
     without_lingering,
 )
@@ -356,7 +356,7 @@ def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[
 
 def _changed_refusal(wish: Wish, ready: Prepared, record: LoadRecord, shelf: Shelf, run: Run) -> Plan[str | None]:
     """Return why the text of a file that changed since its load must not come in; `None` if it may."""
-    if is_user_only(ready.entry) or not shelf.is_shown(wish.entry):
+    if ready.entry.is_user_only or not shelf.is_shown(wish.entry):
         # A start by the user would show in the conversation; a record alone proves none.
         is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
         if not is_ours or record.get("trigger") not in {"user", "pin"}:
@@ -507,7 +507,7 @@ def _update(
     }
     # A text that cannot be recovered means that the skill is not loaded: a record without a text would say `[Loaded]`
     # of nothing.
-    update: dict[str, Any] = unload_update(lost) if lost else {}
+    update: dict[str, Any] = lost_update(lost, thread.standing) if lost else {}
     if told:
         update = merged(update, {"skills_context": {"told": told}})
     if changed:
@@ -584,9 +584,10 @@ def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> st
     sources = settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources
     shown = shelf.sources_to_show(sources)
     # A function may give each run another backend; what it would give is not asked for a sentence.
-    own = settings.backend if is_backend(settings.backend) else None
+    own = settings.fixed_backend
     space = run.workspace if run.workspace is not None else own
     paths = [source.path for source in shown]
+    is_elsewhere = own is not None and space is not own
     return section.render(
         SectionInput(
             catalog=shelf.catalog,
@@ -596,7 +597,7 @@ def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> st
             hidden=shelf.hidden,
             replaced_list=_replaced_list(run),
             tools=run.agent_tools,
-            out_of_reach=frozenset(path for path in paths if own is not None and shows_other_files(own, space, path)),
+            out_of_reach=frozenset(path for path in paths if is_elsewhere and shows_other_files(own, space, path)),
             read_only=frozenset(path for path in paths if space is not None and refuses_writes(space, path)),
         )
     )

@@ -6,7 +6,8 @@ policies, hooks, models, forks and scripts. The rules:
 - A **limit** of a loaded skill (what it forbids, its hooks, its lock) holds from the load until a lawful unload:
   `unload_skill`, an application's `{"unload": [...]}`, a successful listing that no longer has the skill, or a
   visibility that says "off". A judgement that fails lifts nothing. It only *withholds* the skill's text from the
-  request at hand, because nobody can tell whether this user may read it.
+  request at hand, because nobody can tell whether this user may read it. A text that cannot be recovered lifts nothing
+  either: the skill is no longer loaded, and its record stays for its limits.
 - A **grant** (own tools, calls without approval, a model) needs all of: a load record, whose digest this process has
   read, and a skill that is visible now. A skill that the user started counts as visible. An extension may withhold
   powers from a skill (`SkillExtension.withholds`); then its entry here no longer asks for them, so nobody can give
@@ -22,10 +23,11 @@ import dataclasses
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Literal
 
+from deepagents.backends import BackendProtocol
 from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 
@@ -34,13 +36,14 @@ from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import INCLUDE_TOOLS, Readings, SkillEntry, Visibility
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source, parent, tidy
-from deepskills._catalog.trust import shown_problems
-from deepskills._io.drivers import finished
-from deepskills._io.plan import Plan, apart
+from deepskills._catalog.trust import Look, shown_problems
+from deepskills._io.drivers import adrive, drive, finished
+from deepskills._io.plan import Plan, ResultT, apart
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension
 from deepskills._middleware.state import LINGERING, Thread, merged, session_id
 from deepskills._prompt.section import visible
+from deepskills._skillmd.problems import problem
 from deepskills._types import ORIGIN_KEY, POWERS_KEY, SKILL_FILE, LoadRecord, SkillMetadata, SkillOrigin, SkillProblem
 
 logger = logging.getLogger("deepskills")
@@ -123,6 +126,8 @@ class Shelf:
 
     def sources_to_show(self, sources: Sequence[Source]) -> Sequence[Source]:
         """Return the sources without those that are themselves the directory of a skill which the model may not see."""
+        if not self.hidden:
+            return sources
         # The path of such a source would name the hidden skill in the prompt.
         unseen = {
             tidy(parent(entry.path))
@@ -182,10 +187,8 @@ class Run:
     def __init__(self, settings: Settings, state: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401
         self.settings = settings
         self.state = state
-        self.runtime = tool_runtime(state, runtime)
-        """What every function of the user's is given, wherever it is called from."""
         self.thread = Thread.of(state)
-        self.look = settings.look(self.runtime, session_id(self.runtime))
+        self._runtime = runtime
         self.problems: list[SkillProblem] = []
         """Problems that were found on the way."""
         self.collected: dict[str, Any] = {}
@@ -201,6 +204,34 @@ class Run:
         self.workspace: object | None = None
         """The backend of the agent's file tools, if a model request told."""
 
+    # What follows is cached for this call alone: a `Run` lives as long as one hook, and the state cannot change in it.
+    @cached_property
+    def runtime(self) -> ToolRuntime[Any, Any]:
+        """What every function of the user's is given, wherever it is called from."""
+        return tool_runtime(self.state, self._runtime)
+
+    @cached_property
+    def look(self) -> Look:
+        """This run's look at its sources."""
+        settings, thread_id = self.settings, session_id(self._runtime)
+        # Where all runs are alike, the believed catalog serves all of them, and no function asks for the runtime.
+        if not settings.varies_by_run:
+            return Look(settings.library, settings.sources_in, thread_id)
+        # A resumed run has no start, so its first hook looks.
+        looks = settings.memory.looks_of(self.runtime)
+        return Look(settings.library, partial(settings.sources_in, self.runtime), thread_id, looks)
+
+    def perform(self, plan: Plan[ResultT]) -> ResultT:
+        """Perform a plan on the backend of this run."""
+        return drive(plan, self._backend, self.settings.backend_timeout, self.settings.fixed_backend)
+
+    async def aperform(self, plan: Plan[ResultT]) -> ResultT:
+        """Perform a plan on the backend of this run, without blocking."""
+        return await adrive(plan, self._backend, self.settings.backend_timeout, self.settings.fixed_backend)
+
+    def _backend(self) -> BackendProtocol:
+        return self.settings.backend_for(self.runtime)
+
     @property
     def known_shelf(self) -> Shelf:
         """The skills of this run, which must have been looked up before."""
@@ -214,6 +245,9 @@ class Run:
 
     def new_problems(self) -> list[SkillProblem]:
         """Return the problems that were found on the way and are not in state yet, each once."""
+        # Checked here without reading them: there may be thousands, and the next write replaces them.
+        if not isinstance(self.thread.known_problems, list | None):
+            self.problems.insert(0, problem("state", "state-malformed", key="skills_problems"))
         if not self.problems:
             return []
         known = {(found["path"], found["code"], found["message"]) for found in self.thread.problems}
@@ -221,12 +255,11 @@ class Run:
         fresh = {(found["path"], found["code"], found["message"]): found for found in told}
         return [found for key, found in fresh.items() if key not in known]
 
-    # Cached for this call alone: a `Run` lives as long as one hook, and the state cannot change in it.
     @cached_property
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
         use = use_of(self.thread, self.known_shelf, self.settings.memory.readings, self.look.found)
-        return replace(use, skills=[self.limited(skill) for skill in use.skills])
+        return replace(use, skills=[self.limited(skill) for skill in use.skills]) if use.skills else use
 
     @property
     def loaded(self) -> list[LoadedSkill]:
@@ -292,11 +325,16 @@ class Use:
 
 def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | None) -> Use:
     """Tell which skills are in use: the one answer that everybody goes by."""
+    # The usual case, on a path that each request takes.
+    standing = thread.standing
+    if not standing.loaded and not standing.lost and not thread.unbacked:
+        return Use()
     turn = thread.turn
     skills: list[LoadedSkill] = []
     leaving: dict[str, Literal["gone", "off"]] = {}
-    for name in thread.standing.loaded:
-        record = thread.standing.records[name]
+    withheld = set(shelf.unjudged.intersection(standing.loaded))
+    for name in (*standing.loaded, *standing.lost):
+        record, is_lost = standing.records[name], name not in standing.loaded
         current = shelf.catalog.by_name.get(name)
         # The same name at another path is another skill: its visibility and file say nothing about the one that was
         # loaded.
@@ -308,7 +346,13 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
         if shelf.hidden.get(name) == "off" and name not in shelf.unjudged:
             leaving[name] = "off"
             continue
+        # Neither in the catalog nor known to be gone, because its source failed: a judge cannot be asked about it.
+        if current is None and not is_lost and not _is_judged(name, record, shelf, found):
+            withheld.add(name)
         entry = _as_loaded(name, record, current, readings)
+        # Nobody reloads a lost skill whose file changed, as loaded ones are: the file of today says what it forbids.
+        if is_lost and not entry.is_read and current is not None:
+            entry = current
         started_by_user = record.get("trigger") in {"user", "pin"}
         is_visible = current is not None and (shelf.is_shown(current) or started_by_user)
         skills.append(
@@ -319,10 +363,33 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
                 tokens=record["tokens"],
                 # Without a user's message there is no turn, and two empty ids must not match.
                 is_recent=bool(turn) and record.get("turn") == turn,
-                grants=entry.is_read and is_visible and name not in shelf.unjudged,
+                grants=entry.is_read and is_visible and not is_lost and name not in shelf.unjudged,
+                is_lost=is_lost,
             )
         )
-    return Use(skills, leaving, shelf.unjudged & set(thread.standing.loaded))
+    skills += _unproven(thread.unbacked, shelf, found)
+    return Use(skills, leaving, frozenset(withheld))
+
+
+def _unproven(names: Sequence[str], shelf: Shelf, found: Discovery | None) -> list[LoadedSkill]:
+    """Return the skills that state calls loaded, whose records are missing, and of which nobody could judge yet.
+
+    Somebody may have spoiled the record of a load of ours, and that must lift no limit. Before each model call such
+    skills are loaded or removed; what is left is what could not be read or judged. Its file says what it forbids.
+    """
+    is_unsure = found is not None and bool(found.unsure)
+    return [
+        LoadedSkill(entry or unread_entry(name, ""), "", "system", 0, is_recent=False, grants=False, is_lost=True)
+        for name in names
+        if ((entry := shelf.catalog.by_name.get(name)) is not None or is_unsure)
+        and (shelf.hidden.get(name) != "off" or name in shelf.unjudged)
+    ]
+
+
+def _is_judged(name: str, record: LoadRecord, shelf: Shelf, found: Discovery | None) -> bool:
+    """Whether it is known that a loaded skill may be seen though it is not in the catalog."""
+    # A file that is there and cannot be used is judged by its directory's name.
+    return shelf.shows_absent(name) or (found is not None and record["path"] in found.unusable)
 
 
 def disclosed_skills(run: Run) -> list[SkillEntry]:
@@ -464,13 +531,3 @@ def unread_entry(name: str, path: str, digest: str = "", origin: SkillOrigin | N
         allowed_tools=[],
     )
     return SkillEntry(skill, "", digest, {ORIGIN_KEY: origin} if origin is not None else {}, is_read=False)
-
-
-def is_user_only(entry: SkillEntry) -> bool:
-    """Whether a skill's author lets only the user start it."""
-    return entry.is_user_only
-
-
-def is_user_invocable(entry: SkillEntry) -> bool:
-    """Whether a skill's author lets the user start it by a slash command."""
-    return entry.is_user_invocable

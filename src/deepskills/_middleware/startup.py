@@ -26,7 +26,7 @@ from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, load, prepare, take_away
 from deepskills._middleware.nesting import is_continued, is_users_word, taken_over
 from deepskills._middleware.reporting import log_problems
-from deepskills._middleware.run import Run, Shelf, is_user_only
+from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import (
     Mark,
     SkillsStateUpdate,
@@ -175,7 +175,7 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
     return {
         "skills_loaded": names,
         "skill_resources": {name: parent.resources.get(name, []) for name in names},
-        "skills_load_records": {name: records[name] for name in names},
+        "skills_load_records": {name: records[name] for name in (*names, *parent.standing.lost)},
         # These keep the requests of a fork the same as its parent's. What waits or was permitted stays the parent's.
         "skills_context": {key: parent.section(key) for key in ("texts", "notes", "disclosed")},
     }
@@ -364,7 +364,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
     """Return the thread's problems as of now, or `None` if they stay; those that are new are logged."""
     records = run.thread.standing.records
     reported = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
-    fresh = [*reported, *run.new_problems()]
+    fresh = [*reported, *(new for new in run.new_problems() if new not in reported)]
     if found is None:
         log_problems(fresh, run.settings)
         return [*run.thread.problems, *fresh] if fresh else None
@@ -386,7 +386,7 @@ def _out_of_reach(run: Run) -> list[SkillProblem]:
     names = [
         entry.name
         for name, visibility in shelf.hidden.items()
-        if visibility == "user-only" and (entry := shelf.catalog.by_name.get(name)) is not None and is_user_only(entry)
+        if visibility == "user-only" and (entry := shelf.catalog.by_name.get(name)) is not None and entry.is_user_only
     ]
     return [problem("slash_commands", "skills-user-only", count=len(names), names=listed(names))] if names else []
 

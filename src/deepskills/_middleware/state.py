@@ -306,7 +306,7 @@ _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
 def _checked(value: object, adapter: TypeAdapter[ValueT], key: str, malformed: list[str]) -> dict[str, ValueT]:
     """Return what a mapping in state holds in the right shape; the rest is set aside, and `malformed` names the key."""
     # An absent key is not malformed.
-    if value is None:
+    if value is None or value == {}:
         return {}
     items = value if isinstance(value, dict) else {}
     good: dict[str, ValueT] = {}
@@ -327,15 +327,14 @@ def _checked(value: object, adapter: TypeAdapter[ValueT], key: str, malformed: l
 class Thread:
     """What a thread's state says of skills, in the right shapes."""
 
-    messages: Sequence[AnyMessage]
+    given: Sequence[AnyMessage]
+    """The messages as state has them."""
+
     standing: Standing
     resources: dict[str, list[ResourceMetadata]]
     context: dict[str, dict[str, Any]]
     catalog: object
     """The catalog as state has it, whoever wrote it."""
-
-    given: Sequence[AnyMessage] = ()
-    """The messages as state has them; `messages` are the same with keys."""
 
     unbacked: list[str] = field(default_factory=list)
     """Names that state calls loaded without a load of ours: an application wrote them, or a record was corrupted."""
@@ -354,12 +353,11 @@ class Thread:
         context = _context(state.get("skills_context"), malformed)
         standing, unbacked = _standing(state, context.get("texts", {}), malformed)
         return cls(
-            messages=with_keys(state.get("messages") or ()),
+            given=state.get("messages") or (),
             standing=standing,
             resources=_checked(state.get("skill_resources"), _RESOURCES, "skill_resources", malformed),
             context=context,
             catalog=state.get("skills_catalog"),
-            given=state.get("messages") or (),
             unbacked=unbacked,
             malformed=malformed,
             known_problems=state.get("skills_problems"),
@@ -369,6 +367,11 @@ class Thread:
     def is_new(self) -> bool:
         """Whether nothing was discovered or loaded on this thread yet."""
         return self.catalog is None and not self.standing.loaded and not self.unbacked
+
+    @cached_property
+    def messages(self) -> Sequence[AnyMessage]:
+        """The messages, each user's with an id; looked at where they are needed, as there may be thousands."""
+        return with_keys(self.given)
 
     @cached_property
     def problems(self) -> list[SkillProblem]:
@@ -432,7 +435,7 @@ def is_users_own(message: AnyMessage) -> bool:
 def _standing(state: Mapping[str, Any], texts: Mapping[str, Any], malformed: list[str]) -> tuple[Standing, list[str]]:
     """Return what is loaded, and the names that state calls loaded without a record of a load."""
     names = state.get("skills_loaded") or ()
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list | tuple) or (names and not all(isinstance(name, str) for name in names)):
         malformed.append("skills_loaded")
         names = ()
     # Records first: a name without a record has cost, path and digest that nobody knows, so it is not loaded for us.
@@ -456,10 +459,12 @@ def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
+    if value is None or value == []:
+        return []
     items = value if isinstance(value, list) else []
     # As a mapping only to share the checking; the keys mean nothing.
     good = list(_checked(dict(zip(map(str, range(len(items))), items, strict=True)), _PROBLEM, "", []).values())
-    if len(good) < len(items) or (value is not None and not isinstance(value, list)):
+    if len(good) < len(items) or not isinstance(value, list):
         malformed.append("skills_problems")
     return good
 
@@ -695,6 +700,16 @@ def unload_update(names: Iterable[str], standing: Standing | None = None, state:
         "skills_load_records": dict.fromkeys(gone),
         "skills_context": context,
     }
+
+
+def lost_update(names: Iterable[str], standing: Standing) -> dict[str, Any]:
+    """Return the update that takes skills away whose text could not be recovered; records stay for their limits."""
+    kept: dict[str, Any] = {}
+    for name in names:
+        # Without its message: whatever becomes of that one, no text of this skill goes back into it.
+        record = {key: value for key, value in standing.records[name].items() if key != "message"}
+        kept[name] = {**record, "lost": True}
+    return merged(unload_update(kept), {"skills_load_records": kept})
 
 
 def without_lingering(thread: Thread) -> dict[str, Any]:

@@ -13,12 +13,11 @@ from deepskills._catalog.entries import SkillEntry
 from deepskills._io.plan import Plan
 from deepskills._loading.turn import Unloaded, decide_unload
 from deepskills._middleware.config import Settings
-from deepskills._middleware.extension import LoadedSkill, Refuse, SkillLoad, ToolResult
+from deepskills._middleware.extension import LoadedSkill, Refuse, SkillLoad, ToolResult, overrides
 from deepskills._middleware.extension_calls import (
     after_tool,
     before_load,
     before_tool,
-    overrides,
     tool_problems,
     with_changes,
 )
@@ -42,17 +41,17 @@ from deepskills._prompt.messages import call_refused, skill_tool_failed
 class CallRun(Run):
     """A tool call's run: loads and unloads that stand before it in its turn count as done."""
 
-    def __init__(self, run: Run, request: ToolCallRequest) -> None:
-        super().__init__(run.settings, run.state, run.runtime)
-        call = request.tool_call
-        self._turn = turn_of(run.state, call["id"], call["name"], call["args"])
+    def __init__(self, settings: Settings, request: ToolCallRequest) -> None:
+        super().__init__(settings, request.state, request.runtime)
+        self._call = request.tool_call
 
     @property
     def loaded(self) -> list[LoadedSkill]:
         """The skills in use once the earlier calls of the turn are done."""
         found = {skill.entry.name: skill for skill in super().loaded}
         standing = self.thread.standing
-        for call in self._turn.earlier:
+        own = self._call
+        for call in turn_of(self.state, own["id"], own["name"], own["args"]).earlier:
             if call.kind == "unload":
                 outcome = decide_unload(call.name, standing)
                 # What this very turn loads is not unloaded again here: its limits are assumed to hold, whatever becomes
@@ -70,8 +69,9 @@ class ToolCall:
     """A call that may run, and who looks at its result."""
 
     request: ToolCallRequest
-    run: Run | None = None
-    """Known if extensions look at calls."""
+    run: Run
+    is_judged: bool
+    """Whether an extension looks at this call."""
 
     discloses: SkillEntry | None = None
     """The skill whose tools become callable if this call, a `read_file`, succeeds."""
@@ -82,7 +82,7 @@ class ToolCall:
         if self.discloses is not None and isinstance(result, ToolMessage) and result.status != "error":
             known = {"disclosed": {self.discloses.name: self.discloses.digest}}
             result = _with_update(result, {"skills_context": known})
-        if self.run is None:
+        if not self.is_judged:
             return result
         seen = yield from after_tool(self.request, result, self.run)
         if isinstance(seen, Refuse):
@@ -90,14 +90,14 @@ class ToolCall:
         return _with_update(seen, merged(self.run.collected, tool_problems(self.run)))
 
 
-def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSource) -> Plan[ToolCall | ToolResult]:
+def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSource) -> Plan[ToolCall | ToolResult]:
     """Return a call that may run, with the tool it means; or the answer to one that may not."""
+    settings = run.settings
     # Known without I/O, so that an agent whose extensions judge no calls pays nothing here.
     methods = ("before_tool", "after_tool")
     judging = [extension for extension in settings.extensions if not is_idle(extension, request, settings.own_tools)]
-    judges = any(overrides(extension, method) for extension in judging for method in methods)
-    run = CallRun(Run(settings, request.state, request.runtime), request) if judges else None
-    if run is not None:
+    is_judged = any(overrides(extension, method) for extension in judging for method in methods)
+    if is_judged:
         yield from shelf_of(run)
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
         included = {name for entry in run.use.granting for name in include_names(entry)}
@@ -107,15 +107,15 @@ def open_tool_call(request: ToolCallRequest, settings: Settings, source: ToolSou
         if isinstance(decision, Refuse):
             return _refusal(request, decision, run)
     # After the judgement: a refused read discloses nothing.
-    read = yield from _disclosing(request, settings, run)
-    name = yield from hidden_tool(request, settings)
+    read = yield from _disclosing(request, run)
+    name = yield from hidden_tool(request, run)
     if name is None:
-        return ToolCall(request, run, read)
+        return ToolCall(request, run, is_judged, read)
     found = (yield from resolved(source, [name], get_runtime()))[name]
-    return failed_call(request, found) or ToolCall(with_tool(request, found), run, read)
+    return failed_call(request, found) or ToolCall(with_tool(request, found), run, is_judged, read)
 
 
-def _disclosing(request: ToolCallRequest, settings: Settings, judging: Run | None) -> Plan[SkillEntry | None]:
+def _disclosing(request: ToolCallRequest, run: Run) -> Plan[SkillEntry | None]:
     """Return the skill whose tools a `read_file` of its `SKILL.md` discloses, if every extension would let it load.
 
     Only a call that this hook sees counts: a pair of call and answer in the messages may be anybody's.
@@ -123,7 +123,6 @@ def _disclosing(request: ToolCallRequest, settings: Settings, judging: Run | Non
     path = request.tool_call["args"].get("file_path")
     if request.tool_call["name"] != READ_TOOL or not isinstance(path, str):
         return None
-    run = judging or Run(settings, request.state, request.runtime)
     # Most agents have no skill with tools: the catalog tells that without asking anybody how visible skills are.
     catalog = yield from run.look.catalog(run.thread.catalog, run.state.get("skills_metadata"))
     read = tidy_path(path)
@@ -152,7 +151,7 @@ def _refusal(request: ToolCallRequest, refused: Refuse, run: Run) -> ToolResult:
     return with_changes(_error(request, call_refused(refused.reason)), run)
 
 
-def hidden_tool(request: ToolCallRequest, settings: Settings) -> Plan[str | None]:
+def hidden_tool(request: ToolCallRequest, run: Run) -> Plan[str | None]:
     """Return the name that stands for the called tool, if it is a skill's and not the agent's own.
 
     State says which tools the model was shown; a caller may have written that, so a skill in use must name the tool.
@@ -160,11 +159,9 @@ def hidden_tool(request: ToolCallRequest, settings: Settings) -> Plan[str | None
     # The agent's own tool of that name comes first.
     if request.tool is not None:
         return None
-    state: Any = request.state
-    name = disclosed(state).get(request.tool_call["name"])
+    name = disclosed(run.state).get(request.tool_call["name"])
     if name is None:
         return None
-    run = Run(settings, state, request.runtime)
     yield from shelf_of(run)
     return name if name in included_names(run) else None
 

@@ -26,7 +26,7 @@ from deepskills._middleware.config import Settings
 from deepskills._middleware.extension_calls import tool_problems
 from deepskills._middleware.loading import Bundle, Wish, admit, bundle_of, prepare_in_turn, settle, tool_message
 from deepskills._middleware.reporting import report
-from deepskills._middleware.run import Run, Shelf, is_user_only
+from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import (
     LINGERING,
     MARK,
@@ -173,13 +173,11 @@ class SkillTools:
 
         def call(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
             run = Run(settings, runtime.state, runtime)
-            return settings.perform(_guarded(plan(run, skill_name, arguments), name, skill_name, run), run.runtime)
+            return run.perform(_guarded(plan(run, skill_name, arguments), name, skill_name, run))
 
         async def acall(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
             run = Run(settings, runtime.state, runtime)
-            return await settings.aperform(
-                _guarded(plan(run, skill_name, arguments), name, skill_name, run), run.runtime
-            )
+            return await run.aperform(_guarded(plan(run, skill_name, arguments), name, skill_name, run))
 
         # Both tools share these functions; the explicit schema keeps `arguments` out of `unload_skill`'s.
         return StructuredTool.from_function(
@@ -210,7 +208,7 @@ class SkillTools:
         prepared = yield from prepare_in_turn(turn.key, wishes, run, own=wish.key)
         own, before, budgets = prepared[wish.key], run.thread.standing, run.settings.budgets
         # The file may have become the user's alone since it was listed.
-        is_kept_from_models = is_user_only(own.entry) and entry.name not in shelf.always
+        is_kept_from_models = own.entry.is_user_only and entry.name not in shelf.always
         if own.failure is None and is_kept_from_models and permit is None:
             return _refused(run, outcomes.UserOnly(entry))
         so_far = after_calls(turn.earlier, before, shelf.catalog, prepared, budgets, _along(earlier))

@@ -8,6 +8,7 @@ that crashed has not agreed; but that is not a decision, so nothing is unloaded 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from langgraph.errors import GraphBubbleUp
@@ -16,9 +17,10 @@ from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.discovery import Discovery
 from deepskills._catalog.entries import STRICTNESS, SkillEntry, Visibility
 from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, apart
-from deepskills._middleware.extension import SkillExtension
-from deepskills._middleware.extension_calls import ExtensionRun, ask, overrides
-from deepskills._middleware.run import Run, Shelf, directory_name, is_user_only, unread_entry
+from deepskills._middleware.config import Settings
+from deepskills._middleware.extension import SkillExtension, overrides
+from deepskills._middleware.extension_calls import ExtensionRun, ask
+from deepskills._middleware.run import Run, Shelf, directory_name, unread_entry
 from deepskills._skillmd.names import fold, name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import SkillProblem
@@ -40,29 +42,33 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
     looked = found or run.look.found
     problems = looked.problems if looked is not None else run.thread.problems
     judged, unjudged = yield from _judged(run, catalog, _broken_skills(problems, catalog))
-    broken = {name: how for name, how in judged.items() if name not in catalog.by_name}
-    always = frozenset(name for name, how in judged.items() if how == "always")
-    hidden = {name: how for name, how in judged.items() if name not in broken and name not in always}
-    run.shelf = Shelf(
-        catalog,
-        hidden,
-        lambda: _existing(problems, broken),
-        unjudged,
-        always,
-        broken,
-        lambda name: _shows_absent(run, name),
-    )
+    shows_absent = partial(_shows_absent, run.settings)
+    # The usual case, on a path that each request takes: everything is visible.
+    if not judged:
+        run.shelf = Shelf(catalog, noted=lambda: problems, shows_absent=shows_absent)
+    else:
+        broken = {name: how for name, how in judged.items() if name not in catalog.by_name}
+        always = frozenset(name for name, how in judged.items() if how == "always")
+        hidden = {name: how for name, how in judged.items() if name not in broken and name not in always}
+        run.shelf = Shelf(catalog, hidden, lambda: _existing(problems, broken), unjudged, always, broken, shows_absent)
     # Anything worked out before this look rests on an older one.
     vars(run).pop("use", None)
     return run.shelf
 
 
-def _shows_absent(run: Run, name: str) -> bool:
+def unseen_names(run: Run) -> Plan[frozenset[str]]:
+    """Return the skills of a run that the model may neither see nor load."""
+    shelf = yield from shelf_of(run)
+    judged = {**shelf.broken_hidden, **shelf.hidden}
+    return frozenset(name for name, how in judged.items() if how not in {"on", "name-only"})
+
+
+def _shows_absent(settings: Settings, name: str) -> bool:
     """Whether a skill that is gone would be visible; not where a function decides, which judges existing ones only."""
-    rule = run.settings.visibility
-    if any(overrides(extension, "visibility") for extension in run.settings.extensions):
+    rule = settings.visibility
+    if settings.has_judges:
         return False
-    return rule is None or (isinstance(rule, Mapping) and _lookup(rule)(name) in {"on", "always"})
+    return not isinstance(rule, Mapping) or _lookup(rule)(name) in {"on", "always"}
 
 
 def _broken_skills(problems: Sequence[SkillProblem], catalog: Catalog) -> list[SkillEntry]:
@@ -98,6 +104,8 @@ def _judged(
     if hidden is None:
         hidden = yield from apart(lambda: _fixed_rules(catalog.entries, rule), len(catalog.entries))
         rules.put(catalog.serial, dict(hidden))
+    if not broken and not run.settings.has_judges:
+        return hidden, frozenset()
     entries = [*catalog.entries, *broken] if broken else catalog.entries
     if broken:
         hidden = {**hidden, **_fixed_rules(broken, rule)}
@@ -164,7 +172,7 @@ def _overruled(author: Mapping[str, Visibility], operator: Mapping[str, Visibili
 
 def _fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, Visibility]:
     """Return what frontmatter and a mapping say, for every skill that is not simply visible."""
-    hidden: dict[str, Visibility] = {entry.name: "user-only" for entry in entries if is_user_only(entry)}
+    hidden: dict[str, Visibility] = {entry.name: "user-only" for entry in entries if entry.is_user_only}
     if not isinstance(rule, Mapping):
         return hidden
     by_rule = _lookup(rule)

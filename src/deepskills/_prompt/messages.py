@@ -76,7 +76,7 @@ def lost_notice(name: str) -> str:
     """Say that a skill's text could not be recovered."""
     return (
         f"{_PREFIX} The text of the skill '{shown_name(name)}' was lost and its file can no longer be read, so it was "
-        "unloaded. Load it again if it is needed."
+        "unloaded. Load it again if it is needed. What it forbids holds until `unload_skill` ends it."
     )
 
 

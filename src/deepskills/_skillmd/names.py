@@ -7,6 +7,7 @@ skill asks `name_key` or one of the functions on it, nobody else: two answers to
 find a skill that another way hides.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -16,6 +17,9 @@ from deepskills._types import MAX_NAME_LENGTH, MAX_SHOWN_NAME_LENGTH
 
 _MARKUP_IN_NAME = str.maketrans({**dict(zip("[]<>{}", "()()()", strict=True)), "*": "_", "`": "'", '"': "'", "\\": "_"})
 """What stands for each character that marks up text: taken away, it would make one name look like another."""
+
+PLAIN_NAME = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*+")
+"""A name that keeps the rules in ASCII, but for its length."""
 
 _MARKS = "*`'\"[](){}<> "
 """What models and users put around a name."""
@@ -49,7 +53,7 @@ def same_name(name: str, directory: str) -> bool:
 
 def _keeps_rules(name: str) -> bool:
     if name.isascii():
-        return all(part.isalnum() for part in name.split("-")) and name == name.lower()
+        return all(map(str.isalnum, name.split("-"))) and name == name.lower()
     parts = name.split("-")
     return name == name.lower() and all(part and all(map(_is_letter_or_digit, part)) for part in parts)
 

@@ -178,7 +178,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     "mcp-dynamic": (
         "error",
         'The MCP server {label} does not say what is in this skill ("dynamic"), so nobody can tell what would be read. '
-        "Pass `dynamic=True` to McpSkills to use such skills all the same.",
+        "Pass `dynamic=True` to McpSkills to use such skills anyway.",
     ),
     "mcp-too-large": (
         "error",
@@ -236,7 +236,7 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "requires-circle": (
         "warning",
-        "Skills require each other in a circle: {names}. They load all the same; remove one of the requirements.",
+        "Skills require each other in a circle: {names}. They still load; remove one of the requirements.",
     ),
     "skill-gone": (
         "warning",

@@ -12,6 +12,7 @@ Nothing here raises for what a file holds, and each step has a bound, because th
 import codecs
 import re
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Literal, TypeAlias, get_args
 
 from deepskills._errors import SkillFormatError
@@ -24,6 +25,7 @@ from deepskills._types import (
     MAX_COMPATIBILITY_LENGTH,
     MAX_DESCRIPTION_LENGTH,
     MAX_FRONTMATTER_BYTES,
+    MAX_NAME_LENGTH,
     MAX_SHOWN_NAME_LENGTH,
     MAX_SKILL_FILE_BYTES,
     SkillMetadata,
@@ -140,6 +142,7 @@ _JUDGED_HERE = frozenset({"flow-style", "unknown-field", "client-field", "metada
 
 _TEXT_FIELDS = ("name", "description", "license", "compatibility")
 _NESTED = (list, dict)
+_PLAIN = frozenset({str, NoneType})
 _BYTES = (bytes, bytearray, memoryview)
 
 FALLBACK_NAME = "unnamed-skill"
@@ -420,12 +423,11 @@ class _Reader:
             self._report_strict("comment-misplaced")
 
     def _metadata(self, frontmatter: dict[str, Tree]) -> SkillMetadata:
-        fields = {key: frontmatter.get(key) for key in _TEXT_FIELDS}
-        not_text = [key for key, value in fields.items() if isinstance(value, _NESTED)]
-        if not_text:
+        fields = [*map(frontmatter.get, _TEXT_FIELDS)]
+        if not _PLAIN.issuperset(map(type, fields)):
+            not_text = [key for key in _TEXT_FIELDS if isinstance(frontmatter.get(key), _NESTED)]
             self._report("field-not-text", keys=listed(not_text))
-        # In the order of `_TEXT_FIELDS`.
-        given, description, license_text, compatibility = map(as_text, fields.values())
+        given, description, license_text, compatibility = map(as_text, fields)
         name = self._name(given.strip())
         if not description.strip():
             raise _Refusal("description-missing")
@@ -441,6 +443,9 @@ class _Reader:
 
     def _name(self, given: str) -> str:
         directory = self._path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
+        # Most names: short, plain, and that of the directory.
+        if given == directory and len(given) <= MAX_NAME_LENGTH and _naming.PLAIN_NAME.fullmatch(given):
+            return given
         name = one_line(given)
         if not name:
             # The directory is what a user sees and types, so it is a better name than none.
@@ -472,8 +477,8 @@ class _Reader:
         if not isinstance(tree, dict):
             self._report("metadata-not-mapping")
             return {}
-        not_text = [key for key, value in tree.items() if isinstance(value, _NESTED)]
-        if not_text:
+        if not _PLAIN.issuperset(map(type, tree.values())):
+            not_text = [key for key, value in tree.items() if isinstance(value, _NESTED)]
             self._report("metadata-value-not-text", keys=listed(not_text))
         return {key: as_text(value) for key, value in tree.items() if value is not None}
 

@@ -94,6 +94,16 @@ def _as_tree(value: object, key: str) -> Tree:
     )
 
 
+def key_lines(key: str, value: object, indent: str = "") -> list[str]:
+    """Return the lines of YAML that give a key its value, without line ends; none for an empty value.
+
+    Raises:
+        SkillFormatError: If the value is of a kind that YAML does not have here.
+    """
+    tree = _as_tree(value, key)
+    return [] if tree is None else list(_lines(f"{indent}{_quoted(key)}:", tree, indent))
+
+
 def _mapping_lines(mapping: dict[str, Tree], indent: str) -> Iterator[str]:
     for key, value in mapping.items():
         yield from _lines(f"{indent}{_quoted(key)}:", value, indent)

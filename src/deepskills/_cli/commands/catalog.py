@@ -370,7 +370,7 @@ def _all_files(entries: Sequence[SkillEntry]) -> Plan[dict[str, list[ResourceMet
 
 
 def _found(entry: SkillEntry, contents: Contents, files: list[ResourceMetadata], source: Source) -> Found:
-    text, failure = contents.text()
+    text, failure = contents.text, contents.failure
     inventory = contents.inventory
     row = SkillRow(
         name=entry.name,

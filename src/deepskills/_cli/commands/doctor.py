@@ -98,7 +98,8 @@ class Examination:
 def examine(local: LocalCatalog) -> Examination:
     """Look at everything an agent with default settings would make of these skills."""
     costs = sorted(((found.row["tokens"], found.row["name"]) for found in local.usable), reverse=True)
-    problems = [*local.problems, *perform(_passed_over(local))]
+    passed_over = perform(_passed_over(local))
+    problems = [*local.problems, *(item.problem for item in passed_over)]
     visible_names = [found.row["name"] for found in local.usable if not found.is_user_only]
     report = Report(
         versions={name: _version(name) for name in PACKAGES},
@@ -113,16 +114,18 @@ def examine(local: LocalCatalog) -> Examination:
         advice=[],
     )
     needs = Counter(key for found in local.usable for key in {(key.needs, key.name) for key in found.keys if key.needs})
-    report["advice"] += _advice(report, costs, needs)
+    depths = [item.depth for item in passed_over if item.depth is not None]
+    report["advice"] += _advice(report, costs, needs, depths)
     return Examination(report, [(name, tokens) for tokens, name in costs[:3]])
 
 
-def _advice(report: Report, costs: Sequence[tuple[int, str]], needs: Mapping[tuple[str, str], int]) -> Iterator[str]:
+def _advice(
+    report: Report, costs: Sequence[tuple[int, str]], needs: Mapping[tuple[str, str], int], depths: Sequence[int]
+) -> Iterator[str]:
     """Yield what would help, most important first; each says what it is about and what to write."""
     missing = [name for name, number in report["versions"].items() if number is None]
     if missing:
         yield f"Not installed: {', '.join(missing)}. Run `pip install {' '.join(missing)}`."
-    depths = [int(found["message"].split()[3]) for found in report["problems"] if found["code"] == "skill-too-deep"]
     if depths:
         skills = f"{counted(len(depths), 'skill')} lie{'s' if len(depths) == 1 else ''}"
         yield f"{skills} too deep to be found. Set `max_depth={max(depths)}`, or name sources nearer to them."
@@ -165,9 +168,18 @@ def _loads(costs: Sequence[int]) -> LoadReport | None:
     return LoadReport(least=min(costs), median=round(statistics.median(costs)), most=max(costs), all=sum(costs))
 
 
-def _passed_over(local: LocalCatalog) -> Plan[list[SkillProblem]]:
+@dataclass(frozen=True)
+class PassedOver:
+    """A skill that discovery does not see, as a problem."""
+
+    problem: SkillProblem
+    depth: int | None = None
+    """How many directories below its source it lies, if that is too deep."""
+
+
+def _passed_over(local: LocalCatalog) -> Plan[list[PassedOver]]:
     """Find the skills below the sources that discovery does not see: too deep, or under another file name."""
-    noted: dict[tuple[str, str], SkillProblem] = {}
+    noted: dict[tuple[str, str], PassedOver] = {}
     reported = {(found["path"], found["code"]) for found in local.problems}
     known = {found.row["path"] for found in local.found} | {path for path, _ in reported}
     # Also those that seem empty: perhaps everything in them was passed over.
@@ -175,19 +187,20 @@ def _passed_over(local: LocalCatalog) -> Plan[list[SkillProblem]]:
     for source in searched:
         tree = yield from find_skill_files(source.path)
         unseen = [path for path in tree.files if path not in known]
-        for found in (*tree.problems, *_too_deep(unseen, source, searched)):
-            key = (found["path"], found["code"])
-            if found["code"] in {"skill-file-misnamed", "skill-too-deep"} and key not in reported:
-                noted.setdefault(key, found)
+        misnamed = (PassedOver(found) for found in tree.problems if found["code"] == "skill-file-misnamed")
+        for item in (*misnamed, *_too_deep(unseen, source, searched)):
+            key = (item.problem["path"], item.problem["code"])
+            if key not in reported:
+                noted.setdefault(key, item)
     return list(noted.values())
 
 
-def _too_deep(paths: Sequence[str], source: Source, sources: Sequence[Source]) -> Iterator[SkillProblem]:
+def _too_deep(paths: Sequence[str], source: Source, sources: Sequence[Source]) -> Iterator[PassedOver]:
     for path in paths:
         depth = path[len(source.path) :].strip("/").count("/")
         inner = any(lies_under(path, other.path) and lies_under(other.path, source.path) for other in sources)
         if depth > 1 and not inner:
-            yield problem(path, "skill-too-deep", depth=depth, parent=quoted(parent(parent(path))))
+            yield PassedOver(problem(path, "skill-too-deep", depth=depth, parent=quoted(parent(parent(path)))), depth)
 
 
 # The report on one screen.
