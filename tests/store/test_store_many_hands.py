@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import event, text
@@ -306,6 +307,36 @@ async def test_slow_readers_hold_one_piece(sessions: Sessions) -> None:
         tracemalloc.stop()
     assert held < 6 * 6 * 1024 * 1024
     assert all(total > 3 * size for total in totals)
+
+
+@on_postgres
+async def test_large_answers_take_turns(sessions: Sessions) -> None:
+    """Of many downloads of large skills a process reads one piece at a time, so that others get theirs in between."""
+    async with sessions() as session:
+        made = await SkillService(session).create_skill(draft_with_files("large", {"x.bin": bytes(4 << 20)}), "alice")
+        engine = session.get_bind().engine
+    reading = most = pieces = 0
+
+    def begins(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
+        nonlocal reading, most, pieces
+        if "substr(deepskills_files.data" in statement:
+            reading += 1
+            pieces += 1
+            most = max(most, reading)
+
+    def ends(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
+        nonlocal reading
+        reading -= "substr(deepskills_files.data" in statement
+
+    event.listen(engine, "before_cursor_execute", begins)
+    event.listen(engine, "after_cursor_execute", ends)
+    app = FastAPI()
+    app.include_router(create_skills_router(sessions, lambda: "alice", security=None))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://store") as client:
+        answers = await asyncio.gather(*(client.get(f"/skills/{made.id}") for _ in range(6)))
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert pieces >= 6 * 4
+    assert most == 1
 
 
 @on_both

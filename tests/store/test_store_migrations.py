@@ -26,7 +26,7 @@ from deepskills.store.db.models import SEARCH_TABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore:autogenerate skipping metadata-specified expression-based index")
 
-HEAD = "0004"
+HEAD = "0005"
 """The newest revision."""
 
 
@@ -291,6 +291,27 @@ def with_more_fields(document: catalog_search.Document) -> MoreFields:
 
 
 FIELDS_OF = catalog_search.searchable_fields
+
+
+@pytest.mark.anyio
+@on_postgres
+async def test_searches_read_a_short_list_of_new_entries(empty_url: str) -> None:
+    """However the tables were made, PostgreSQL's list of what is not yet in the index stays short; down undoes that."""
+    options = text("SELECT reloptions FROM pg_class WHERE relname = 'ix_deepskills_skills_words'")
+    engine = new_engine(empty_url)
+
+    async def shown() -> Any:
+        async with engine.connect() as connection:
+            return await connection.scalar(options)
+
+    await migrations.upgrade(engine)
+    assert await shown() == ["gin_pending_list_limit=256"]
+    await migrations.downgrade(engine, "0004")
+    assert not await shown()
+    await migrations.downgrade(engine, "base")
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    assert await shown() == ["gin_pending_list_limit=256"]
 
 
 @pytest.mark.anyio

@@ -26,7 +26,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -1446,6 +1446,27 @@ class SkillService:
         writer = await self._policy.writer(user_id)
         if not writer.is_operator:
             raise SkillPermissionError("Only operators may do this. Ask one of them.")
+
+    async def warm_up(self) -> None:
+        """Rehearse writing a skill, and roll it back, so that the first writers of this process do not wait longer.
+
+        The first time, SQLAlchemy compiles each statement and the database plans it. A writer would hold the store's
+        lock meanwhile, for every process. Nothing stays in the database, and nobody hears of it.
+        """
+        draft = SkillCreate(name=f"rehearsal-{uuid4()}", description="Rolled back.", content="# Rehearsal")
+        files = [SkillFileCreate(path="rehearsal.md", content="Rolled back.")]
+
+        async def rehearsal() -> None:
+            made = await self.create_skill(draft, None, system=True)
+            saved = await self.save_skill(made.id, SkillUpdate(content="# Again"), files, None, system=True)
+            await self.diff_versions(made.id, made.revision, saved.revision, system=True)
+            await self.save_file(made.id, SkillFileCreate(path="second.md", content="Rolled back."), None, system=True)
+            await self.get_skill(made.id)
+            await self.delete_skill(made.id, None, system=True)
+
+        # Not a part of the rehearsal, which holds the lock: searching a large store takes a while.
+        await self.list_skills(q="rehearsal", limit=1)
+        await self._transactions.rehearse(rehearsal)
 
     async def purge(
         self, *, retention: float | None = None, versions: float | None = None, user_id: UserId | None = None

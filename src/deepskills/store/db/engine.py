@@ -35,11 +35,11 @@ STATEMENT_SECONDS = 15.0
 POOL_SECONDS = 10.0
 """How long a session waits for a free connection."""
 
-POOL_SIZE = 10
+POOL_SIZE = 15
 """How many connections to PostgreSQL an engine keeps: a new one costs more than most requests."""
 
-MAX_OVERFLOW = 5
-"""How many more it opens for a moment."""
+MAX_OVERFLOW = 0
+"""How many more it opens for a moment. None: under load each request would open one, and close it again."""
 
 IDLE_SECONDS = 60.0
 """How long a transaction may stay idle before PostgreSQL ends it, so that a dead client holds no lock."""

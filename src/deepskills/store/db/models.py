@@ -290,7 +290,13 @@ class Skill(Base):
         # Only deleted skills: a planner without statistics would use an index over all rows for every query.
         Index(None, "deleted_at", sqlite_where=text(_DELETED), postgresql_where=text(_DELETED)),
         # As an expression, which Alembic leaves out when it compares tables on a database without such an index.
-        Index("ix_deepskills_skills_words", text("words"), postgresql_using="gin").ddl_if(dialect="postgresql"),
+        # Searches read its list of new entries from end to end, so that list is kept short.
+        Index(
+            "ix_deepskills_skills_words",
+            text("words"),
+            postgresql_using="gin",
+            postgresql_with={"gin_pending_list_limit": 256},
+        ).ddl_if(dialect="postgresql"),
     )
 
     id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)

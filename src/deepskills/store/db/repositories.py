@@ -220,14 +220,15 @@ class SkillRepository:
 
     async def purge(self, skills: Sequence[Skill]) -> None:
         """Delete skills with everything that belongs to them, even if the database does not cascade."""
-        if self._dialect == "sqlite":
-            await self._unindex([skill.number for skill in skills])
         ids = [skill.id for skill in skills]
         for skill in skills:
             self._session.expunge(skill)
-        # By hand: on SQLite foreign keys cascade only if the application's engine turned them on.
-        for table in (SkillFile, SkillTag, SkillShare, SkillRequirement, FormerText, FormerFile, SkillUsage):
-            await self._session.execute(delete(table).where(one_of_ids(table.skill_id, ids, self._dialect)))
+        # By hand on SQLite, where foreign keys cascade only if the application's engine turned them on. PostgreSQL
+        # does it itself: each statement here is a round trip for which all other writers wait.
+        if self._dialect == "sqlite":
+            await self._unindex([skill.number for skill in skills])
+            for table in (SkillFile, SkillTag, SkillShare, SkillRequirement, FormerText, FormerFile, SkillUsage):
+                await self._session.execute(delete(table).where(one_of_ids(table.skill_id, ids, self._dialect)))
         await self._session.execute(delete(Skill).where(one_of_ids(Skill.id, ids, self._dialect)))
 
     async def _unindex(self, numbers: Sequence[int]) -> None:

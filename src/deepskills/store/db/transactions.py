@@ -134,6 +134,10 @@ def counts(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, Pa
     return run
 
 
+class _RolledBackError(Exception):
+    """Ends a rehearsal, so that its transaction is rolled back."""
+
+
 class Transactions:
     """Runs work in transactions of a session; results are detached from the session."""
 
@@ -141,6 +145,9 @@ class Transactions:
         self._session = session
         self._inside: asyncio.Task[Any] | None = None
         """The task whose transaction is open. Another task that shares the session is not part of it."""
+
+        self._rehearses = False
+        """Whether that transaction is a rehearsal: what is written in it is rolled back."""
 
     async def read(self, work: Work[ResultT], *, once: bool = False) -> ResultT:
         """Return what `work` reads, all of it as of one moment.
@@ -175,12 +182,38 @@ class Transactions:
             SkillsError: If the session is in a transaction already.
             SkillConflictError: If somebody wrote the same without the service.
         """
+        if self._rehearses and self._inside is asyncio.current_task():
+            result = await work()
+            # As at the end of a transaction, so that the next call reads what this one wrote.
+            await self._session.flush()
+            self._session.expunge_all()
+            return result
         try:
             return await self._run(work, writes=True)
         # Writers take turns, so a name cannot be taken between check and write, except by somebody who bypasses the
         # service.
         except IntegrityError:
             raise SkillConflictError("Somebody has just taken the name or the path. Choose another.") from None
+
+    async def rehearse(self, work: Work[object]) -> None:
+        """Do `work`, which may call several methods that write, in one transaction, and roll it back.
+
+        Raises:
+            SkillsError: If the session is in a transaction already.
+        """
+
+        async def rolled_back() -> None:
+            self._rehearses = True
+            try:
+                await work()
+            finally:
+                self._rehearses = False
+            raise _RolledBackError
+
+        try:
+            await self._run(rolled_back, writes=True)
+        except _RolledBackError:
+            return
 
     async def _run(self, work: Work[ResultT], *, writes: bool, isolation: str = "REPEATABLE READ") -> ResultT:
         bind = self._session.get_bind()

@@ -11,18 +11,21 @@ nothing.
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
+from deepskills._errors import SkillsError
 from deepskills.store import migrations
-from deepskills.store.db.engine import create_store_engine
+from deepskills.store.db.engine import POOL_SIZE, create_store_engine
 from deepskills.store.http.requests import CurrentUser
 from deepskills.store.http.routes import create_skills_router
+from deepskills.store.service import SkillService
 
 logger = logging.getLogger("deepskills")
 
@@ -69,6 +72,7 @@ def create_store_app(
             )
         # Any number of processes may start at once: one migrates while the others wait.
         await migrations.upgrade(engine)
+        await _warm_up(engine, sessions)
         try:
             yield
         finally:
@@ -86,6 +90,25 @@ def create_store_app(
     # Last: the page is mounted at `/`, where it would take every address that comes after it.
     _mount_page(app, sessions, user, {**policy, "account_links": account_links})
     return app
+
+
+async def _warm_up(engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession]) -> None:
+    """Let the first users of a new process wait no longer than later ones.
+
+    A connection to PostgreSQL is slow at first: it is opened, and the server plans each statement once per connection.
+    When fifty writers come at once to new processes, one of them would do so while all the others wait.
+    """
+    count = POOL_SIZE if engine.dialect.name == "postgresql" else 1
+    try:
+        async with AsyncExitStack() as used:
+            for _ in range(count):
+                async with sessions() as session:
+                    await SkillService(session).warm_up()
+                # The pool gives out what came back last. Held, so that the next round opens another one.
+                await used.enter_async_context(engine.connect())
+    # A database that can only be read, or a store at its limits, serves all the same.
+    except (SkillsError, SQLAlchemyError, OSError) as error:
+        logger.info("The first requests may take longer, because writing could not be rehearsed: %s", error)
 
 
 def _mount_page(

@@ -4,10 +4,12 @@ Identity comes before the body: an anonymous write is refused before anything is
 the event loop. JSON is measured before it is parsed, because a few megabytes of brackets become gigabytes of objects.
 """
 
+import asyncio
 import base64
 import binascii
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 from deepskills._errors import SkillFormatError
 from deepskills.store.agent.view import SessionFactory
 from deepskills.store.db.models import SkillFile
+from deepskills.store.db.turns import Turns
 from deepskills.store.errors import SkillStaleError, SkillTooLargeError
 from deepskills.store.http.answers import MAX_DETAILS, CurrentUserError
 from deepskills.store.rules import Policy, signed_in
@@ -49,6 +52,14 @@ ZIP_TYPES = frozenset({"application/zip", "application/x-zip-compressed", "appli
 
 MAX_LITERAL_LENGTH = 64
 """Longest number or word in JSON outside a string; parsing a number of a million digits takes seconds."""
+
+DOWNLOAD_SECONDS = 600.0
+"""How long an answer waits for its next piece while other large answers get theirs."""
+
+MAX_REST_SECONDS = 0.05
+"""How long large answers rest after a piece, at most."""
+
+_downloads = Turns()
 
 _STEP = 256 * 1024
 _STRUCTURE = re.compile(rb'["\[{]|[^\s"\[\]{}:,]{1,%d}' % (MAX_LITERAL_LENGTH + 1))
@@ -275,9 +286,17 @@ class Parts:
             yield SkillService(session, policy=self.settings.policy)
 
     async def read_piece(self, file: SkillFile, offset: int, length: int) -> bytes:
-        """Return part of a file, in its own session, so that a slow client holds no connection between two pieces."""
-        async with self.settings.session_factory() as session:
-            return await SkillService(session, policy=self.settings.policy).read_piece(file, offset, length)
+        """Return part of a file, in its own session, so that a slow client holds no connection between two pieces.
+
+        Large answers of a process get one piece at a time between them, and rest as long as it took: 25 downloads that
+        begin together would otherwise fill their buffers first, and everybody else would wait.
+        """
+        async with _downloads.turn(DOWNLOAD_SECONDS):
+            begun = time.monotonic()
+            async with self.settings.session_factory() as session:
+                piece = await SkillService(session, policy=self.settings.policy).read_piece(file, offset, length)
+            await asyncio.sleep(min(time.monotonic() - begun, MAX_REST_SECONDS))
+            return piece
 
     async def read_files(self, files: Sequence[SkillFile]) -> list[bytes]:
         """Return whole files, which are small together, by a session of its own."""
