@@ -42,7 +42,7 @@ from suggestion_rows import suggestion_rows
 from unloading import tokens_given_back
 
 from deepskills import SkillsMiddleware, read_skill
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._files.inventory import read_contents
 from deepskills._io.drivers import adrive
 from store import store_rows

@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deepskills._catalog.entries import SkillEntry, Visibility
+    from deepskills._catalog.catalog import SkillEntry, Visibility
     from deepskills._errors import (
         SkillFileNotFoundError,
         SkillFormatError,
@@ -103,7 +103,7 @@ _MODULES = {
     "OptionalSource": "deepskills._types",
     "Refuse": "deepskills._middleware.extension",
     "ResourceMetadata": "deepskills._types",
-    "SkillEntry": "deepskills._catalog.entries",
+    "SkillEntry": "deepskills._catalog.catalog",
     "SkillExtension": "deepskills._middleware.extension",
     "SkillFile": "deepskills._middleware.extension",
     "SkillFileNotFoundError": "deepskills._errors",
@@ -124,7 +124,7 @@ _MODULES = {
     "SkillsMiddleware": "deepskills._middleware.middleware",
     "SkillsState": "deepskills._middleware.state",
     "SkillsStateUpdate": "deepskills._middleware.state",
-    "Visibility": "deepskills._catalog.entries",
+    "Visibility": "deepskills._catalog.catalog",
     "generate_skill_md": "deepskills._skillmd.write",
     "parse_skill_md": "deepskills._skillmd.read",
     "read_skill": "deepskills._skillmd.read",

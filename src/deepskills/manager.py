@@ -14,25 +14,23 @@ from deepagents.backends import BackendProtocol, FilesystemBackend
 from langchain_core.embeddings import Embeddings
 from typing_extensions import TypedDict
 
-from deepskills._catalog.catalog import Remembered
+from deepskills._catalog.catalog import Remembered, SkillEntry
 from deepskills._catalog.discovery import discover
-from deepskills._catalog.entries import SkillEntry
 from deepskills._catalog.lookup import check_known, document_of, find_or_raise
 from deepskills._catalog.ranking import Ranker, Ranking
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Library
-from deepskills._catalog.sources import lies_under, parse_sources
+from deepskills._catalog.sources import parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
 from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
 from deepskills._io.backends import is_backend
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Plan
-from deepskills._io.walk import read_files
-from deepskills._loading.budget import Budgets
+from deepskills._io.plan import Plan, lies_under, read_files
+from deepskills._loading.decisions import Budgets
 from deepskills._middleware.config import Settings
-from deepskills._skillmd.names import shown_name
 from deepskills._skillmd.read import decode_skill
+from deepskills._skillmd.text import shown_name
 from deepskills._types import SkillMetadata, SkillProblem, SkillSource
 
 __all__ = ["SearchResult", "SkillsManager"]

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from deepskills import InlineBackend, OptionalSource, SkillProblem
-from deepskills._catalog.catalog import Catalog, Catalogs
-from deepskills._catalog.discovery import Discovery, discover, source_errors
-from deepskills._catalog.entries import Readings, SkillEntry, digest_of
+from deepskills._catalog.catalog import Catalog, Catalogs, Readings, SkillEntry, digest_of
+from deepskills._catalog.discovery import Discovery, Library, Look, discover, remembered_files, source_errors
 from deepskills._catalog.sources import Source, parse_sources
-from deepskills._catalog.trust import Library, Look, remembered_files
 from deepskills._io.plan import (
     Call,
     Entry,

@@ -1,8 +1,7 @@
 """Finding a skill by name, and what is near to a name that no skill has."""
 
 from deepskills import SkillMetadata
-from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.lookup import Unknown, not_found
 
 

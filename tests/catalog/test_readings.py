@@ -1,6 +1,6 @@
 """What is remembered of files: one parse per content, and no more frontmatter than is acted on."""
 
-from deepskills._catalog.entries import MAX_KEPT_CHARACTERS, Readings, digest_of
+from deepskills._catalog.catalog import MAX_KEPT_CHARACTERS, Readings, digest_of
 from support import skill_md
 
 PATH = "/skills/a/SKILL.md"

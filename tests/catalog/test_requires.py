@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from deepskills import read_skill
-from deepskills._catalog.requires import MAX_BROUGHT, MAX_CIRCLES, MAX_REQUIRED, Plan, circles_of, plan, requires_of
+from deepskills._catalog.lookup import MAX_BROUGHT, MAX_CIRCLES, MAX_REQUIRED, Plan, circles_of, plan, requires_of
 
 WRITTEN = {
     "requires: one two": ("one", "two"),

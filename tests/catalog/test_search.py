@@ -16,8 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
 from deepskills._catalog import search as search_module
-from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.ranking import INDEXES
 from deepskills._catalog.search import Document, SearchIndex, beginning_of

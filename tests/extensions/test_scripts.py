@@ -245,7 +245,7 @@ def test_a_runner_that_fails_costs_its_call(mode: Mode, tmp_path: Path) -> None:
 
 def test_a_runner_that_does_not_answer_costs_its_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that hangs, sync or async, is told to be late; the run goes on."""
-    monkeypatch.setattr("deepskills.extensions.scripts.run.RUNNER_GRACE_SECONDS", -0.9)
+    monkeypatch.setattr("deepskills.extensions.scripts.tool.RUNNER_GRACE_SECONDS", -0.9)
     write_skill(tmp_path, run="print(1)")
     over = threading.Event()
 

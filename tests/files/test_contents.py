@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import support
 from deepskills import ResourceMetadata, SkillMetadata
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._files.inventory import read_contents, summarize, take_inventories
 from deepskills._io.plan import (
     Call,

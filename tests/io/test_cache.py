@@ -16,7 +16,7 @@ from langgraph.runtime import Runtime
 
 from deepskills import SkillsMiddleware, generate_skill_md
 from deepskills._catalog import catalog as catalogs
-from deepskills._catalog import entries
+from deepskills._catalog import catalog as entries
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._middleware import config
 from deepskills._prompt import section

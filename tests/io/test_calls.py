@@ -44,8 +44,8 @@ from deepskills._io.plan import (
     WaitFor,
     WriteFiles,
     Written,
+    read_files,
 )
-from deepskills._io.walk import read_files
 from support import MODES, FakeBackend, Mode, both_modes, disk, hangs, write_files
 from support.waiting import at_once, within_some_limit
 

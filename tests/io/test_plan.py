@@ -17,8 +17,11 @@ from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphInterrupt
 from langgraph.store.memory import InMemoryStore
 
-from deepskills._io.drivers import MAX_CALLS_AT_ONCE, adrive, drive
+from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import (
+    MAX_CALLS_AT_ONCE,
+    MAX_FAILED_BATCHES,
+    MAX_WAITS,
     Attempt,
     Call,
     CallFunction,
@@ -31,8 +34,8 @@ from deepskills._io.plan import (
     Plan,
     ReadFiles,
     is_missing_error,
+    read_files,
 )
-from deepskills._io.walk import MAX_FAILED_BATCHES, MAX_WAITS, read_files
 from support import FakeBackend, Mode, both_modes, by_hand, fails, write_files
 from support.waiting import at_once, within_some_limit
 

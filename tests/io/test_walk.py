@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Call, Entry, Failed, ListDirectory, Listing, Plan
-from deepskills._io.walk import Visit, Visitor, Walked, walk
+from deepskills._io.plan import Call, Entry, Failed, ListDirectory, Listing, Plan, Visit, Visitor, Walked, walk
 from support import FakeBackend, Mode, both_modes, by_hand, write_files
 
 

@@ -5,17 +5,18 @@ from typing import Any
 import pytest
 
 from deepskills import SkillMetadata
-from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.entries import SkillEntry
-from deepskills._loading.budget import Assumed, Budgets, Standing
-from deepskills._loading.turn import (
+from deepskills._catalog.catalog import Catalog, SkillEntry
+from deepskills._loading.decisions import (
     AlreadyLoaded,
+    Assumed,
+    Budgets,
     Loaded,
     NotLoaded,
     Outcome,
     OverBudget,
     Prepared,
     SkillCall,
+    Standing,
     Unloaded,
     Unreadable,
     after_calls,

@@ -20,7 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from deepskills import SkillsMiddleware
-from deepskills._catalog import entries as readings
+from deepskills._catalog import catalog as readings
 from deepskills._catalog.catalog import Catalog, Catalogs
 from deepskills._catalog.sources import Source
 from deepskills.testing import ScriptedChatModel, call_tools

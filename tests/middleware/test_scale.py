@@ -19,7 +19,7 @@ from test_discovery_agents import grows_in_proportion
 
 from deepskills import SkillsMiddleware
 from deepskills._catalog import lookup
-from deepskills._catalog.entries import Readings
+from deepskills._catalog.catalog import Readings
 from deepskills._middleware.run import Run
 from deepskills._prompt import section
 from deepskills.testing import ScriptedChatModel, call_tools

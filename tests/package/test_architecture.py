@@ -142,7 +142,7 @@ def test_only_the_backend_folder_calls_a_backend() -> None:
 def test_no_file_is_read_beside_the_backend() -> None:
     """Files are read through backends only, so that every backend works; `_copies` writes what a backend gave."""
     elsewhere = {"evals", "store", "_cli", "_install", "__main__"}
-    library = {m: t for m, t in TREES.items() if room(m) not in elsewhere and m != "extensions/_copies.py"}
+    library = {m: t for m, t in TREES.items() if room(m) not in elsewhere and m != "extensions/_shared.py"}
     assert [module for module, tree in library.items() if FILE_READERS & called_names(tree)] == []
 
 

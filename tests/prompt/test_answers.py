@@ -5,20 +5,21 @@ from typing import Any
 import pytest
 
 from deepskills import SkillMetadata
-from deepskills._catalog.entries import SkillEntry
-from deepskills._loading.budget import Assumed, Budgets, Standing
-from deepskills._loading.turn import (
+from deepskills._catalog.catalog import SkillEntry
+from deepskills._catalog.lookup import Broken, Unknown
+from deepskills._loading.decisions import (
     AlreadyLoaded,
     Answered,
-    Broken,
+    Assumed,
+    Budgets,
     Loaded,
     NotLoaded,
     Outcome,
     OverBudget,
     Prepared,
     Refused,
+    Standing,
     ToolsWithdrawn,
-    Unknown,
     Unloaded,
     Unreadable,
     UserOnly,

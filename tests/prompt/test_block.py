@@ -3,10 +3,10 @@
 import pytest
 
 from deepskills import SkillMetadata
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._files.inventory import Inventory
-from deepskills._prompt.escaping import harmless_body
 from deepskills._prompt.messages import skill_block
+from deepskills._skillmd.text import harmless_body
 
 ALPHA = SkillEntry(
     SkillMetadata(

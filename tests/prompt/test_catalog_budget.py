@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepskills import ResourceMetadata, SkillMetadata, SkillsMiddleware
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._prompt.section import CatalogList
 from deepskills.testing import call_tools
 from support import Conversation, Mode, both_modes, disk, load, loaded_in, scaled, skill_md, unload, write_files

@@ -13,8 +13,7 @@ from deepagents.backends import StateBackend
 from langgraph.runtime import Runtime
 
 from deepskills import SKILLS_SYSTEM_PROMPT, ResourceMetadata, SkillMetadata, SkillsMiddleware
-from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.sources import parse_sources
 from deepskills._prompt.section import Section, SectionInput
 from deepskills._types import LoadRecord

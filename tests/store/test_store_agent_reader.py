@@ -341,7 +341,7 @@ def test_files_are_parsed_once_for_all_users(
         parsed.append(path)
         return read_skill(content, path=path)
 
-    monkeypatch.setattr("deepskills._catalog.entries.read_skill", read)
+    monkeypatch.setattr("deepskills._catalog.catalog.read_skill", read)
     adapter: Any = DatabaseSkillAdapter(
         user_id=lambda runtime: runtime.context["user"], db_session_factory=any_sessions
     )

@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from deepskills import SkillsMiddleware
-from deepskills._catalog.entries import Readings
+from deepskills._catalog.catalog import Readings
 from deepskills._middleware.config import Memory
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, scaled, skill_md, unload, write_files
@@ -113,7 +113,7 @@ def test_remembered_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_remembered_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a middleware remembers of parsed files stops growing at its size, however often files change."""
-    monkeypatch.setattr("deepskills._catalog.entries.MAX_REMEMBERED_BYTES", 50 * 2_000)
+    monkeypatch.setattr("deepskills._catalog.catalog.MAX_REMEMBERED_BYTES", 50 * 2_000)
     readings = Readings()
     contents = [skill_md("alpha", description=f"Edit {number}.").encode() for number in range(400)]
     held = []

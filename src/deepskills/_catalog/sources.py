@@ -8,15 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from deepskills._io.plan import tidy
 from deepskills._types import NamespacedSource, OptionalSource, SkillSource
 
 MAX_NAMESPACE_LENGTH = 48
 """Longest namespace; with a name of the longest kind it still fits where names are shown."""
 
 _NAMESPACE = re.compile(rf"[\w.-]{{1,{MAX_NAMESPACE_LENGTH}}}")
-
-PASSED_OVER = frozenset({".git", "node_modules", ".venv", "__pycache__", ".deepskills"})
-"""Directories that never hold skills or resources."""
 
 
 @dataclass(frozen=True)
@@ -97,23 +95,3 @@ def distinct(sources: Sequence[Source]) -> list[Source]:
     # With its namespace: the same path by two namespaces gives two sets of names.
     last = {(tidy(source.path), source.namespace): source for source in sources}
     return [source for source in sources if last[tidy(source.path), source.namespace] is source]
-
-
-def tidy(path: str) -> str:
-    """Return a directory's path without a slash at the end."""
-    return path.replace("\\", "/").rstrip("/") or "/"
-
-
-def lies_under(path: str, directory: str) -> bool:
-    """Whether `path` is inside `directory`, going by the text of both."""
-    root = tidy(directory).rstrip("/") + "/"
-    path = path.replace("\\", "/")
-    if not path.startswith(root) or path == root:
-        return False
-    # By text alone: a step to the parent could lead out again, so a path that holds one is not inside.
-    return ".." not in path or ".." not in path[len(root) :].split("/")
-
-
-def parent(path: str) -> str:
-    """Return the directory that `path` lies in."""
-    return path.rpartition("/")[0] or "/"

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from deepskills._catalog.sources import PASSED_OVER, Source
+from deepskills._catalog.sources import Source
 from deepskills._errors import SkillsError
 from deepskills._install.trees import READ_ONLY
 from deepskills._io.backends import PathsOfThisMachine
 from deepskills._io.drivers import drive
-from deepskills._io.plan import Entry, Failed, Listing, Plan
-from deepskills._io.walk import Visit, Visitor, walk
+from deepskills._io.plan import PASSED_OVER, Entry, Failed, Listing, Plan, Visit, Visitor, walk
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, RESOURCE_DIRECTORIES, SKILL_FILE, SkillProblem
 

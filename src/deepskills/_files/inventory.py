@@ -7,10 +7,10 @@ first, then the directories below them, level by level.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.sources import PASSED_OVER, parent
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._files.paths import is_closed, is_hidden, named_paths
 from deepskills._io.plan import (
+    PASSED_OVER,
     Attempt,
     Entry,
     Failed,
@@ -24,8 +24,11 @@ from deepskills._io.plan import (
     RealPaths,
     ShellPaths,
     SkillOpened,
+    Visit,
+    Visitor,
+    parent,
+    walk,
 )
-from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import decode_skill
 from deepskills._types import MAX_RESOURCES, RESOURCE_DIRECTORIES, SKILL_FILE, ResourceMetadata, ResourceType

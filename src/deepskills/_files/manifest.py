@@ -12,8 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.sources import lies_under, parent
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._errors import SkillsError
 from deepskills._files.paths import is_closed
 from deepskills._io.plan import (
@@ -27,8 +26,12 @@ from deepskills._io.plan import (
     ReadFiles,
     RealPaths,
     ResolveLinks,
+    Visit,
+    Visitor,
+    lies_under,
+    parent,
+    walk,
 )
-from deepskills._io.walk import Visit, Visitor, walk
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
 

@@ -5,22 +5,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from deepskills._catalog.requires import requires_of
+from deepskills._catalog.lookup import requires_of
 from deepskills._errors import SkillNotFoundError
-from deepskills._install.limits import (
+from deepskills._install.lock import LockedFile
+from deepskills._install.trees import (
+    GIT_DIRECTORY,
     MAX_FILE_BYTES,
     MAX_SKILL_BYTES,
     MAX_SKILL_FILES,
     MAX_SKILLS,
+    STAGING,
+    Node,
     SourceError,
+    Tree,
     folded,
     name_is_safe,
     path_fault,
     shown,
 )
-from deepskills._install.lock import LockedFile
-from deepskills._install.trees import GIT_DIRECTORY, STAGING, Node, Tree
-from deepskills._loading.budget import count_tokens
+from deepskills._loading.decisions import count_tokens
 from deepskills._skillmd.problems import listed, problem
 from deepskills._skillmd.read import decode_skill, read_skill
 from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem

@@ -16,9 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from deepskills._install.limits import MAX_ENTRIES, MAX_FILE_BYTES, MAX_REPOSITORY_BYTES, SourceError, shown
-from deepskills._install.origin import TRANSPORTS, Origin, is_commit, without_credentials
-from deepskills._install.trees import Kind, Node
+from deepskills._install.trees import (
+    MAX_ENTRIES,
+    MAX_FILE_BYTES,
+    MAX_REPOSITORY_BYTES,
+    TRANSPORTS,
+    Kind,
+    Node,
+    Origin,
+    SourceError,
+    is_commit,
+    shown,
+    without_credentials,
+)
 
 MAX_SAID = 2_000
 """How much of what git says about a failure is shown."""

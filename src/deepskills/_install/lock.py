@@ -14,7 +14,7 @@ from typing import Any
 
 from deepskills._errors import SkillsError
 from deepskills._files.manifest import digest_over
-from deepskills._install.limits import MAX_SKILL_FILES, folded, name_is_safe, path_fault, shown
+from deepskills._install.trees import MAX_SKILL_FILES, folded, name_is_safe, path_fault, shown
 from deepskills._types import SKILL_FILE
 
 LOCK_FILE = "skills-lock.json"

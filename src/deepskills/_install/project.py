@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from deepskills._errors import SkillNotFoundError
-from deepskills._install.archives import TarTree, ZipTree
 from deepskills._install.candidates import (
     Candidate,
     choose,
@@ -21,13 +20,10 @@ from deepskills._install.candidates import (
     twice_named,
     with_required,
 )
-from deepskills._install.disk import Drift, find_drift, skill_drift
 from deepskills._install.git import GitTree
-from deepskills._install.limits import SourceError, shown
 from deepskills._install.lock import Lock, LockedSkill, load_lock
-from deepskills._install.origin import Origin, parse_origin
-from deepskills._install.place import Workspace, workspace
-from deepskills._install.trees import DirectoryTree, Tree
+from deepskills._install.place import Drift, Workspace, find_drift, skill_drift, workspace
+from deepskills._install.trees import DirectoryTree, Origin, SourceError, TarTree, Tree, ZipTree, parse_origin, shown
 from deepskills._types import SKILL_FILE
 
 Status: TypeAlias = Literal["new", "updated", "replaced", "restored", "removed", "unchanged"]

@@ -42,13 +42,17 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from deepskills._io.backends import (
     PathsOfThisMachine,
     accepts_timeout,
+    alist_skills,
+    aopen_skill,
     describe,
     has_own,
     is_local,
     is_natively_async,
+    list_skills,
     listing,
     natures,
     only_async,
+    open_skill,
     passes_through,
     real_paths,
     routed,
@@ -60,6 +64,7 @@ from deepskills._io.backends import (
     unfit_files,
 )
 from deepskills._io.plan import (
+    MAX_CALLS_AT_ONCE,
     Ask,
     Attempt,
     Call,
@@ -90,13 +95,9 @@ from deepskills._io.plan import (
     Work,
     WriteFiles,
 )
-from deepskills._io.served import alist_skills, aopen_skill, list_skills, open_skill
 from deepskills._types import SkillSummary
 
 logger = logging.getLogger("deepskills")
-
-MAX_CALLS_AT_ONCE = 16
-"""How many calls to one backend run at the same time."""
 
 EXECUTE_GRACE = 5.0
 """Seconds beyond its own timeout that a command may take to end before it counts as late."""

@@ -12,12 +12,10 @@ from typing import Any
 
 from langchain_core.messages import ToolMessage
 
-from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._io.plan import Plan
-from deepskills._loading import turn as outcomes
-from deepskills._loading.budget import Standing
-from deepskills._loading.turn import loads_to_undo
+from deepskills._loading import decisions as outcomes
+from deepskills._loading.decisions import Standing, loads_to_undo
 from deepskills._middleware.commands import user_loads
 from deepskills._middleware.loading import Settled, Wish, load, take_away
 from deepskills._middleware.reporting import log_problems, report_unload

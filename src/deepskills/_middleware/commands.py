@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.messages import AnyMessage
 from langgraph.types import Overwrite
 
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._io.plan import Plan
 from deepskills._middleware.loading import Wish, load
 from deepskills._middleware.reporting import skill_event, tell

@@ -24,20 +24,17 @@ from weakref import WeakKeyDictionary
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._catalog.catalog import Catalogs
-from deepskills._catalog.entries import STRICTNESS, Readings, Visibility
+from deepskills._catalog.catalog import STRICTNESS, Catalogs, Readings, Visibility
+from deepskills._catalog.discovery import Library, Looks, remembered_files
 from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.sources import Source, parse_sources
-from deepskills._catalog.trust import Library, Looks, remembered_files
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
-from deepskills._io.backends import can_execute, is_backend
+from deepskills._io.backends import can_execute, executing_tools, is_backend
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.drivers import needs_loop
 from deepskills._io.plan import Attempt, CallFunction, Failed, Plan
-from deepskills._io.served import executing_tools
-from deepskills._loading.budget import Budgets, count_tokens
-from deepskills._loading.turn import Prepared
+from deepskills._loading.decisions import Budgets, Prepared, count_tokens
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
 from deepskills._prompt.messages import FileNames

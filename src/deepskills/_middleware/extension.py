@@ -18,7 +18,7 @@ from langchain_core.messages import AnyMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
-from deepskills._catalog.entries import SkillEntry, Visibility
+from deepskills._catalog.catalog import SkillEntry, Visibility
 from deepskills._files.manifest import SkillManifest
 from deepskills._io.plan import Plan, ResultT
 from deepskills._types import ResourceMetadata, Severity, Trigger

@@ -18,8 +18,7 @@ from langchain_core.messages import AnyMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 
-from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.sources import lies_under, parent
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._errors import SkillFileNotFoundError, SkillsError
 from deepskills._files.assets import find_script, read_asset_bytes
 from deepskills._files.manifest import SkillManifest, read_contents, read_manifest
@@ -37,6 +36,8 @@ from deepskills._io.plan import (
     ResultT,
     WriteFiles,
     Written,
+    lies_under,
+    parent,
 )
 from deepskills._middleware.extension import (
     Answer,
@@ -169,7 +170,7 @@ class ExtensionRun:
     @property
     def update(self) -> dict[str, Any]:
         """The graph update that holds what was asked for."""
-        return merged(self._run.collected, tool_problems(self._run))
+        return merged(self._run.collected, self._run.problems_update())
 
     def granted(self, entry: SkillEntry) -> frozenset[str]:
         """Return what a human granted to a served skill."""
@@ -293,17 +294,9 @@ def _written(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> Plan[Non
         raise SkillsError("; ".join(f"{path}: {error}" for path, error in reply.errors.items()))
 
 
-def tool_problems(run: Run) -> dict[str, Any]:
-    """Return the problems of a tool call as an update that calls of one turn can make side by side."""
-    fresh = run.new_problems()
-    # Keyed by cause: parallel calls write side by side, and LangGraph refuses two values for a key without such a
-    # reducer.
-    return {"skills_context": {"problems": {f"{p['code']}:{p['path']}": p for p in fresh}}} if fresh else {}
-
-
 def with_changes(message: ToolMessage, run: Run) -> ToolResult:
     """Return a tool's answer with what extensions asked to change, and the problems that were found on the way."""
-    update = merged(run.collected, tool_problems(run))
+    update = merged(run.collected, run.problems_update())
     return Command(update=merged(update, {"messages": [message]})) if update else message
 
 

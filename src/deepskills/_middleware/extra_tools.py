@@ -12,11 +12,10 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 from pydantic import BaseModel, Field
 
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import check_known, not_found_error
 from deepskills._errors import SkillFormatError, SkillsError
-from deepskills._files.assets import list_assets
-from deepskills._files.kinds import MAX_MEDIA_BYTES, kind_of, text_of
+from deepskills._files.assets import MAX_MEDIA_BYTES, kind_of, list_assets, text_of
 from deepskills._io.plan import LARGE, Plan, apart
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import ToolResult
@@ -24,7 +23,7 @@ from deepskills._middleware.extension_calls import judged_asset, judged_script, 
 from deepskills._middleware.run import Run
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt import messages as words
-from deepskills._prompt.escaping import harmless_body
+from deepskills._skillmd.text import harmless_body
 
 logger = logging.getLogger("deepskills")
 

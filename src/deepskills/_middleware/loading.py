@@ -11,7 +11,7 @@ same stations, in this order:
 2. **Read** (`prepare`): the file is read and its other files are listed, two rounds however many wishes there are;
    arguments are filled in, extensions may change the text, its cost is counted. Texts that are put back from their
    files come by here too.
-3. **Budget** (`decide_together` in `_loading/turn.py`): is there room beside what is loaded?
+3. **Budget** (`decide_together` in `_loading/decisions.py`): is there room beside what is loaded?
 4. **Judge** (`before_load` of the extensions): may it happen, or is it answered in another way? They are asked only
    about loads that could happen, and about those without room, because an answer takes none.
 5. **Settle** (`settle`): the outcome is worded, logged and told once (`reporting.report`), and becomes an update of
@@ -30,15 +30,21 @@ from typing import Any
 
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
-from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.requires import MAX_BROUGHT, plan, required_by
-from deepskills._catalog.sources import parent
+from deepskills._catalog.catalog import SkillEntry
+from deepskills._catalog.lookup import MAX_BROUGHT, plan, required_by
 from deepskills._files.inventory import Contents, read_contents, without_closed
-from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, WaitFor, apart, is_missing_error
-from deepskills._loading import turn as outcomes
+from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, WaitFor, apart, is_missing_error, parent
+from deepskills._loading import decisions as outcomes
 from deepskills._loading.arguments import argument_names, fill_in
-from deepskills._loading.budget import NO_LIMIT, Budgets, Standing, count_tokens
-from deepskills._loading.turn import Prepared, decide_together, record_of
+from deepskills._loading.decisions import (
+    NO_LIMIT,
+    Budgets,
+    Prepared,
+    Standing,
+    count_tokens,
+    decide_together,
+    record_of,
+)
 from deepskills._middleware.extension import Answer, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import before_load, change_text, first_refusal
 from deepskills._middleware.reporting import report, report_unload
@@ -193,7 +199,7 @@ def admit(bundle: Bundle, run: Run) -> Plan[outcomes.Refused | None]:
     own = bundle.wish.entry
     if bundle.refusal is not None:
         return outcomes.Refused(own, bundle.refusal)
-    for wish in bundle.all:
+    for wish in bundle.all if run.settings.extensions else ():
         refused = yield from first_refusal("before_read", run, wish.entry)
         if refused is not None:
             name, reason = wish.entry.name, refused.reason
@@ -495,7 +501,7 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     # The entry as the file says it now: an extension has to judge what will be loaded, not what was listed.
     present = replace(entry, frontmatter={**entry.frontmatter, **found}, sha256=reading.sha256)
     load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)
-    changed = yield from change_text(load, run)
+    changed = (yield from change_text(load, run)) if run.settings.extensions else filled
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
     # Escaping goes through the whole text; as above, 64 characters count as one item of work.

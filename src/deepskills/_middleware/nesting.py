@@ -25,7 +25,7 @@ from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.config import get_config
 
-from deepskills._io.served import CallInProgress, call_in_progress, loads_in_use
+from deepskills._io.backends import CallInProgress, call_in_progress, loads_in_use
 from deepskills._middleware.commands import first_text
 from deepskills._middleware.run import Run
 from deepskills._middleware.state import Thread, fingerprint

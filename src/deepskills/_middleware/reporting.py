@@ -14,15 +14,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from deepskills._catalog.discovery import SOURCE_ERRORS
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import finished
-from deepskills._loading import turn as outcomes
+from deepskills._loading import decisions as outcomes
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.run import Run
 from deepskills._prompt.messages import Reply, reply_to
+from deepskills._skillmd.problems import SOURCE_ERRORS
 from deepskills._skillmd.text import one_line
 from deepskills._types import LoadRecord, SkillProblem, Trigger
 

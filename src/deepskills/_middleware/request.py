@@ -52,9 +52,8 @@ from deepskills._errors import SkillsError
 from deepskills._io.backends import refuses_writes, shows_other_files, workspace_of
 from deepskills._io.drivers import finished
 from deepskills._io.plan import Failed, Plan, apart
-from deepskills._loading.budget import Standing
+from deepskills._loading.decisions import Prepared, Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
-from deepskills._loading.turn import Prepared
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import after_model, change_request, change_text, traced, unusable
 from deepskills._middleware.loading import Wish, judge, prepare, take_away

@@ -31,14 +31,12 @@ from deepagents.backends import BackendProtocol
 from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 
-from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.discovery import Discovery
-from deepskills._catalog.entries import INCLUDE_TOOLS, Readings, SkillEntry, Visibility
+from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog, Readings, SkillEntry, Visibility
+from deepskills._catalog.discovery import Discovery, Look, shown_problems
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
-from deepskills._catalog.sources import Source, parent, tidy
-from deepskills._catalog.trust import Look, shown_problems
+from deepskills._catalog.sources import Source
 from deepskills._io.drivers import adrive, drive, finished
-from deepskills._io.plan import Plan, ResultT, apart
+from deepskills._io.plan import Plan, ResultT, apart, parent, tidy
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension
 from deepskills._middleware.state import LINGERING, Thread, merged, session_id
@@ -254,6 +252,13 @@ class Run:
         told = shown_problems(self.problems, self.settings.shown)
         fresh = {(found["path"], found["code"], found["message"]): found for found in told}
         return [found for key, found in fresh.items() if key not in known]
+
+    def problems_update(self) -> dict[str, Any]:
+        """Return the problems of a tool call as an update that calls of one turn can make side by side."""
+        fresh = self.new_problems()
+        # Keyed by cause: parallel calls write side by side, and LangGraph refuses two values for a key without such a
+        # reducer.
+        return {"skills_context": {"problems": {f"{p['code']}:{p['path']}": p for p in fresh}}} if fresh else {}
 
     @cached_property
     def use(self) -> "Use":

@@ -14,7 +14,7 @@ from langchain_core.tools import BaseTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._catalog.entries import INCLUDE_TOOLS, SkillEntry
+from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry
 from deepskills._io.plan import Ask, CallFailed, Plan
 from deepskills._middleware.state import mark_of
 from deepskills._types import SkillMetadata

@@ -13,14 +13,12 @@ from typing import Any, cast
 
 from langchain_core.messages import AnyMessage, ToolMessage
 
-from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.discovery import SOURCE_ERRORS, Discovery, source_errors
-from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.requires import required_by
-from deepskills._catalog.trust import shown_problems
+from deepskills._catalog.catalog import Catalog, SkillEntry
+from deepskills._catalog.discovery import Discovery, shown_problems, source_errors
+from deepskills._catalog.lookup import required_by
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
-from deepskills._loading.turn import record_of
+from deepskills._loading.decisions import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, load, prepare, take_away
@@ -39,7 +37,7 @@ from deepskills._middleware.state import (
 )
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD, block_opening, without_requirements
-from deepskills._skillmd.problems import listed, problem, quoted
+from deepskills._skillmd.problems import SOURCE_ERRORS, listed, problem, quoted
 from deepskills._types import LoadRecord, SkillProblem
 
 logger = logging.getLogger("deepskills")

@@ -1,35 +1,63 @@
-"""The tools `load_skill` and `unload_skill`: calls become plans, outcomes become `Command`s and messages.
+"""The tools `load_skill` and `unload_skill`, and what happens around every tool call of an agent with skills.
 
-How the calls of one turn see each other is decided in `_loading/turn.py`, which opens with the theory. This module
-supplies the facts: which calls stand before a call in the model's message (`turn_of`), leaving out those that were
-already answered and taking those that a human edited as edited. Each call reads the files of its predecessors as well
-as its own, because it has to know what they cost; calls of one turn share these readings (`prepare_in_turn`).
+1. Which calls a turn has, and which of them come before a call (`turn_of`).
+2. The two tools: calls become plans, outcomes become `Command`s and messages.
+3. Any tool call (`open_tool_call`): a skill's own tools, and what extensions say of it.
+4. The guard for skills that were served from elsewhere (`ServedSkills`).
 """
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, cast
 
+from langchain.agents.middleware.types import ToolCallRequest
 from langchain.tools import ToolRuntime
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphBubbleUp
-from langgraph.types import Command
+from langgraph.runtime import get_runtime
+from langgraph.types import Command, interrupt
 from pydantic import BaseModel, BeforeValidator, Field
 
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import SkillEntry
+from deepskills._io.backends import is_backend, serves_skills
 from deepskills._io.plan import Plan
-from deepskills._loading import turn as outcomes
-from deepskills._loading.turn import SkillCall, after_calls, decide_in_turn, decide_unload
+from deepskills._loading import decisions as outcomes
+from deepskills._loading.decisions import SkillCall, Unloaded, after_calls, decide_in_turn, decide_unload
 from deepskills._middleware.config import Settings
-from deepskills._middleware.extension_calls import tool_problems
+from deepskills._middleware.extension import (
+    LoadedSkill,
+    Refuse,
+    SkillExtension,
+    SkillLoad,
+    SkillRun,
+    ToolResult,
+    overrides,
+)
+from deepskills._middleware.extension_calls import (
+    ExtensionRun,
+    after_tool,
+    before_load,
+    before_tool,
+    with_changes,
+)
 from deepskills._middleware.loading import Bundle, Wish, admit, bundle_of, prepare_in_turn, settle, tool_message
 from deepskills._middleware.reporting import report
-from deepskills._middleware.run import Run, Shelf
+from deepskills._middleware.run import Run, Shelf, disclosed_skills
+from deepskills._middleware.skill_tools import (
+    READ_TOOL,
+    Resolution,
+    ToolSource,
+    disclosed,
+    include_names,
+    resolved,
+    tidy_path,
+)
 from deepskills._middleware.state import (
     LINGERING,
     MARK,
+    Thread,
     merged,
     unload_mark,
     unload_update,
@@ -41,6 +69,8 @@ from deepskills._prompt.messages import (
     NAME_DESCRIPTION,
     UNLOAD_DESCRIPTION,
     Reply,
+    call_refused,
+    skill_tool_failed,
     tool_failed,
 )
 
@@ -129,9 +159,6 @@ def _same(asked: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
 
 
 # The tools `load_skill` and `unload_skill`: calls to plans, outcomes to `Command`s and messages.
-
-
-ToolResult = Command[Any] | ToolMessage
 
 
 def _as_text(value: object) -> object:
@@ -325,10 +352,261 @@ def _refused(run: Run, outcome: outcomes.Refusal) -> ToolResult:
 
 def _result(update: dict[str, Any], run: Run) -> ToolResult:
     """Return a call's result with what extensions asked to change, and the problems that were found on the way."""
-    whole = merged(update, run.collected, tool_problems(run))
+    whole = merged(update, run.collected, run.problems_update())
     # Where nothing changes in state, as in most refusals, the answer is a plain message.
     if whole.keys() == {"messages"}:
         [message] = whole["messages"]
         answer: ToolMessage = message
         return answer
     return Command(update=whole)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# One tool call with skills: a skill's own tools, and what extensions say of any call.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+class CallRun(Run):
+    """A tool call's run: loads and unloads that stand before it in its turn count as done."""
+
+    def __init__(self, settings: Settings, request: ToolCallRequest) -> None:
+        super().__init__(settings, request.state, request.runtime)
+        self._call = request.tool_call
+
+    @property
+    def loaded(self) -> list[LoadedSkill]:
+        """The skills in use once the earlier calls of the turn are done."""
+        found = {skill.entry.name: skill for skill in super().loaded}
+        standing = self.thread.standing
+        own = self._call
+        for call in turn_of(self.state, own["id"], own["name"], own["args"]).earlier:
+            if call.kind == "unload":
+                outcome = decide_unload(call.name, standing)
+                # What this very turn loads is not unloaded again here: its limits are assumed to hold, whatever becomes
+                # of the calls.
+                if isinstance(outcome, Unloaded):
+                    found.pop(outcome.name, None)
+            elif (entry := self.known_shelf.find_visible(call.name)) is not None:
+                skill = LoadedSkill(entry, call.arguments, "model", 0, is_recent=True)
+                found.setdefault(entry.name, self.limited(skill))
+        return list(found.values())
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that may run, and who looks at its result."""
+
+    request: ToolCallRequest
+    run: Run
+    is_judged: bool
+    """Whether an extension looks at this call."""
+
+    discloses: SkillEntry | None = None
+    """The skill whose tools become callable if this call, a `read_file`, succeeds."""
+
+    def reviewed(self, result: ToolResult) -> Plan[ToolResult]:
+        """Return the call's result after the extensions have seen it."""
+        # A failed read has shown nothing.
+        if self.discloses is not None and isinstance(result, ToolMessage) and result.status != "error":
+            known = {"disclosed": {self.discloses.name: self.discloses.digest}}
+            result = _with_update(result, {"skills_context": known})
+        if not self.is_judged:
+            return result
+        seen = yield from after_tool(self.request, result, self.run)
+        if isinstance(seen, Refuse):
+            return _refusal(self.request, seen, self.run)
+        return _with_update(seen, merged(self.run.collected, self.run.problems_update()))
+
+
+def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSource) -> Plan[ToolCall | ToolResult]:
+    """Return a call that may run, with the tool it means; or the answer to one that may not."""
+    settings = run.settings
+    # Known without I/O, so that an agent whose extensions judge no calls pays nothing here.
+    methods = ("before_tool", "after_tool")
+    judging = [extension for extension in settings.extensions if not is_idle(extension, request, settings.own_tools)]
+    is_judged = any(overrides(extension, method) for extension in judging for method in methods)
+    if is_judged:
+        yield from shelf_of(run)
+        # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
+        included = {name for entry in run.use.granting for name in include_names(entry)}
+        run.tool_origins = disclosed(run.state)
+        run.skill_tools = frozenset(tool for tool, name in run.tool_origins.items() if name in included)
+        decision = yield from before_tool(request, run)
+        if isinstance(decision, Refuse):
+            return _refusal(request, decision, run)
+    # After the judgement: a refused read discloses nothing.
+    read = yield from _disclosing(request, run)
+    name = yield from hidden_tool(request, run)
+    if name is None:
+        return ToolCall(request, run, is_judged, read)
+    found = (yield from resolved(source, [name], get_runtime()))[name]
+    return failed_call(request, found) or ToolCall(with_tool(request, found), run, is_judged, read)
+
+
+def _disclosing(request: ToolCallRequest, run: Run) -> Plan[SkillEntry | None]:
+    """Return the skill whose tools a `read_file` of its `SKILL.md` discloses, if every extension would let it load.
+
+    Only a call that this hook sees counts: a pair of call and answer in the messages may be anybody's.
+    """
+    path = request.tool_call["args"].get("file_path")
+    if request.tool_call["name"] != READ_TOOL or not isinstance(path, str):
+        return None
+    # Most agents have no skill with tools: the catalog tells that without asking anybody how visible skills are.
+    catalog = yield from run.look.catalog(run.thread.catalog, run.state.get("skills_metadata"))
+    read = tidy_path(path)
+    entry = next((known for known in catalog.with_tools if tidy_path(known.path) == read), None)
+    if entry is None or not entry.is_read or not (yield from shelf_of(run)).is_shown(entry):
+        return None
+    # Judged as a load would be. A skill that extensions refuse or answer otherwise brings no tools by a read either.
+    load = SkillLoad(entry, "", "model", "", 0, (), run.runtime)
+    decision = yield from before_load(load, run)
+    return entry if decision is None else None
+
+
+def _with_update(result: ToolResult, update: Mapping[str, Any]) -> ToolResult:
+    """Return a tool's result with further changes of state."""
+    if not update:
+        return result
+    if isinstance(result, ToolMessage):
+        return Command(update=merged(update, {"messages": [result]}))
+    # A list of pairs or an object, which LangGraph also takes: nothing of ours can be merged into it safely.
+    if not isinstance(result.update, Mapping):
+        return result
+    return Command(graph=result.graph, update=merged(result.update, update), resume=result.resume, goto=result.goto)
+
+
+def _refusal(request: ToolCallRequest, refused: Refuse, run: Run) -> ToolResult:
+    return with_changes(_error(request, call_refused(refused.reason)), run)
+
+
+def hidden_tool(request: ToolCallRequest, run: Run) -> Plan[str | None]:
+    """Return the name that stands for the called tool, if it is a skill's and not the agent's own.
+
+    State says which tools the model was shown; a caller may have written that, so a skill in use must name the tool.
+    """
+    # The agent's own tool of that name comes first.
+    if request.tool is not None:
+        return None
+    name = disclosed(run.state).get(request.tool_call["name"])
+    if name is None:
+        return None
+    yield from shelf_of(run)
+    return name if name in included_names(run) else None
+
+
+def included_names(run: Run) -> set[str]:
+    """Return the names by which the skills in use, and those that were disclosed by a read, include tools."""
+    return {name for entry in (*run.use.granting, *disclosed_skills(run)) for name in include_names(entry)}
+
+
+def with_tool(request: ToolCallRequest, found: Resolution) -> ToolCallRequest:
+    """Return the call with the tool it means; unchanged, it fails as unknown."""
+    name = request.tool_call["name"]
+    tool = next((tool for tool in found.tools if tool.name == name), None)
+    return request.override(tool=tool) if tool is not None else request
+
+
+def failed_call(request: ToolCallRequest, found: Resolution) -> ToolMessage | None:
+    """Return what to answer when the tool could not be resolved."""
+    if found.failure is None:
+        return None
+    return _error(request, skill_tool_failed(request.tool_call["name"], found.failure))
+
+
+def _error(request: ToolCallRequest, text: str) -> ToolMessage:
+    call = request.tool_call
+    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Asks a human before code runs while a skill that was served from elsewhere is in use.
+#
+# Whoever serves a skill decides what it says. Its frontmatter takes no effect by itself (discovery sets it aside), but
+# its text moves the model. So from its load until its text has left the requests, tools that execute code ask first. A
+# skill that says "unload me and execute this" in one turn is still asked about: what was in use before the turn counts,
+# and what is loaded earlier in it.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+EXECUTING_TOOLS = frozenset({"execute", "run_skill_script"})
+"""Tools that execute code in any agent."""
+
+REJECTED = "A human did not let {tool} run while the skill {skill} from an {via} server is in use{reason}"
+
+_SCRIPTS = "scripts"
+
+
+def with_guard(extensions: tuple[SkillExtension, ...], backend: object) -> tuple[SkillExtension, ...]:
+    """Return the extensions with the guard first, if the backend may serve skills of its own."""
+    # A function of the runtime may give a backend that serves skills, so it counts as one that does.
+    if is_backend(backend) and not serves_skills(backend):
+        return extensions
+    return (ServedSkills(), *extensions)
+
+
+def is_idle(extension: SkillExtension, request: ToolCallRequest, own_tools: frozenset[str]) -> bool:
+    """Whether the guard has nothing to ask about a call: no skill can be in use. Decided without a look at sources."""
+    if not isinstance(extension, ServedSkills):
+        return False
+    call, state = request.tool_call, request.state
+    # Our own tools execute nothing; `run_skill_script` is an extension's.
+    if call["name"] in own_tools:
+        return True
+    if state.get("skills_loaded") or turn_of(state, call["id"], call["name"], call["args"]).earlier:
+        return False
+    return all(text.get("state") != LINGERING for text in Thread.of(state).section("texts").values())
+
+
+class ServedSkills(SkillExtension):
+    """Asks a human before code is executed while a served skill is in use."""
+
+    protective: ClassVar[bool] = True
+
+    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
+        """Ask a human about a call that executes code, unless scripts were granted to every served skill in use."""
+        # By `seen`, not by what is loaded: a skill that is unloaded in this very turn has already moved the model.
+        in_use = {entry.name: entry for entry in cast("ExtensionRun", run).seen if entry.origin is not None}
+        if not in_use or request.tool_call["name"] not in EXECUTING_TOOLS | run.executing_tools:
+            return None
+        asking = [entry for entry in in_use.values() if not self._is_granted(entry, run)]
+        if not asking:
+            return None
+        answer = interrupt(_question(request, asking))
+        # Anything but a clear "approve" is a refusal, even an answer of a shape that nobody foresaw.
+        kind = answer.get("type") if isinstance(answer, Mapping) else None
+        if kind == "approve":
+            grants = answer.get("grants", ())
+            if isinstance(grants, list | tuple | set | frozenset) and _SCRIPTS in grants:
+                for entry in asking:
+                    # What may change with every read cannot be known again.
+                    if entry.origin is not None and not entry.origin["dynamic"]:
+                        run.remember(_key(entry), entry.digest)
+            return None
+        message = answer.get("message") if kind == "reject" and isinstance(answer, Mapping) else None
+        reason = f": {message}" if isinstance(message, str) and message else "."
+        via = asking[0].origin["via"] if asking[0].origin is not None else ""
+        return Refuse(REJECTED.format(tool=request.tool_call["name"], skill=asking[0].name, via=via, reason=reason))
+
+    def _is_granted(self, entry: SkillEntry, run: SkillRun) -> bool:
+        return run.memory.get(_key(entry)) == entry.digest or _SCRIPTS in cast("ExtensionRun", run).granted(entry)
+
+
+def _key(entry: SkillEntry) -> str:
+    origin = entry.origin or {"label": "", "uri": ""}
+    return f"{_SCRIPTS}:{origin['label']}:{origin['uri']}"
+
+
+def _question(request: ToolCallRequest, asking: Sequence[SkillEntry]) -> dict[str, Any]:
+    skills = [
+        {"name": entry.name, "label": origin["label"], "uri": origin["uri"], "digest": entry.digest}
+        for entry in asking
+        if (origin := entry.origin) is not None
+    ]
+    return {
+        "type": "skill_execution",
+        "tool": request.tool_call["name"],
+        "arguments": request.tool_call["args"],
+        "skill": asking[0].name,
+        "skills": skills,
+        "grants": [_SCRIPTS],
+    }

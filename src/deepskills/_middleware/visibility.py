@@ -13,9 +13,8 @@ from typing import Any
 
 from langgraph.errors import GraphBubbleUp
 
-from deepskills._catalog.catalog import Catalog
+from deepskills._catalog.catalog import STRICTNESS, Catalog, SkillEntry, Visibility
 from deepskills._catalog.discovery import Discovery
-from deepskills._catalog.entries import STRICTNESS, SkillEntry, Visibility
 from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, apart
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import SkillExtension, overrides

@@ -15,13 +15,13 @@ import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deepskills._catalog.entries import SkillEntry
-from deepskills._catalog.lookup import MAX_DESCRIPTION, full_description
+from deepskills._catalog.catalog import SkillEntry
+from deepskills._catalog.lookup import MAX_DESCRIPTION, Broken, Unknown, full_description
 from deepskills._files.inventory import Inventory
-from deepskills._loading import turn as outcomes
-from deepskills._loading.budget import Budgets, Standing
+from deepskills._loading import decisions as outcomes
+from deepskills._loading.decisions import Budgets, Standing
 from deepskills._loading.placement import Reason
-from deepskills._prompt.escaping import (
+from deepskills._skillmd.text import (
     field_text,
     harmless_body,
     origin_text,
@@ -175,7 +175,7 @@ def required_too_many(limit: int) -> str:
 def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  # noqa: PLR0911 - one for each
     """Return the stable reason of a refusal and its words."""
     match outcome:
-        case outcomes.Unknown():
+        case Unknown():
             return "unknown", _unknown(outcome)
         case outcomes.NotLoaded(asked, standing):
             loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "none"
@@ -193,7 +193,7 @@ def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  #
             return "user_only", text
         case outcomes.Refused(entry, cause):
             return "refused", f"The skill '{shown_name(entry.name)}' was not loaded: {field_text(cause, 1_000)}"
-        case outcomes.Broken(asked, problem):
+        case Broken(asked, problem):
             text = (
                 f"The skill '{field_text(asked, 128)}' cannot be used ({problem['code']}): "
                 f"{field_text(problem['message'], 500)} {_WORK_WITHOUT}"
@@ -224,7 +224,7 @@ def _already_loaded(outcome: outcomes.AlreadyLoaded) -> str:
     return text
 
 
-def _unknown(outcome: outcomes.Unknown) -> str:
+def _unknown(outcome: Unknown) -> str:
     text = f"There is no skill named '{field_text(outcome.asked, 128)}'."
     if outcome.closest:
         text += f" Did you mean {' or '.join(repr(shown_name(name)) for name in outcome.closest)}?"

@@ -15,14 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import Formatter
 
-from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.entries import SkillEntry, Visibility
+from deepskills._catalog.catalog import Catalog, SkillEntry, Visibility
 from deepskills._catalog.lookup import MAX_DESCRIPTION, full_description
 from deepskills._catalog.sources import Source
 from deepskills._files.inventory import summarize
 from deepskills._io.cache import BoundedCache, size_of
-from deepskills._prompt.escaping import field_text, origin_text, shown_name, shown_path
 from deepskills._skillmd.repair import as_text
+from deepskills._skillmd.text import field_text, origin_text, shown_name, shown_path
 from deepskills._types import ResourceMetadata
 
 MAX_WARNINGS = 20

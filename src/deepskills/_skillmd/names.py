@@ -12,11 +12,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from deepskills._skillmd.text import one_line
-from deepskills._types import MAX_NAME_LENGTH, MAX_SHOWN_NAME_LENGTH
-
-_MARKUP_IN_NAME = str.maketrans({**dict(zip("[]<>{}", "()()()", strict=True)), "*": "_", "`": "'", '"': "'", "\\": "_"})
-"""What stands for each character that marks up text: taken away, it would make one name look like another."""
+from deepskills._skillmd.text import one_line, shown_name
+from deepskills._types import MAX_NAME_LENGTH
 
 PLAIN_NAME = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*+")
 """A name that keeps the rules in ASCII, but for its length."""
@@ -60,11 +57,6 @@ def _keeps_rules(name: str) -> bool:
 
 def _is_letter_or_digit(character: str) -> bool:
     return character.isalpha() or character.isdecimal()
-
-
-def shown_name(name: str) -> str:
-    """Return a name as the model sees it: one line without characters that mark up text."""
-    return one_line(name).translate(_MARKUP_IN_NAME).strip()[:MAX_SHOWN_NAME_LENGTH] or "unnamed-skill"
 
 
 def fold(text: str) -> str:

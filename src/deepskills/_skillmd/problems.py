@@ -328,6 +328,10 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
 """Code to severity and message. Messages take the keyword arguments of `problem`."""
 
 
+SOURCE_ERRORS = frozenset({"sources-failed", "source-failed", "source-incomplete"})
+"""Codes of problems that are about a whole source; it is tried again at the next run."""
+
+
 def problem(path: str, code: str, **values: object) -> SkillProblem:
     """Return the problem `code` at `path`; text in `values` becomes one clean line of bounded length."""
     severity, message = PROBLEMS[code]

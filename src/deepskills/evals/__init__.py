@@ -19,15 +19,13 @@ from typing import Any, Self, TypedDict, Unpack
 from langchain_core.language_models import BaseChatModel
 
 from deepskills._io.drivers import adrive, drive
-from deepskills.evals.agents import LibraryCopy, check_agent, is_model, resolved_model
 from deepskills.evals.budget import Budget, Estimate, Journal, estimate, journal_path
 from deepskills.evals.evaluation import Conditions, Evaluation, Progress
 from deepskills.evals.files import EvalError, EvalTask, SkillEvals, TriggerQuery, read_evals
 from deepskills.evals.grading import Verdict
-from deepskills.evals.html import to_html
 from deepskills.evals.library import EvalLibrary, LibraryReport, Overlap, StrPath, Taken, find_overlaps
-from deepskills.evals.report import EvalReport, Rate, TaskResult, TriggerResult
-from deepskills.evals.runs import Outcome
+from deepskills.evals.report import EvalReport, Rate, TaskResult, TriggerResult, to_html
+from deepskills.evals.runs import LibraryCopy, Outcome, check_agent, is_model, resolved_model
 
 __all__ = [
     "Estimate",

@@ -5,7 +5,6 @@ messages (`_prompt`), cleaning of text and problems (`_skillmd`), and, for scrip
 (`_io`, `_files`, `_catalog`).
 """
 
-from deepskills.extensions._recorders import JsonLinesRecorder, OpenTelemetryRecorder
 from deepskills.extensions.approval import SkillApproval
 from deepskills.extensions.forks import SkillForks
 from deepskills.extensions.hooks import SkillHooks
@@ -15,7 +14,7 @@ from deepskills.extensions.preload import Preload
 from deepskills.extensions.scripts.tool import SkillScripts
 from deepskills.extensions.suggestions import SkillSuggestions
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
-from deepskills.extensions.usage import SkillUsage, UsageEvent
+from deepskills.extensions.usage import JsonLinesRecorder, OpenTelemetryRecorder, SkillUsage, UsageEvent
 
 __all__ = [
     "DEFAULT_ALIASES",

@@ -1,10 +1,18 @@
-"""Small parts that several extensions use: calls that a human edited, and paths of trusted sources."""
+"""Parts that several extensions use: calls that a human edited, trusted sources, private copies of a skill's files."""
 
-from collections.abc import Collection, Iterable, Mapping
+import asyncio
+import logging
+import posixpath
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from langchain.agents.middleware.types import ToolCallRequest
 
-from deepskills import SkillEntry, SkillRun
+from deepskills import SkillEntry, SkillRun, SkillsError
+from deepskills._io.plan import Attempt, Execute, Failed, Plan, RealPaths, ResolveLinks, WriteFiles, Written
+from deepskills._skillmd.problems import quoted
 
 _EDITED_CALLS = "hitl_edited_tool_calls"
 """The state key where LangChain's human review, in batched mode, keeps edited calls until they run."""
@@ -43,3 +51,148 @@ def tidy_sources(parameter: str, paths: Iterable[str]) -> frozenset[str]:
 def is_trusted(entry: SkillEntry, run: SkillRun, trusted: Collection[str]) -> bool:
     """Whether every source that holds a skill's file is trusted: whoever can write to one of them can change it."""
     return all(tidy_source(path) in trusted for path in run.holders(entry))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Copies a skill's files in order to run them, in the backend's shell or by a function on this machine.
+#
+# What was judged must be what runs, and a path cannot guarantee that: anybody who can write to the skill's directory
+# may change a file between the check and the start. So the bytes that were judged are written to a directory whose name
+# nobody can guess and that only its owner can enter, and run from there. On this machine that closes the gap. In a
+# sandbox it is as tight as the sandbox: a process of the same user that runs there at that moment can read and change
+# the copy too.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+logger = logging.getLogger("deepskills")
+
+COPY = "copy"
+"""Name of the directory, below that of a job, that holds a copy of a skill."""
+
+GRACE_SECONDS = 15
+"""How long the commands that make and remove copies may take."""
+
+
+def copies_of(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+    """Return files with their paths below a job's directory.
+
+    Raises:
+        SkillsError: If a path, which a backend may have made up, leads elsewhere.
+    """
+    return [(f"{COPY}/{_checked(path)}", content) for path, content in files.items()]
+
+
+def job_directories(token: str, *, is_virtual: bool) -> tuple[str, ...]:
+    """Return the backend paths where the files of a job may be written, the likelier first.
+
+    If a backend shows its working directory as `/`, that is the only place that its shell also knows.
+    """
+    places = (f"/.deepskills-{token}", f"/tmp/.deepskills-{token}")  # noqa: S108 - nobody can guess the name
+    return places if is_virtual else places[::-1]
+
+
+def job_places(token: str) -> str:
+    """Return the directories, for use in a shell, where it may find the files of a job."""
+    return f"./.deepskills-{token} ./tmp/.deepskills-{token} /.deepskills-{token} /tmp/.deepskills-{token}"
+
+
+def make_places_command(token: str) -> str:
+    """Return the command that creates directories only their owner can read, before files are written there."""
+    return f"for _ds_job in {job_places(token)}; do mkdir -m 700 $_ds_job; done 2>/dev/null"
+
+
+def remove_command(token: str) -> str:
+    """Return the command that removes the files of a job that was never started."""
+    return f"rm -rf {job_places(token)} 2>/dev/null; :"
+
+
+def place_files(token: str, files: Sequence[tuple[str, bytes]], *, is_virtual: bool) -> Plan[None]:
+    """Write the files of a job where the shell finds them; the places must have been made.
+
+    Raises:
+        SkillsError: If they could not be written to any of the possible places.
+    """
+    failure = ""
+    for directory in job_directories(token, is_virtual=is_virtual):
+        placed = tuple((f"{directory}/{path}", content) for path, content in files)
+        # Only for the shell: they may contain secrets.
+        written = yield Attempt(WriteFiles(placed, for_shell=True, settles=True))
+        trouble = written.reason if isinstance(written, Failed) else _told(written)
+        if not trouble:
+            return
+        failure = failure or trouble
+    raise SkillsError(f"The files that are needed could not be written: {failure}")
+
+
+def is_virtual(entry: SkillEntry) -> Plan[bool]:
+    """Whether the backend shows a skill at another path than a local shell does."""
+    path = posixpath.dirname(entry.path)
+    reply: RealPaths = yield ResolveLinks((path,))
+    return reply.paths.get(path, path) != path
+
+
+def removed(token: str) -> Plan[None]:
+    """Remove the files of a job; a failure is logged."""
+    reply = yield Attempt(Execute(remove_command(token), GRACE_SECONDS))
+    if isinstance(reply, Failed):
+        logger.warning("A copy of a skill could not be removed from the sandbox: %s", reply.reason)
+
+
+def copied_for_shell(token: str, entry: SkillEntry, files: Mapping[str, bytes]) -> Plan[None]:
+    """Write a copy of a skill for the shell; the caller removes it.
+
+    Raises:
+        SkillsError: If it could not be written; then nothing of it is left.
+    """
+    virtual = yield from is_virtual(entry)
+    try:
+        yield Execute(f"{make_places_command(token)}; :", GRACE_SECONDS, settles=True)
+        yield from place_files(token, copies_of(files), is_virtual=virtual)
+    except (SkillsError, asyncio.CancelledError):
+        yield from removed(token)
+        raise
+
+
+def _told(written: Written) -> str:
+    return "; ".join(f"{path}: {error}" for path, error in written.errors.items())
+
+
+def _checked(path: str) -> str:
+    if "\x00" in path or any(part in {"", ".", ".."} for part in path.split("/")):
+        raise SkillsError(f"The file {quoted(path)} cannot be copied: its path is not inside the skill.")
+    return path
+
+
+class LocalCopy:
+    """A private copy of a skill on this machine, for a function that runs its scripts."""
+
+    def __init__(self, entry: SkillEntry, files: Mapping[str, bytes]) -> None:
+        self.top = Path(tempfile.mkdtemp(prefix="deepskills-"))
+        name = posixpath.basename(posixpath.dirname(entry.path))
+        self.directory = self.top / (name if name not in {"", ".", ".."} else "skill")
+        try:
+            for path, content in files.items():
+                self._write(_checked(path), content)
+        except (OSError, ValueError) as error:
+            self.remove()
+            raise SkillsError(f"The skill could not be copied to run its script: {error}") from error
+        except SkillsError:
+            self.remove()
+            raise
+
+    def path(self, relative: str) -> str:
+        """Return the path of a file of the copy."""
+        return str(self.directory / relative)
+
+    def remove(self) -> None:
+        """Remove the copy; a file that a script made unreadable is not worth an error."""
+        shutil.rmtree(self.top, ignore_errors=True)
+
+    def _write(self, relative: str, content: bytes) -> None:
+        target = self.directory / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Never overwrite: two names that this file system treats as one must not replace each other.
+        with target.open("xb") as file:
+            file.write(content)
+        # Backends do not say which files are executable, and scripts call each other.
+        target.chmod(0o700)

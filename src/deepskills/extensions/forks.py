@@ -24,8 +24,7 @@ from langgraph.types import Command
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost, SkillsState
 from deepskills._prompt import messages
-from deepskills._prompt.escaping import harmless_body
-from deepskills._skillmd.text import one_line
+from deepskills._skillmd.text import harmless_body, one_line
 
 logger = logging.getLogger("deepskills")
 

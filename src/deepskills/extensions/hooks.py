@@ -31,13 +31,19 @@ from langgraph.types import Command
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.plan import Ask, Execute, Plan, unwrapped
-from deepskills._prompt.escaping import field_text, harmless_body
 from deepskills._prompt.messages import FROM_HOOK, FROM_START_HOOK, HOOK_FAILED, HOOK_REFUSED
-from deepskills._skillmd.text import clean, one_line
+from deepskills._skillmd.text import clean, field_text, harmless_body, one_line
 from deepskills._skillmd.yaml import as_flag
 from deepskills._types import SKILL_FILE
-from deepskills.extensions._copies import COPY, copied_for_shell, job_places, removed
-from deepskills.extensions._shared import as_edited, is_trusted, tidy_sources
+from deepskills.extensions._shared import (
+    COPY,
+    as_edited,
+    copied_for_shell,
+    is_trusted,
+    job_places,
+    removed,
+    tidy_sources,
+)
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES
 
 logger = logging.getLogger("deepskills")

@@ -1,28 +1,209 @@
 """Records which skills are used and what they cost: every event as a typed value, without slowing the run.
 
-Events are put into a queue, which takes no longer than an append; one thread of our own passes them to the recorder in
-order. What skills cost is counted in graph state, so that it survives a resume in another process, and is reported in
-one `skill.cost` event per skill at the end of a run.
+Events are put into a queue, which takes no longer than an append; one thread of our own passes them to the recorder
+in order. What skills cost is counted in graph state, so that it survives a resume in another process, and is reported
+in one `skill.cost` event per skill at the end of a run.
 """
 
 import asyncio
 import atexit
 import inspect
+import json
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+
 from deepskills import ModelCallReport, SkillExtension, SkillRun
-from deepskills.extensions._cost import Ledger, Origin, pending_calls, tokens_of
+from deepskills._loading.decisions import count_text_tokens
 from deepskills.extensions.forks import running_forks
+
+# --------------------------------------------------------------------------------------------------------------------
+# Counts what skills cost on a thread, in a ledger of plain data that is kept in graph state. Pure.
+#
+# A call is credited to the skills that were in use when the model was asked: a model call to those of its request, a
+# tool call to those of the request that asked for it. Each of them is credited with the whole call, because without it
+# the call would not have been the same; the `shared_` tokens divide a call evenly instead, so that they add up over
+# skills to what the provider counted.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+COUNTS = (
+    "calls",
+    "failed_calls",
+    "model_calls",
+    "tool_calls",
+    "tokens_in",
+    "tokens_out",
+    "tokens_cached",
+    "shared_tokens_in",
+    "shared_tokens_out",
+    "requests",
+    "put_backs",
+)
+"""The numbers of a row."""
+
+MAX_ROWS = 200
+"""How many skills a ledger holds between two runs, because it is kept in state."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A skill that calls are credited to, as events name it."""
+
+    skill: str
+    source: str | None
+    digest: str | None
+    trigger: str
+
+    @property
+    def key(self) -> str:
+        """The ledger's key: another content is another row."""
+        return f"{self.skill}\n{self.digest or ''}"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of one model call."""
+
+    given: int = 0
+    made: int = 0
+    cached: int = 0
+    is_estimated: bool = False
+
+
+class Ledger:
+    """Rows by skill and content."""
+
+    def __init__(self, kept: object = None) -> None:
+        """Read the ledger from state; anything of another shape is skipped."""
+        self.rows: dict[str, dict[str, Any]] = {}
+        for key, row in kept.items() if isinstance(kept, Mapping) else ():
+            if isinstance(key, str) and isinstance(row, Mapping) and isinstance(row.get("skill"), str):
+                self.rows[key] = {
+                    "skill": row["skill"],
+                    **{name: _ledger_number(row.get(name)) for name in COUNTS},
+                    "estimated": row.get("estimated") is True,
+                    **{name: _text(row.get(name)) for name in ("source", "digest")},
+                    "trigger": _text(row.get("trigger")) or "system",
+                }
+
+    @property
+    def kept(self) -> dict[str, Any] | None:
+        """The ledger as state keeps it; `None` if it is empty."""
+        return dict(list(self.rows.items())[:MAX_ROWS]) or None
+
+    def model_call(
+        self, origins: Sequence[Origin], tokens: Tokens, shown: Collection[str], put_back: Collection[str]
+    ) -> None:
+        """Credit a model call that was answered."""
+        shares_in, shares_out = shares(tokens.given, len(origins)), shares(tokens.made, len(origins))
+        for place, origin in enumerate(origins):
+            row = self._row(origin)
+            _add(row, calls=1, model_calls=1, tokens_in=tokens.given, tokens_out=tokens.made)
+            _add(row, tokens_cached=tokens.cached, shared_tokens_in=shares_in[place])
+            _add(row, shared_tokens_out=shares_out[place], requests=origin.skill in shown)
+            _add(row, put_backs=origin.skill in put_back)
+            row["estimated"] = row["estimated"] or tokens.is_estimated
+
+    def failed_model_call(self, origins: Iterable[Origin]) -> None:
+        """Credit a model call that raised."""
+        for origin in origins:
+            _add(self._row(origin), calls=1, model_calls=1, failed_calls=1)
+
+    def tool_calls(self, pending: object, messages: Iterable[AnyMessage]) -> None:
+        """Credit the tool calls of the previous turn, from what the conversation now says about them."""
+        if not isinstance(pending, Mapping) or not isinstance(pending.get("calls"), list):
+            return
+        calls = {call for call in pending["calls"] if isinstance(call, str)}
+        answers = {
+            message.tool_call_id: message
+            for message in messages
+            if isinstance(message, ToolMessage) and message.tool_call_id in calls
+        }
+        # Read from the conversation at the next model call: tools run in parallel, perhaps in another process.
+        failed = sum(message.status == "error" for message in answers.values())
+        origins = pending.get("origins")
+        for origin in origins if isinstance(origins, list) else ():
+            if isinstance(origin, list | tuple) and len(origin) == 4 and isinstance(origin[0], str):  # noqa: PLR2004
+                row = self._row(Origin(origin[0], _text(origin[1]), _text(origin[2]), str(origin[3])))
+                _add(row, calls=len(calls), tool_calls=len(calls), failed_calls=failed)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return one event for each skill and content."""
+        return [{"type": "skill.cost", **row} for row in self.rows.values()]
+
+    def _row(self, origin: Origin) -> dict[str, Any]:
+        named = {"source": origin.source, "digest": origin.digest, "trigger": origin.trigger}
+        empty = {"skill": origin.skill, **dict.fromkeys(COUNTS, 0), "estimated": False, **named}
+        return self.rows.setdefault(origin.key, empty)
+
+
+def pending_calls(origins: Iterable[Origin], messages: Iterable[object]) -> dict[str, Any] | None:
+    """Return the tool calls in an answer and the skills to credit; `None` if there are none."""
+    asked = [call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
+    owners = [[origin.skill, origin.source, origin.digest, origin.trigger] for origin in origins]
+    return {"calls": [call for call in asked if call], "origins": owners} if asked and owners else None
+
+
+def shares(whole: int, parts: int) -> list[int]:
+    """Divide a number evenly into whole numbers that add up to it; the first take what is left over."""
+    if parts == 0:
+        return []
+    each, left = divmod(whole, parts)
+    return [each + (place < left) for place in range(parts)]
+
+
+def tokens_of(sent: Iterable[str], answered: Iterable[object]) -> Tokens:
+    """Return the tokens of a call: as the provider counted them, or else an estimate from the texts."""
+    messages = [message for message in answered if isinstance(message, AIMessage)]
+    # Either all counted or all estimated: a sum of both would be neither.
+    if messages and all(message.usage_metadata for message in messages):
+        used: list[Mapping[str, Any]] = [message.usage_metadata or {} for message in messages]
+        details = [_mapping(usage.get("input_token_details")) for usage in used]
+        return Tokens(
+            given=sum(_ledger_number(usage.get("input_tokens")) for usage in used),
+            made=sum(_ledger_number(usage.get("output_tokens")) for usage in used),
+            cached=sum(_ledger_number(detail.get("cache_read")) for detail in details),
+        )
+    calls = [str(call["args"]) for message in messages for call in message.tool_calls]
+    made = sum(map(count_text_tokens, [*(str(message.text) for message in messages), *calls]))
+    return Tokens(sum(map(count_text_tokens, sent)), made, is_estimated=True)
+
+
+def _add(row: dict[str, Any], **numbers: int) -> None:
+    for name, number in numbers.items():
+        row[name] += int(number)
+
+
+def _ledger_number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The extension: events into a queue, and one thread that passes them to the recorder.
+# --------------------------------------------------------------------------------------------------------------------
+
 
 logger = logging.getLogger("deepskills")
 
@@ -367,3 +548,189 @@ def _flush_at_exit(reference: "weakref.ref[_Queue]") -> None:
         started = time.monotonic()
         if not queue.flush(EXIT_SECONDS):
             logger.warning("Events of skill use were not recorded within %.1f s", time.monotonic() - started)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Recorders for `SkillUsage`: lines of JSON in rotating files, and OpenTelemetry.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+MAX_VALUE_CHARACTERS = 256
+"""How many characters of a text become the value of an attribute."""
+
+MAX_SKILLS = 1_000
+"""How many skills metrics distinguish; the others are counted together."""
+
+OTHER = "(other)"
+"""The name under which metrics count skills beyond the limit."""
+
+_COUNTERS = {
+    "skill.loaded": ("deepskills.skill.loads", "Skills loaded"),
+    "skill.unloaded": ("deepskills.skill.unloads", "Skills unloaded"),
+    "skill.refused": ("deepskills.skill.refusals", "Loads and unloads refused"),
+    "skill.reattached": ("deepskills.skill.put_backs", "Lost texts put back"),
+    "skill.missed": ("deepskills.skill.misses", "Runs that loaded nothing although one skill clearly fitted"),
+    "skill.script": ("deepskills.skill.scripts", "Scripts run"),
+    "skill.forked": ("deepskills.skill.forks", "Skills run in sub-agents"),
+}
+"""The counter for each type of event."""
+
+_SPANS = {"skill.loaded": "load_skill", "skill.script": "run_skill_script", "skill.forked": "fork_skill"}
+"""The events that become spans, and the names of the spans."""
+
+_DETAILS = ("reason", "script", "exit_code", "tokens", "resources", "agent", "failed")
+"""The fields of an event that become attributes of its span."""
+
+
+class JsonLinesRecorder:
+    """Writes each event as a line of JSON, to a file that is rotated when it is full.
+
+    The full file is renamed to `NAME.1`, the one before it to `NAME.2`, and so on. One process writes one file.
+
+    Args:
+        path: The file; its directory is created if it is missing.
+        max_bytes: The size at which the file is full.
+        backups: How many full files are kept.
+
+    Raises:
+        ValueError: If a number is below 1.
+    """
+
+    def __init__(self, path: str | Path, *, max_bytes: int = 10_000_000, backups: int = 5) -> None:
+        if max_bytes < 1 or backups < 1:
+            raise ValueError(f"max_bytes and backups must be at least 1, got {max_bytes} and {backups}")
+        self._directory = Path(path).parent
+        self._file = _RotatingFile(
+            path, maxBytes=max_bytes, backupCount=backups, encoding="utf-8", delay=True, errors="replace"
+        )
+        # Closed when the recorder is garbage-collected or the process ends.
+        weakref.finalize(self, self._file.close)
+
+    def __call__(self, event: UsageEvent) -> None:
+        """Write one event."""
+        # Each time, because the directory may be cleaned up while the process runs.
+        self._directory.mkdir(parents=True, exist_ok=True)
+        line = json.dumps(event.as_dict(), ensure_ascii=False, default=str)
+        self._file.handle(logging.LogRecord("deepskills.usage", logging.INFO, "", 0, line, None, None))
+
+
+class _RotatingFile(RotatingFileHandler):
+    """A file of lines whose failures reach the caller; `logging` would print them and continue."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - the standard library's
+        """Let the failure reach the caller."""
+        error = sys.exception()
+        if error is not None:
+            raise error
+
+
+class OpenTelemetryRecorder:
+    """Counts events in OpenTelemetry metrics, and makes spans of loads, scripts and forks.
+
+    Spans are children of the span that is current in the run. Metrics and spans carry `gen_ai.skill.name`,
+    `gen_ai.skill.source` and `gen_ai.skill.digest`.
+
+    Args:
+        meter_provider: Where metrics go; the global one if left out.
+        tracer_provider: Where spans go; the global one if left out.
+        max_skills: How many skills metrics distinguish; the others are counted under the name `(other)`.
+
+    Raises:
+        ModuleNotFoundError: If the extra `otel` is not installed.
+        ValueError: If `max_skills` is below 1.
+    """
+
+    def __init__(
+        self,
+        meter_provider: Any = None,  # noqa: ANN401 - of a package that may not be there
+        tracer_provider: Any = None,  # noqa: ANN401 - of a package that may not be there
+        *,
+        max_skills: int = MAX_SKILLS,
+    ) -> None:
+        if max_skills < 1:
+            raise ValueError(f"max_skills must be at least 1, got {max_skills}")
+        try:
+            from opentelemetry import context, metrics, trace  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "OpenTelemetryRecorder needs opentelemetry-api. Install it with: pip install 'deepskills[otel]'",
+                name=error.name,
+            ) from error
+        self._current_context = context.get_current
+        meter = metrics.get_meter("deepskills", meter_provider=meter_provider)
+        self._tracer = trace.get_tracer("deepskills", tracer_provider=tracer_provider)
+        self._counters = {
+            kind: meter.create_counter(name, unit="{event}", description=text)
+            for kind, (name, text) in _COUNTERS.items()
+        }
+        self._tokens = meter.create_histogram(
+            "deepskills.skill.tokens", unit="{token}", description="Tokens of model calls while a skill was in use"
+        )
+        self._sizes = meter.create_histogram(
+            "deepskills.skill.load.tokens", unit="{token}", description="Tokens of the texts that were loaded"
+        )
+        self._error = trace.StatusCode.ERROR
+        self._max_skills = max_skills
+        self._known: set[tuple[Any, ...]] = set()
+
+    def capture(self, runtime: Any) -> Any:  # noqa: ANN401, ARG002 - LangGraph's runtime, OpenTelemetry's context
+        """Return the context of the run, so that spans have their parent."""
+        return self._current_context()
+
+    def __call__(self, event: UsageEvent) -> None:
+        """Record one event."""
+        origin = _origin(event)
+        counted = self._bounded(origin)
+        if event.type in self._counters:
+            self._counters[event.type].add(1, {**counted, "deepskills.trigger": _value(event.trigger)})
+        if event.type == "skill.loaded":
+            self._sizes.record(_number(event.details.get("tokens")), counted)
+        if event.type == "skill.cost":
+            for kind, key in (("input", "tokens_in"), ("output", "tokens_out")):
+                self._tokens.record(_number(event.details.get(key)), {**counted, "gen_ai.token.type": kind})
+        if event.type in _SPANS:
+            self._span(event, origin)
+
+    def _span(self, event: UsageEvent, origin: Mapping[str, str]) -> None:
+        # The span is created after the fact, with the times of the event.
+        ended = int(event.time.timestamp() * 1e9)
+        seconds = event.details.get("seconds")
+        took = int(seconds * 1e9) if isinstance(seconds, int | float) else 0
+        details = {
+            f"deepskills.{key}": _value(event.details[key]) for key in _DETAILS if event.details.get(key) is not None
+        }
+        known = {"deepskills.trigger": event.trigger, "gen_ai.conversation.id": event.thread_id}
+        further = {key: _value(value) for key, value in known.items() if value is not None}
+        span = self._tracer.start_span(
+            f"{_SPANS[event.type]} {origin['gen_ai.skill.name']}",
+            context=event.captured,
+            attributes={**origin, **details, **further},
+            start_time=ended - took,
+        )
+        if event.details.get("failed") is True or event.details.get("exit_code") not in (None, 0):
+            span.set_status(self._error)
+        span.end(ended)
+
+    def _bounded(self, origin: Mapping[str, str]) -> Mapping[str, str]:
+        """Return a skill's attributes for metrics, limited because each new name would be a new series."""
+        key = tuple(origin.items())
+        if key not in self._known:
+            if len(self._known) >= self._max_skills:
+                return {"gen_ai.skill.name": OTHER}
+            self._known.add(key)
+        return origin
+
+
+def _origin(event: UsageEvent) -> dict[str, str]:
+    known = {"name": event.skill, "source": event.source, "digest": event.digest}
+    return {f"gen_ai.skill.{key}": str(_value(value)) for key, value in known.items() if value}
+
+
+def _value(value: object) -> str | int | float | bool:
+    if isinstance(value, bool | int | float):
+        return value
+    return str(value)[:MAX_VALUE_CHARACTERS].encode(errors="replace").decode()
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0

@@ -33,7 +33,7 @@ from langgraph.config import get_config
 
 from deepskills._errors import SkillsError
 from deepskills._files.manifest import FileDigest, SkillManifest
-from deepskills._io.served import loads_in_use
+from deepskills._io.backends import loads_in_use
 from deepskills._types import (
     SKILL_FILE,
     LoadRecord,

@@ -27,9 +27,8 @@ from urllib.parse import quote, unquote
 from deepagents.backends import BackendProtocol, FilesystemBackend
 
 from deepskills import SkillsMiddleware
-from deepskills._catalog.catalog import Catalogs
+from deepskills._catalog.catalog import Catalogs, Readings, SkillEntry
 from deepskills._catalog.discovery import discover
-from deepskills._catalog.entries import Readings, SkillEntry
 from deepskills._catalog.sources import parse_sources
 from deepskills._errors import SkillFileNotFoundError, SkillPathError, SkillsError
 from deepskills._files.assets import list_assets, read_asset_bytes
@@ -41,8 +40,7 @@ from deepskills._io.plan import Plan, ResultT
 from deepskills._skillmd.read import read_skill
 from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE, SkillSource
-from deepskills.mcp.entries import MAX_BYTES, MAX_FILES
-from deepskills.mcp.frontmatter import json_frontmatter
+from deepskills.mcp.entries import MAX_BYTES, MAX_FILES, json_frontmatter
 from deepskills.mcp.wire import EXTENSION, INVALID_PARAMS, IS_FIRST_MAJOR
 
 if IS_FIRST_MAJOR:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from deepskills._catalog.requires import requires_of
+from deepskills._catalog.lookup import requires_of
 from deepskills._errors import SkillFormatError
 from deepskills._skillmd.problems import quoted
 from deepskills._skillmd.read import SkillReading, fenced_part, read_skill

@@ -31,7 +31,7 @@ from uuid import UUID, uuid4
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError
-from deepskills._loading.budget import CHARACTERS_PER_TOKEN, MESSAGE_CHARACTERS, MESSAGE_TOKENS
+from deepskills._loading.decisions import CHARACTERS_PER_TOKEN, MESSAGE_CHARACTERS, MESSAGE_TOKENS
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
 from deepskills.store.changes import Changes, Text, Values

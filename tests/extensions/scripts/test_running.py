@@ -24,7 +24,7 @@ from deepskills._io.drivers import Steps
 from deepskills._io.plan import Ask, Call, CallFunction, Execute, Failed, Plan, WriteFiles, Written
 from deepskills._prompt.messages import SCRIPT_ENDED, SCRIPT_MAY_GO_ON
 from deepskills.extensions.scripts.command import MAX_ARGUMENT_BYTES, read_report, stop_command
-from deepskills.extensions.scripts.run import (
+from deepskills.extensions.scripts.tool import (
     Outcome,
     ScriptCall,
     run_by_function,

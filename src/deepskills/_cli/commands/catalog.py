@@ -13,18 +13,16 @@ from rich.cells import cell_len
 from rich.text import Text
 from typing_extensions import TypedDict
 
-from deepskills._catalog.catalog import Catalogs
+from deepskills._catalog.catalog import Catalogs, Reading, Readings, SkillEntry, Visibility
 from deepskills._catalog.discovery import Discovery, discover, source_errors
-from deepskills._catalog.entries import Reading, Readings, SkillEntry, Visibility
 from deepskills._catalog.lookup import SearchCache, find_or_raise
-from deepskills._catalog.sources import PASSED_OVER, Source, lies_under, parent
+from deepskills._catalog.sources import Source
 from deepskills._cli.files import UsageError, named_sources, perform, usual_sources
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
 from deepskills._files.inventory import RESOURCE_ORDER, Contents, Inventory, read_contents, summarize
 from deepskills._files.paths import is_hidden
-from deepskills._io.plan import Failed, Listing, Plan
-from deepskills._io.walk import Visit, Visitor, walk
-from deepskills._loading.budget import count_text_tokens, count_tokens
+from deepskills._io.plan import PASSED_OVER, Failed, Listing, Plan, Visit, Visitor, lies_under, parent, walk
+from deepskills._loading.decisions import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
 from deepskills._skillmd.keys import KEYS, FrontmatterKey, is_acted_on

@@ -12,15 +12,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 from typing_extensions import TypedDict
 
-from deepskills._catalog.discovery import SOURCE_ERRORS
-from deepskills._catalog.sources import Source, lies_under, parent
+from deepskills._catalog.sources import Source
 from deepskills._cli.commands.catalog import LocalCatalog
 from deepskills._cli.commands.show import tool_costs
 from deepskills._cli.files import find_skill_files, perform
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
-from deepskills._io.plan import Plan
-from deepskills._loading.budget import count_text_tokens
-from deepskills._skillmd.problems import problem, quoted
+from deepskills._io.plan import Plan, lies_under, parent
+from deepskills._loading.decisions import count_text_tokens
+from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
 from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS, SkillProblem
 
 PACKAGES = ("deepskills", "deepagents", "langchain", "langgraph")

@@ -108,9 +108,8 @@ def verify(fix: bool, source: str, lock: str, as_json: bool) -> None:  # noqa: F
     Names every file that was changed, added or removed since, and every skill that the lock does not list.
     """
     from deepskills._cli.commands.install_screen import show_drift  # noqa: PLC0415 - imported by the command that needs it
-    from deepskills._install.disk import find_drift  # noqa: PLC0415 - as above
     from deepskills._install.lock import load_lock  # noqa: PLC0415 - as above
-    from deepskills._install.place import recovered  # noqa: PLC0415 - as above
+    from deepskills._install.place import find_drift, recovered  # noqa: PLC0415 - as above
 
     output = _output()
     if fix:

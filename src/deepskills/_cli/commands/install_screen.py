@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
-from deepskills._install.disk import SENTENCES, Drift
 from deepskills._install.lock import Lock
-from deepskills._install.origin import is_commit
+from deepskills._install.place import SENTENCES, Drift
+from deepskills._install.trees import is_commit
 
 if TYPE_CHECKING:
     from deepskills._install.project import Change, Changes

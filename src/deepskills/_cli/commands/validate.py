@@ -5,11 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deepskills._catalog.requires import circles_of, requires_of
-from deepskills._catalog.sources import parent
+from deepskills._catalog.lookup import circles_of, requires_of
 from deepskills._cli.files import Tree, UsageError, absolute, find_skill_files, is_misnamed, perform, usual_sources
-from deepskills._io.plan import Plan
-from deepskills._io.walk import read_files
+from deepskills._io.plan import Plan, parent, read_files
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.read import Profile, read_skill, validate_skill

@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._skillmd.problems import quoted
-from deepskills.extensions._copies import COPY, job_places, make_places_command
+from deepskills.extensions._shared import COPY, job_places, make_places_command
 
 _MARK = re.compile("@([A-Z]+)@")
 

@@ -32,7 +32,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import get_runtime
 
-from deepskills._io.served import call_in_progress
+from deepskills._io.backends import call_in_progress
 from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE
 from deepskills.store.agent.backend import StoreBackend

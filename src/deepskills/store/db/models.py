@@ -51,7 +51,7 @@ from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 from sqlalchemy.types import UserDefinedType
 
-from deepskills._catalog.requires import MAX_REQUIRED_NAME
+from deepskills._catalog.lookup import MAX_REQUIRED_NAME
 from deepskills._errors import SkillsError
 from deepskills._types import MAX_NAME_LENGTH
 from deepskills.store.db.guards import guards

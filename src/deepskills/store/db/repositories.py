@@ -50,7 +50,7 @@ from sqlalchemy.orm import InstrumentedAttribute, joinedload, make_transient_to_
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
 
-from deepskills._catalog.requires import same_name
+from deepskills._catalog.lookup import same_name
 from deepskills._errors import SkillFormatError
 from deepskills.store.db.models import (
     INSERT_SEARCH_ROW,

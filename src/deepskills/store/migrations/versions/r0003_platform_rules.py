@@ -44,7 +44,7 @@ def upgrade() -> None:
 
 
 def _fill() -> None:
-    from deepskills._catalog.requires import requires_of, same_name  # noqa: PLC0415 - migrations down need it not
+    from deepskills._catalog.lookup import requires_of, same_name  # noqa: PLC0415 - migrations down need it not
     from deepskills._skillmd.read import read_skill  # noqa: PLC0415 - see above
 
     connection = op.get_bind()

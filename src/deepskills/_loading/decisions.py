@@ -1,56 +1,185 @@
-"""Decides loads and unloads, and how the calls of one turn see each other.
+"""Decides on loads and unloads: what they cost, whether there is room, and how the calls of one turn see each other.
 
-Theory of operation
--------------------
+First the counting: `Budgets` are the limits, `Standing` is what is loaded under them. Tokens are estimated without a
+tokenizer: a model's own is not known here, and counting must be quick on texts of ten megabytes. The estimate follows
+LangChain's approximate counter, except for Chinese, Japanese and Korean, which that one takes for a quarter of what
+they cost.
 
-A model may make several calls in one turn: `unload_skill("a")`, `load_skill("b")`, `load_skill("c")`. LangGraph runs
-them at the same time, each with the state from before the turn, and merges their updates afterwards. No call knows
-what the others will do. Left alone, each would find room for one more skill, and together they would overrun the
-budget.
-
-So each call plays the turn through by itself. The order of calls in the model's message is the one thing all of them
-see alike; a call therefore assumes that the calls before it have happened (`after_calls`), and decides on that basis
-(`decide_in_turn`). The same pure functions decide in every call, on the same state and the same files, so the calls
-agree without talking to each other: the outcome is as if they had run one after another.
-
-Four things can break the agreement, and each has its rule:
-
-* *A file cannot be read here, but perhaps in the call it belongs to* (an outage that ends in between). Its size is
-  unknown, so the load is assumed to be granted and to take all the room that is left (`Assumed`). A later call may be
-  refused although a serial run would have granted it; the budget is never overrun. A file that does not exist is not
-  assumed to appear.
-* *An unload before us gives room and then does not happen*, because a human rejected it or another middleware
-  answered it. A load that needs that room says so in its record (`Loaded.relies_on`), and the next step takes it back
-  if the other skill is still loaded and there is no room for both (`loads_to_undo`, newest first).
-* *A load brings along what it requires* (`load_requires=True`). It is one decision, all or none (`decide_together`),
-  and whoever plays it through needs the sizes of all of it.
-* *The same skill is loaded twice in a turn.* The second call finds it loaded by the first and answers `AlreadyLoaded`
-  with `by_sibling`, since the text is in another answer of the same turn.
-* *A file changes while the calls run.* Then they would decide on different texts. So calls of one turn share what they
-  read (`prepare_in_turn` in `_middleware/loading.py`).
-
-A call that is executed again after an interrupt sees the same message and the same state: LangGraph applies the
-answers of a turn together. So it decides as it did before.
-
-Pins, slash commands and extensions come through the same functions with `NO_LIMIT` or with budgets, one after
-another.
-
-Outcomes are values. `_prompt/messages.py` words them for the model, `_middleware` applies them to state.
+Then the deciding: an outcome is a value, `decide_load` is the budget rule, and the theory above it says what can happen
+between the calls of one turn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.entries import SkillEntry
+from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.lookup import Broken, Unknown
 from deepskills._files.inventory import Inventory
 from deepskills._io.plan import is_missing_error
-from deepskills._loading.budget import Assumed, Budgets, Standing
 from deepskills._skillmd.names import meant_name
 from deepskills._types import LoadRecord
+
+CHARACTERS_PER_TOKEN = 4
+"""How many characters of most scripts make one token, as LangChain's approximate counter has it."""
+
+MESSAGE_TOKENS = 3
+"""What a message costs besides its characters, as LangChain's approximate counter has it."""
+
+MESSAGE_CHARACTERS = len("tool") + len("load_skill") + len("call_") + 25
+"""The characters around a text that answers `load_skill`: its role, its name and a call's id of the usual length."""
+
+_WIDE_BLOCKS = bytes([0x11, *range(0x2E, 0xA0), *range(0xAC, 0xD8), 0xF9, 0xFA, 0xFF])
+"""High bytes of the UTF-16 units that write Chinese, Japanese and Korean, full-width punctuation included."""
+
+_IDEOGRAPHIC_PLANES = (2, 3)
+"""The planes beyond the first that hold nothing but ideographs."""
+
+
+def count_tokens(text: str) -> int:
+    """Return about how many tokens `text` costs as the answer to a call of `load_skill`.
+
+    A character of Chinese, Japanese or Korean is one token; the rest counts as LangChain's approximate counter does.
+    """
+    return _count(text, MESSAGE_CHARACTERS) + MESSAGE_TOKENS
+
+
+def count_text_tokens(text: str) -> int:
+    """Return about how many tokens `text` costs as a part of a message that is there anyway, such as the prompt."""
+    return _count(text, 0)
+
+
+def _count(text: str, further_characters: int) -> int:
+    wide = _count_wide(text)
+    return wide + -(-(len(text) - wide + further_characters) // CHARACTERS_PER_TOKEN)
+
+
+def _count_wide(text: str) -> int:
+    """Return how many characters are Chinese, Japanese or Korean; no Python step per character."""
+    if text.isascii():
+        return 0
+    # All work is done by `encode`, slicing and `translate`, which run in C: a loop in Python is a hundred times slower.
+    high_bytes = text.encode("utf-16-be", "surrogatepass")[::2]
+    wide = len(high_bytes) - len(high_bytes.translate(None, _WIDE_BLOCKS))
+    if len(high_bytes) > len(text):
+        # There are surrogate pairs: rare ideographs among them are one token each as well.
+        planes = text.encode("utf-32-be", "surrogatepass")[1::4]
+        wide += sum(map(planes.count, _IDEOGRAPHIC_PLANES))
+    return wide
+
+
+# What is loaded.
+
+
+class Assumed:
+    """The digest of a load that an earlier call of the turn makes and that could not be read here."""
+
+    DIGEST = "(assumed)"
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """How much may be loaded at a time."""
+
+    skills: int
+    tokens: int | None
+
+
+NO_LIMIT = Budgets(skills=1_000_000, tokens=None)
+"""For what the user asks for: budgets count it and do not refuse it."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is loaded: names in load order, and each load's record."""
+
+    loaded: tuple[str, ...] = ()
+    records: Mapping[str, LoadRecord] = field(default_factory=dict)
+    lingering: int = 0
+    """Tokens of unloaded skills whose text is still in the request."""
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Skills that are no longer loaded because their text could not be recovered, and that nobody has unloaded."""
+        return tuple(name for name, record in self.records.items() if record.get("lost") and name not in self.loaded)
+
+    @property
+    def tokens(self) -> int:
+        """What all loaded skills cost together."""
+        return sum(map(self.size, self.loaded))
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether it holds a load of this turn whose size is unknown."""
+        return any(self.records[name]["digest"] == Assumed.DIGEST for name in self.loaded if name in self.records)
+
+    def size(self, name: str) -> int:
+        """What one loaded skill costs."""
+        record = self.records.get(name)
+        return record["tokens"] if record else 0
+
+    def with_load(self, name: str, record: LoadRecord) -> "Standing":
+        """Return the standing after a load."""
+        # A newer text of a loaded skill keeps its place in load order.
+        loaded = self.loaded if name in self.loaded else (*self.loaded, name)
+        return Standing(loaded, {**self.records, name: record}, self.lingering)
+
+    def without(self, names: Iterable[str]) -> "Standing":
+        """Return the standing after unloads."""
+        gone = set(names)
+        records = {key: record for key, record in self.records.items() if key not in gone}
+        return Standing(tuple(name for name in self.loaded if name not in gone), records, self.lingering)
+
+    def is_crowded(self, budgets: Budgets) -> bool:
+        """Whether there is no room beside what is loaded for the texts of unloaded skills."""
+        return budgets.tokens is not None and self.tokens + self.lingering > budgets.tokens
+
+    def is_over(self, budgets: Budgets) -> bool:
+        """Whether more is loaded than there is room for."""
+        return len(self.loaded) > budgets.skills or (budgets.tokens is not None and self.tokens > budgets.tokens)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Decides loads and unloads, and how the calls of one turn see each other.
+#
+# Theory of operation
+# -------------------
+#
+# A model may make several calls in one turn: `unload_skill("a")`, `load_skill("b")`, `load_skill("c")`. LangGraph runs
+# them at the same time, each with the state from before the turn, and merges their updates afterwards. No call knows
+# what the others will do. Left alone, each would find room for one more skill, and together they would overrun the
+# budget.
+#
+# So each call plays the turn through by itself. The order of calls in the model's message is the one thing all of them
+# see alike; a call therefore assumes that the calls before it have happened (`after_calls`), and decides on that basis
+# (`decide_in_turn`). The same pure functions decide in every call, on the same state and the same files, so the calls
+# agree without talking to each other: the outcome is as if they had run one after another.
+#
+# Four things can break the agreement, and each has its rule:
+#
+# * *A file cannot be read here, but perhaps in the call it belongs to* (an outage that ends in between). Its size is
+#   unknown, so the load is assumed to be granted and to take all the room that is left (`Assumed`). A later call may be
+#   refused although a serial run would have granted it; the budget is never overrun. A file that does not exist is not
+#   assumed to appear.
+# * *An unload before us gives room and then does not happen*, because a human rejected it or another middleware
+#   answered it. A load that needs that room says so in its record (`Loaded.relies_on`), and the next step takes it back
+#   if the other skill is still loaded and there is no room for both (`loads_to_undo`, newest first).
+# * *A load brings along what it requires* (`load_requires=True`). It is one decision, all or none (`decide_together`),
+#   and whoever plays it through needs the sizes of all of it.
+# * *The same skill is loaded twice in a turn.* The second call finds it loaded by the first and answers `AlreadyLoaded`
+#   with `by_sibling`, since the text is in another answer of the same turn.
+# * *A file changes while the calls run.* Then they would decide on different texts. So calls of one turn share what
+#   they read (`prepare_in_turn` in `_middleware/loading.py`).
+#
+# A call that is executed again after an interrupt sees the same message and the same state: LangGraph applies the
+# answers of a turn together. So it decides as it did before.
+#
+# Pins, slash commands and extensions come through the same functions with `NO_LIMIT` or with budgets, one after
+# another.
+#
+# Outcomes are values. `_prompt/messages.py` words them for the model, `_middleware` applies them to state.
+# --------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -182,24 +311,6 @@ class Refused:
 
 Refusal: TypeAlias = Unknown | Broken | NotLoaded | OverBudget | Unreadable | UserOnly | Refused
 Outcome: TypeAlias = Loaded | AlreadyLoaded | Answered | Unloaded | ToolsWithdrawn | Refusal
-
-__all__ = [
-    "AlreadyLoaded",
-    "Answered",
-    "Broken",
-    "Loaded",
-    "NotLoaded",
-    "Outcome",
-    "OverBudget",
-    "Prepared",
-    "Refusal",
-    "Refused",
-    "ToolsWithdrawn",
-    "Unknown",
-    "Unloaded",
-    "Unreadable",
-    "UserOnly",
-]
 
 
 # Deciding: one call, then one call behind others.
