@@ -38,6 +38,7 @@ from deepskills._io.plan import (
     is_missing_error,
     lies_under,
     read_files,
+    tidy,
     walk,
 )
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
@@ -289,13 +290,15 @@ class _Harvest:
     def _take(self, path: str, *, listed: bool) -> None:
         reading = self._read.reading(path) if is_text(path) else None
         if reading is not None:
-            # Directories of a backend that keeps skills in parts are its own invention, not the author's.
-            is_invented = path in self._read.summaries
-            self.problems += [
-                found
-                for found in _about(reading, self.source)
-                if not (is_invented and found["code"] == "name-directory-mismatch")
-            ]
+            # Most files have none.
+            if reading.problems:
+                # Directories of a backend that keeps skills in parts are its own invention, not the author's.
+                is_invented = path in self._read.summaries
+                self.problems += [
+                    found
+                    for found in _about(reading, self.source)
+                    if not (is_invented and found["code"] == "name-directory-mismatch")
+                ]
             if reading.metadata is not None:
                 self._add(self._read.readings.entry(reading, self.source.path, self.source.name_of))
             else:
@@ -323,11 +326,14 @@ class _Harvest:
     def led(self) -> list[tuple[str, str]]:
         """Return the files outside the source that its listing led to."""
         root = self.source.path
+        inside = f"{tidy(root).rstrip('/')}/"
+        paths = [entry.skill["path"] for entry in self.entries.values()]
         return [
-            (root, entry.path)
-            for entry in self.entries.values()
-            # What was kept from before does not count: only this listing led here.
-            if entry.path in self._listed_now and not lies_under(entry.path, root)
+            (root, path)
+            for path in paths
+            # Nearly all lie inside, which one comparison tells. What was kept from before does not count: only this
+            # listing led here.
+            if (not path.startswith(inside) or ".." in path) and path in self._listed_now and not lies_under(path, root)
         ]
 
 

@@ -138,11 +138,15 @@ class BoundedCache(Generic[KeyT, ValueT]):
                     pass
             try:
                 value = make()
-                self.put(key, value)
-            finally:
-                # Others may still wait on this lock: they hold the object itself.
+                weight = self._weight_of(key, value)
+            except BaseException:
                 with self._lock:
                     del self._making[key]
+                raise
+            with self._lock:
+                self._store(key, value, weight)
+                # Others may still wait on this lock: they hold the object itself.
+                del self._making[key]
         return value
 
     def _weight_of(self, key: KeyT, value: ValueT) -> int:

@@ -1,1 +1,1 @@
-"""Every sentence that a model reads, and how a stranger's text is made harmless first. Pure."""
+"""Every sentence that a model reads. Pure."""
