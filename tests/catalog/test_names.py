@@ -1,22 +1,8 @@
 """Finding a skill by name, and what is near to a name that no skill has."""
 
-from deepskills import SkillMetadata
-from deepskills._catalog.catalog import Catalog, SkillEntry
+from deepskills._catalog.catalog import Catalog
 from deepskills._catalog.lookup import Unknown, not_found
-
-
-def skill(name: str) -> SkillEntry:
-    metadata = SkillMetadata(
-        path=f"/skills/{name}/SKILL.md",
-        name=name,
-        description="Does a thing.",
-        license=None,
-        compatibility=None,
-        metadata={},
-        allowed_tools=[],
-    )
-    return SkillEntry(metadata, "/skills", "digest")
-
+from support.loads import entry_of as skill
 
 FOUND = {
     "alpha": "alpha",

@@ -1,11 +1,8 @@
 """Loads and unloads as decisions: what is granted, and how calls of one turn see each other."""
 
-from typing import Any
-
 import pytest
 
-from deepskills import SkillMetadata
-from deepskills._catalog.catalog import Catalog, SkillEntry
+from deepskills._catalog.catalog import Catalog
 from deepskills._loading.decisions import (
     AlreadyLoaded,
     Assumed,
@@ -26,32 +23,9 @@ from deepskills._loading.decisions import (
     loads_to_undo,
     record_of,
 )
-from deepskills._types import LoadRecord
-
-
-def skill(name: str) -> SkillEntry:
-    """Return the entry of a skill below `/skills`."""
-    metadata = SkillMetadata(
-        path=f"/skills/{name}/SKILL.md",
-        name=name,
-        description="Does a thing.",
-        license=None,
-        compatibility=None,
-        metadata={},
-        allowed_tools=[],
-    )
-    return SkillEntry(metadata, "/skills", "digest")
-
-
-def record(name: str, digest: str = "old", tokens: int = 100, **further: Any) -> LoadRecord:
-    made: LoadRecord = {"path": skill(name).path, "digest": digest, "tokens": tokens}
-    made.update(further)  # type: ignore[typeddict-item]
-    return made
-
-
-def standing(**sizes: int) -> Standing:
-    """Return a standing with these skills loaded, each at its size, in this order."""
-    return Standing(tuple(sizes), {name: record(name, tokens=size) for name, size in sizes.items()})
+from support.loads import entry_of as skill
+from support.loads import record_of_load as record
+from support.loads import standing_of as standing
 
 
 def ready(
