@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from store_support import Sessions, draft, draft_with_files, on_both, on_postgres, on_sqlite, seed
-from test_store_db_repositories import statements
+from test_store_db_listings import statements
 
 from deepskills.store import (
     SkillFileCreate,
@@ -24,7 +24,7 @@ from deepskills.store import (
     create_store_engine,
     workers,
 )
-from deepskills.store.db import turns
+from deepskills.store.db import transactions
 from deepskills.store.document import MAX_COMPARED_LINES, difference
 from support import scaled
 
@@ -73,7 +73,7 @@ async def test_processes_write_one_file(sessions: Sessions, url: str) -> None:
 
 async def test_turns_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writers of a process get their turns first come, first served; one that gives up is passed over."""
-    queue = turns.Turns()
+    queue = workers.Turns()
     order: list[int] = []
 
     async def take(number: int, seconds: float = 60) -> None:
@@ -96,13 +96,13 @@ async def test_turns_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(turns, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(workers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     await take(5)
     assert (order[-1], pauses) == (5, []), "alone, nobody steps back"
     queue.contended()
     await take(6)
-    assert (order[-1], pauses) == (6, [turns.STEP_BACK_SECONDS])
-    assert turns.ASK_SECONDS[1] < turns.STEP_BACK_SECONDS, "long enough for a writer of another process"
+    assert (order[-1], pauses) == (6, [workers.STEP_BACK_SECONDS])
+    assert transactions.ASK_SECONDS[1] < workers.STEP_BACK_SECONDS, "long enough for a writer of another process"
 
 
 @on_postgres
@@ -356,8 +356,8 @@ async def test_groups_are_looked_up_by_index(sessions: Sessions, kind: str) -> N
         engine = sessions.kw["bind"].sync_engine
         event.listen(engine, "before_cursor_execute", note)
         try:
-            from deepskills.store.agent.reader import AgentReader  # noqa: PLC0415 - what a run asks
-            from deepskills.store.db.repositories import Filter  # noqa: PLC0415 - what a run asks
+            from deepskills.store.agent.backend import AgentReader  # noqa: PLC0415 - what a run asks
+            from deepskills.store.db.listings import Filter  # noqa: PLC0415 - what a run asks
             from deepskills.store.rules import TRUSTED  # noqa: PLC0415 - what a run asks
 
             reader = AgentReader(session, **options)

@@ -27,7 +27,7 @@ from deepskills.store import (
     SkillUpdate,
     create_store_app,
 )
-from deepskills.store.db.notices import Notices
+from deepskills.store.db.engine import Notices
 from deepskills.store.directories import export_skills, import_skills
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import load, tool_messages

@@ -35,6 +35,8 @@ from deepskills._loading.budget import CHARACTERS_PER_TOKEN, MESSAGE_CHARACTERS,
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
 from deepskills.store.changes import Changes, Text, Values
+from deepskills.store.db.engine import Notices
+from deepskills.store.db.listings import MAX_FOUND, Filter, ListingRepository, Position, TagMatch, cursor_at, offset_of
 from deepskills.store.db.models import (
     FileContent,
     FormerText,
@@ -46,23 +48,9 @@ from deepskills.store.db.models import (
     now,
     split_tags,
 )
-from deepskills.store.db.notices import Notices
-from deepskills.store.db.repositories import (
-    APPROVED,
-    MAX_FOUND,
-    Filter,
-    HistoryRepository,
-    ListingRepository,
-    Position,
-    SkillFileRepository,
-    SkillRepository,
-    TagMatch,
-    cursor_at,
-    offset_of,
-)
+from deepskills.store.db.repositories import APPROVED, HistoryRepository, SkillFileRepository, SkillRepository
 from deepskills.store.db.search import Matches, Ranker, Searchable, rankers
 from deepskills.store.db.transactions import Transactions, counts, reads, reads_once, writes
-from deepskills.store.db.turns import Turns
 from deepskills.store.document import Document, difference
 from deepskills.store.errors import (
     SkillConflictError,
@@ -102,7 +90,7 @@ from deepskills.store.rules import (
     storable,
 )
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
-from deepskills.store.workers import GivesWay, compared, computed
+from deepskills.store.workers import GivesWay, Turns, compared, computed
 
 logger = logging.getLogger("deepskills")
 

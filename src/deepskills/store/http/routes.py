@@ -15,8 +15,7 @@ from fastapi.security.base import SecurityBase
 from pydantic import BaseModel
 
 from deepskills._errors import SkillNotFoundError
-from deepskills.store.agent.view import SessionFactory
-from deepskills.store.archives import unpacked
+from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import Skill
 from deepskills.store.http.answers import (
     NO_METHOD,
@@ -58,6 +57,7 @@ from deepskills.store.http.requests import (
     matching,
     number_of,
 )
+from deepskills.store.packages import unpacked
 from deepskills.store.rules import MAX_TAGS, RETENTION_DAYS, ApprovalRule, GroupsOf, IsOperator, Policy, StoreLimits
 from deepskills.store.schemas import (
     SkillCreate,
