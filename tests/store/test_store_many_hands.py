@@ -18,6 +18,7 @@ from test_store_db_listings import statements
 
 from deepskills.store import (
     SkillFileCreate,
+    SkillNotFoundError,
     SkillService,
     SkillUpdate,
     create_skills_router,
@@ -158,6 +159,33 @@ async def test_writers_hold_the_lock_for_few_statements(sessions: Sessions) -> N
             assert await service.purge(retention=0, versions=0) == 16
             # Whatever the number of skills: found, counted, logged, and deleted from each table.
             assert len(seen) - first <= 20, seen[first:]
+
+
+@on_postgres
+async def test_a_purge_looks_for_old_versions_before_its_turn(sessions: Sessions) -> None:
+    """Finding what was replaced long ago may take a look at all former versions, and no writer waits for that."""
+    async with sessions() as session:
+        service = SkillService(session)
+        made = await service.create_skill(draft_with_files("report", {"a.md": "first"}), "alice")
+        for number in range(15):
+            await service.save_skill(made.id, SkillUpdate(content=f"{number}"), {"a.md": f"{number}"}, "alice")
+        engine = sessions.kw["bind"].sync_engine
+        with statements(sessions) as seen:
+
+            def ended(_connection: object) -> None:
+                seen.append("COMMIT")
+
+            event.listen(engine, "commit", ended)
+            await service.purge(versions=365)
+            await service.purge(versions=0)
+            event.remove(engine, "commit", ended)
+        with pytest.raises(SkillNotFoundError):
+            await service.get_version(made.id, made.revision, "alice")
+    turns = [turn.partition("COMMIT")[0] for turn in "\n".join(seen).split("LOCK TABLE")[1:]]
+    # One to see that no skill is to be purged, for each purge, and two for the 30 former texts and files.
+    assert ["DELETE FROM deepskills_former" in turn for turn in turns] == [False, False, True, True]
+    assert [turn for turn in turns if "JOIN deepskills_changes" in turn or "FROM deepskills_changes" in turn] == []
+    assert sum("FROM deepskills_changes" in statement for statement in seen) >= 3, "they are looked for all the same"
 
 
 @on_both

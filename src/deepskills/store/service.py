@@ -48,7 +48,7 @@ from deepskills.store.db.models import (
     now,
     split_tags,
 )
-from deepskills.store.db.repositories import APPROVED, HistoryRepository, SkillFileRepository, SkillRepository
+from deepskills.store.db.repositories import APPROVED, HistoryRepository, Replaced, SkillFileRepository, SkillRepository
 from deepskills.store.db.search import Matches, Ranker, Searchable, rankers
 from deepskills.store.db.transactions import Transactions, counts, reads, reads_once, writes
 from deepskills.store.document import Document, difference
@@ -134,6 +134,9 @@ MAX_NAMED = 20
 
 PURGE_BATCH = 20
 """How many skills, or former texts and files, one transaction of a purge removes: writers wait for all of them."""
+
+PURGE_LOOK = 1_000
+"""How many former texts and files a purge looks up at a time, before it takes the lock for each batch of them."""
 
 PURGE_PAUSE = 2.0
 """For how many times as long as a batch took, waiting included, a purge leaves the store to other writers."""
@@ -1482,8 +1485,9 @@ class SkillService:
         purged = 0
         while found := await _unhurried(self._purge(writer, moment)):
             purged += found
-        while forgotten is not None and await _unhurried(self._forget(forgotten)) == PURGE_BATCH:
-            pass
+        while forgotten is not None and (rows := await self._forgettable(forgotten)):
+            for start in range(0, len(rows), PURGE_BATCH):
+                await _unhurried(self._forget(rows[start : start + PURGE_BATCH]))
         return purged
 
     @writes
@@ -1494,9 +1498,15 @@ class SkillService:
             await self._skills.purge(skills)
         return len(skills)
 
+    @reads
+    async def _forgettable(self, moment: datetime) -> list[Replaced]:
+        return await self._history.forgettable(moment, PURGE_LOOK)
+
     @writes
-    async def _forget(self, moment: datetime) -> int:
-        return await self._history.forget(moment, PURGE_BATCH)
+    async def _forget(self, rows: Sequence[Replaced]) -> int:
+        # Another purge may have been faster; what it deleted is not there to be deleted again.
+        await self._history.forget(rows)
+        return len(rows)
 
 
 async def _unhurried(batch: Awaitable[int]) -> int:

@@ -8,6 +8,7 @@ import datetime as dt
 import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -24,6 +25,7 @@ from sqlalchemy import (
     func,
     inspect,
     literal,
+    null,
     or_,
     select,
     text,
@@ -340,6 +342,18 @@ STAMP_BITS = 40
 """How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
 
 
+@dataclass(frozen=True)
+class Replaced:
+    """A former text, or a former file, by its key."""
+
+    skill_id: UUID
+    file_id: UUID | None
+    """`None` for a text."""
+
+    since: int
+    until: int
+
+
 class HistoryRepository:
     """Reads and writes former versions of skills and what happened to them."""
 
@@ -518,41 +532,39 @@ class HistoryRepository:
         next_one = min((at for at in changed if at > revision), default=skill.revision + 1)
         return any(first <= at < next_one for at in await self._session.scalars(approved))
 
-    async def forget(self, moment: datetime, limit: int) -> int:
-        """Delete some of the former texts and files that were replaced before a time; the log of changes stays.
+    async def forgettable(self, moment: datetime, limit: int) -> list[Replaced]:
+        """Return some of the former texts and files that were replaced before a time, oldest first.
 
         The log knows when a row was replaced. Revisions say nothing about time: if the clock was wrong once, a low
-        revision may have a late time.
-
-        Returns:
-            How many rows were deleted.
+        revision may have a late time. So every former row may have to be looked at, and no writer should wait for it.
         """
-        count = 0
+        found: list[Replaced] = []
         for table in (FormerText, FormerFile):
             replaced = select(SkillChange.revision).where(SkillChange.revision == table.until, SkillChange.at < moment)
-            key = FormerText.since if table is FormerText else FormerFile.id
-            query = select(table.skill_id, key, table.since, table.until).where(replaced.exists())
-            rows: Sequence[Any] = (await self._session.execute(query.order_by(table.until).limit(limit - count))).all()
-            whole_since: dict[UUID, int] = {}
-            for row in rows:
-                whole_since[row.skill_id] = max(row.until, whole_since.get(row.skill_id, 0))
-            if rows:
-                await self._keep_since(whole_since)
-                id_ = FormerText.skill_id if table is FormerText else FormerFile.id
-                place = 0 if table is FormerText else 1
-                keys = pairs_of_keys([(row[place], row.since) for row in rows], self._dialect)
+            file_id = null() if table is FormerText else FormerFile.id
+            query = select(table.skill_id, file_id, table.since, table.until).where(replaced.exists())
+            rows = await self._session.execute(query.order_by(table.until).limit(limit - len(found)))
+            found += [Replaced(*row) for row in rows]
+        return found
+
+    async def forget(self, rows: Sequence[Replaced]) -> None:
+        """Delete former texts and files; the log of changes stays."""
+        whole_since: dict[UUID, int] = {}
+        for row in rows:
+            whole_since[row.skill_id] = max(row.until, whole_since.get(row.skill_id, 0))
+        await self._keep_since(whole_since)
+        texts = [(row.skill_id, row.since) for row in rows if row.file_id is None]
+        files = [(row.file_id, row.since) for row in rows if row.file_id is not None]
+        for table, id_, pairs in ((FormerText, FormerText.skill_id, texts), (FormerFile, FormerFile.id, files)):
+            if pairs:
+                keys = pairs_of_keys(pairs, self._dialect)
                 own = tuple_(type_coerce(id_, keys.c.id.type), table.since).in_(select(keys.c.id, keys.c.since))
                 await self._session.execute(delete(table).where(own), execution_options={"synchronize_session": False})
-            count += len(rows)
-            if count >= limit:
-                break
         # A changed stamp makes every agent look again; otherwise a pinned version that is gone would still be listed.
-        if count:
-            await self._session.execute(
-                update(Counter).where(Counter.id == 1).values(stamp=secrets.randbits(STAMP_BITS)),
-                execution_options={"synchronize_session": False},
-            )
-        return count
+        await self._session.execute(
+            update(Counter).where(Counter.id == 1).values(stamp=secrets.randbits(STAMP_BITS)),
+            execution_options={"synchronize_session": False},
+        )
 
     async def _keep_since(self, whole_since: Mapping[UUID, int]) -> None:
         """Write since when versions of skills are whole, of many skills by one call of the database."""
