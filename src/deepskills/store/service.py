@@ -421,24 +421,36 @@ class SkillService:
             raise SkillFileNotFoundError(f"The skill has no file {quoted(path)}.")
         return content
 
-    async def required_skills(self, skill_ids: Collection[UUID], user_id: UserId | None = None) -> list[Skill]:
+    async def required_skills(
+        self, skill_ids: Collection[UUID], user_id: UserId | None = None, *, include_public: bool = False
+    ) -> list[Skill]:
         """Return the skills that skills require, directly or indirectly, without their texts, as a user sees them.
 
         A required skill that does not exist for this user is logged.
+
+        Args:
+            skill_ids: The skills that require others.
+            user_id: Who is asking.
+            include_public: Whether anybody's public skill may be what is required. Otherwise it is the user's own, a
+                group's, the system's, or a public skill of the owner of the skill that requires it.
         """
         viewer = await self._policy.viewer(user_id)
-        return await self._required(list(skill_ids), viewer)
+        return await self._required(list(skill_ids), viewer, EVERYTHING if include_public else TRUSTED)
 
     @reads
-    async def _required(self, skill_ids: list[UUID], viewer: Viewer) -> list[Skill]:
+    async def _required(self, skill_ids: list[UUID], viewer: Viewer, reasons: Collection[Reason]) -> list[Skill]:
         found: dict[UUID, None] = {}
         frontier = skill_ids
         # Level by level, each skill once: requirements may form circles.
         while frontier and len(found) < MAX_REQUIRED_SKILLS:
-            names = [name for wanted in (await self._skills.requires(frontier)).values() for name in wanted]
+            requiring = await self._listings.light(frontier, viewer, Filter())
+            wanted = await self._skills.requires(frontier)
             frontier = []
-            for name in dict.fromkeys(names):
-                skill_id = await self._skills.by_name(name_key(name), viewer)
+            for owner, name in dict.fromkeys(
+                (skill.owner_id, name) for skill in requiring for name in wanted.get(skill.id, ())
+            ):
+                # A stranger who publishes a skill under a name that is missing must not reach those who require it.
+                skill_id = await self._skills.by_name(name_key(name), viewer, reasons, trusted_owner=owner)
                 if skill_id is None:
                     logger.warning("Skill %s is required, but does not exist for this user", quoted(name))
                 elif skill_id not in found and skill_id not in skill_ids:

@@ -70,7 +70,7 @@ from deepskills.store.db.models import (
 from deepskills.store.db.search import (
     search_row,
 )
-from deepskills.store.rules import Reason, Viewer
+from deepskills.store.rules import EVERYTHING, Reason, Viewer
 
 LabelT = TypeVar("LabelT", SkillTag, SkillShare)
 
@@ -106,14 +106,28 @@ class SkillRepository:
         query = light().where(Skill.owner_id == str(user_id), Skill.deleted_at.is_(None)).order_by(Skill.name_key)
         return list(await self._session.scalars(query.options(selectinload(Skill.tag_rows))))
 
-    async def by_name(self, name_key: str, viewer: Viewer) -> UUID | None:
-        """Return the id of the skill with that name that `viewer` sees first."""
+    async def by_name(
+        self,
+        name_key: str,
+        viewer: Viewer,
+        reasons: Collection[Reason] = EVERYTHING,
+        *,
+        trusted_owner: str | None = None,
+    ) -> UUID | None:
+        """Return the id of the skill with that name that `viewer` sees first, for one of `reasons`.
+
+        Whatever the reasons, a public skill of `trusted_owner` counts.
+        """
         # One query per reason, each on its own index; the union is sorted by precedence.
         branches: list[Any] = [
             select(Skill.id, literal(int(reason)).label("rank"), since(reason, viewer).label("since")).where(
-                Skill.name_key == name_key, Skill.deleted_at.is_(None), seen_for(reason, viewer)
+                Skill.name_key == name_key,
+                Skill.deleted_at.is_(None),
+                seen_for(reason, viewer),
+                *([] if reason in reasons else [Skill.owner_id == trusted_owner]),
             )
             for reason in Reason
+            if reason in reasons or (reason is Reason.PUBLIC and trusted_owner is not None)
         ]
         found = union_all(*branches).subquery()
         query = select(found.c.id).order_by(found.c.rank, found.c.since, found.c.id).limit(1)
