@@ -82,7 +82,7 @@ test-part: $(VENV)/.installed
 	$(VENV)/bin/pytest -n auto --dist worksteal tests/skillmd tests/loading tests/prompt tests/middleware/test_drop_in.py
 
 # The store's tables, queries and HTTP use none of the releases that are pinned there, and of YAML what other tests cover.
-SAME_ON_OLDEST := db_engine db_guards db_models db_repositories db_transactions document http_requests http_routes layers \
+SAME_ON_OLDEST := db_engine db_listings db_models db_transactions document http_openapi http_requests http_routes layers \
   figures load many_hands migrations page page_texts permission_table rules rules_settled rules_sharing service \
   service_model service_versions
 test-oldest: $(OLDEST)/.installed

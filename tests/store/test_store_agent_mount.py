@@ -14,10 +14,9 @@ from store_support import Sessions, draft, draft_with_files, names, seed
 
 from deepskills import generate_skill_md
 from deepskills.store import DatabaseSkillAdapter, SkillCreate
+from deepskills.store.agent.backend import MEMORY_BYTES, AgentReader, Memory, View
 from deepskills.store.agent.mount import MAX_SEARCHED_BYTES, Shelf
-from deepskills.store.agent.reader import AgentReader
-from deepskills.store.agent.view import MEMORY_BYTES, Memory, View
-from deepskills.store.db.repositories import Filter
+from deepskills.store.db.listings import Filter
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, load, tool_messages
 

@@ -1,79 +1,67 @@
-"""Requests made up from the OpenAPI schema, valid and not, never make the server fail."""
+"""Processes of version 0.1.0 on the new tables: they read, and every write of theirs fails with a clear error."""
 
+import datetime as dt
 from typing import Any
+from uuid import uuid4
 
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as seeded
-from schemathesis.checks import (
-    CheckFunction,
-    content_type_conformance,
-    not_a_server_error,
-    response_schema_conformance,
-    status_code_conformance,
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from store_support import Sessions, draft_with_files
+
+from deepskills.store import Base, SkillService, SkillUpdate, create_store_engine
+
+pytestmark = pytest.mark.anyio
+
+NEW_SKILL = (
+    "INSERT INTO deepskills_skills (id, owner_id, name, name_key, description, content, encoding, is_public, "
+    "created_at, updated_at) VALUES (:id, 'alice', 'old', 'old', 'd', 'c', 'utf-8', false, :at, :at)"
 )
-from store_support import Sessions, draft_with_files, seed
-from test_store_http_routes import make_app, serving
-
-from support import scaled
-
-EXAMPLES = scaled(4, 50)
-"""How many requests are made up for each operation, valid ones and invalid ones each."""
-
-SEED = 20_240_601
-
-CONFORMANCE: list[CheckFunction] = [
-    not_a_server_error,
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-]
-
-
-def codes_of(operation: Any, address: str, skill_id: str, mode: schemathesis.GenerationMode) -> set[int]:
-    """Make requests up for one operation, check the answers, and return their status codes."""
-    # Where a body goes to a skill, and for versions, one that is there; deletions get any id.
-    is_about_one = operation.body or operation.path.endswith("/versions")
-    there = {"skill_id": skill_id} if is_about_one and "skill_id" in operation.path else {}
-    if "{path}" in operation.path:
-        there["path"] = "scripts/a.py"
-    checks = CONFORMANCE if mode is schemathesis.GenerationMode.POSITIVE else [not_a_server_error]
-    codes: set[int] = set()
-
-    @seeded(SEED)
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(case=operation.as_strategy(generation_mode=mode, path_parameters=there or None))
-    def check(case: Any) -> None:
-        answer = case.call_and_validate(base_url=address, headers={"x-user": "alice"}, checks=checks)
-        codes.add(answer.status_code)
-
-    check()
-    return codes
-
-
-@pytest.mark.parametrize(
-    ("mode", "kind"),
-    # Valid requests reach the database; PostgreSQL takes fewer texts and numbers than SQLite.
-    [(schemathesis.GenerationMode.POSITIVE, "postgres"), (schemathesis.GenerationMode.NEGATIVE, "sqlite")],
+NEW_FILE = (
+    "INSERT INTO deepskills_files (id, skill_id, path, size, is_text, data) "
+    "VALUES (:id, :skill, 'b.md', 1, true, :data)"
 )
-def test_no_server_error(any_sessions: Sessions, mode: schemathesis.GenerationMode) -> None:
-    """No request that the schema inspires is a server error, and answers to valid ones keep to the schema."""
-    (skill,) = seed(any_sessions, "alice", draft_with_files("report", {"scripts/a.py": "x"}))
-    app = make_app(any_sessions)
-    found: Any = schemathesis.openapi.from_dict(app.openapi()).get_all_operations()
-    operations = [result.ok() for result in found]
-    with serving(app) as address:
-        base = address.removesuffix("/api/v1")
-        codes = {operation.label: codes_of(operation, base, str(skill.id), mode) for operation in operations}
-    assert len(codes) == 23
-    if mode is schemathesis.GenerationMode.POSITIVE:
-        assert codes["GET /api/v1/skills"] <= {200, 403, 422}
-        assert 200 in codes["GET /api/v1/skills/{skill_id}/versions"]
-        assert 200 in codes["PUT /api/v1/skills/{skill_id}"]
+
+
+async def test_what_version_0_1_0_writes_is_refused(sessions: Sessions, kind: str) -> None:
+    """Skills, files, updates and deletions as 0.1.0 writes them fail; what the service does goes on."""
+    async with sessions() as session:
+        service = SkillService(session)
+        made = await service.create_skill(draft_with_files("report", {"a.md": "x"}), "alice")
+        at: Any = dt.datetime.now(dt.UTC)
+
+        def key(given: Any) -> Any:
+            return given.hex if kind == "sqlite" else given
+
+        writes: dict[str, tuple[str, dict[str, Any]]] = {
+            "skill": (NEW_SKILL, {"id": key(uuid4()), "at": at}),
+            "file": (NEW_FILE, {"id": key(uuid4()), "skill": key(made.id), "data": b"x"}),
+            "update": (
+                "UPDATE deepskills_skills SET content = 'mine', updated_at = :at WHERE id = :id",
+                {"id": key(made.id), "at": at + dt.timedelta(seconds=9)},
+            ),
+            "touch": (
+                "UPDATE deepskills_skills SET updated_at = :at WHERE id = :id",
+                {"id": key(made.id), "at": at + dt.timedelta(seconds=9)},
+            ),
+            "deletion": ("DELETE FROM deepskills_skills WHERE id = :id", {"id": key(made.id)}),
+            "file deletion": ("DELETE FROM deepskills_files WHERE id = :id", {"id": key(made.files[0].id)}),
+        }
+        for name, (statement, values) in writes.items():
+            with pytest.raises(DBAPIError, match="upgrade this process"):
+                await session.execute(text(statement), values)
+            await session.rollback()
+            assert (await service.get_skill(made.id, "alice")).files[0].content == "x", name
+        await service.save_skill(made.id, SkillUpdate(content="new"), {}, "alice")
+        await service.delete_skill(made.id, "alice")
+        assert await service.purge(retention=0) == 1
+
+
+async def test_tables_without_migrations_have_the_guards_too() -> None:
+    """An application that creates the tables itself is protected as well."""
+    engine = create_store_engine("sqlite://")
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+        found = await connection.execute(text("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'"))
+        assert found.scalar() == 5
+    await engine.dispose()

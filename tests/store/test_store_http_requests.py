@@ -517,3 +517,31 @@ def test_tags_and_groups_of_a_listing_are_read_as_values(any_sessions: Sessions)
     assert [(skill.tags, skill.shared_with) for skill in listed] == [([], {}), *[(tags, groups)] * 3]
     assert {skill.name: skill.tags for skill in found} == {f"skill-{n}": tags for n in range(3)}
     assert list(SkillSchema.of(listed[1]).shared_with) == sorted(groups)
+
+
+def test_an_export_lists_skills_by_pages(any_sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many skills there are, an export reads the rows of a page at a time, and each name comes once."""
+    monkeypatch.setattr("deepskills.store.http.routes.MAX_PAGE", 2)
+    for user in ("alice", "bob"):
+        seed(any_sessions, user, *(draft(f"skill-{n}", description=user, is_public=True) for n in range(5)))
+    listed: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "ORDER BY" in statement and "deepskills_skills" in statement:
+            listed.append(statement)
+
+    event.listen(any_sessions.kw["bind"].sync_engine, "before_cursor_execute", note)
+
+    async def scenario() -> bytes:
+        transport = httpx.ASGITransport(open_app(any_sessions))
+        async with httpx.AsyncClient(transport=transport, base_url="http://store") as client:
+            answer = await client.get("/api/v1/export?include_public=true", headers={"x-user": "bob"})
+            assert answer.status_code == 200
+            return answer.content
+
+    with zipfile.ZipFile(io.BytesIO(asyncio.run(scenario()))) as archive:
+        texts = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert list(texts) == [f"skill-{n}/SKILL.md" for n in range(5)]
+    assert all("description: bob" in text for text in texts.values()), "one's own comes first"
+    assert len(listed) >= 5
+    assert [statement for statement in listed if "LIMIT" not in statement] == []

@@ -26,7 +26,7 @@ import pytest
 from load_app import OPERATOR
 from sqlalchemy import text
 from store_support import Sessions, draft, draft_with_files, on_both, on_postgres, service_on
-from test_store_db_repositories import fill
+from test_store_db_listings import fill
 
 from deepskills.store import SkillFileCreate, SkillUpdate, StoreLimits
 from support import SOAK, scaled

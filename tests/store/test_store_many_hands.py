@@ -14,17 +14,18 @@ from fastapi import FastAPI
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from store_support import Sessions, draft, draft_with_files, on_both, on_postgres, on_sqlite, seed
-from test_store_db_repositories import statements
+from test_store_db_listings import statements
 
 from deepskills.store import (
     SkillFileCreate,
+    SkillNotFoundError,
     SkillService,
     SkillUpdate,
     create_skills_router,
     create_store_engine,
     workers,
 )
-from deepskills.store.db import turns
+from deepskills.store.db import transactions
 from deepskills.store.document import MAX_COMPARED_LINES, difference
 from support import scaled
 
@@ -73,7 +74,7 @@ async def test_processes_write_one_file(sessions: Sessions, url: str) -> None:
 
 async def test_turns_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writers of a process get their turns first come, first served; one that gives up is passed over."""
-    queue = turns.Turns()
+    queue = workers.Turns()
     order: list[int] = []
 
     async def take(number: int, seconds: float = 60) -> None:
@@ -96,13 +97,13 @@ async def test_turns_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(turns, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(workers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     await take(5)
     assert (order[-1], pauses) == (5, []), "alone, nobody steps back"
     queue.contended()
     await take(6)
-    assert (order[-1], pauses) == (6, [turns.STEP_BACK_SECONDS])
-    assert turns.ASK_SECONDS[1] < turns.STEP_BACK_SECONDS, "long enough for a writer of another process"
+    assert (order[-1], pauses) == (6, [workers.STEP_BACK_SECONDS])
+    assert transactions.ASK_SECONDS[1] < workers.STEP_BACK_SECONDS, "long enough for a writer of another process"
 
 
 @on_postgres
@@ -158,6 +159,33 @@ async def test_writers_hold_the_lock_for_few_statements(sessions: Sessions) -> N
             assert await service.purge(retention=0, versions=0) == 16
             # Whatever the number of skills: found, counted, logged, and deleted from each table.
             assert len(seen) - first <= 20, seen[first:]
+
+
+@on_postgres
+async def test_a_purge_looks_for_old_versions_before_its_turn(sessions: Sessions) -> None:
+    """Finding what was replaced long ago may take a look at all former versions, and no writer waits for that."""
+    async with sessions() as session:
+        service = SkillService(session)
+        made = await service.create_skill(draft_with_files("report", {"a.md": "first"}), "alice")
+        for number in range(15):
+            await service.save_skill(made.id, SkillUpdate(content=f"{number}"), {"a.md": f"{number}"}, "alice")
+        engine = sessions.kw["bind"].sync_engine
+        with statements(sessions) as seen:
+
+            def ended(_connection: object) -> None:
+                seen.append("COMMIT")
+
+            event.listen(engine, "commit", ended)
+            await service.purge(versions=365)
+            await service.purge(versions=0)
+            event.remove(engine, "commit", ended)
+        with pytest.raises(SkillNotFoundError):
+            await service.get_version(made.id, made.revision, "alice")
+    turns = [turn.partition("COMMIT")[0] for turn in "\n".join(seen).split("LOCK TABLE")[1:]]
+    # One to see that no skill is to be purged, for each purge, and two for the 30 former texts and files.
+    assert ["DELETE FROM deepskills_former" in turn for turn in turns] == [False, False, True, True]
+    assert [turn for turn in turns if "JOIN deepskills_changes" in turn or "FROM deepskills_changes" in turn] == []
+    assert sum("FROM deepskills_changes" in statement for statement in seen) >= 3, "they are looked for all the same"
 
 
 @on_both
@@ -356,8 +384,8 @@ async def test_groups_are_looked_up_by_index(sessions: Sessions, kind: str) -> N
         engine = sessions.kw["bind"].sync_engine
         event.listen(engine, "before_cursor_execute", note)
         try:
-            from deepskills.store.agent.reader import AgentReader  # noqa: PLC0415 - what a run asks
-            from deepskills.store.db.repositories import Filter  # noqa: PLC0415 - what a run asks
+            from deepskills.store.agent.backend import AgentReader  # noqa: PLC0415 - what a run asks
+            from deepskills.store.db.listings import Filter  # noqa: PLC0415 - what a run asks
             from deepskills.store.rules import TRUSTED  # noqa: PLC0415 - what a run asks
 
             reader = AgentReader(session, **options)

@@ -23,8 +23,7 @@ from deepskills.store import (
 )
 from deepskills.store.db.models import INSERT_SEARCH_ROW, Skill, SkillTag, now
 from deepskills.store.db.search import indexed_words, search_row
-from deepskills.store.page.requests import MAX_FIELDS
-from deepskills.store.page.site import POLICY
+from deepskills.store.page.site import MAX_FIELDS, POLICY
 from deepskills.testing import ScriptedChatModel
 
 pytestmark = pytest.mark.anyio

@@ -27,7 +27,7 @@ from deepskills.store import (
     SkillUpdate,
     create_store_app,
 )
-from deepskills.store.db.notices import Notices
+from deepskills.store.db.engine import Notices
 from deepskills.store.directories import export_skills, import_skills
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import load, tool_messages
@@ -68,6 +68,30 @@ async def test_the_loader_brings_what_agents_have(sessions: Sessions, tmp_path: 
         assert await loader.load_skills_to_sandbox([top.id], backend, "alice") == {top.id: True}
         assert {"base", "ground", "top"} <= set(present(tmp_path))
         assert base.id != top.id
+
+
+@on_both
+async def test_nobody_publishes_what_others_require(sessions: Sessions, tmp_path: Path) -> None:
+    """A stranger's public skill is not brought along because a skill requires its name; one of its author's is."""
+    async with sessions() as session:
+        service = SkillService(session)
+        mine = await service.create_skill(requiring("mine", "missing"), "alice")
+        await service.create_skill(draft("missing", is_public=True), "mallory")
+        theirs = await service.create_skill(requiring("theirs", "part", is_public=True), "bob")
+        await service.create_skill(draft("part", is_public=True), "mallory")
+        own_part = await service.create_skill(draft("part", is_public=True, content="bob's"), "bob")
+        loader = SkillSandboxLoader(service)
+        for number, (include_public, expected) in enumerate(
+            [(False, ["mine", "part", "theirs"]), (True, ["mine", "missing", "part", "theirs"])]
+        ):
+            place = tmp_path / str(number)
+            place.mkdir()
+            backend = FilesystemBackend(place, virtual_mode=True)
+            await loader.load_skills_to_sandbox([mine.id, theirs.id], backend, "alice", include_public=include_public)
+            assert present(place) == expected
+            text = (place / "workspace" / "skills" / "part" / "SKILL.md").read_text()
+            assert text.endswith("bob's") is not include_public, "by choice, the oldest public skill of the name"
+        assert own_part.owner_id == "bob"
 
 
 @on_both

@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:  # pragma: no cover - without the extra
     ) from error
 
 from deepskills.store.agent.adapter import DatabaseSkillAdapter
-from deepskills.store.agent.recorder import StoreRecorder
+from deepskills.store.agent.usage import StoreRecorder
 from deepskills.store.db.engine import create_store_engine
 from deepskills.store.db.models import Skill, SkillChange, SkillFile
 from deepskills.store.db.repositories import SkillFileRepository, SkillRepository

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from deepskills._errors import SkillNotFoundError, SkillPathError, SkillsError
 from deepskills._files.paths import malformed
 from deepskills._types import SKILL_FILE
-from deepskills.store.disk import PASSED_OVER, files_below, read_directory
+from deepskills.store.packages import PASSED_OVER, files_below, read_directory
 from deepskills.store.rules import StoreLimits, UserId, check_name, name_key
 from deepskills.store.schemas import SkillCreate
 from deepskills.store.service import SkillService

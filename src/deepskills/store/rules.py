@@ -4,7 +4,7 @@ Pure, so that every rule can be read and tested without a database. Three parts:
 
 - what may be stored: names, paths, tags, sizes (`StoreLimits`), user and group ids;
 - who is asking and what they may do: `Viewer`, `check_right`. Which rows a viewer *sees* is the same rule, written as
-  conditions of queries in `db/visibility.py`: a listing of 100,000 skills cannot call a function for each;
+  conditions of queries in `db/listings.py`: a listing of 100,000 skills cannot call a function for each;
 - `Policy`, the one object that carries what the application decides (groups, operators, approval, retention, limits)
   to every place that serves its users.
 

@@ -352,22 +352,40 @@ class SkillSandboxLoader:
         self._verify = verify
 
     async def load_skill_to_sandbox(
-        self, skill_id: UUID, backend: BackendProtocol, user_id: UserId | None = None
+        self,
+        skill_id: UUID,
+        backend: BackendProtocol,
+        user_id: UserId | None = None,
+        *,
+        include_public: bool = False,
     ) -> bool:
         """Make a skill's directory on `backend` hold exactly the skill's files, or no skill at all.
 
         Returns:
             Whether it does; if not, the log says why.
         """
-        return (await self.load_skills_to_sandbox([skill_id], backend, user_id))[skill_id]
+        done = await self.load_skills_to_sandbox([skill_id], backend, user_id, include_public=include_public)
+        return done[skill_id]
 
     async def load_skills_to_sandbox(
-        self, skill_ids: Iterable[UUID], backend: BackendProtocol, user_id: UserId | None = None
+        self,
+        skill_ids: Iterable[UUID],
+        backend: BackendProtocol,
+        user_id: UserId | None = None,
+        *,
+        include_public: bool = False,
     ) -> dict[UUID, bool]:
         """Do the same for several skills; one that fails does not stop the others.
 
         Skills that are already there cost one backend call together. Of two skills with the same name the first is
         loaded, because both would use the same directory. Skills that these require are loaded too.
+
+        Args:
+            skill_ids: Which skills; named by id, public ones of other users are loaded as well.
+            backend: The sandbox.
+            user_id: Who they are for; `None` for nobody.
+            include_public: Whether anybody's public skill may be what a skill requires. Otherwise it is the user's own,
+                a group's, the system's, or one of the owner of the skill that requires it.
 
         Returns:
             For each skill, whether its directory is right.
@@ -388,7 +406,8 @@ class SkillSandboxLoader:
                 )
             else:
                 chosen[skill.id] = skill
-        for skill in await self._service.required_skills(list(chosen), user_id) if chosen else ():
+        required = await self._service.required_skills(list(chosen), user_id, include_public=include_public)
+        for skill in required if chosen else ():
             # Skills that were requested by id come before those that are only required.
             if names.setdefault(name_key(skill.name), skill.id) == skill.id:
                 chosen.setdefault(skill.id, skill)
@@ -603,7 +622,7 @@ class SharedSandbox:
             before = await self._directories()
             missing = await self._missing()
             done = await SkillSandboxLoader(service, root=self._root).load_skills_to_sandbox(
-                given, self._backend, user_id
+                given, self._backend, user_id, include_public=include_public
             )
             now = await self._directories()
         # What was there before, whoever wrote it, is not ours to remove.

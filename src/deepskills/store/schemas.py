@@ -20,8 +20,8 @@ from pydantic import (
 
 from deepskills._types import MAX_DESCRIPTION_LENGTH
 from deepskills.store.db.models import Skill, SkillFile
-from deepskills.store.disk import read_directory
 from deepskills.store.document import Document, joined
+from deepskills.store.packages import read_directory
 from deepskills.store.rules import MAX_GROUPS, MAX_TAGS, Right, StoreLimits
 
 FileEncoding = Literal["utf-8", "base64"]

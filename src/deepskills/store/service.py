@@ -35,6 +35,8 @@ from deepskills._loading.decisions import CHARACTERS_PER_TOKEN, MESSAGE_CHARACTE
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
 from deepskills.store.changes import Changes, Text, Values
+from deepskills.store.db.engine import Notices
+from deepskills.store.db.listings import MAX_FOUND, Filter, ListingRepository, Position, TagMatch, cursor_at, offset_of
 from deepskills.store.db.models import (
     FileContent,
     FormerText,
@@ -46,23 +48,9 @@ from deepskills.store.db.models import (
     now,
     split_tags,
 )
-from deepskills.store.db.notices import Notices
-from deepskills.store.db.repositories import (
-    APPROVED,
-    MAX_FOUND,
-    Filter,
-    HistoryRepository,
-    ListingRepository,
-    Position,
-    SkillFileRepository,
-    SkillRepository,
-    TagMatch,
-    cursor_at,
-    offset_of,
-)
+from deepskills.store.db.repositories import APPROVED, HistoryRepository, Replaced, SkillFileRepository, SkillRepository
 from deepskills.store.db.search import Matches, Ranker, Searchable, rankers
 from deepskills.store.db.transactions import Transactions, counts, reads, reads_once, writes
-from deepskills.store.db.turns import Turns
 from deepskills.store.document import Document, difference
 from deepskills.store.errors import (
     SkillConflictError,
@@ -102,7 +90,7 @@ from deepskills.store.rules import (
     storable,
 )
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
-from deepskills.store.workers import GivesWay, compared, computed
+from deepskills.store.workers import GivesWay, Turns, compared, computed
 
 logger = logging.getLogger("deepskills")
 
@@ -146,6 +134,9 @@ MAX_NAMED = 20
 
 PURGE_BATCH = 20
 """How many skills, or former texts and files, one transaction of a purge removes: writers wait for all of them."""
+
+PURGE_LOOK = 1_000
+"""How many former texts and files a purge looks up at a time, before it takes the lock for each batch of them."""
 
 PURGE_PAUSE = 2.0
 """For how many times as long as a batch took, waiting included, a purge leaves the store to other writers."""
@@ -430,24 +421,36 @@ class SkillService:
             raise SkillFileNotFoundError(f"The skill has no file {quoted(path)}.")
         return content
 
-    async def required_skills(self, skill_ids: Collection[UUID], user_id: UserId | None = None) -> list[Skill]:
+    async def required_skills(
+        self, skill_ids: Collection[UUID], user_id: UserId | None = None, *, include_public: bool = False
+    ) -> list[Skill]:
         """Return the skills that skills require, directly or indirectly, without their texts, as a user sees them.
 
         A required skill that does not exist for this user is logged.
+
+        Args:
+            skill_ids: The skills that require others.
+            user_id: Who is asking.
+            include_public: Whether anybody's public skill may be what is required. Otherwise it is the user's own, a
+                group's, the system's, or a public skill of the owner of the skill that requires it.
         """
         viewer = await self._policy.viewer(user_id)
-        return await self._required(list(skill_ids), viewer)
+        return await self._required(list(skill_ids), viewer, EVERYTHING if include_public else TRUSTED)
 
     @reads
-    async def _required(self, skill_ids: list[UUID], viewer: Viewer) -> list[Skill]:
+    async def _required(self, skill_ids: list[UUID], viewer: Viewer, reasons: Collection[Reason]) -> list[Skill]:
         found: dict[UUID, None] = {}
         frontier = skill_ids
         # Level by level, each skill once: requirements may form circles.
         while frontier and len(found) < MAX_REQUIRED_SKILLS:
-            names = [name for wanted in (await self._skills.requires(frontier)).values() for name in wanted]
+            requiring = await self._listings.light(frontier, viewer, Filter())
+            wanted = await self._skills.requires(frontier)
             frontier = []
-            for name in dict.fromkeys(names):
-                skill_id = await self._skills.by_name(name_key(name), viewer)
+            for owner, name in dict.fromkeys(
+                (skill.owner_id, name) for skill in requiring for name in wanted.get(skill.id, ())
+            ):
+                # A stranger who publishes a skill under a name that is missing must not reach those who require it.
+                skill_id = await self._skills.by_name(name_key(name), viewer, reasons, trusted_owner=owner)
                 if skill_id is None:
                     logger.warning("Skill %s is required, but does not exist for this user", quoted(name))
                 elif skill_id not in found and skill_id not in skill_ids:
@@ -1494,8 +1497,9 @@ class SkillService:
         purged = 0
         while found := await _unhurried(self._purge(writer, moment)):
             purged += found
-        while forgotten is not None and await _unhurried(self._forget(forgotten)) == PURGE_BATCH:
-            pass
+        while forgotten is not None and (rows := await self._forgettable(forgotten)):
+            for start in range(0, len(rows), PURGE_BATCH):
+                await _unhurried(self._forget(rows[start : start + PURGE_BATCH]))
         return purged
 
     @writes
@@ -1506,9 +1510,15 @@ class SkillService:
             await self._skills.purge(skills)
         return len(skills)
 
+    @reads
+    async def _forgettable(self, moment: datetime) -> list[Replaced]:
+        return await self._history.forgettable(moment, PURGE_LOOK)
+
     @writes
-    async def _forget(self, moment: datetime) -> int:
-        return await self._history.forget(moment, PURGE_BATCH)
+    async def _forget(self, rows: Sequence[Replaced]) -> int:
+        # Another purge may have been faster; what it deleted is not there to be deleted again.
+        await self._history.forget(rows)
+        return len(rows)
 
 
 async def _unhurried(batch: Awaitable[int]) -> int:

@@ -9,10 +9,18 @@ from deepagents.backends import BackendProtocol
 from langchain.agents.middleware.types import ContextT, ResponseT
 
 from deepskills import SkillsMiddleware
+from deepskills.store.agent.backend import (
+    MEMORY_BYTES,
+    Memory,
+    UserOfRun,
+    View,
+    with_mount,
+    without_roots,
+)
 from deepskills.store.agent.mount import mounted
 from deepskills.store.agent.usage import UsageRecorder
-from deepskills.store.agent.view import MEMORY_BYTES, Memory, SessionFactory, UserOfRun, View, with_mount, without_roots
-from deepskills.store.db.repositories import Filter
+from deepskills.store.db.engine import SessionFactory
+from deepskills.store.db.listings import Filter
 from deepskills.store.rules import EVERYTHING, TRUSTED, ApprovalRule, GroupsOf, Policy, as_id
 
 

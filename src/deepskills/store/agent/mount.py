@@ -35,9 +35,8 @@ from langgraph.runtime import get_runtime
 from deepskills._io.backends import call_in_progress
 from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE
-from deepskills.store.agent.backend import StoreBackend
-from deepskills.store.agent.loop import private_loop
-from deepskills.store.agent.view import SOURCE_ROOT, View, with_mount
+from deepskills.store.agent.backend import SOURCE_ROOT, StoreBackend, View, with_mount
+from deepskills.store.db.engine import private_loop
 
 logger = logging.getLogger("deepskills")
 

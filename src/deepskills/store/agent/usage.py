@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills import SkillExtension
-from deepskills.store.agent.loop import private_loop
-from deepskills.store.agent.reader import AgentReader
-from deepskills.store.agent.view import View
-from deepskills.store.db.engine import unavailable
+from deepskills.extensions import UsageEvent
+from deepskills.store.agent.backend import AgentReader, View
+from deepskills.store.db.engine import SessionFactory, private_loop, unavailable
+from deepskills.store.rules import UserId
+from deepskills.store.service import SkillService
 
 logger = logging.getLogger("deepskills")
 
@@ -92,3 +93,48 @@ class UsageRecorder(SkillExtension):
         except Exception as error:  # noqa: BLE001 - counting must not end anything
             failure = unavailable(error) or error
             logger.error("Use of skills was not counted (%d events): %s", len(events), failure)  # noqa: TRY400 - the message says it all
+
+
+class StoreRecorder:
+    """Counts skill events in the store: `SkillUsage(StoreRecorder(session_factory))`.
+
+    An event counts for the skill that the run's user sees under that name. `DatabaseSkillAdapter(record_usage=True)`
+    does the same for an agent whose skills all come from the store.
+
+    Args:
+        db_session_factory: Opens a session, such as an `async_sessionmaker`.
+        user_id: Whose runs these are: a user, or a function of the runtime that returns one.
+        options: Options of `SkillService`.
+    """
+
+    def __init__(
+        self,
+        db_session_factory: SessionFactory,
+        user_id: UserId | Callable[[Any], UserId | None] | None = None,
+        **options: Any,  # noqa: ANN401 - the options of SkillService
+    ) -> None:
+        self._session_factory = db_session_factory
+        self._user_id = user_id
+        self._options = options
+
+    def capture(self, runtime: Any) -> UserId | None:  # noqa: ANN401 - LangGraph's runtime
+        """Return the user of the run."""
+        return self._user_id(runtime) if callable(self._user_id) else self._user_id
+
+    def __call__(self, event: UsageEvent) -> None:
+        """Count one event."""
+        self.record_batch([event])
+
+    def record_batch(self, events: Sequence[UsageEvent]) -> None:
+        """Count events, with one transaction per user."""
+        by_user: dict[Any, list[dict[str, Any]]] = {}
+        for event in events:
+            by_user.setdefault(event.captured, []).append(event.as_dict())
+
+        async def write() -> None:
+            for user, counted in by_user.items():
+                async with self._session_factory() as session:
+                    private_loop.adopt(session)
+                    await SkillService(session, **self._options).record_usage(counted, user)
+
+        private_loop.run(write)

@@ -1,4 +1,4 @@
-"""Creates engines the way the store needs them, and tells what their failures mean.
+"""Connections to the database: engines, event loops, notices of changes, and what failures mean.
 
 Engines get timeouts, and are protected against use by a second event loop: database drivers tie a connection to the
 event loop that opened it, and using it from another one hangs or crashes the driver. Here it raises an error that says
@@ -6,18 +6,21 @@ what to do.
 """
 
 import asyncio
+import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar
 
 from sqlalchemy import URL, AsyncAdaptedQueuePool, Engine, NullPool, Pool, StaticPool, event, make_url
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from sqlalchemy.util import await_only
 from sqlalchemy.util.queue import Empty
@@ -48,6 +51,9 @@ _GRACE_SECONDS = 2.0
 """How much longer the client waits than the server, because the server's message is better."""
 
 _POLL_SECONDS = 0.002
+
+SessionFactory: TypeAlias = Callable[[], AsyncSession]
+"""Opens a session, as SQLAlchemy's `async_sessionmaker` does."""
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 
@@ -294,3 +300,149 @@ def _reason(error: BaseException) -> str:
     origin = _origin(error)
     lines = str(origin).splitlines()
     return one_line(f"{type(origin).__name__}: {lines[0] if lines else ''}")[:_MAX_REASON]
+
+
+# -- Sync callers ------------------------------------------------------------------------------------------------------
+#
+# Runs async database work for sync callers, on an event loop of our own in a daemon thread.
+#
+# Database drivers tie a connection to the event loop that opened it. With a loop that lives as long as the process,
+# pooled connections stay usable from one sync call to the next.
+
+ResultT = TypeVar("ResultT")
+
+
+class PrivateLoop:
+    """Runs coroutines for sync callers; the thread starts at the first call, and again in a forked process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._engines: weakref.WeakKeyDictionary[Engine, AsyncEngine] = weakref.WeakKeyDictionary()
+        self._of_parents: list[object] = []
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the caller is on the private loop."""
+        return asyncio.get_running_loop() is self._loop
+
+    def adopt(self, session: AsyncSession) -> None:
+        """Let a session that was opened on the private loop use only connections of that loop.
+
+        The session's own engine keeps serving its own event loop; a second engine, on the same database and with a pool
+        of the same size, serves the private loop and is disposed of with the first.
+        """
+        bind = session.sync_session.bind
+        # A pool that keeps no connections, or lends its only one in turn, works on any loop.
+        if isinstance(bind, Engine) and not may_be_shared(bind):
+            session.sync_session.bind = self._twin(bind).sync_engine
+
+    def _twin(self, engine: Engine) -> AsyncEngine:
+        with self._lock:
+            twin = self._engines.get(engine)
+            if twin is None:
+                twin = AsyncEngine(Engine(engine.pool.recreate(), engine.dialect, engine.url))
+                self._engines[engine] = twin
+                event.listen(engine, "engine_disposed", self._dispose_twin)
+            return twin
+
+    def _dispose_twin(self, engine: Engine) -> None:
+        with self._lock:
+            twin = self._engines.pop(engine, None)
+        if twin is not None:
+            self.run(twin.dispose)
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+        """Return the result of `work`, run on the private loop in the caller's context."""
+        done: Future[ResultT] = Future()
+
+        async def settle() -> None:
+            try:
+                result = await work()
+            except BaseException as error:  # noqa: BLE001 - handed over to the one who waits
+                done.set_exception(error)
+            else:
+                done.set_result(result)
+
+        self.start(settle)
+        return done.result()
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` on the private loop in the caller's context, without waiting for it."""
+        loop = self._started()
+        # Scheduling keeps the caller's context; a reference is kept because the loop holds tasks only weakly.
+        loop.call_soon_threadsafe(lambda: self._hold(loop.create_task(work())))
+
+    def _hold(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._process != os.getpid():
+                self._process = os.getpid()
+                # The parent process still uses its connections; closing them here would end them there.
+                self._of_parents.append(self._engines)
+                self._engines = weakref.WeakKeyDictionary()
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="deepskills-store", daemon=True).start()
+            return self._loop
+
+
+private_loop = PrivateLoop()
+"""The one private loop of the process."""
+
+
+# -- Notices -----------------------------------------------------------------------------------------------------------
+#
+# Waits for changes: PostgreSQL notifies when a writer commits; SQLite is polled.
+
+CHANNEL = "deepskills_changes"
+"""The channel that writers notify on PostgreSQL."""
+
+QUIET_SECONDS = 30.0
+"""How often PostgreSQL is polled even without a notification: a connection may have died unnoticed."""
+
+
+class Notices:
+    """Waits for changes to a store, as an async context manager."""
+
+    def __init__(self, session: AsyncSession, interval: float) -> None:
+        bind = session.get_bind()
+        self._engine: Engine = bind.engine
+        self._interval = interval
+        self._heard = asyncio.Event()
+        self._connection: AsyncConnection | None = None
+        self._driver: Any = None
+
+    async def __aenter__(self) -> Self:
+        if self._engine.dialect.name == "postgresql" and self._engine.dialect.driver == "asyncpg":
+            # Its own connection: one from the pool would lose its listener when it is returned.
+            self._connection = await AsyncEngine(self._engine).connect()
+            self._driver = (await self._connection.get_raw_connection()).driver_connection
+            await self._driver.add_listener(CHANNEL, self._hear)
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._connection is not None:
+            if not self._driver.is_closed():
+                await self._driver.remove_listener(CHANNEL, self._hear)
+            await self._connection.close()
+
+    async def wait(self) -> None:
+        """Wait until something may have changed."""
+        # A lost connection is not an error: from then on the store is polled, as on SQLite.
+        is_told = self._driver is not None and not self._driver.is_closed()
+        try:
+            await asyncio.wait_for(self._heard.wait(), QUIET_SECONDS if is_told else self._interval)
+        except TimeoutError:
+            return
+        finally:
+            self._heard.clear()
+
+    def _hear(self, *_what: object) -> None:
+        self._heard.set()

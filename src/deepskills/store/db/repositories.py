@@ -1,20 +1,16 @@
-"""Statements about skills, files, listings and history, and nothing else: no rules, no transactions.
+"""Statements about skills, files and history, and nothing else: no rules, no transactions.
 
-`SkillRepository` and `SkillFileRepository` work on one skill at a time, `ListingRepository` on many, and
-`HistoryRepository` on former versions and the log. All statements of the store are here, in `visibility.py` and in
-`search.py`.
+`SkillRepository` and `SkillFileRepository` work on one skill at a time, `HistoryRepository` on former versions and the
+log. All statements of the store are here, in `listings.py` (many skills) and in `search.py`.
 """
 
-import base64
-import binascii
 import datetime as dt
 import hashlib
-import json
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy import (
@@ -22,14 +18,9 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     LargeBinary,
-    Select,
-    Subquery,
-    Text,
     Uuid,
     and_,
     bindparam,
-    case,
-    cast,
     delete,
     func,
     inspect,
@@ -51,7 +42,15 @@ from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
 
 from deepskills._catalog.lookup import same_name
-from deepskills._errors import SkillFormatError
+from deepskills.store.db.engine import CHANNEL
+from deepskills.store.db.listings import (
+    light,
+    one_of_ids,
+    pairs_of_keys,
+    readable,
+    seen_for,
+    since,
+)
 from deepskills.store.db.models import (
     INSERT_SEARCH_ROW,
     SEARCH_TABLE,
@@ -68,32 +67,10 @@ from deepskills.store.db.models import (
     SkillTag,
     SkillUsage,
 )
-from deepskills.store.db.notices import CHANNEL
 from deepskills.store.db.search import (
-    CANDIDATES,
-    POSTGRES_FREQUENCIES,
-    SQLITE_FREQUENCIES,
-    Frequencies,
-    Matches,
-    Searchable,
-    best_matches,
-    postgres_frequencies,
     search_row,
-    sqlite_frequencies,
-    telling_words,
-    with_texts,
 )
-from deepskills.store.db.visibility import (
-    one_of_ids,
-    pairs_of_keys,
-    readable,
-    seen_by_group,
-    seen_for,
-    shares_with,
-    since,
-    visible,
-)
-from deepskills.store.rules import EVERYTHING, Labels, Reason, Viewer, sees_groups
+from deepskills.store.rules import EVERYTHING, Reason, Viewer
 
 LabelT = TypeVar("LabelT", SkillTag, SkillShare)
 
@@ -129,14 +106,28 @@ class SkillRepository:
         query = light().where(Skill.owner_id == str(user_id), Skill.deleted_at.is_(None)).order_by(Skill.name_key)
         return list(await self._session.scalars(query.options(selectinload(Skill.tag_rows))))
 
-    async def by_name(self, name_key: str, viewer: Viewer) -> UUID | None:
-        """Return the id of the skill with that name that `viewer` sees first."""
+    async def by_name(
+        self,
+        name_key: str,
+        viewer: Viewer,
+        reasons: Collection[Reason] = EVERYTHING,
+        *,
+        trusted_owner: str | None = None,
+    ) -> UUID | None:
+        """Return the id of the skill with that name that `viewer` sees first, for one of `reasons`.
+
+        Whatever the reasons, a public skill of `trusted_owner` counts.
+        """
         # One query per reason, each on its own index; the union is sorted by precedence.
         branches: list[Any] = [
             select(Skill.id, literal(int(reason)).label("rank"), since(reason, viewer).label("since")).where(
-                Skill.name_key == name_key, Skill.deleted_at.is_(None), seen_for(reason, viewer)
+                Skill.name_key == name_key,
+                Skill.deleted_at.is_(None),
+                seen_for(reason, viewer),
+                *([] if reason in reasons else [Skill.owner_id == trusted_owner]),
             )
             for reason in Reason
+            if reason in reasons or (reason is Reason.PUBLIC and trusted_owner is not None)
         ]
         found = union_all(*branches).subquery()
         query = select(found.c.id).order_by(found.c.rank, found.c.since, found.c.id).limit(1)
@@ -348,395 +339,11 @@ class SkillFileRepository:
             await self._session.execute(delete(SkillFile).where(chosen).execution_options(synchronize_session=False))
 
 
-def light() -> Select[Any]:
-    """Return a query for skills without their text, files, tags and groups."""
-    return select(Skill)
-
-
 def set_listed_files(skill: Skill, files: Iterable[KeptFile]) -> None:
     """Give a skill the list of files that the database has for it, without their contents."""
     rows = [file.row() for file in sorted(files, key=lambda file: file.path)]
     # Not a change: what is assigned to an attribute would be written again.
     set_committed_value(skill, "file_rows", rows)
-
-
-TagMatch: TypeAlias = Literal["any", "all"]
-"""Whether a skill needs one of several tags or all of them."""
-
-MAX_HEAD_LENGTH = 16_384
-"""Longest frontmatter that an agent's run reads; a longer one is replaced by the name and the description."""
-
-MAX_FOUND = 10_000
-"""How many matches a search in the database returns at most."""
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which skills a listing shows."""
-
-    reasons: frozenset[Reason] = EVERYTHING
-    tag_keys: tuple[str, ...] = ()
-    tag_match: TagMatch = "any"
-    name_key: str | None = None
-    skill_ids: tuple[UUID, ...] | None = None
-    is_everything: bool = False
-    """Whether it shows every owner's skills, as for an operator."""
-
-    is_unapproved: bool = False
-    """Whether it shows only public skills whose current content no operator approved."""
-
-    deleted_since: datetime | None = None
-    """Show skills deleted since this time, instead of the others."""
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a page ends: the last skill's position in the order."""
-
-    name_key: str
-    rank: int
-    since: int
-    id: UUID
-
-    def cursor(self) -> str:
-        """Return the position as opaque text."""
-        raw = json.dumps([self.name_key, self.rank, self.since, self.id.hex])
-        return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
-
-    @classmethod
-    def of(cls, cursor: str) -> "Position":
-        """Return the position that a cursor names.
-
-        Raises:
-            SkillFormatError: If it names none.
-        """
-        try:
-            name, rank, since_, skill_id = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-            are_numbers = isinstance(rank, int) and isinstance(since_, int) and abs(since_) < 1 << 63
-            # A cursor comes back from clients, so it is checked like any input: PostgreSQL refuses NUL and numbers that
-            # are too large.
-            if not isinstance(name, str) or "\x00" in name or not are_numbers:
-                raise SkillFormatError(_BAD_CURSOR)
-            return cls(name.encode("utf-8", "replace").decode(), rank, since_, UUID(hex=skill_id))
-        except (ValueError, TypeError, AttributeError, binascii.Error, RecursionError):
-            raise SkillFormatError(_BAD_CURSOR) from None
-
-
-_BAD_CURSOR = "The cursor does not come from a listing. Start again without it."
-
-
-def cursor_at(offset: int) -> str:
-    """Return a place in the results of a search as opaque text."""
-    return base64.urlsafe_b64encode(json.dumps({"offset": offset}).encode()).decode().rstrip("=")
-
-
-def offset_of(cursor: str) -> int:
-    """Return the place that a cursor of a search names.
-
-    Raises:
-        SkillFormatError: If it names none.
-    """
-    try:
-        found = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))["offset"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        found = -1
-    if not isinstance(found, int) or not 0 <= found <= MAX_FOUND:
-        raise SkillFormatError("The cursor does not come from a search. Start again without it.")
-    return found
-
-
-@dataclass(frozen=True)
-class Head:
-    """The part of a skill that an agent's run needs."""
-
-    id: UUID
-    name: str
-    revision: int
-    stamp: int
-    encoding: str
-    frontmatter: str | None
-    """As written; `None` if it is to be generated from the description and tags."""
-
-    description: str | None
-    tags: tuple[str, ...] = ()
-    is_pinned: bool = False
-    """Whether it is a pinned version, which stays the same when the skill changes."""
-
-
-class ListingRepository:
-    """Reads many skills at a time."""
-
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
-        self._dialect = session.get_bind().dialect.name
-
-    async def page(
-        self, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
-    ) -> tuple[list[Skill], Position | None]:
-        """Return skills without their texts, sorted by name, and where to continue; the first with a name counts."""
-        reasons = [None] if chosen.is_everything else sorted(chosen.reasons)
-        branches = [self._branch(reason, viewer, chosen, limit, after) for reason in reasons]
-        found = union_all(*(select(branch.subquery()) for branch in branches)).subquery() if branches else None
-        if found is None:
-            return [], None
-        order = (found.c.name_key, found.c.rank, found.c.since, found.c.id)
-        query = light().join(found, found.c.id == Skill.id).add_columns(*order).order_by(*order)
-        if limit is not None:
-            # One more than the page has tells whether another page follows.
-            query = query.limit(limit + 1)
-        rows = (await self._session.execute(query)).all()
-        shown = rows if limit is None else rows[:limit]
-        last = Position(*shown[-1][1:]) if shown and len(rows) > len(shown) else None
-        return await self._labelled([row[0] for row in shown], viewer), last
-
-    def _branch(
-        self, reason: Reason | None, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
-    ) -> Select[Any]:
-        """Return the query for the skills seen for one reason, or for all skills of all owners."""
-        rank = -1 if reason is None else int(reason)
-        query, first = self._seen(reason, viewer, chosen, Skill.id, Skill.name_key, literal(rank).label("rank"))
-        query = query.add_columns(first.label("since"))
-        if after is not None:
-            query = query.where(_behind(rank, first, after))
-        if limit is not None:
-            query = query.order_by(Skill.name_key, first, Skill.id).limit(limit + 1)
-        return query
-
-    def _seen(
-        self,
-        reason: Reason | None,
-        viewer: Viewer,
-        chosen: Filter,
-        *columns: Any,  # noqa: ANN401 - columns and expressions
-    ) -> tuple[Select[Any], ColumnElement[int]]:
-        """Return a query for the skills seen for one reason, or for all, and since when each has its name.
-
-        One query per reason, because each has its own index and no database plans well for all of them at once. Skills
-        of the viewer's groups are looked up from the groups' side.
-        """
-        query: Select[Any] = select(*columns).where(*self._conditions(chosen))
-        if reason is None:
-            return query, type_coerce(Skill.name_since, BigInteger)
-        if reason is Reason.GROUP and viewer.groups:
-            shares = shares_with(viewer)
-            query = query.join(shares, shares.c.skill_id == Skill.id).where(seen_by_group(viewer))
-            return query, shares.c.since
-        return query.where(seen_for(reason, viewer)), type_coerce(Skill.name_since, BigInteger)
-
-    def _all_seen(
-        self,
-        viewer: Viewer,
-        chosen: Filter,
-        *columns: Any,  # noqa: ANN401 - columns and expressions
-        limit: int | None = None,
-    ) -> Subquery:
-        """Return columns of all skills of a listing as a table."""
-        reasons = [None] if chosen.is_everything else sorted(chosen.reasons)
-        queries = [self._seen(reason, viewer, chosen, *columns)[0].limit(limit) for reason in reasons]
-        return union_all(*(select(query.subquery()) for query in queries)).subquery()
-
-    def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
-        moment = chosen.deleted_since
-        found: list[ColumnElement[bool]] = [
-            Skill.deleted_at.is_(None) if moment is None else Skill.deleted_at >= moment
-        ]
-        if chosen.name_key is not None:
-            found.append(Skill.name_key == chosen.name_key)
-        if chosen.is_unapproved:
-            found += [and_(Skill.is_public), Skill.is_approved.is_(False)]
-        if chosen.skill_ids is not None:
-            found.append(one_of_ids(Skill.id, chosen.skill_ids, self._dialect))
-        if chosen.tag_keys:
-            tagged = select(SkillTag.skill_id).where(SkillTag.tag_key.in_(chosen.tag_keys))
-            if chosen.tag_match == "all":
-                # Distinct: a tag that somebody wrote twice must not count as two.
-                matches = func.count(SkillTag.tag_key.distinct())
-                tagged = tagged.group_by(SkillTag.skill_id).having(matches == len(chosen.tag_keys))
-            found.append(Skill.id.in_(tagged))
-        return found
-
-    def _visible(self, viewer: Viewer, chosen: Filter) -> ColumnElement[bool]:
-        seen = [] if chosen.is_everything else [visible(viewer, chosen.reasons)]
-        return and_(*self._conditions(chosen), *seen)
-
-    async def count(self, viewer: Viewer, chosen: Filter, up_to: int) -> int:
-        """Return how many skills a listing has, counted up to a number."""
-        # In a large store the public or the system skills alone are more than that; to look for those of groups as well
-        # takes far longer than to count these.
-        common = [] if chosen.is_everything else sorted(chosen.reasons & {Reason.SYSTEM, Reason.PUBLIC})
-        seen = [self._seen(reason, viewer, chosen, Skill.id)[0].limit(up_to).subquery() for reason in common]
-        if seen:
-            counted = select(*(select(func.count()).select_from(some).scalar_subquery() for some in seen))
-            if any(int(count or 0) >= up_to for count in (await self._session.execute(counted)).one()):
-                return up_to
-        found = self._all_seen(viewer, chosen, Skill.id, limit=up_to)
-        return int(await self._session.scalar(select(func.count()).select_from(found)) or 0)
-
-    async def mark(self, viewer: Viewer, chosen: Filter) -> str:
-        """Return a mark that identifies the skills of a listing as they are now."""
-        return str(await self._session.scalar(self._mark(viewer, chosen)))
-
-    def _mark(self, viewer: Viewer, chosen: Filter) -> Select[Any]:
-        """Return the query for the number of skills in a listing and the sum of their stamps.
-
-        Other skills, or the same at another revision, have another mark.
-        """
-        stamps = self._all_seen(viewer, chosen, Skill.stamp.label("stamp"))
-        # Stamps are random, so other skills practically never have the same sum, and one row identifies any number of
-        # them.
-        total = func.coalesce(func.sum(stamps.c.stamp), 0)
-        return select(cast(func.count(), Text) + literal(":") + cast(total, Text)).select_from(stamps)
-
-    async def searchable(self, viewer: Viewer, chosen: Filter) -> list[Searchable]:
-        """Return the searchable parts of all skills of a listing, in order."""
-        condition = Skill.id.in_(select(self._all_seen(viewer, chosen, Skill.id).c.id))
-        columns = (Skill.id, Skill.name, Skill.description, Skill.beginning)
-        query = select(*columns).where(condition).order_by(Skill.name_key, Skill.id)
-        found = {row.id: Searchable(*row) for row in await self._session.execute(query)}
-        tags = select(SkillTag.skill_id, SkillTag.tag).join(Skill).where(condition)
-        for row in await self._session.execute(tags):
-            found[row.skill_id].tags.append(row.tag)
-        return list(found.values())
-
-    async def search(self, viewer: Viewer, chosen: Filter, query: str, limit: int, offset: int) -> Matches:
-        """Return the best matches that the database finds, from a place on."""
-        words = telling_words(query)
-        if not words:
-            return Matches()
-        frequencies = await self._frequencies(words)
-        skills = select(Skill.id).where(self._visible(viewer, chosen))
-        matches = best_matches(skills, words, frequencies, self._dialect)
-        best: list[Searchable] = []
-        if offset < CANDIDATES:
-            rows = await self._session.execute(with_texts(matches.limit(CANDIDATES), self._dialect))
-            best = [Searchable(row[0], row[1], row[2], row[3], [row[4] or ""]) for row in rows]
-        start = max(offset, CANDIDATES)
-        missing = offset + limit - start
-        if missing <= 0 or (best and len(best) < CANDIDATES):
-            return Matches(best, frequencies=frequencies)
-        further = await self._session.scalars(matches.limit(missing).offset(start))
-        return Matches(best, list(further), frequencies)
-
-    async def _frequencies(self, words: Sequence[str]) -> Frequencies:
-        """Return how common words are."""
-        if self._dialect == "postgresql":
-            return postgres_frequencies((await self._session.execute(POSTGRES_FREQUENCIES, {"words": words})).all())
-        return sqlite_frequencies((await self._session.execute(SQLITE_FREQUENCIES, {"words": json.dumps(words)})).all())
-
-    async def light(self, ids: Sequence[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
-        """Return skills without their texts, in the order of the given ids."""
-        query = light().where(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
-        found = {skill.id: skill for skill in await self._session.scalars(query)}
-        return await self._labelled([found[given] for given in ids if given in found], viewer)
-
-    async def lengths(self, ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
-        """Return how many characters and bytes the instructions of skills have."""
-        is_postgres = self._dialect == "postgresql"
-        size = func.octet_length(Skill.body) if is_postgres else func.length(cast(Skill.body, LargeBinary))
-        query = select(Skill.id, func.length(Skill.body), size).where(one_of_ids(Skill.id, ids, self._dialect))
-        return {row[0]: (int(row[1]), int(row[2])) for row in await self._session.execute(query)}
-
-    async def _labelled(self, skills: list[Skill], viewer: Viewer) -> list[Skill]:
-        """Return skills with their tags and, for those who may know them, their groups; one value per skill."""
-        ids = [skill.id for skill in skills]
-        tags = await self._lists_of(SkillTag.skill_id, SkillTag.position, SkillTag.tag, ids)
-        groups = await self._lists_of(SkillShare.skill_id, SkillShare.group_id, SkillShare.can_write, ids)
-        for skill in skills:
-            shares = sorted(groups.get(skill.id, []))
-            skill.labels = Labels(
-                [tag for _position, tag in sorted(tags.get(skill.id, []))],
-                {group: "write" if can_write else "read" for group, can_write in shares},
-            )
-            if not sees_groups(skill, viewer):
-                skill.labels = Labels(skill.labels.tags, {})
-        return skills
-
-    async def _lists_of(
-        self,
-        skill_id: InstrumentedAttribute[UUID],
-        first: InstrumentedAttribute[Any],
-        second: InstrumentedAttribute[Any],
-        ids: Sequence[UUID],
-    ) -> dict[UUID, list[Any]]:
-        """Return the rows that belong to skills, as a list of pairs per skill."""
-        if not ids:
-            return {}
-        is_postgres = self._dialect == "postgresql"
-        pair = (func.json_build_array if is_postgres else func.json_array)(first, second)
-        # One value per skill, not one row per tag: creating rows for thousands of skills takes seconds.
-        pairs = (func.json_agg if is_postgres else func.json_group_array)(pair, type_=JSON)
-        query = select(skill_id, pairs).where(one_of_ids(skill_id, ids, self._dialect)).group_by(skill_id)
-        return {row[0]: row[1] for row in await self._session.execute(query)}
-
-    async def state(self, viewer: Viewer, chosen: Filter, known: int | None) -> tuple[int, str | None]:
-        """Return the stamp of the store's last change and, if it is not the known one, a mark of the visible skills.
-
-        One query, whatever the number of skills.
-        """
-        marks = self._mark(viewer, chosen).scalar_subquery()
-        last = select(Counter.stamp).where(Counter.id == 1).scalar_subquery()
-        # CASE evaluates the mark only if something changed anywhere, so the usual run costs one row.
-        shown = case((last == cast(literal(known), BigInteger), null()), else_=marks)
-        row = (await self._session.execute(select(last, shown))).one()
-        return int(row[0] or 0), row[1]
-
-    async def heads(self, viewer: Viewer, chosen: Filter, limit: int) -> list[Head]:
-        """Return what an agent's run needs of each visible skill; the first with a name counts."""
-        found: list[Head] = []
-        for reason in sorted(chosen.reasons):
-            # In the database, so that frontmatter that is too long is not sent at all.
-            written = case((func.length(Skill.head) <= MAX_HEAD_LENGTH, Skill.head))
-            described = case((written.is_(None), Skill.description))
-            columns = (Skill.id, Skill.name, Skill.revision, Skill.stamp, Skill.encoding, written, described)
-            query, first = self._seen(reason, viewer, chosen, *columns)
-            query = query.order_by(Skill.name_key, first, Skill.id).limit(limit - len(found))
-            found += [Head(*row) for row in await self._session.execute(query)]
-            if len(found) >= limit:
-                break
-        return await self._with_tags(found)
-
-    async def _with_tags(self, heads: list[Head]) -> list[Head]:
-        """Add the tags to skills whose frontmatter is generated."""
-        ids = [head.id for head in heads if head.frontmatter is None]
-        if not ids:
-            return heads
-        query = select(SkillTag.skill_id, SkillTag.tag).where(one_of_ids(SkillTag.skill_id, ids, self._dialect))
-        tags: dict[UUID, list[str]] = {}
-        for row in await self._session.execute(query.order_by(SkillTag.skill_id, SkillTag.position)):
-            tags.setdefault(row.skill_id, []).append(row.tag)
-        return [head if head.id not in tags else Head(**{**vars(head), "tags": tuple(tags[head.id])}) for head in heads]
-
-    async def documents(self, ids: Collection[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
-        """Return skills with their text and without their files."""
-        condition = and_(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
-        labels = selectinload(Skill.tag_rows), selectinload(Skill.share_rows)
-        query = light().options(undefer(Skill.body), undefer(Skill.head), *labels)
-        return list(await self._session.scalars(query.where(condition)))
-
-    async def visible_ids(self, ids: Collection[UUID], viewer: Viewer) -> set[UUID]:
-        """Return the ids of those skills that a viewer sees."""
-        query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect), visible(viewer))
-        return set(await self._session.scalars(query))
-
-    async def existing(self, ids: Collection[UUID], viewer: Viewer | None) -> set[UUID]:
-        """Return the ids of those skills that exist and that `viewer` may read, and lock them against a purge."""
-        query = select(Skill.id).where(one_of_ids(Skill.id, ids, self._dialect))
-        if viewer is not None:
-            query = query.where(readable(viewer))
-        # The weakest lock that keeps a row from being purged before its count is written; other writers go on.
-        return set(await self._session.scalars(query.with_for_update(read=True, key_share=True)))
-
-
-def _behind(rank: int, first: ColumnElement[int], after: Position) -> ColumnElement[bool]:
-    """Return the condition that a skill comes after a position, among those with the same rank."""
-    if rank > after.rank:
-        return Skill.name_key >= after.name_key
-    if rank < after.rank:
-        return Skill.name_key > after.name_key
-    same = and_(
-        Skill.name_key == after.name_key, or_(first > after.since, and_(first == after.since, Skill.id > after.id))
-    )
-    return and_(Skill.name_key >= after.name_key, or_(Skill.name_key > after.name_key, same))
 
 
 APPROVED = "approved"
@@ -747,6 +354,18 @@ LOADED = "skill.loaded"
 
 STAMP_BITS = 40
 """How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A former text, or a former file, by its key."""
+
+    skill_id: UUID
+    file_id: UUID | None
+    """`None` for a text."""
+
+    since: int
+    until: int
 
 
 class HistoryRepository:
@@ -927,41 +546,39 @@ class HistoryRepository:
         next_one = min((at for at in changed if at > revision), default=skill.revision + 1)
         return any(first <= at < next_one for at in await self._session.scalars(approved))
 
-    async def forget(self, moment: datetime, limit: int) -> int:
-        """Delete some of the former texts and files that were replaced before a time; the log of changes stays.
+    async def forgettable(self, moment: datetime, limit: int) -> list[Replaced]:
+        """Return some of the former texts and files that were replaced before a time, oldest first.
 
         The log knows when a row was replaced. Revisions say nothing about time: if the clock was wrong once, a low
-        revision may have a late time.
-
-        Returns:
-            How many rows were deleted.
+        revision may have a late time. So every former row may have to be looked at, and no writer should wait for it.
         """
-        count = 0
+        found: list[Replaced] = []
         for table in (FormerText, FormerFile):
             replaced = select(SkillChange.revision).where(SkillChange.revision == table.until, SkillChange.at < moment)
-            key = FormerText.since if table is FormerText else FormerFile.id
-            query = select(table.skill_id, key, table.since, table.until).where(replaced.exists())
-            rows: Sequence[Any] = (await self._session.execute(query.order_by(table.until).limit(limit - count))).all()
-            whole_since: dict[UUID, int] = {}
-            for row in rows:
-                whole_since[row.skill_id] = max(row.until, whole_since.get(row.skill_id, 0))
-            if rows:
-                await self._keep_since(whole_since)
-                id_ = FormerText.skill_id if table is FormerText else FormerFile.id
-                place = 0 if table is FormerText else 1
-                keys = pairs_of_keys([(row[place], row.since) for row in rows], self._dialect)
+            file_id = null() if table is FormerText else FormerFile.id
+            query = select(table.skill_id, file_id, table.since, table.until).where(replaced.exists())
+            rows = await self._session.execute(query.order_by(table.until).limit(limit - len(found)))
+            found += [Replaced(*row) for row in rows]
+        return found
+
+    async def forget(self, rows: Sequence[Replaced]) -> None:
+        """Delete former texts and files; the log of changes stays."""
+        whole_since: dict[UUID, int] = {}
+        for row in rows:
+            whole_since[row.skill_id] = max(row.until, whole_since.get(row.skill_id, 0))
+        await self._keep_since(whole_since)
+        texts = [(row.skill_id, row.since) for row in rows if row.file_id is None]
+        files = [(row.file_id, row.since) for row in rows if row.file_id is not None]
+        for table, id_, pairs in ((FormerText, FormerText.skill_id, texts), (FormerFile, FormerFile.id, files)):
+            if pairs:
+                keys = pairs_of_keys(pairs, self._dialect)
                 own = tuple_(type_coerce(id_, keys.c.id.type), table.since).in_(select(keys.c.id, keys.c.since))
                 await self._session.execute(delete(table).where(own), execution_options={"synchronize_session": False})
-            count += len(rows)
-            if count >= limit:
-                break
         # A changed stamp makes every agent look again; otherwise a pinned version that is gone would still be listed.
-        if count:
-            await self._session.execute(
-                update(Counter).where(Counter.id == 1).values(stamp=secrets.randbits(STAMP_BITS)),
-                execution_options={"synchronize_session": False},
-            )
-        return count
+        await self._session.execute(
+            update(Counter).where(Counter.id == 1).values(stamp=secrets.randbits(STAMP_BITS)),
+            execution_options={"synchronize_session": False},
+        )
 
     async def _keep_since(self, whole_since: Mapping[UUID, int]) -> None:
         """Write since when versions of skills are whole, of many skills by one call of the database."""

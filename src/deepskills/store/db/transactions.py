@@ -21,10 +21,10 @@ A missed change
     - PostgreSQL: a writer first locks the counter's table. The LOCK takes no snapshot; the snapshot is taken by the
       statement after it, when the writers before have committed. In the other order a writer would work on a snapshot
       from before its turn, and every second one would fail with a serialization error. Readers are not held up:
-      EXCLUSIVE conflicts with writers alone, and the writers of a process queue (`turns.py`) before they take one of
-      its connections.
+      EXCLUSIVE conflicts with writers alone, and the writers of a process queue before they take one of its
+      connections (see `turns_of`).
     - SQLite: BEGIN IMMEDIATE takes the one write lock of the file before anything is read. The lock has no queue of
-      its own; `turns.py` adds one.
+      its own; `turns_of` adds one.
 
 A lost update
     Two writers read revision 41 and both write what they made of it. Writers take turns, so each sees what the one
@@ -46,20 +46,22 @@ import asyncio
 import functools
 import random
 import sqlite3
+import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._errors import SkillsError
 from deepskills.store.db.engine import check_loop
-from deepskills.store.db.turns import Turns, locked, pause, turns_of
 from deepskills.store.errors import SkillConflictError
+from deepskills.store.workers import Turns
 
 ResultT = TypeVar("ResultT")
 Work = Callable[[], Awaitable[ResultT]]
@@ -339,3 +341,53 @@ def is_collision(error: BaseException) -> bool:
         return True
     # A reader that began to write on an old snapshot; plain BUSY was waited for already.
     return getattr(origin, "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT"
+
+
+# -- Turns -------------------------------------------------------------------------------------------------------------
+#
+# The writers of one database take turns: in order inside a process, and fairly between processes.
+#
+# **PostgreSQL** has a queue for its locks, but whoever stands in it holds a connection. Without a queue of their own,
+# the waiting writers of a process would take all connections of its pool, and readers would wait for writers. So they
+# queue here, first come, first served, and only the first one takes a connection and stands in the database's queue.
+#
+# **SQLite** has one write lock per file, and no queue. A connection that finds the lock taken asks again after pauses
+# of up to 100 ms, and gives up after its timeout. With 15 writers in each of three processes that fails: in one process
+# the next writer takes the lock the moment it is free, while those of the other processes sleep between two questions,
+# until one of them has asked in vain for 15 seconds.
+#
+# So here too the writers of a process queue, and only the first one asks for the file's lock, every few milliseconds.
+# When it had to ask more than once, other processes are writing too; for the next second each writer of this process
+# then steps back for longer than the others pause, so that one of them gets in between.
+
+ASK_SECONDS = (0.001, 0.004)
+"""How long the first writer of a process pauses before it tries to take the file's lock again: at least, at most."""
+
+
+def locked(reason: str) -> OperationalError:
+    """Return the error for a file whose lock did not come in time, as the driver raises it."""
+    return OperationalError("BEGIN IMMEDIATE", None, sqlite3.OperationalError(f"database is locked: {reason}"))
+
+
+def pause() -> float:
+    """Return how long to pause before trying to take the file's lock again."""
+    return random.uniform(*ASK_SECONDS)  # noqa: S311 - only to spread questions
+
+
+_by_file: dict[str, Turns] = {}
+_by_engine: "weakref.WeakKeyDictionary[Engine, Turns]" = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def turns_of(engine: Engine) -> Turns:
+    """Return the queue for an engine's file; servers and databases in memory have one for each engine."""
+    name = engine.url.database or ""
+    with _lock:
+        if (
+            engine.dialect.name != "sqlite"
+            or not name
+            or ":memory:" in name
+            or engine.url.query.get("mode") == "memory"
+        ):
+            return _by_engine.setdefault(engine, Turns())
+        return _by_file.setdefault(name, Turns())

@@ -28,7 +28,6 @@ from starlette.types import Receive, Scope, Send
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError, SkillsError
 from deepskills._types import SKILL_FILE
-from deepskills.store.archives import ZipWriter
 from deepskills.store.db.engine import are_tables_missing, unavailable
 from deepskills.store.db.models import Skill, SkillFile, document_of
 from deepskills.store.errors import (
@@ -40,6 +39,7 @@ from deepskills.store.errors import (
     SkillStaleError,
     SkillTooLargeError,
 )
+from deepskills.store.packages import ZipWriter
 from deepskills.store.rules import MAX_DAYS, MAX_GROUPS, MAX_OWNER_LENGTH, Right, storable
 from deepskills.store.schemas import SkillFileSchema, SkillSchema
 from deepskills.store.workers import computed

@@ -22,15 +22,14 @@ from fastapi.security.base import SecurityBase
 from pydantic import BaseModel, ValidationError
 
 from deepskills._errors import SkillFormatError
-from deepskills.store.agent.view import SessionFactory
+from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import SkillFile
-from deepskills.store.db.turns import Turns
 from deepskills.store.errors import SkillStaleError, SkillTooLargeError
 from deepskills.store.http.answers import MAX_DETAILS, CurrentUserError
 from deepskills.store.rules import Policy, signed_in
 from deepskills.store.schemas import SkillFileContent
 from deepskills.store.service import SkillService
-from deepskills.store.workers import computed
+from deepskills.store.workers import Turns, computed
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 ResultT = TypeVar("ResultT")

@@ -15,8 +15,7 @@ from fastapi.security.base import SecurityBase
 from pydantic import BaseModel
 
 from deepskills._errors import SkillNotFoundError
-from deepskills.store.agent.view import SessionFactory
-from deepskills.store.archives import unpacked
+from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import Skill
 from deepskills.store.http.answers import (
     NO_METHOD,
@@ -58,7 +57,17 @@ from deepskills.store.http.requests import (
     matching,
     number_of,
 )
-from deepskills.store.rules import MAX_TAGS, RETENTION_DAYS, ApprovalRule, GroupsOf, IsOperator, Policy, StoreLimits
+from deepskills.store.packages import unpacked
+from deepskills.store.rules import (
+    MAX_TAGS,
+    RETENTION_DAYS,
+    ApprovalRule,
+    GroupsOf,
+    IsOperator,
+    Policy,
+    StoreLimits,
+    name_key,
+)
 from deepskills.store.schemas import (
     SkillCreate,
     SkillDocument,
@@ -612,21 +621,31 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
         If several skills have the same name, the first is included, as in a listing. Other users' public skills are
         included only with `include_public`.
         """
-        listed = await service.list_skills(user, include_public)
-        # Reversed, so that of several with one name the first in the listing stays.
-        chosen = {skill.name: skill.id for skill in reversed(listed)}
+        first = await service.list_skills(user, include_public, limit=MAX_PAGE)
 
         async def each() -> AsyncIterator[tuple[str, Skill]]:
-            for name, skill_id in sorted(chosen.items()):
-                # A session for each skill: a slow client must not hold a connection, or a snapshot, for the whole
-                # export.
+            page, last = first, None
+            while True:
+                for listed in page:
+                    # Skills with the same name follow each other, the one that counts first.
+                    if name_key(listed.name) == last:
+                        continue
+                    last = name_key(listed.name)
+                    # A session for each skill: a slow client must not hold a connection, or a snapshot, for the whole
+                    # export.
+                    async with parts.settings.session_factory() as session:
+                        own = SkillService(session, policy=parts.settings.policy)
+                        try:
+                            skill = await own.get_skill(listed.id, user, contents=False)
+                        except SkillNotFoundError:
+                            # Deleted or revoked since it was listed.
+                            continue
+                    yield listed.name, skill
+                if page.next_cursor is None:
+                    return
+                # By pages: to read the rows of 100,000 skills at once keeps the event loop for seconds.
                 async with parts.settings.session_factory() as session:
                     own = SkillService(session, policy=parts.settings.policy)
-                    try:
-                        skill = await own.get_skill(skill_id, user, contents=False)
-                    except SkillNotFoundError:
-                        # Deleted or revoked since the skills were listed.
-                        continue
-                yield name, skill
+                    page = await own.list_skills(user, include_public, limit=MAX_PAGE, cursor=page.next_cursor)
 
         return sent_archive(archive_of(each(), parts), "skills")

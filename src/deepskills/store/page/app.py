@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.security.base import SecurityBase
 from starlette.exceptions import HTTPException
 
-from deepskills.store.agent.view import SessionFactory
+from deepskills.store.db.engine import SessionFactory
 from deepskills.store.http.requests import BEARER, MAX_REQUEST_BYTES, CurrentUser, Settings
 from deepskills.store.page.reading import add_lists, add_skills, add_versions
 from deepskills.store.page.site import PageParts, Site, WithHeaders

@@ -23,8 +23,7 @@ from deepskills.store.db.models import Skill, SkillFile, document_of, now
 from deepskills.store.http.answers import archive_of, sent_archive
 from deepskills.store.page import shown
 from deepskills.store.page.markdown import Place, rendered
-from deepskills.store.page.requests import revision_of
-from deepskills.store.page.site import FILE_POLICY, FILES, Addresses, PageParts
+from deepskills.store.page.site import FILE_POLICY, FILES, Addresses, PageParts, revision_of
 from deepskills.store.rules import MAX_TAGS, Viewer, has_right, known_id, may_share_with_any
 from deepskills.store.service import SkillFigures, SkillService
 from deepskills.store.workers import computed

@@ -18,16 +18,15 @@ from fastapi.responses import JSONResponse
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import SKILL_FILE
-from deepskills.store.archives import unpacked
 from deepskills.store.db.models import Skill
 from deepskills.store.document import Document, difference
 from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillStaleError, SkillTooLargeError
 from deepskills.store.http.requests import bounded_body
+from deepskills.store.packages import unpacked
 from deepskills.store.page import shown
 from deepskills.store.page.markdown import Place, rendered
 from deepskills.store.page.reading import MAX_DIFF_LENGTH, MAX_SHOWN_BYTES, listed_file, rights_of, skill_page
-from deepskills.store.page.requests import TOKEN_HEADER, Form, check_same_site, check_token
-from deepskills.store.page.site import Addresses, PageParts, see
+from deepskills.store.page.site import TOKEN_HEADER, Addresses, Form, PageParts, check_same_site, check_token, see
 from deepskills.store.rules import Right, check_right, checked_groups, known_id
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.service import SkillService

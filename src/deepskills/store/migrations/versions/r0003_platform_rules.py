@@ -65,7 +65,7 @@ def _fill() -> None:
 def _set_triggers() -> None:
     # Not a copy: the models set the same triggers, and these refuse what one past release writes, which cannot change.
     # Should they ever name a column that a later revision adds, freeze the present statements here first.
-    from deepskills.store.db.guards import guards  # noqa: PLC0415 - see above
+    from deepskills.store.db.models import guards  # noqa: PLC0415 - see above
 
     for statement in guards(op.get_bind().dialect.name):
         # SQLAlchemy would read a colon as a parameter.
@@ -74,7 +74,7 @@ def _set_triggers() -> None:
 
 def downgrade() -> None:
     """Remove the triggers and tables."""
-    from deepskills.store.db.guards import without_guards  # noqa: PLC0415 - see above
+    from deepskills.store.db.models import without_guards  # noqa: PLC0415 - see above
 
     for statement in without_guards(op.get_bind().dialect.name):
         op.execute(statement)

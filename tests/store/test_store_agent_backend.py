@@ -37,10 +37,9 @@ from deepskills.store import (
     create_store_engine,
     migrations,
 )
-from deepskills.store.agent import reader as overview
-from deepskills.store.agent import usage
-from deepskills.store.agent.view import View
-from deepskills.store.db.repositories import Filter
+from deepskills.store.agent import backend, usage
+from deepskills.store.agent.backend import View
+from deepskills.store.db.listings import Filter
 from support import Conversation, Mode, load
 
 
@@ -267,7 +266,7 @@ def test_strangers_come_by_choice(mode: Mode, any_sessions: Sessions) -> None:
 
 def test_nobody_pushes_a_users_skills_out(mode: Mode, any_sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are more skills than a run can see, the user's own and the system's are among those it sees."""
-    monkeypatch.setattr(overview, "MAX_HEADS", 3)
+    monkeypatch.setattr(backend, "MAX_HEADS", 3)
     monkeypatch.setattr(discovery, "MAX_DIRECTORIES", 3)
     seed(any_sessions, "mallory", *(draft(f"a{number}", is_public=True) for number in range(5)))
     seed(any_sessions, "alice", draft("zebra"))

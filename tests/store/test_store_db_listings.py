@@ -15,9 +15,9 @@ from store_support import Sessions, draft, draft_with_files, on_postgres, servic
 from deepskills import SkillFormatError, SkillNotFoundError
 from deepskills.store import Skill, SkillFileCreate, SkillService, SkillUpdate
 from deepskills.store import service as reading
-from deepskills.store.db import repositories
+from deepskills.store.db import listings
+from deepskills.store.db.listings import Position, TagMatch
 from deepskills.store.db.models import INSERT_SEARCH_ROW, SkillFile
-from deepskills.store.db.repositories import Position, TagMatch
 from deepskills.store.db.search import indexed_words, search_row
 from support import picked
 
@@ -142,7 +142,7 @@ async def test_searching_in_the_database(sessions: Sessions, monkeypatch: pytest
 
 async def test_the_database_ranks_as_agents_do(sessions: Sessions, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best matches of the database come in the agents' order, and pages through it show each skill once."""
-    monkeypatch.setattr(repositories, "CANDIDATES", 8)
+    monkeypatch.setattr(listings, "CANDIDATES", 8)
     subjects = ("invoices", "letters", "tables", "plans")
     async with service_on(sessions) as service:
         for number in range(12):
