@@ -37,7 +37,7 @@ from deepskills._io.plan import Attempt, CallFunction, Failed, Plan
 from deepskills._loading.decisions import Budgets, Prepared, count_tokens
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
-from deepskills._prompt.messages import FileNames
+from deepskills._prompt.messages import FileNames, PathNames
 from deepskills._types import SkillMetadata, SkillSource
 
 MAX_TURN_BYTES = 64_000_000
@@ -217,12 +217,8 @@ class Settings:
     own_tools: frozenset[str] = frozenset()
     """Names of the tools that every agent with this middleware has."""
     memory: Memory = field(default_factory=Memory)
-    shows_paths: Callable[[], bool] = lambda: True
-    """Whether a tool of the agent may read the paths that skills have."""
-    shown: Callable[[str], str] = str
-    """Gives a text with paths of skills as the agent's file tools and the problems name them."""
-    logged: Callable[[str], str] = str
-    """Gives a text with paths as the log may hold it."""
+    paths: PathNames = field(default_factory=PathNames)
+    """How the paths of skills are named."""
 
     def __post_init__(self) -> None:
         _check_choice("refresh", self.refresh, get_args(Refresh))
@@ -280,7 +276,9 @@ class Settings:
         # A function may give each user another backend, so what one run learned of paths says nothing to the next.
         led = memory.led if self.fixed_backend is not None else None
         is_shared = not self.varies_by_user
-        return Library(self.max_depth, memory.readings, memory.catalogs, led, is_shared=is_shared, shown=self.shown)
+        return Library(
+            self.max_depth, memory.readings, memory.catalogs, led, is_shared=is_shared, shown=self.paths.shown
+        )
 
     @property
     def fixed_sources(self) -> tuple[Source, ...] | None:
@@ -298,7 +296,7 @@ class Settings:
         takes_names = bool(tools) or any(
             type(extension).tools is not SkillExtension.tools for extension in self.extensions
         )
-        return FileNames(self.shows_paths(), self.shown, takes_names, "load_skill_asset" in tools)
+        return FileNames(self.paths.are_readable(), self.paths.shown, takes_names, "load_skill_asset" in tools)
 
     def can_execute(self, runtime: object) -> bool:
         """Whether the backend of a run runs commands; one that cannot be made does not."""

@@ -153,7 +153,7 @@ class ExtraTools:
 
     def _script_path(self, run: Run, skill_name: str, script_name: str) -> Plan[str]:
         entry, closed = yield from self._entry(run, skill_name)
-        return self._settings.shown((yield from judged_script(run, entry, script_name, closed)))
+        return self._settings.paths.shown((yield from judged_script(run, entry, script_name, closed)))
 
     def _entry(self, run: Run, skill_name: str) -> Plan[tuple[SkillEntry, list[str]]]:
         """Return a visible or loaded skill, and the directories in it of skills the model may not read."""

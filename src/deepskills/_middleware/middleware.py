@@ -73,6 +73,7 @@ from deepskills._middleware.tools import (
     with_guard,
 )
 from deepskills._middleware.visibility import shelf_of
+from deepskills._prompt.messages import PathNames
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.repair import as_text
@@ -377,6 +378,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     has_directories: bool = True
     """Whether sources are directories, which the model may be told of; a class on a database says no."""
 
+    _paths = PathNames()
+
     def __init__(  # noqa: PLR0913 - the options of a product, each by name
         self,
         *,
@@ -435,9 +438,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             token_counter=token_counter,
             extensions=plugged,
             own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
-            shows_paths=self._shows_paths,
-            shown=self._shown,
-            logged=self._logged,
+            paths=self._paths,
             memory=Memory(
                 [key for extension in plugged for key in extension.frontmatter_keys],
                 backend,
@@ -468,19 +469,6 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         for extension in plugged:
             # Last, when everything that an extension may look at is there.
             extension.attach(self)
-
-    def _shows_paths(self) -> bool:
-        """Whether a load names files by paths that a tool of the agent may read."""
-        return True
-
-    def _shown(self, text: str) -> str:
-        """Return a text with paths of skills as the agent's file tools and the problems name them."""
-        return text
-
-    @staticmethod
-    def _logged(text: str) -> str:
-        """Return a text with paths as the log may hold it."""
-        return text
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SkillsMiddleware[ContextT, ResponseT]":
         """Return a copy that remembers nothing and whose tools work on its own settings."""

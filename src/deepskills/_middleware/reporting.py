@@ -117,7 +117,7 @@ def report_unload(name: str, reason: str, run: Run) -> None:
 
 
 def _log(outcome: outcomes.Outcome, settings: Settings) -> None:
-    budgets, shown = settings.budgets, settings.logged
+    budgets, shown = settings.budgets, settings.paths.logged
     match outcome:
         case outcomes.Loaded(ready, standing):
             free = max(0, budgets.skills - len(standing.loaded))
@@ -163,7 +163,7 @@ def log_problems(problems: Iterable[SkillProblem], settings: Settings) -> None:
         return
     for found in fresh:
         level = logging.ERROR if found["severity"] == "error" else logging.WARNING
-        path, message = settings.logged(found["path"]), settings.logged(found["message"])
+        path, message = settings.paths.logged(found["path"]), settings.paths.logged(found["message"])
         logger.log(level, "%s: %s: %s", one_line(path), found["code"], one_line(message))
 
 

@@ -249,7 +249,7 @@ class Run:
         if not self.problems:
             return []
         known = {(found["path"], found["code"], found["message"]) for found in self.thread.problems}
-        told = shown_problems(self.problems, self.settings.shown)
+        told = shown_problems(self.problems, self.settings.paths.shown)
         fresh = {(found["path"], found["code"], found["message"]): found for found in told}
         return [found for key, found in fresh.items() if key not in known]
 

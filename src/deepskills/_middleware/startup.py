@@ -369,7 +369,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
     fresh += _out_of_reach(run)
     fresh += _hidden_requirements(run.known_shelf)
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
-    problems = [*found.problems, *shown_problems([*vanished, *fresh], run.settings.shown)]
+    problems = [*found.problems, *shown_problems([*vanished, *fresh], run.settings.paths.shown)]
     known = {(p["path"], p["code"], p["message"]) for p in run.thread.problems}
     new = [p for p in problems if (p["path"], p["code"], p["message"]) not in known]
     log_problems(new, run.settings)

@@ -302,6 +302,25 @@ _BLOCK_START = "<skill_content "
 _BLOCK_END = "</skill_content>"
 
 
+class PathNames:
+    """How the paths of skills are named in what models read, in problems and in the log: by default as they are.
+
+    Where skills do not come from directories, a subclass says what its readers can do with a path.
+    """
+
+    def are_readable(self) -> bool:
+        """Whether a file tool of the agent may read these paths."""
+        return True
+
+    def shown(self, text: str) -> str:
+        """Return a text with paths as the agent's file tools take them, and as problems name them."""
+        return text
+
+    def logged(self, text: str) -> str:
+        """Return a text with paths as the log may hold it."""
+        return text
+
+
 @dataclass(frozen=True)
 class FileNames:
     """How a block names the skill's files: by what the agent's tools take, and not at all if no tool takes them."""

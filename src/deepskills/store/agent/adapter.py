@@ -9,6 +9,7 @@ from deepagents.backends import BackendProtocol
 from langchain.agents.middleware.types import ContextT, ResponseT
 
 from deepskills import SkillsMiddleware
+from deepskills._prompt.messages import PathNames
 from deepskills.store.agent.backend import (
     MEMORY_BYTES,
     Memory,
@@ -22,6 +23,26 @@ from deepskills.store.agent.usage import UsageRecorder
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.listings import Filter
 from deepskills.store.rules import EVERYTHING, TRUSTED, ApprovalRule, GroupsOf, Policy, as_id
+
+
+class StoredPaths(PathNames):
+    """Paths of skills in a store: nobody can use the directories of users, whose names are digests."""
+
+    def __init__(self) -> None:
+        self.is_mounted = False
+        """Whether the agent's file tools can read them."""
+
+    def are_readable(self) -> bool:
+        """Whether a load names files by path: only if the agent's file tools can read them."""
+        return self.is_mounted
+
+    def shown(self, text: str) -> str:
+        """Return a text with paths as the agent's file tools take them; without a mount, none works."""
+        return with_mount(text) if self.is_mounted else without_roots(text)
+
+    def logged(self, text: str) -> str:
+        """Return a text without the directories of users."""
+        return without_roots(text)
 
 
 class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
@@ -88,11 +109,11 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
             secret=user_secret.encode() if isinstance(user_secret, str) else user_secret or b"",
         )
         self._view = view
-        self._is_mounted = False
         self._recorder: UsageRecorder | None = None
         if record_usage:
             self._recorder = UsageRecorder(view)
             options["extensions"] = [*options.get("extensions", ()), self._recorder]
+        self._paths = self._stored_paths = StoredPaths()
         # Functions of the runtime, so that every run looks again: another user may resume the thread.
         super().__init__(backend=view.backend_for, sources=view.sources_for, **options)
 
@@ -105,21 +126,8 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         Args:
             backend: The agent's own backend, for all other paths.
         """
-        self._is_mounted = True
+        self._stored_paths.is_mounted = True
         return mounted(self._view, backend)
-
-    def _shows_paths(self) -> bool:
-        """Whether a load names files by path: only if the agent's file tools can read them."""
-        return self._is_mounted
-
-    def _shown(self, text: str) -> str:
-        """Return a text with paths as the agent's file tools take them; without a mount, none works."""
-        return with_mount(text) if self._is_mounted else without_roots(text)
-
-    @staticmethod
-    def _logged(text: str) -> str:
-        """Return a text without the directories of users, whose names are digests."""
-        return without_roots(text)
 
     async def flush_usage(self) -> None:
         """Wait until all usage so far is in the store; call this before the process ends."""
