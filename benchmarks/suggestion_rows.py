@@ -18,7 +18,7 @@ from suggesting import HALVES, SIZES, Quality, libraries, quality, requests
 
 from deepskills import SkillsManager, SkillsMiddleware, generate_skill_md
 from deepskills._catalog.ranking import Ranker
-from deepskills._loading.decisions import count_tokens
+from deepskills._loading.budget import count_tokens
 from deepskills.extensions import SkillSuggestions
 from deepskills.testing import ScriptedChatModel
 

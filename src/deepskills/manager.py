@@ -27,7 +27,7 @@ from deepskills._io.backends import is_backend
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Plan, lies_under, read_files
-from deepskills._loading.decisions import Budgets
+from deepskills._loading.budget import Budgets
 from deepskills._middleware.config import Settings
 from deepskills._skillmd.read import decode_skill
 from deepskills._skillmd.text import shown_name

@@ -17,7 +17,7 @@ from deepskills import SkillsMiddleware
 from deepskills._cli.app import app
 from deepskills._cli.commands import doctor
 from deepskills._cli.commands.show import tool_definitions
-from deepskills._loading.decisions import count_text_tokens
+from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import PROBLEMS
 from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS
 from deepskills.testing import ScriptedChatModel

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deepskills._loading.decisions import Standing
+from deepskills._loading.budget import Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._types import LoadRecord
 from support import scaled

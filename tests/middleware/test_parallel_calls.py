@@ -19,8 +19,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command, interrupt
 
 from deepskills import SkillsMiddleware
-from deepskills._loading.decisions import SkillCall
-from deepskills._middleware.tools import turn_of
+from deepskills._middleware.turn import SkillCall, turn_of
 from deepskills.testing import Reply, ScriptedChatModel, call_tools
 from support import (
     CASE,

@@ -24,7 +24,7 @@ from langgraph.types import Command
 from pydantic import Field
 
 from deepskills import SkillsMiddleware, SkillsState
-from deepskills._loading.decisions import count_tokens
+from deepskills._loading.budget import count_tokens
 from deepskills.testing import Reply, Request, ScriptedChatModel, call_tools
 from support import FakeBackend, Mode, both_modes, disk, run, skill_md, state_files, unlisted, write_files
 

@@ -3,7 +3,7 @@
 import pytest
 
 from deepskills._catalog.lookup import Broken, Unknown
-from deepskills._loading.decisions import (
+from deepskills._loading.budget import (
     AlreadyLoaded,
     Answered,
     Assumed,

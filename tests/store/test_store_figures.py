@@ -6,7 +6,7 @@ import pytest
 from page_support import service_for
 from store_support import Sessions, draft
 
-from deepskills._loading.decisions import count_tokens
+from deepskills._loading.budget import count_tokens
 from deepskills.store import SkillUpdate
 from deepskills.store.db.models import now
 

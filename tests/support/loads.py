@@ -4,7 +4,7 @@ from typing import Any
 
 from deepskills import SkillMetadata
 from deepskills._catalog.catalog import SkillEntry
-from deepskills._loading.decisions import Standing
+from deepskills._loading.budget import Standing
 from deepskills._types import LoadRecord
 
 

@@ -109,6 +109,11 @@ class SkillEntry:
         return as_flag(self.frontmatter.get("user-invocable"), default=True)
 
 
+def include_names(entry: SkillEntry) -> list[str]:
+    """Return the names that a skill lists for its tools."""
+    return entry.skill["metadata"].get(INCLUDE_TOOLS, "").replace(",", " ").split()
+
+
 # Files that were read, remembered by content.
 
 MAX_REMEMBERED_BYTES = 128_000_000

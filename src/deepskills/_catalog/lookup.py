@@ -5,7 +5,6 @@ in a directory of that name, or with the source that could not be read: each cal
 """
 
 import difflib
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -15,7 +14,7 @@ from deepskills._catalog.ranking import INDEXES
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._io.cache import BoundedCache, size_of
-from deepskills._skillmd.names import name_key
+from deepskills._skillmd.names import name_key, stored_key
 from deepskills._skillmd.problems import PROBLEMS, SOURCE_ERRORS, listed, problem, quoted
 from deepskills._skillmd.repair import Tree, as_text
 from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE, SkillProblem
@@ -243,13 +242,8 @@ def requires_of(frontmatter: Mapping[str, Tree]) -> tuple[str, ...]:
     given = properties.get("requires") if isinstance(properties, Mapping) else None
     items: Iterable[Tree] = given if isinstance(given, list) else [given]
     names = (name for item in items for name in as_text(item).replace(",", " ").split())
-    distinct = {same_name(name): name for name in names if len(name) <= MAX_REQUIRED_NAME}
+    distinct = {stored_key(name): name for name in names if len(name) <= MAX_REQUIRED_NAME}
     return tuple(distinct.values())[:MAX_REQUIRED]
-
-
-def same_name(name: str) -> str:
-    """Return what two spellings of one name have in common."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def required_by(entry: SkillEntry, find: Callable[[str], SkillEntry | None]) -> list[tuple[str, SkillEntry | None]]:

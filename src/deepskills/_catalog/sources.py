@@ -1,6 +1,7 @@
 """Sources: the paths where skills are looked for, their labels, and whether a path lies inside one.
 
-Labels are derived as deepagents derives them, so that a prompt reads the same with either class.
+Which of two sources wins is decided in `discovery.py`. Labels are derived as deepagents derives them, so that a prompt
+reads the same with either class.
 """
 
 import re

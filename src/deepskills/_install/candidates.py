@@ -23,7 +23,7 @@ from deepskills._install.trees import (
     path_fault,
     shown,
 )
-from deepskills._loading.decisions import count_tokens
+from deepskills._loading.budget import count_tokens
 from deepskills._skillmd.problems import listed, problem
 from deepskills._skillmd.read import decode_skill, read_skill
 from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem

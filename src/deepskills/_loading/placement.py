@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from deepskills._loading.decisions import Standing
+from deepskills._loading.budget import Standing
 
 Reason: TypeAlias = Literal["unloaded", "superseded", "no_room", "undone", "withheld"]
 """Why a carrier shows a notice in the place of its text."""

@@ -14,8 +14,8 @@ from langchain_core.messages import ToolMessage
 
 from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._io.plan import Plan
-from deepskills._loading import decisions as outcomes
-from deepskills._loading.decisions import Standing, loads_to_undo
+from deepskills._loading import budget as outcomes
+from deepskills._loading.budget import Standing
 from deepskills._middleware.commands import user_loads
 from deepskills._middleware.loading import Settled, Wish, load, take_away
 from deepskills._middleware.reporting import log_problems, report_unload
@@ -32,6 +32,7 @@ from deepskills._middleware.state import (
     unload_update,
     whole_id,
 )
+from deepskills._middleware.turn import loads_to_undo
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import changed_notice
 from deepskills._skillmd.problems import problem, quoted

@@ -34,7 +34,7 @@ from deepskills._io.backends import can_execute, executing_tools, is_backend
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.drivers import needs_loop
 from deepskills._io.plan import Attempt, CallFunction, Failed, Plan
-from deepskills._loading.decisions import Budgets, Prepared, count_tokens
+from deepskills._loading.budget import Budgets, Prepared, count_tokens
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
 from deepskills._prompt.messages import FileNames, PathNames

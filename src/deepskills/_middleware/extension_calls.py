@@ -18,7 +18,7 @@ from langchain_core.messages import AnyMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import Command
 
-from deepskills._catalog.catalog import SkillEntry
+from deepskills._catalog.catalog import SkillEntry, include_names
 from deepskills._errors import SkillFileNotFoundError, SkillsError
 from deepskills._files.assets import find_script, read_asset_bytes
 from deepskills._files.manifest import SkillManifest, read_contents, read_manifest
@@ -53,7 +53,6 @@ from deepskills._middleware.extension import (
 )
 from deepskills._middleware.reporting import tell
 from deepskills._middleware.run import Run, Shelf, memory_of, name_of
-from deepskills._middleware.skill_tools import include_names
 from deepskills._middleware.state import merged, note_update
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line

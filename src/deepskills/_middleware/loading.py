@@ -11,45 +11,63 @@ same stations, in this order:
 2. **Read** (`prepare`): the file is read and its other files are listed, two rounds however many wishes there are;
    arguments are filled in, extensions may change the text, its cost is counted. Texts that are put back from their
    files come by here too.
-3. **Budget** (`decide_together` in `_loading/decisions.py`): is there room beside what is loaded?
+3. **Budget** (`decide_together` in `_loading/budget.py`): is there room beside what is loaded?
 4. **Judge** (`before_load` of the extensions): may it happen, or is it answered in another way? They are asked only
    about loads that could happen, and about those without room, because an answer takes none.
 5. **Settle** (`settle`): the outcome is worded, logged and told once (`reporting.report`), and becomes an update of
    state with the message that carries the text.
 
-The tool answers in a `ToolMessage`, and the model reads refusals there. All others put a message of their own into the
+The tools `load_skill` and `unload_skill` are at the end of this module. The first answers in a `ToolMessage`, and the
+model reads refusals there. All others put a message of their own into the
 conversation, and their refusals become problems, for there is no call to answer.
 """
 
 import logging
 import math
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
+from langchain.tools import ToolRuntime
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.errors import GraphBubbleUp
+from langgraph.types import Command
+from pydantic import BaseModel, BeforeValidator, Field
 
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import MAX_BROUGHT, plan, required_by
 from deepskills._files.inventory import Contents, read_contents, without_closed
 from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, WaitFor, apart, is_missing_error, parent
-from deepskills._loading import decisions as outcomes
+from deepskills._loading import budget as outcomes
 from deepskills._loading.arguments import argument_names, fill_in
-from deepskills._loading.decisions import (
+from deepskills._loading.budget import (
     NO_LIMIT,
     Budgets,
     Prepared,
     Standing,
     count_tokens,
     decide_together,
+    decide_unload,
     record_of,
 )
-from deepskills._middleware.extension import Answer, Refuse, SkillLoad
-from deepskills._middleware.extension_calls import before_load, change_text, first_refusal
+from deepskills._middleware.config import Settings
+from deepskills._middleware.extension import (
+    Answer,
+    Refuse,
+    SkillLoad,
+    ToolResult,
+)
+from deepskills._middleware.extension_calls import (
+    before_load,
+    change_text,
+    first_refusal,
+)
 from deepskills._middleware.reporting import report, report_unload
 from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import (
+    LINGERING,
     MARK,
     load_mark,
     load_update,
@@ -58,17 +76,24 @@ from deepskills._middleware.state import (
     note_update,
     parts_of,
     session_id,
+    unload_mark,
     unload_update,
 )
+from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL, Turn, after_calls, decide_in_turn, turn_of
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import (
+    ARGUMENTS_DESCRIPTION,
+    LOAD_DESCRIPTION,
+    NAME_DESCRIPTION,
     NEXT_TEXT,
+    UNLOAD_DESCRIPTION,
     Reply,
     gone_notice,
     required_missing,
     required_refused,
     required_too_many,
     skill_block,
+    tool_failed,
 )
 from deepskills._skillmd.problems import problem
 from deepskills._types import SkillProblem, Trigger
@@ -527,3 +552,206 @@ def _tokens(text: str, run: Run) -> Plan[int]:
         reason = f"it returned {value!r}"
     run.problems.append(problem("token_counter", "token-counter-failed", reason=reason))
     return count_tokens(text)
+
+
+# The tools `load_skill` and `unload_skill`: calls to plans, outcomes to `Command`s and messages.
+
+
+def _as_text(value: object) -> object:
+    """Read what a model gives for no arguments as none."""
+    # Some models send `null` for a parameter that they leave out.
+    return "" if value is None else value
+
+
+class UnloadArguments(BaseModel):
+    """Arguments of `unload_skill`."""
+
+    skill_name: str = Field(description=NAME_DESCRIPTION)
+
+
+class LoadArguments(UnloadArguments):
+    """Arguments of `load_skill`."""
+
+    arguments: Annotated[str, BeforeValidator(_as_text)] = Field(default="", description=ARGUMENTS_DESCRIPTION)
+
+
+class SkillTools:
+    """Makes the tools for one middleware."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def all(self) -> list[BaseTool]:
+        """Return the tools."""
+        return [
+            self._tool(LOAD_TOOL, LOAD_DESCRIPTION, LoadArguments, self._load),
+            self._tool(UNLOAD_TOOL, UNLOAD_DESCRIPTION, UnloadArguments, self._unload),
+        ]
+
+    def _tool(
+        self, name: str, description: str, schema: type[BaseModel], plan: Callable[..., Plan[ToolResult]]
+    ) -> BaseTool:
+        """Return a tool whose sync and async calls perform the same plan."""
+        settings = self._settings
+
+        def call(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
+            run = Run(settings, runtime.state, runtime)
+            return run.perform(_guarded(plan(run, skill_name, arguments), name, skill_name, run))
+
+        async def acall(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
+            run = Run(settings, runtime.state, runtime)
+            return await run.aperform(_guarded(plan(run, skill_name, arguments), name, skill_name, run))
+
+        # Both tools share these functions; the explicit schema keeps `arguments` out of `unload_skill`'s.
+        return StructuredTool.from_function(
+            call, acall, name=name, description=description, args_schema=schema, infer_schema=False
+        )
+
+    def _load(self, run: Run, skill_name: str, arguments: str) -> Plan[ToolResult]:
+        shelf = yield from shelf_of(run)
+        entry = shelf.find(skill_name)
+        if entry is None:
+            return _refused(run, (yield from shelf.not_found(skill_name)))
+        turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
+        permit = _permit(entry, turn, shelf, run)
+        if shelf.visibility(entry) == "user-only":
+            if permit is None:
+                return _refused(run, outcomes.UserOnly(entry))
+            # The user's arguments win over the model's: the user started it, the model only carries it out.
+            arguments = permit or arguments
+        wish = Wish(entry, arguments)
+        bundle = bundle_of(wish, shelf, run, _staying(turn, run))
+        refused = yield from admit(bundle, run)
+        if refused is not None:
+            settled = yield from settle(bundle, outcomes.Prepared(entry, arguments), refused, run, LOAD_TOOL)
+            return _result(settled.update, run)
+        # The predecessors' files are read too: what they cost decides what is left (`after_calls`).
+        earlier = _wished(turn, shelf, run)
+        wishes = [each for other in (*earlier, bundle) for each in other.all]
+        prepared = yield from prepare_in_turn(turn.key, wishes, run, own=wish.key)
+        own, before, budgets = prepared[wish.key], run.thread.standing, run.settings.budgets
+        # The file may have become the user's alone since it was listed.
+        is_kept_from_models = own.entry.is_user_only and entry.name not in shelf.always
+        if own.failure is None and is_kept_from_models and permit is None:
+            return _refused(run, outcomes.UserOnly(entry))
+        so_far = after_calls(turn.earlier, before, shelf.catalog, prepared, budgets, _along(earlier))
+        required = [prepared[each.key] for each in bundle.required]
+        outcome, loads = decide_in_turn(own, so_far, before, budgets, required)
+        if isinstance(outcome, outcomes.AlreadyLoaded):
+            outcome = _in_view_of(outcome, own, turn, run)
+        settled = yield from settle(bundle, own, outcome, run, LOAD_TOOL, loads=loads)
+        return _result(settled.update, run)
+
+    def _unload(self, run: Run, skill_name: str, _arguments: str) -> Plan[ToolResult]:
+        thread, standing = run.thread, run.thread.standing
+        turn = _turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
+        # Without predecessors an unload needs no catalog and no I/O, so it works while the source is down.
+        if turn.earlier:
+            shelf = yield from shelf_of(run)
+            earlier = _wished(turn, shelf, run)
+            wishes = [each for bundle in earlier for each in bundle.all]
+            prepared = yield from prepare_in_turn(turn.key, wishes, run)
+            budgets, along = run.settings.budgets, _along(earlier)
+            standing = after_calls(turn.earlier, standing, shelf.catalog, prepared, budgets, along).standing
+        outcome: outcomes.Outcome = decide_unload(skill_name, standing)
+        entry = None
+        update: dict[str, Any] = {}
+        # Perhaps it was only read by `read_file`, which discloses tools without loading anything.
+        if isinstance(outcome, outcomes.NotLoaded):
+            entry = (yield from shelf_of(run)).find(skill_name)
+            if entry is not None and entry.name in thread.section("disclosed"):
+                outcome = outcomes.ToolsWithdrawn(entry.name)
+        message = tool_message(run, UNLOAD_TOOL, report(outcome, "model", run, entry))
+        if isinstance(outcome, outcomes.Unloaded | outcomes.ToolsWithdrawn):
+            message.additional_kwargs[MARK] = unload_mark(outcome.name)
+            # Both kinds of unload take disclosed tools away; a skill can be loaded and read as a file.
+            update = {"skills_context": {"disclosed": {outcome.name: None}}}
+        if isinstance(outcome, outcomes.Unloaded):
+            lingers = LINGERING if run.settings.unload_when == "cheap" else None
+            update = merged(update, unload_update([outcome.name], thread.standing, lingers))
+        return _result(merged(update, {"messages": [message]}), run)
+
+
+def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
+    """Return the turn of a call, identified by its step in its run: message ids may repeat between users."""
+    turn = turn_of(run.state, run.runtime.tool_call_id, tool, args)
+    # Without a checkpoint there is nothing that tells two runs with the same message ids apart, so readings are not
+    # shared.
+    checkpoint = getattr(getattr(run.runtime, "execution_info", None), "checkpoint_id", None)
+    return replace(turn, key=(turn.key, checkpoint) if turn.key and checkpoint else None)
+
+
+def _permit(entry: SkillEntry, turn: Turn, shelf: Shelf, run: Run) -> str | None:
+    """Return the arguments of a user's start that permits one call by the model; `None` if there is none.
+
+    It lasts until the user's next message, and only the first call of a turn gets it.
+    """
+    permitted = run.thread.permitted_arguments(entry.name)
+    # The permit is for one start. Calls run in parallel and all see it, so only the first of the turn takes it.
+    is_taken = any(call.kind == "load" and shelf.find(call.name) is entry for call in turn.earlier)
+    return None if is_taken else permitted
+
+
+def _wished(turn: Turn, shelf: Shelf, run: Run) -> list[Bundle]:
+    """Return the loads earlier in a turn, each with what it brings along; those that are refused are left out."""
+    loads = [(shelf.find_visible(call.name), call.arguments) for call in turn.earlier if call.kind == "load"]
+    staying = _staying(turn, run)
+    wished = [bundle_of(Wish(entry, arguments), shelf, run, staying) for entry, arguments in loads if entry is not None]
+    return [bundle for bundle in wished if bundle.refusal is None]
+
+
+def _along(bundles: Sequence[Bundle]) -> dict[str, list[str]]:
+    """Return by skill which others its load brings along."""
+    return {bundle.wish.entry.name: [each.entry.name for each in bundle.required] for bundle in bundles}
+
+
+def _staying(turn: Turn, run: Run) -> Sequence[str]:
+    """Return the loaded skills that no earlier call of the turn may have unloaded."""
+    return () if any(call.kind == "unload" for call in turn.earlier) else run.thread.standing.loaded
+
+
+def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, turn: Turn, run: Run) -> outcomes.Outcome:
+    """Tell apart what stays loaded from before this turn from what only an earlier call of it may have loaded."""
+    name = outcome.name
+    # An unload earlier in the turn makes the load from before irrelevant, even if a sibling then loads it again.
+    unloads = [call.name for call in turn.earlier if call.kind == "unload"]
+    stays = name in run.thread.standing.loaded and all(
+        isinstance(decide_unload(asked, run.thread.standing), outcomes.NotLoaded)
+        or decide_unload(asked, run.thread.standing).name != name  # type: ignore[union-attr]
+        for asked in unloads
+    )
+    if stays:
+        return replace(outcome, crowded=outcome.crowded or run.thread.is_left_out(name))
+    # Loaded by a sibling, as far as we know, but the file could not be read here: nobody can promise that the text is
+    # there.
+    if outcome.unchecked:
+        return outcomes.Unreadable(prepared.entry, outcome.unchecked)
+    return replace(outcome, by_sibling=True)
+
+
+def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> Plan[ToolResult]:
+    """Turn an unexpected failure into an error message; a tool never raises."""
+    try:
+        return (yield from plan)
+    except GraphBubbleUp:
+        raise
+    except Exception as error:
+        logger.exception("%s failed for %r", tool, skill_name)
+        return tool_message(run, tool, Reply(tool_failed(tool, skill_name, error), is_error=True))
+
+
+def _refused(run: Run, outcome: outcomes.Refusal) -> ToolResult:
+    """Answer a load of a skill that could not be prepared."""
+    reply = report(outcome, "model", run, getattr(outcome, "entry", None))
+    return _result({"messages": [tool_message(run, LOAD_TOOL, reply)]}, run)
+
+
+def _result(update: dict[str, Any], run: Run) -> ToolResult:
+    """Return a call's result with what extensions asked to change, and the problems that were found on the way."""
+    whole = merged(update, run.collected, run.problems_update())
+    # Where nothing changes in state, as in most refusals, the answer is a plain message.
+    if whole.keys() == {"messages"}:
+        [message] = whole["messages"]
+        answer: ToolMessage = message
+        return answer
+    return Command(update=whole)

@@ -31,7 +31,7 @@ from deepskills._catalog.sources import parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories
 from deepskills._io.plan import Plan
-from deepskills._loading.decisions import Budgets, count_tokens
+from deepskills._loading.budget import Budgets, count_tokens
 from deepskills._middleware.before_model import before_model_call, started_alone
 from deepskills._middleware.config import (
     BackendFactory,
@@ -48,6 +48,7 @@ from deepskills._middleware.config import (
 from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun, overrides
 from deepskills._middleware.extension_calls import ExtensionRun, at
 from deepskills._middleware.extra_tools import ExtraTools, check_names
+from deepskills._middleware.loading import SkillTools
 from deepskills._middleware.nesting import follow_runs, handing_over, is_own_graph
 from deepskills._middleware.request import (
     PreparedCall,
@@ -60,18 +61,18 @@ from deepskills._middleware.request import (
     tell_composed,
 )
 from deepskills._middleware.run import Run, Shelf, name_of, use_of, withheld_powers, without_powers
-from deepskills._middleware.skill_tools import ToolSource, answer_from_context, disclosed
 from deepskills._middleware.startup import start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, merged, with_own_keys
-from deepskills._middleware.tools import (
-    LOAD_TOOL,
-    UNLOAD_TOOL,
+from deepskills._middleware.tool_calls import (
     CallRun,
-    SkillTools,
     ToolCall,
+    ToolSource,
+    answer_from_context,
+    disclosed,
     open_tool_call,
     with_guard,
 )
+from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import PathNames
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of

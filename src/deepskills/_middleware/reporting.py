@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import finished
-from deepskills._loading import decisions as outcomes
+from deepskills._loading import budget as outcomes
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.run import Run

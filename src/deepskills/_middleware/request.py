@@ -48,31 +48,18 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage, Too
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
+from deepskills._catalog.catalog import include_names
 from deepskills._errors import SkillsError
 from deepskills._io.backends import refuses_writes, shows_other_files, workspace_of
 from deepskills._io.drivers import finished
 from deepskills._io.plan import Failed, Plan, apart
-from deepskills._loading.decisions import Prepared, Standing
+from deepskills._loading.budget import Prepared, Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import after_model, change_request, change_text, traced, unusable
 from deepskills._middleware.loading import Wish, judge, prepare, take_away
 from deepskills._middleware.reporting import log_problems, skill_event, tell
 from deepskills._middleware.run import Run, Shelf, disclosed_skills
-from deepskills._middleware.skill_tools import (
-    DISCLOSED,
-    InUse,
-    Resolution,
-    ToolSource,
-    acceptance,
-    bound,
-    include_names,
-    name_of,
-    needed_names,
-    resolved,
-    resolved_tools,
-    skills_in_use,
-)
 from deepskills._middleware.state import (
     LEFT_OUT,
     LINGERING,
@@ -86,7 +73,20 @@ from deepskills._middleware.state import (
     without_key,
     without_lingering,
 )
-from deepskills._middleware.tools import LOAD_TOOL
+from deepskills._middleware.tool_calls import (
+    DISCLOSED,
+    InUse,
+    Resolution,
+    ToolSource,
+    acceptance,
+    bound,
+    name_of,
+    needed_names,
+    resolved,
+    resolved_tools,
+    skills_in_use,
+)
+from deepskills._middleware.turn import LOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import CHANGED_LEAD, context_notice, lost_notice
 from deepskills._prompt.section import LIST_WITHHELD, Section, SectionInput, tools_spoken_of

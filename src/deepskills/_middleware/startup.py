@@ -18,7 +18,7 @@ from deepskills._catalog.discovery import Discovery, shown_problems, source_erro
 from deepskills._catalog.lookup import required_by
 from deepskills._errors import SkillsError
 from deepskills._io.plan import Plan, apart
-from deepskills._loading.decisions import record_of
+from deepskills._loading.budget import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, load, prepare, take_away

@@ -42,7 +42,7 @@ from langgraph.graph.message import add_messages
 from pydantic import ConfigDict, NonNegativeInt, Strict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from deepskills._loading.decisions import Loaded, Standing, record_of
+from deepskills._loading.budget import Loaded, Standing, record_of
 from deepskills._prompt.messages import NEXT_TEXT
 from deepskills._types import (
     MAX_SHOWN_NAME_LENGTH,

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import MAX_DESCRIPTION, Broken, Unknown, full_description
 from deepskills._files.inventory import Inventory
-from deepskills._loading import decisions as outcomes
-from deepskills._loading.decisions import Budgets, Standing
+from deepskills._loading import budget as outcomes
+from deepskills._loading.budget import Budgets, Standing
 from deepskills._loading.placement import Reason
 from deepskills._skillmd.text import (
     field_text,

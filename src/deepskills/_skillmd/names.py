@@ -72,6 +72,18 @@ def name_key(name: str) -> str:
     return fold(shown_name(name))
 
 
+def stored_key(name: str) -> str:
+    """Return what databases and disks compare names and paths by.
+
+    It is kept in tables, so it must never change. It is coarser than `name_key`: what a file system may take for the
+    same name cannot be two skills of one owner.
+    """
+    if name.isascii():
+        return name.casefold()
+    # Normalized twice: folding case can decompose characters.
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
 def meant(by_key: Mapping[str, ValueT], asked: str) -> ValueT | None:
     """Return what is filed under the name that was asked for, as it is or with marks around it."""
     # As it is first: a name may have marks of its own.

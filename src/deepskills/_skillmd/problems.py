@@ -1,8 +1,8 @@
-"""Every problem that deepskills can report: its code, its severity and its message.
+"""Every problem that the core reports: its code, its severity and its message.
 
-One row per cause; messages are written nowhere else. Codes are public and never change. A message says what is wrong,
-with which value, and then what to do about it, because its reader (an author, an operator, sometimes a model) has
-only this one line.
+One row per cause; the core words its problems nowhere else, and an extension words its own beside its code. Codes are
+public and never change. A message says what is wrong, with which value, and then what to do about it, because its
+reader (an author, an operator, sometimes a model) has only this one line.
 """
 
 from collections.abc import Iterable

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepskills._loading.decisions import count_text_tokens
+from deepskills._loading.budget import count_text_tokens
 from deepskills.evals.files import SkillEvals
 from deepskills.evals.runs import Outcome
 

@@ -29,7 +29,7 @@ from langgraph.errors import GraphRecursionError
 
 from deepskills import SkillMetadata, SkillsMiddleware
 from deepskills._io.plan import Attempt, CallFunction, Failed, Plan
-from deepskills._loading.decisions import count_text_tokens
+from deepskills._loading.budget import count_text_tokens
 from deepskills.evals.files import EvalError
 
 MAX_COPIED_BYTES = 200_000_000

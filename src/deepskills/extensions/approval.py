@@ -35,7 +35,7 @@ from deepskills import Refuse, SkillEntry, SkillLoad, SkillManifest, SkillRun, S
 from deepskills._files.manifest import digest_over
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Ask, Plan, unwrapped
-from deepskills._loading.decisions import count_tokens
+from deepskills._loading.budget import count_tokens
 from deepskills._types import SKILL_FILE
 from deepskills.extensions._guard import FileGuard, manifest_of, named
 from deepskills.extensions._shared import tidy_source, tidy_sources

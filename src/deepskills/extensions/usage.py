@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from deepskills import ModelCallReport, SkillExtension, SkillRun
-from deepskills._loading.decisions import count_text_tokens
+from deepskills._loading.budget import count_text_tokens
 from deepskills.extensions.forks import running_forks
 
 # --------------------------------------------------------------------------------------------------------------------

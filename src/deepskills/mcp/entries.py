@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 import yaml
 
+from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.read import SkillReading, read_skill
 from deepskills._skillmd.text import shown_name
@@ -320,24 +321,20 @@ def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
     ordered = sorted(skills, key=lambda skill: skill.path)
     by_name: dict[str, list[ServedSkill]] = {}
     for skill in ordered:
-        by_name.setdefault(_folded(f"{skill.label}:{skill.name}"), []).append(skill)
+        by_name.setdefault(name_key(f"{skill.label}:{skill.name}"), []).append(skill)
     names: dict[str, ServedSkill] = {}
     taken: set[str] = set()
     for skill in ordered:
-        is_only = len(by_name[_folded(f"{skill.label}:{skill.name}")]) == 1
+        is_only = len(by_name[name_key(f"{skill.label}:{skill.name}")]) == 1
         name = f"{skill.label}:{skill.name if is_only else skill.path}"
         shown = shown_name(name)
         # Two names may be the same after shortening or cleaning; a hash of the URI tells them apart.
-        if len(name) > MAX_SHOWN_NAME_LENGTH or _folded(shown) in taken:
+        if len(name) > MAX_SHOWN_NAME_LENGTH or name_key(shown) in taken:
             mark = hashlib.sha256(skill.uri.encode()).hexdigest()[:_HASH_LENGTH]
             shown = f"{shown_name(name)[: MAX_SHOWN_NAME_LENGTH - _HASH_LENGTH - 1]}~{mark}"
-        taken.add(_folded(shown))
+        taken.add(name_key(shown))
         names[shown] = skill
     return names
-
-
-def _folded(name: str) -> str:
-    return shown_name(name).casefold()
 
 
 # --------------------------------------------------------------------------------------------------------------------

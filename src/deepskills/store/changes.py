@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._catalog.search import beginning_of
+from deepskills._skillmd.names import stored_key
 from deepskills.store.db.models import (
     FileContent,
     FormerText,
@@ -47,7 +48,6 @@ from deepskills.store.rules import (
     check_rename,
     check_right,
     check_text,
-    name_key,
     owns,
     taken,
 )
@@ -150,7 +150,7 @@ class Changes:
             check_groups(shared_with.keys() - skill.shared_with.keys(), writer, self._policy.limits)
         # Before the lookup: the answer must not reveal which names the owner has.
         check_rename(skill, writer, document.name)
-        if name_key(document.name) != skill.name_key:
+        if stored_key(document.name) != skill.name_key:
             await self.check_name_free(document.name, skill.owner_id, other_than=skill.id)
         files_before = sum(file.size for file in kept.values())
         files_after = files_before - sum(file.size for file in stale) + sum(file.size for file in fresh)
@@ -205,7 +205,7 @@ class Changes:
             SkillConflictError: If there is one.
         """
         check_text("name", name)
-        if await self._skills.is_taken(name_key(name), owner_id, other_than=other_than):
+        if await self._skills.is_taken(stored_key(name), owner_id, other_than=other_than):
             raise taken(name)
 
     async def check_quota(
@@ -262,7 +262,7 @@ class Changes:
 
     def _take(self, skill: Skill, document: Document, *, is_public: bool, shared_with: dict[str, Right]) -> None:
         """Set a skill's values."""
-        is_renamed = name_key(document.name) != skill.name_key
+        is_renamed = stored_key(document.name) != skill.name_key
         skill.name = document.name
         skill.description = document.description
         skill.content = document.content

@@ -14,9 +14,10 @@ from typing import Literal, TypeAlias
 
 from deepskills._errors import SkillNotFoundError, SkillPathError, SkillsError
 from deepskills._files.paths import malformed
+from deepskills._skillmd.names import stored_key
 from deepskills._types import SKILL_FILE
 from deepskills.store.packages import PASSED_OVER, files_below, read_directory
-from deepskills.store.rules import StoreLimits, UserId, check_name, name_key
+from deepskills.store.rules import StoreLimits, UserId, check_name
 from deepskills.store.schemas import SkillCreate
 from deepskills.store.service import SkillService
 
@@ -76,7 +77,7 @@ async def import_skills(
     """
     # Only the owner's own: a visible skill with that name may be somebody else's.
     owned = {
-        name_key(skill.name): skill.id
+        stored_key(skill.name): skill.id
         for skill in await service.list_skills(user_id, include_public=False, system=system)
         if skill.owner_id == (None if system else str(user_id))
     }
@@ -85,10 +86,10 @@ async def import_skills(
         try:
             text, files = await asyncio.to_thread(read_directory, directory, limits)
             data = await asyncio.to_thread(SkillCreate.from_skill_md, text, files)
-            known = owned.get(name_key(data.name))
+            known = owned.get(stored_key(data.name))
             if known is None:
                 made = await service.create_skill(data, user_id, system=system)
-                owned[name_key(made.name)] = made.id
+                owned[stored_key(made.name)] = made.id
                 done.append(Done(data.name, "created"))
                 continue
             before = await service.get_skill(known, user_id, contents=False, system=system)
@@ -114,9 +115,9 @@ async def export_skills(
     """
     done, seen = [], set()
     for skill in await service.list_skills(user_id, include_public, system=system):
-        if name_key(skill.name) in seen:
+        if stored_key(skill.name) in seen:
             continue
-        seen.add(name_key(skill.name))
+        seen.add(stored_key(skill.name))
         try:
             check_name(skill.name)
             files = await service.export_skill(skill.id, user_id, system=system)

@@ -15,7 +15,6 @@ that does not exist, so that an error never reveals more than a listing would.
 import inspect
 import itertools
 import re
-import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -27,6 +26,7 @@ from uuid import UUID
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
 from deepskills._files.paths import malformed
 from deepskills._skillmd import names as _naming
+from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import quoted
 from deepskills._skillmd.text import one_line
 from deepskills._types import MAX_NAME_LENGTH, MAX_SKILL_FILE_BYTES, SKILL_FILE
@@ -179,17 +179,9 @@ class StoreLimits:
             )
 
 
-def name_key(name: str) -> str:
-    """Return what two spellings of one name have in common, whatever their case."""
-    if name.isascii():
-        return name.casefold()
-    # Normalized twice: folding case can decompose characters.
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-
-
 def path_key(path: str) -> str:
     """Return what two spellings of one path have in common on file systems that ignore case or Unicode form."""
-    return name_key(path)
+    return stored_key(path)
 
 
 def _check_collisions(new: Iterable[str], paths: Iterable[str]) -> None:

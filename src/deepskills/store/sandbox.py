@@ -31,10 +31,11 @@ from deepskills import SkillsMiddleware
 from deepskills._errors import SkillNotFoundError, SkillsError
 from deepskills._io.backends import real_paths
 from deepskills._io.plan import is_missing_error
+from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE, OptionalSource
 from deepskills.store.db.models import Skill
-from deepskills.store.rules import Policy, UserId, as_id, check_kept_path, check_name, name_key, no_skill, path_key
+from deepskills.store.rules import Policy, UserId, as_id, check_kept_path, check_name, no_skill, path_key
 from deepskills.store.service import SkillService, exported
 
 MARKER = ".deepskills.json"
@@ -400,7 +401,7 @@ class SkillSandboxLoader:
             skill = found.get(as_id(skill_id) or UUID(int=0))
             if skill is None:
                 problems[skill_id] = no_skill(str(skill_id))
-            elif names.setdefault(name_key(skill.name), skill.id) != skill.id:
+            elif names.setdefault(stored_key(skill.name), skill.id) != skill.id:
                 problems[skill_id] = SkillsError(
                     f"another skill named {skill.name!r} was loaded just before; load one of them"
                 )
@@ -409,7 +410,7 @@ class SkillSandboxLoader:
         required = await self._service.required_skills(list(chosen), user_id, include_public=include_public)
         for skill in required if chosen else ():
             # Skills that were requested by id come before those that are only required.
-            if names.setdefault(name_key(skill.name), skill.id) == skill.id:
+            if names.setdefault(stored_key(skill.name), skill.id) == skill.id:
                 chosen.setdefault(skill.id, skill)
         done = await self._load(list(chosen.values()), backend, user_id)
         for skill_id, problem in problems.items():
@@ -437,7 +438,7 @@ class SkillSandboxLoader:
         """
         visible: dict[str, Skill] = {}
         for skill in await self._service.list_skills(user_id, include_public):
-            visible.setdefault(name_key(skill.name), skill)
+            visible.setdefault(stored_key(skill.name), skill)
         wanted = {skill.name: skill for skill in visible.values()}
         directories = [path for path, is_directory in await listed(self._root, backend) if is_directory]
         present = {path.rpartition("/")[2] for path in directories if path.rpartition("/")[0] == self._root}
@@ -615,7 +616,7 @@ class SharedSandbox:
             if skill_ids is None:
                 wanted: dict[str, UUID] = {}
                 for skill in await service.list_skills(user_id, include_public):
-                    wanted.setdefault(name_key(skill.name), skill.id)
+                    wanted.setdefault(stored_key(skill.name), skill.id)
                 given = list(wanted.values())
             else:
                 given = list(dict.fromkeys(skill_ids))

@@ -31,7 +31,8 @@ from uuid import UUID, uuid4
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError
-from deepskills._loading.decisions import CHARACTERS_PER_TOKEN, MESSAGE_CHARACTERS, MESSAGE_TOKENS
+from deepskills._loading.budget import CHARACTERS_PER_TOKEN, MESSAGE_CHARACTERS, MESSAGE_TOKENS
+from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
 from deepskills.store.changes import Changes, Text, Values
@@ -82,7 +83,6 @@ from deepskills.store.rules import (
     days_of,
     has_right,
     known_id,
-    name_key,
     no_skill,
     owns,
     sees_groups,
@@ -295,7 +295,7 @@ class SkillService:
             reasons,
             tag_keys,
             tag_match,
-            None if name is None else name_key(storable(name[:MAX_SEARCH_LENGTH])),
+            None if name is None else stored_key(storable(name[:MAX_SEARCH_LENGTH])),
             None if skill_ids is None else tuple(key for given in skill_ids if (key := as_id(given)) is not None),
             is_everything=everything,
             is_unapproved=unapproved,
@@ -396,7 +396,7 @@ class SkillService:
 
     @reads
     async def _named(self, name: str, viewer: Viewer, *, contents: bool) -> Skill:
-        found = await self._skills.by_name(name_key(storable(name[:MAX_SEARCH_LENGTH])), viewer)
+        found = await self._skills.by_name(stored_key(storable(name[:MAX_SEARCH_LENGTH])), viewer)
         if found is None:
             raise SkillNotFoundError(f"There is no skill named {quoted(name)}. List the skills to see which exist.")
         return await self._shown(found, viewer, contents=contents)
@@ -450,7 +450,7 @@ class SkillService:
                 (skill.owner_id, name) for skill in requiring for name in wanted.get(skill.id, ())
             ):
                 # A stranger who publishes a skill under a name that is missing must not reach those who require it.
-                skill_id = await self._skills.by_name(name_key(name), viewer, reasons, trusted_owner=owner)
+                skill_id = await self._skills.by_name(stored_key(name), viewer, reasons, trusted_owner=owner)
                 if skill_id is None:
                     logger.warning("Skill %s is required, but does not exist for this user", quoted(name))
                 elif skill_id not in found and skill_id not in skill_ids:
@@ -1145,7 +1145,7 @@ class SkillService:
     @counts
     async def _count(self, events: list[Mapping[str, Any]], viewer: Viewer) -> int:
         named = {str(event.get("skill", "")) for event in events if as_id(event.get("skill_id")) is None}
-        ids = {name: await self._skills.by_name(name_key(storable(name[: _MAX_WORD * 8])), viewer) for name in named}
+        ids = {name: await self._skills.by_name(stored_key(storable(name[: _MAX_WORD * 8])), viewer) for name in named}
         today = now().date()
         totals: Counter[tuple[UUID, str, str]] = Counter()
         for event in events:

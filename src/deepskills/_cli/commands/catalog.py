@@ -22,7 +22,7 @@ from deepskills._cli.output import STYLES, Output, counted, prose, visible
 from deepskills._files.inventory import RESOURCE_ORDER, Contents, Inventory, read_contents, summarize
 from deepskills._files.paths import is_hidden
 from deepskills._io.plan import PASSED_OVER, Failed, Listing, Plan, Visit, Visitor, lies_under, parent, walk
-from deepskills._loading.decisions import count_text_tokens, count_tokens
+from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
 from deepskills._skillmd.keys import KEYS, FrontmatterKey, is_acted_on

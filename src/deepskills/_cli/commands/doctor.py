@@ -18,7 +18,7 @@ from deepskills._cli.commands.show import tool_costs
 from deepskills._cli.files import find_skill_files, perform
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
 from deepskills._io.plan import Plan, lies_under, parent
-from deepskills._loading.decisions import count_text_tokens
+from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
 from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS, SkillProblem
 

@@ -16,7 +16,7 @@ from deepskills._cli.commands.catalog import Found, LocalCatalog
 from deepskills._cli.output import Output, prose
 from deepskills._io.plan import parent
 from deepskills._loading.arguments import argument_names, fill_in
-from deepskills._loading.decisions import count_text_tokens, count_tokens
+from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt import messages as words
 from deepskills._prompt.section import CatalogList, render_locations, render_warnings, visible
 from deepskills._types import DEFAULT_SUGGESTIONS

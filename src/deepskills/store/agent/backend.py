@@ -25,6 +25,7 @@ from deepagents.backends import BackendProtocol
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 
 from deepskills._errors import SkillNotFoundError
+from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, OptionalSource, SkillListing, SkillProblem, SkillSummary
@@ -33,7 +34,7 @@ from deepskills.store.db.listings import Filter, Head
 from deepskills.store.db.models import Skill, document_of
 from deepskills.store.db.transactions import reads
 from deepskills.store.document import Document, tag_fields
-from deepskills.store.rules import TRUSTED, Policy, UserId, Viewer, check_name, name_key, owner_key
+from deepskills.store.rules import TRUSTED, Policy, UserId, Viewer, check_name, owner_key
 from deepskills.store.service import SkillService, document_at
 from deepskills.store.workers import computed
 
@@ -88,9 +89,9 @@ class AgentReader(SkillService):
         unpinned: list[tuple[str, int]] = []
         if pins:
             pinned, unpinned = await self._pinned(viewer, chosen, pins)
-            names = {name_key(name) for name in pins}
+            names = {stored_key(name) for name in pins}
             ids = {head.id for head in pinned}
-            heads = pinned + [h for h in heads if h.id not in ids and name_key(h.name) not in names]
+            heads = pinned + [h for h in heads if h.id not in ids and stored_key(h.name) not in names]
         is_cut = len(heads) > MAX_HEADS
         return Overview(stamp, mark or "", tuple(heads[:MAX_HEADS]), is_cut, tuple(unpinned))
 
@@ -168,7 +169,7 @@ class AgentReader(SkillService):
             skills = [] if change is None else await self._listings.documents([change.skill_id], reader, chosen)
             is_shown = bool(skills) and await self._is_approved(skills[0], revision, viewer, chosen)
             head = await self._version_head(skills[0], revision) if is_shown else None
-            if head is None or name_key(head.name) != name_key(name):
+            if head is None or stored_key(head.name) != stored_key(name):
                 absent.append((name, revision))
             else:
                 found.append(head)

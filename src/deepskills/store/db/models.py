@@ -53,9 +53,10 @@ from sqlalchemy.types import UserDefinedType
 
 from deepskills._catalog.lookup import MAX_REQUIRED_NAME
 from deepskills._errors import SkillsError
+from deepskills._skillmd.names import stored_key
 from deepskills._types import MAX_NAME_LENGTH
 from deepskills.store.document import Document
-from deepskills.store.rules import MAX_OWNER_LENGTH, MAX_PATH_LENGTH, MAX_TAG_LENGTH, Labels, Right, name_key
+from deepskills.store.rules import MAX_OWNER_LENGTH, MAX_PATH_LENGTH, MAX_TAG_LENGTH, Labels, Right
 
 FOLDED = 4
 """How many times longer a text may become when its case is folded."""
@@ -433,7 +434,7 @@ class Skill(Base):
 
     @validates("name")
     def _set_key(self, _key: str, name: str) -> str:
-        self.name_key = name_key(name)
+        self.name_key = stored_key(name)
         return name
 
     def _check_loaded(self, attribute: str, shown: str) -> None:

@@ -41,7 +41,7 @@ from sqlalchemy.orm import InstrumentedAttribute, joinedload, make_transient_to_
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
 
-from deepskills._catalog.lookup import same_name
+from deepskills._skillmd.names import stored_key
 from deepskills.store.db.engine import CHANNEL
 from deepskills.store.db.listings import (
     light,
@@ -172,7 +172,7 @@ class SkillRepository:
         if not is_new:
             await self._session.execute(delete(SkillRequirement).where(SkillRequirement.skill_id == skill_id))
         self._session.add_all(
-            SkillRequirement(skill_id=skill_id, position=position, name=name, name_key=same_name(name))
+            SkillRequirement(skill_id=skill_id, position=position, name=name, name_key=stored_key(name))
             for position, name in enumerate(names)
         )
 

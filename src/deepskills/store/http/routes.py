@@ -15,6 +15,7 @@ from fastapi.security.base import SecurityBase
 from pydantic import BaseModel
 
 from deepskills._errors import SkillNotFoundError
+from deepskills._skillmd.names import stored_key
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import Skill
 from deepskills.store.http.answers import (
@@ -58,16 +59,7 @@ from deepskills.store.http.requests import (
     number_of,
 )
 from deepskills.store.packages import unpacked
-from deepskills.store.rules import (
-    MAX_TAGS,
-    RETENTION_DAYS,
-    ApprovalRule,
-    GroupsOf,
-    IsOperator,
-    Policy,
-    StoreLimits,
-    name_key,
-)
+from deepskills.store.rules import MAX_TAGS, RETENTION_DAYS, ApprovalRule, GroupsOf, IsOperator, Policy, StoreLimits
 from deepskills.store.schemas import (
     SkillCreate,
     SkillDocument,
@@ -628,9 +620,9 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
             while True:
                 for listed in page:
                     # Skills with the same name follow each other, the one that counts first.
-                    if name_key(listed.name) == last:
+                    if stored_key(listed.name) == last:
                         continue
-                    last = name_key(listed.name)
+                    last = stored_key(listed.name)
                     # A session for each skill: a slow client must not hold a connection, or a snapshot, for the whole
                     # export.
                     async with parts.settings.session_factory() as session:

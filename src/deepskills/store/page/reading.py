@@ -16,7 +16,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.runtime import Runtime
 
 from deepskills._errors import SkillFileNotFoundError, SkillNotFoundError
-from deepskills._loading.decisions import count_text_tokens
+from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import quoted
 from deepskills.store.agent.adapter import DatabaseSkillAdapter
 from deepskills.store.db.models import Skill, SkillFile, document_of, now

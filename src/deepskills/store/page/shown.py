@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from markupsafe import Markup, escape
 
 from deepskills._errors import SkillsError
-from deepskills._loading.decisions import count_text_tokens, count_tokens
+from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._skillmd.read import read_skill, validate_skill
 from deepskills._skillmd.text import clean, one_line
 from deepskills._types import SKILL_FILE

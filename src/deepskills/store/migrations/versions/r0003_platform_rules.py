@@ -44,7 +44,8 @@ def upgrade() -> None:
 
 
 def _fill() -> None:
-    from deepskills._catalog.lookup import requires_of, same_name  # noqa: PLC0415 - migrations down need it not
+    from deepskills._catalog.lookup import requires_of  # noqa: PLC0415 - migrations down need it not
+    from deepskills._skillmd.names import stored_key  # noqa: PLC0415 - as above
     from deepskills._skillmd.read import read_skill  # noqa: PLC0415 - see above
 
     connection = op.get_bind()
@@ -58,7 +59,7 @@ def _fill() -> None:
     )
     for row in connection.execute(sa.select(skills).where(skills.c.frontmatter.contains("requires"))).all():
         for position, name in enumerate(requires_of(read_skill(row.frontmatter, path="SKILL.md").frontmatter)):
-            values = {"skill_id": row.id, "position": position, "name": name, "name_key": same_name(name)}
+            values = {"skill_id": row.id, "position": position, "name": name, "name_key": stored_key(name)}
             connection.execute(rows.insert().values(values))
 
 

@@ -1,23 +1,21 @@
-"""Decides on loads and unloads: what they cost, whether there is room, and how the calls of one turn see each other.
+"""Decides on loads and unloads: what they cost, and whether there is room.
 
 First the counting: `Budgets` are the limits, `Standing` is what is loaded under them. Tokens are estimated without a
 tokenizer: a model's own is not known here, and counting must be quick on texts of ten megabytes. The estimate follows
 LangChain's approximate counter, except for Chinese, Japanese and Korean, which that one takes for a quarter of what
 they cost.
 
-Then the deciding: an outcome is a value, `decide_load` is the budget rule, and the theory above it says what can happen
-between the calls of one turn.
+Then the deciding: an outcome is a value, and `decide_load` is the budget rule. `_prompt/messages.py` words outcomes for
+the model, `_middleware` applies them to state. How the calls of one turn see each other is in `_middleware/turn.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from deepskills._catalog.catalog import Catalog, SkillEntry
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import Broken, Unknown
 from deepskills._files.inventory import Inventory
-from deepskills._io.plan import is_missing_error
 from deepskills._skillmd.names import meant_name
 from deepskills._types import LoadRecord
 
@@ -140,46 +138,7 @@ class Standing:
         return len(self.loaded) > budgets.skills or (budgets.tokens is not None and self.tokens > budgets.tokens)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Decides loads and unloads, and how the calls of one turn see each other.
-#
-# Theory of operation
-# -------------------
-#
-# A model may make several calls in one turn: `unload_skill("a")`, `load_skill("b")`, `load_skill("c")`. LangGraph runs
-# them at the same time, each with the state from before the turn, and merges their updates afterwards. No call knows
-# what the others will do. Left alone, each would find room for one more skill, and together they would overrun the
-# budget.
-#
-# So each call plays the turn through by itself. The order of calls in the model's message is the one thing all of them
-# see alike; a call therefore assumes that the calls before it have happened (`after_calls`), and decides on that basis
-# (`decide_in_turn`). The same pure functions decide in every call, on the same state and the same files, so the calls
-# agree without talking to each other: the outcome is as if they had run one after another.
-#
-# Four things can break the agreement, and each has its rule:
-#
-# * *A file cannot be read here, but perhaps in the call it belongs to* (an outage that ends in between). Its size is
-#   unknown, so the load is assumed to be granted and to take all the room that is left (`Assumed`). A later call may be
-#   refused although a serial run would have granted it; the budget is never overrun. A file that does not exist is not
-#   assumed to appear.
-# * *An unload before us gives room and then does not happen*, because a human rejected it or another middleware
-#   answered it. A load that needs that room says so in its record (`Loaded.relies_on`), and the next step takes it back
-#   if the other skill is still loaded and there is no room for both (`loads_to_undo`, newest first).
-# * *A load brings along what it requires* (`load_requires=True`). It is one decision, all or none (`decide_together`),
-#   and whoever plays it through needs the sizes of all of it.
-# * *The same skill is loaded twice in a turn.* The second call finds it loaded by the first and answers `AlreadyLoaded`
-#   with `by_sibling`, since the text is in another answer of the same turn.
-# * *A file changes while the calls run.* Then they would decide on different texts. So calls of one turn share what
-#   they read (`prepare_in_turn` in `_middleware/loading.py`).
-#
-# A call that is executed again after an interrupt sees the same message and the same state: LangGraph applies the
-# answers of a turn together. So it decides as it did before.
-#
-# Pins, slash commands and extensions come through the same functions with `NO_LIMIT` or with budgets, one after
-# another.
-#
-# Outcomes are values. `_prompt/messages.py` words them for the model, `_middleware` applies them to state.
-# --------------------------------------------------------------------------------------------------------------------
+# What may become of a load or an unload.
 
 
 @dataclass(frozen=True)
@@ -313,16 +272,7 @@ Refusal: TypeAlias = Unknown | Broken | NotLoaded | OverBudget | Unreadable | Us
 Outcome: TypeAlias = Loaded | AlreadyLoaded | Answered | Unloaded | ToolsWithdrawn | Refusal
 
 
-# Deciding: one call, then one call behind others.
-
-
-@dataclass(frozen=True)
-class SkillCall:
-    """A call of `load_skill` or `unload_skill` in the turn of the model."""
-
-    kind: Literal["load", "unload"]
-    name: str
-    arguments: str = ""
+# Deciding.
 
 
 def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Outcome:
@@ -413,98 +363,3 @@ def decide_unload(asked: str, standing: Standing) -> Unloaded | NotLoaded:
     # An assumed record was made up here, and must not reach an event.
     is_known = record is not None and record["digest"] != Assumed.DIGEST
     return Unloaded(name, standing.without([name]), record if is_known else None)
-
-
-@dataclass(frozen=True)
-class TurnSoFar:
-    """What is loaded once the earlier calls of the turn are done, and which of them gave room back."""
-
-    standing: Standing
-    unloaded: tuple[str, ...] = ()
-
-
-def after_calls(
-    calls: Sequence[SkillCall],
-    standing: Standing,
-    catalog: Catalog,
-    prepared: Mapping[tuple[str, str], Prepared],
-    budgets: Budgets,
-    along: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> TurnSoFar:
-    """Return what is loaded once the earlier calls of the same turn are done.
-
-    Every call of a turn plays its predecessors through in this way. `prepared` is keyed by name and arguments; `along`
-    names for a skill those that its load brings with it.
-    """
-    before = set(standing.loaded)
-    unloaded: list[str] = []
-    for call in calls:
-        if call.kind == "unload":
-            outcome: Outcome = decide_unload(call.name, standing)
-            if isinstance(outcome, Unloaded):
-                standing = outcome.standing
-                # What this very turn had loaded gives back only its own room, so nobody can rely on it.
-                unloaded += [outcome.name] if outcome.name in before else []
-            continue
-        entry = catalog.find(call.name)
-        # Unknown, hidden or refused before it was read: its own call refuses it too.
-        ready = prepared.get((entry.name, call.arguments)) if entry is not None else None
-        if ready is None:
-            continue
-        required = [prepared[name, ""] for name in along.get(ready.name, ()) if (name, "") in prepared]
-        outcome, loads = decide_together(ready, required, standing, budgets)
-        if isinstance(outcome, Loaded):
-            standing = outcome.standing
-        elif loads:
-            standing = loads[-1].standing
-        # Refused for any other reason here, it is refused in its own call too: the same functions decide there.
-        elif _may_be_granted(outcome) and len(standing.loaded) < budgets.skills:
-            # Its size is unknown: assume the worst, so that the calls behind it cannot overrun the budget.
-            room = 0 if budgets.tokens is None else max(0, budgets.tokens - standing.tokens)
-            assumed = LoadRecord(path=ready.entry.path, digest=Assumed.DIGEST, tokens=room)
-            for name in along.get(ready.name, ()):
-                if name not in standing.loaded:
-                    standing = standing.with_load(name, {**assumed, "tokens": 0})
-            standing = standing.with_load(ready.name, assumed)
-    return TurnSoFar(standing, tuple(unloaded))
-
-
-def _may_be_granted(outcome: Outcome) -> bool:
-    """Whether a load that failed here may be readable to its own call: an outage may be over, a missing file is not."""
-    return isinstance(outcome, Unreadable) and not is_missing_error(outcome.reason)
-
-
-def decide_in_turn(
-    prepared: Prepared, so_far: TurnSoFar, before: Standing, budgets: Budgets, required: Sequence[Prepared] = ()
-) -> tuple[Outcome, list[Loaded]]:
-    """Decide on a load behind other calls of its turn, and record which of their unloads it relies on.
-
-    Returns its outcome, and the loads of what it requires, which come before it.
-    """
-    outcome, loads = decide_together(prepared, required, so_far.standing, budgets)
-    all_loads = [*loads, *([outcome] if isinstance(outcome, Loaded) else [])]
-    if not all_loads or not so_far.unloaded:
-        return outcome, loads
-    # Would there be room had none of the unloads happened? Then the load relies on none of them.
-    kept = all_loads[-1].standing
-    own = {load.prepared.name for load in all_loads}
-    for name in so_far.unloaded:
-        if name not in own and name in before.records and name not in kept.loaded:
-            kept = kept.with_load(name, before.records[name])
-    if not kept.is_over(budgets):
-        return outcome, loads
-    relying = [replace(load, relies_on=so_far.unloaded) for load in loads]
-    return replace(outcome, relies_on=so_far.unloaded) if isinstance(outcome, Loaded) else outcome, relying
-
-
-def loads_to_undo(standing: Standing, budgets: Budgets) -> list[str]:
-    """Return the loads that relied on an unload which did not happen, as far as there is no room for them."""
-    undone: list[str] = []
-    # Newest first: an older load was there when the room was still its own.
-    for name in reversed(standing.loaded):
-        record = standing.records.get(name)
-        relied = record.get("relies_on", ()) if record else ()
-        if any(other in standing.loaded for other in relied) and standing.is_over(budgets):
-            undone.append(name)
-            standing = standing.without([name])
-    return undone

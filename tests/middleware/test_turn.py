@@ -3,7 +3,7 @@
 import pytest
 
 from deepskills._catalog.catalog import Catalog
-from deepskills._loading.decisions import (
+from deepskills._loading.budget import (
     AlreadyLoaded,
     Assumed,
     Budgets,
@@ -12,17 +12,14 @@ from deepskills._loading.decisions import (
     Outcome,
     OverBudget,
     Prepared,
-    SkillCall,
     Standing,
     Unloaded,
     Unreadable,
-    after_calls,
-    decide_in_turn,
     decide_load,
     decide_unload,
-    loads_to_undo,
     record_of,
 )
+from deepskills._middleware.turn import SkillCall, after_calls, decide_in_turn, loads_to_undo
 from support.loads import entry_of as skill
 from support.loads import record_of_load as record
 from support.loads import standing_of as standing

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
-from deepskills._loading.decisions import count_text_tokens, count_tokens
+from deepskills._loading.budget import count_text_tokens, count_tokens
 
 repeatable = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 

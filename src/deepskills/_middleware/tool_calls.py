@@ -1,0 +1,579 @@
+"""Tool calls of an agent with skills: the tools that skills bring along, and what happens around every call.
+
+1. Which of the tools that skills include are callable in a turn, and how their names are resolved.
+2. Any tool call (`open_tool_call`): a skill's own tool is found, and extensions judge the call and see its result.
+3. The guard for skills that were served from elsewhere (`ServedSkills`).
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+from langchain.agents.middleware.types import ToolCallRequest
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.runnables import RunnableBinding
+from langchain_core.tools import BaseTool, tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.errors import GraphBubbleUp
+from langgraph.runtime import get_runtime
+from langgraph.types import Command, interrupt
+
+from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry, include_names
+from deepskills._io.backends import is_backend, serves_skills
+from deepskills._io.plan import Ask, CallFailed, Plan
+from deepskills._loading.budget import Unloaded, decide_unload
+from deepskills._middleware.config import Settings
+from deepskills._middleware.extension import (
+    LoadedSkill,
+    Refuse,
+    SkillExtension,
+    SkillLoad,
+    SkillRun,
+    ToolResult,
+    overrides,
+)
+from deepskills._middleware.extension_calls import (
+    ExtensionRun,
+    after_tool,
+    before_load,
+    before_tool,
+    with_changes,
+)
+from deepskills._middleware.run import Run, disclosed_skills
+from deepskills._middleware.state import (
+    LINGERING,
+    Thread,
+    mark_of,
+    merged,
+)
+from deepskills._middleware.turn import turn_of
+from deepskills._middleware.visibility import shelf_of
+from deepskills._prompt.messages import (
+    call_refused,
+    skill_tool_failed,
+)
+from deepskills._types import SkillMetadata
+
+logger = logging.getLogger("deepskills")
+
+
+READ_TOOL = "read_file"
+"""The tool that reads files; reading a `SKILL.md` by it discloses the skill's tools."""
+
+DISCLOSED = "_skill_tools_disclosed"
+"""State key: each skill tool that the latest model call was shown, and the name that stands for it."""
+
+_DEFER_LOADING = "defer_loading"
+
+resolved_tools: ContextVar[Mapping[str, Sequence[BaseTool]]] = ContextVar("resolved_tools", default={})  # noqa: B039
+"""What the names of this model call stand for, resolved before deepagents asks."""
+
+
+def answer_from_context(name: str, runtime: object) -> Sequence[BaseTool]:  # noqa: ARG001 - a resolver's signature
+    """Resolve a name to what it was found to stand for; deepagents' class is given this as its resolver."""
+    return resolved_tools.get().get(name, ())
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a name stands for, or why it could not be resolved."""
+
+    tools: Sequence[BaseTool] = ()
+    failure: str | None = None
+
+
+class ToolSource:
+    """Resolves tool names by the user's list or function; a function that fails costs its tools, not the run."""
+
+    def __init__(self, tools: Sequence[BaseTool | Callable[..., Any]] | Callable[..., Any] | None) -> None:
+        self._resolver: Callable[..., Any] | None = None
+        self._by_name: dict[str, BaseTool] = {}
+        if tools is None or isinstance(tools, Sequence):
+            for entry in tools or ():
+                made = entry if isinstance(entry, BaseTool) else tool(entry)
+                self._by_name[made.name] = made
+        else:
+            self._resolver = tools
+
+    def resolve(self, name: str, runtime: object) -> Resolution:
+        """Resolve a name on a sync call."""
+        if self._resolver is None:
+            return self._listed(name)
+        try:
+            found = self._resolver(name, runtime)
+        # Interrupts are LangGraph's.
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a failure
+            return _failed(name, f"{type(error).__name__}: {error}")
+        if inspect.isawaitable(found):
+            # Closed, or Python warns that it was never awaited.
+            if inspect.iscoroutine(found):
+                found.close()
+            return _failed(name, "it is async; run the agent with ainvoke or astream")
+        return _checked(name, found)
+
+    async def aresolve(self, name: str, runtime: object) -> Resolution:
+        """Resolve a name on an async call."""
+        if self._resolver is None:
+            return self._listed(name)
+        try:
+            found = self._resolver(name, runtime)
+            if inspect.isawaitable(found):
+                found = await found
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a failure
+            return _failed(name, f"{type(error).__name__}: {error}")
+        return _checked(name, found)
+
+    def _listed(self, name: str) -> Resolution:
+        return Resolution([self._by_name[name]] if name in self._by_name else [])
+
+
+def resolved(source: ToolSource, names: Sequence[str], runtime: Any) -> Plan[dict[str, Resolution]]:  # noqa: ANN401
+    """Return what names stand for, resolved sync or async as the run is."""
+    if not names:
+        return {}
+
+    async def aresolve() -> list[Resolution]:
+        return await asyncio.gather(*(source.aresolve(name, runtime) for name in names))
+
+    try:
+        found = yield Ask(lambda: [source.resolve(name, runtime) for name in names], aresolve)
+    except CallFailed as failure:
+        return dict.fromkeys(names, Resolution(failure=failure.reason))
+    return dict(zip(names, found, strict=True))
+
+
+def _checked(name: str, found: object) -> Resolution:
+    is_list = isinstance(found, Sequence) and not isinstance(found, str | bytes)
+    if not is_list or not all(isinstance(item, BaseTool) for item in found):  # type: ignore[attr-defined]
+        return _failed(name, f"it returned {type(found).__name__}, not a list of tools")
+    tools: dict[str, BaseTool] = {}
+    # The first of a name counts: a request with two tools of one name is refused by providers.
+    for item in found:  # type: ignore[attr-defined]
+        tools.setdefault(item.name, item)
+    return Resolution(list(tools.values()))
+
+
+def _failed(name: str, reason: str) -> Resolution:
+    logger.error("The resolver of skill tools failed for %r: %s", name, reason)
+    return Resolution(failure=reason)
+
+
+@dataclass(frozen=True)
+class InUse:
+    """The skills whose tools a model call may be shown."""
+
+    loaded: list[SkillEntry] = field(default_factory=list)
+    """Loaded, and not to be seen as pinned: their tools are bound to the call."""
+
+    seen: list[SkillEntry] = field(default_factory=list)
+    """Read by `read_file` or pinned, and not unloaded since: deepagents' way of disclosing them serves."""
+
+    def shown_to_deepagents(self) -> list[SkillMetadata]:
+        """Return the catalog as deepagents' class is to see it: the skills in `seen`, and no other."""
+        return [_spelled(entry) for entry in self.seen]
+
+
+def _spelled(entry: SkillEntry) -> SkillMetadata:
+    """Return a skill whose tools are named as deepagents' class reads them: with spaces between."""
+    further = {**entry.skill["metadata"], INCLUDE_TOOLS: " ".join(include_names(entry))}
+    return {**entry.skill, "metadata": further}
+
+
+def skills_in_use(
+    messages: Sequence[AnyMessage], granting: Iterable[SkillEntry], disclosed: Iterable[SkillEntry] = ()
+) -> InUse:
+    """Tell whose tools a model call may be shown: skills in use whose grants count, and those disclosed by a read.
+
+    Messages grant nothing here. They only tell which way a tool is shown: deepagents' class discloses the tools of what
+    was pinned or read by messages, so a skill that has such a message is left to it.
+    """
+    loaded = {entry.name: entry for entry in granting if include_names(entry)}
+    read = {entry.name: entry for entry in disclosed if include_names(entry) and entry.name not in loaded}
+    if not loaded and not read:
+        return InUse()
+    # deepagents knows no unload: what its messages show after one would be disclosed again.
+    seen = _last_seen(messages)
+    unloads = _last_unloads(messages)
+    use = InUse()
+    for entry in (*loaded.values(), *read.values()):
+        # Seen since it was last unloaded.
+        if seen(entry) > unloads.get(entry.name, -1):
+            use.seen.append(entry)
+        else:
+            use.loaded.append(entry)
+    return use
+
+
+def needed_names(use: InUse, tools: Iterable[BaseTool | dict[str, Any]]) -> list[str]:
+    """Return every name that has to be resolved: not those of tools that the agent has itself."""
+    own = {name_of(item) for item in tools}
+    named = dict.fromkeys(name for entry in (*use.loaded, *use.seen) for name in include_names(entry))
+    return [name for name in named if name not in own]
+
+
+def _last_seen(messages: Sequence[AnyMessage]) -> Callable[[SkillEntry], int]:
+    """Return where a skill was last read as a file or pinned; -1 for nowhere."""
+    reads = _last_reads(messages)
+    pins = {name: position for position, message in enumerate(messages) if (name := pinned_name(message)) is not None}
+    return lambda entry: max(reads.get(tidy_path(entry.path), -1), pins.get(entry.name, -1))
+
+
+def pinned_name(message: object) -> str | None:
+    """Return the skill that a message pins."""
+    extra = getattr(message, "additional_kwargs", {})
+    skill = extra.get("skill") if extra.get("lc_source") == "pinned_skill" else None
+    name = skill.get("name") if isinstance(skill, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _last_reads(messages: Sequence[AnyMessage]) -> dict[str, int]:
+    """Return the position of the latest successful `read_file` of each path."""
+    asked = {
+        call["id"]: str(call["args"].get("file_path"))
+        for message in messages
+        if isinstance(message, AIMessage)
+        for call in message.tool_calls
+        if call["name"] == READ_TOOL
+    }
+    return {
+        tidy_path(asked[message.tool_call_id]): position
+        for position, message in enumerate(messages)
+        if isinstance(message, ToolMessage) and message.status != "error" and message.tool_call_id in asked
+    }
+
+
+def _last_unloads(messages: Sequence[AnyMessage]) -> dict[str, int]:
+    return {
+        mark["skill"]: position
+        for position, message in enumerate(messages)
+        if (mark := mark_of(message)) is not None and mark["event"] == "unload"
+    }
+
+
+def tidy_path(path: str) -> str:
+    """Return a path as two spellings of it are compared."""
+    return "/" + "/".join(part for part in path.replace("\\", "/").split("/") if part not in {"", "."})
+
+
+def acceptance(model: object) -> Callable[[BaseTool], bool]:
+    """Return which tools a model's provider takes; one that it refuses would fail the whole request."""
+    # `bind_tools` and the like wrap the model.
+    model = model.bound if isinstance(model, RunnableBinding) else model
+    # By the module's name: a look must not import a package that is optional.
+    if not any(base.__module__.startswith("langchain_anthropic.") for base in type(model).__mro__):
+        return lambda _tool: True
+
+    def accepts(item: BaseTool) -> bool:
+        schema = convert_to_openai_tool(item)["function"].get("parameters", {})
+        refused = [key for key in ("oneOf", "anyOf", "allOf") if key in schema]
+        if refused:
+            logger.warning(
+                "Tool %r is withheld: its schema starts with %s, which Anthropic refuses", item.name, refused
+            )
+        return not refused
+
+    return accepts
+
+
+def bound(
+    tools: Sequence[BaseTool | dict[str, Any]],
+    use: InUse,
+    resolved: Mapping[str, Sequence[BaseTool]],
+    accepts: Callable[[BaseTool], bool],
+) -> tuple[list[BaseTool | dict[str, Any]], dict[str, str]]:
+    """Return the request's tools with those of loaded skills, and a record of what was added and for which name."""
+    by_name = {name: item for item in tools if (name := name_of(item)) is not None}
+    result = list(tools)
+    record: dict[str, str] = {}
+    for name in dict.fromkeys(n for entry in use.loaded for n in include_names(entry)):
+        # A tool that the agent has itself is not resolved: its name is its own.
+        produced = [by_name[name]] if name in by_name else resolved.get(name, ())
+        for item in produced:
+            present = by_name.get(name_of(item) or "")
+            if present is None and isinstance(item, BaseTool):
+                if item.name not in record and accepts(item):
+                    result.append(item)
+                    record[item.name] = name
+            # Present but deferred: the provider would show it only after a search, and a skill in use needs it now.
+            elif isinstance(present, BaseTool) and (present.extras or {}).get(_DEFER_LOADING) is True:
+                extras = {key: value for key, value in (present.extras or {}).items() if key != _DEFER_LOADING}
+                shown = present.model_copy(update={"extras": extras})
+                result = [shown if other is present else other for other in result]
+                by_name[present.name] = shown
+    return result, record
+
+
+def name_of(item: BaseTool | dict[str, Any]) -> str | None:
+    """Return a tool's name; tools that a provider runs may have none."""
+    if isinstance(item, BaseTool):
+        return item.name
+    function = item.get("function")
+    name = item.get("name") or (function.get("name") if isinstance(function, dict) else None)
+    return str(name) if name else None
+
+
+def disclosed(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return which skill tools the latest model call was shown."""
+    record = state.get(DISCLOSED)
+    if not isinstance(record, dict):
+        return {}
+    return {tool: name for tool, name in record.items() if isinstance(tool, str) and isinstance(name, str)}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# One tool call with skills: a skill's own tools, and what extensions say of any call.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+class CallRun(Run):
+    """A tool call's run: loads and unloads that stand before it in its turn count as done."""
+
+    def __init__(self, settings: Settings, request: ToolCallRequest) -> None:
+        super().__init__(settings, request.state, request.runtime)
+        self._call = request.tool_call
+
+    @property
+    def loaded(self) -> list[LoadedSkill]:
+        """The skills in use once the earlier calls of the turn are done."""
+        found = {skill.entry.name: skill for skill in super().loaded}
+        standing = self.thread.standing
+        own = self._call
+        for call in turn_of(self.state, own["id"], own["name"], own["args"]).earlier:
+            if call.kind == "unload":
+                outcome = decide_unload(call.name, standing)
+                # What this very turn loads is not unloaded again here: its limits are assumed to hold, whatever becomes
+                # of the calls.
+                if isinstance(outcome, Unloaded):
+                    found.pop(outcome.name, None)
+            elif (entry := self.known_shelf.find_visible(call.name)) is not None:
+                skill = LoadedSkill(entry, call.arguments, "model", 0, is_recent=True)
+                found.setdefault(entry.name, self.limited(skill))
+        return list(found.values())
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that may run, and who looks at its result."""
+
+    request: ToolCallRequest
+    run: Run
+    is_judged: bool
+    """Whether an extension looks at this call."""
+
+    discloses: SkillEntry | None = None
+    """The skill whose tools become callable if this call, a `read_file`, succeeds."""
+
+    def reviewed(self, result: ToolResult) -> Plan[ToolResult]:
+        """Return the call's result after the extensions have seen it."""
+        # A failed read has shown nothing.
+        if self.discloses is not None and isinstance(result, ToolMessage) and result.status != "error":
+            known = {"disclosed": {self.discloses.name: self.discloses.digest}}
+            result = _with_update(result, {"skills_context": known})
+        if not self.is_judged:
+            return result
+        seen = yield from after_tool(self.request, result, self.run)
+        if isinstance(seen, Refuse):
+            return _refusal(self.request, seen, self.run)
+        return _with_update(seen, merged(self.run.collected, self.run.problems_update()))
+
+
+def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSource) -> Plan[ToolCall | ToolResult]:
+    """Return a call that may run, with the tool it means; or the answer to one that may not."""
+    settings = run.settings
+    # Known without I/O, so that an agent whose extensions judge no calls pays nothing here.
+    methods = ("before_tool", "after_tool")
+    judging = [extension for extension in settings.extensions if not is_idle(extension, request, settings.own_tools)]
+    is_judged = any(overrides(extension, method) for extension in judging for method in methods)
+    if is_judged:
+        yield from shelf_of(run)
+        # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
+        included = {name for entry in run.use.granting for name in include_names(entry)}
+        run.tool_origins = disclosed(run.state)
+        run.skill_tools = frozenset(tool for tool, name in run.tool_origins.items() if name in included)
+        decision = yield from before_tool(request, run)
+        if isinstance(decision, Refuse):
+            return _refusal(request, decision, run)
+    # After the judgement: a refused read discloses nothing.
+    read = yield from _disclosing(request, run)
+    name = yield from hidden_tool(request, run)
+    if name is None:
+        return ToolCall(request, run, is_judged, read)
+    found = (yield from resolved(source, [name], get_runtime()))[name]
+    return failed_call(request, found) or ToolCall(with_tool(request, found), run, is_judged, read)
+
+
+def _disclosing(request: ToolCallRequest, run: Run) -> Plan[SkillEntry | None]:
+    """Return the skill whose tools a `read_file` of its `SKILL.md` discloses, if every extension would let it load.
+
+    Only a call that this hook sees counts: a pair of call and answer in the messages may be anybody's.
+    """
+    path = request.tool_call["args"].get("file_path")
+    if request.tool_call["name"] != READ_TOOL or not isinstance(path, str):
+        return None
+    # Most agents have no skill with tools: the catalog tells that without asking anybody how visible skills are.
+    catalog = yield from run.look.catalog(run.thread.catalog, run.state.get("skills_metadata"))
+    read = tidy_path(path)
+    entry = next((known for known in catalog.with_tools if tidy_path(known.path) == read), None)
+    if entry is None or not entry.is_read or not (yield from shelf_of(run)).is_shown(entry):
+        return None
+    # Judged as a load would be. A skill that extensions refuse or answer otherwise brings no tools by a read either.
+    load = SkillLoad(entry, "", "model", "", 0, (), run.runtime)
+    decision = yield from before_load(load, run)
+    return entry if decision is None else None
+
+
+def _with_update(result: ToolResult, update: Mapping[str, Any]) -> ToolResult:
+    """Return a tool's result with further changes of state."""
+    if not update:
+        return result
+    if isinstance(result, ToolMessage):
+        return Command(update=merged(update, {"messages": [result]}))
+    # A list of pairs or an object, which LangGraph also takes: nothing of ours can be merged into it safely.
+    if not isinstance(result.update, Mapping):
+        return result
+    return Command(graph=result.graph, update=merged(result.update, update), resume=result.resume, goto=result.goto)
+
+
+def _refusal(request: ToolCallRequest, refused: Refuse, run: Run) -> ToolResult:
+    return with_changes(_error(request, call_refused(refused.reason)), run)
+
+
+def hidden_tool(request: ToolCallRequest, run: Run) -> Plan[str | None]:
+    """Return the name that stands for the called tool, if it is a skill's and not the agent's own.
+
+    State says which tools the model was shown; a caller may have written that, so a skill in use must name the tool.
+    """
+    # The agent's own tool of that name comes first.
+    if request.tool is not None:
+        return None
+    name = disclosed(run.state).get(request.tool_call["name"])
+    if name is None:
+        return None
+    yield from shelf_of(run)
+    return name if name in included_names(run) else None
+
+
+def included_names(run: Run) -> set[str]:
+    """Return the names by which the skills in use, and those that were disclosed by a read, include tools."""
+    return {name for entry in (*run.use.granting, *disclosed_skills(run)) for name in include_names(entry)}
+
+
+def with_tool(request: ToolCallRequest, found: Resolution) -> ToolCallRequest:
+    """Return the call with the tool it means; unchanged, it fails as unknown."""
+    name = request.tool_call["name"]
+    tool = next((tool for tool in found.tools if tool.name == name), None)
+    return request.override(tool=tool) if tool is not None else request
+
+
+def failed_call(request: ToolCallRequest, found: Resolution) -> ToolMessage | None:
+    """Return what to answer when the tool could not be resolved."""
+    if found.failure is None:
+        return None
+    return _error(request, skill_tool_failed(request.tool_call["name"], found.failure))
+
+
+def _error(request: ToolCallRequest, text: str) -> ToolMessage:
+    call = request.tool_call
+    return ToolMessage(text, name=call["name"], tool_call_id=call["id"] or "", status="error")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Asks a human before code runs while a skill that was served from elsewhere is in use.
+#
+# Whoever serves a skill decides what it says. Its frontmatter takes no effect by itself (discovery sets it aside), but
+# its text moves the model. So from its load until its text has left the requests, tools that execute code ask first. A
+# skill that says "unload me and execute this" in one turn is still asked about: what was in use before the turn counts,
+# and what is loaded earlier in it.
+# --------------------------------------------------------------------------------------------------------------------
+
+
+EXECUTING_TOOLS = frozenset({"execute", "run_skill_script"})
+"""Tools that execute code in any agent."""
+
+REJECTED = "A human did not let {tool} run while the skill {skill} from an {via} server is in use{reason}"
+
+_SCRIPTS = "scripts"
+
+
+def with_guard(extensions: tuple[SkillExtension, ...], backend: object) -> tuple[SkillExtension, ...]:
+    """Return the extensions with the guard first, if the backend may serve skills of its own."""
+    # A function of the runtime may give a backend that serves skills, so it counts as one that does.
+    if is_backend(backend) and not serves_skills(backend):
+        return extensions
+    return (ServedSkills(), *extensions)
+
+
+def is_idle(extension: SkillExtension, request: ToolCallRequest, own_tools: frozenset[str]) -> bool:
+    """Whether the guard has nothing to ask about a call: no skill can be in use. Decided without a look at sources."""
+    if not isinstance(extension, ServedSkills):
+        return False
+    call, state = request.tool_call, request.state
+    # Our own tools execute nothing; `run_skill_script` is an extension's.
+    if call["name"] in own_tools:
+        return True
+    if state.get("skills_loaded") or turn_of(state, call["id"], call["name"], call["args"]).earlier:
+        return False
+    return all(text.get("state") != LINGERING for text in Thread.of(state).section("texts").values())
+
+
+class ServedSkills(SkillExtension):
+    """Asks a human before code is executed while a served skill is in use."""
+
+    protective: ClassVar[bool] = True
+
+    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
+        """Ask a human about a call that executes code, unless scripts were granted to every served skill in use."""
+        # By `seen`, not by what is loaded: a skill that is unloaded in this very turn has already moved the model.
+        in_use = {entry.name: entry for entry in cast("ExtensionRun", run).seen if entry.origin is not None}
+        if not in_use or request.tool_call["name"] not in EXECUTING_TOOLS | run.executing_tools:
+            return None
+        asking = [entry for entry in in_use.values() if not self._is_granted(entry, run)]
+        if not asking:
+            return None
+        answer = interrupt(_question(request, asking))
+        # Anything but a clear "approve" is a refusal, even an answer of a shape that nobody foresaw.
+        kind = answer.get("type") if isinstance(answer, Mapping) else None
+        if kind == "approve":
+            grants = answer.get("grants", ())
+            if isinstance(grants, list | tuple | set | frozenset) and _SCRIPTS in grants:
+                for entry in asking:
+                    # What may change with every read cannot be known again.
+                    if entry.origin is not None and not entry.origin["dynamic"]:
+                        run.remember(_key(entry), entry.digest)
+            return None
+        message = answer.get("message") if kind == "reject" and isinstance(answer, Mapping) else None
+        reason = f": {message}" if isinstance(message, str) and message else "."
+        via = asking[0].origin["via"] if asking[0].origin is not None else ""
+        return Refuse(REJECTED.format(tool=request.tool_call["name"], skill=asking[0].name, via=via, reason=reason))
+
+    def _is_granted(self, entry: SkillEntry, run: SkillRun) -> bool:
+        return run.memory.get(_key(entry)) == entry.digest or _SCRIPTS in cast("ExtensionRun", run).granted(entry)
+
+
+def _key(entry: SkillEntry) -> str:
+    origin = entry.origin or {"label": "", "uri": ""}
+    return f"{_SCRIPTS}:{origin['label']}:{origin['uri']}"
+
+
+def _question(request: ToolCallRequest, asking: Sequence[SkillEntry]) -> dict[str, Any]:
+    skills = [
+        {"name": entry.name, "label": origin["label"], "uri": origin["uri"], "digest": entry.digest}
+        for entry in asking
+        if (origin := entry.origin) is not None
+    ]
+    return {
+        "type": "skill_execution",
+        "tool": request.tool_call["name"],
+        "arguments": request.tool_call["args"],
+        "skill": asking[0].name,
+        "skills": skills,
+        "grants": [_SCRIPTS],
+    }
