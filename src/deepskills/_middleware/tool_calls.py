@@ -53,6 +53,7 @@ from deepskills._middleware.state import (
 from deepskills._middleware.turn import turn_of
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import (
+    EXECUTION_REJECTED,
     call_refused,
     skill_tool_failed,
 )
@@ -498,8 +499,6 @@ def _error(request: ToolCallRequest, text: str) -> ToolMessage:
 EXECUTING_TOOLS = frozenset({"execute", "run_skill_script"})
 """Tools that execute code in any agent."""
 
-REJECTED = "A human did not let {tool} run while the skill {skill} from an {via} server is in use{reason}"
-
 _SCRIPTS = "scripts"
 
 
@@ -552,7 +551,9 @@ class ServedSkills(SkillExtension):
         message = answer.get("message") if kind == "reject" and isinstance(answer, Mapping) else None
         reason = f": {message}" if isinstance(message, str) and message else "."
         via = asking[0].origin["via"] if asking[0].origin is not None else ""
-        return Refuse(REJECTED.format(tool=request.tool_call["name"], skill=asking[0].name, via=via, reason=reason))
+        return Refuse(
+            EXECUTION_REJECTED.format(tool=request.tool_call["name"], skill=asking[0].name, via=via, reason=reason)
+        )
 
     def _is_granted(self, entry: SkillEntry, run: SkillRun) -> bool:
         return run.memory.get(_key(entry)) == entry.digest or _SCRIPTS in cast("ExtensionRun", run).granted(entry)

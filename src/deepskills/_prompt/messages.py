@@ -565,3 +565,25 @@ SCRIPT_MAY_GO_ON = "The script timed out after {seconds} s and was ended. What i
 RUN_SCRIPT_DESCRIPTION = """Run a script of a loaded skill and get its exit code and its output.
 
 The script starts in the shell's working directory. Each argument arrives exactly as given; no shell interprets it."""
+
+
+# What locks, approvals and the guard of served skills say.
+
+LOCK_UNLISTED = "The skill is not in {lock}, so {fate}. Review it and add it with `deepskills add`, or remove it."
+LOCK_MISMATCH = "Files of the skill {name} differ from {lock}, so {fate}: {files}. Run `deepskills verify` to see more."
+STRAY_FILE = "The file {path} is among the skills of {source}, but belongs to no known skill. Work without it."
+APPROVAL_REJECTED = "The user did not approve this skill{message} Work without it."
+APPROVAL_NOT_UNDERSTOOD = (
+    "The answer to the request for approval was not understood, so the skill is not used. Tell the user."
+)
+APPROVAL_NO_CHECKPOINTER = (
+    "This skill needs a human's approval, and the agent has no checkpointer to wait for one. Tell the user that the "
+    "application must be given a checkpointer."
+)
+NOT_APPROVED = "The skill {name} was not approved. Call `load_skill` first, and the user will be asked."
+CHANGED_SINCE_APPROVAL = (
+    "The skill {name} has changed since it was approved: {files}. This is refused. Call `load_skill` to have the user "
+    "asked about the skill as it is now."
+)
+CHANGES_WHILE_ASKED = "The files of the skill {name} keep changing while the user is asked, so it is not used."
+EXECUTION_REJECTED = "A human did not let {tool} run while the skill {skill} from an {via} server is in use{reason}"

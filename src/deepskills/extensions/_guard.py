@@ -20,12 +20,12 @@ from deepskills import Refuse, SkillEntry, SkillExtension, SkillFile, SkillManif
 from deepskills._files.manifest import file_digest
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Ask, Plan, RealPaths, ResolveLinks, unwrapped
+from deepskills._prompt.messages import STRAY_FILE
 from deepskills.extensions._shared import as_edited
 
 MAX_NAMED = 5
 """How many files a refusal names."""
 
-STRAY = "The file {path} is among the skills of {source}, but belongs to no known skill. Work without it."
 
 READ_TOOL = "read_file"
 SEARCH_TOOL = "grep"
@@ -170,7 +170,7 @@ class FileGuard(SkillExtension):
             stray = next((tidy for tidy in map(_tidy, paths) if tidy.startswith(root)), None)
             # A file directly in a source, such as a README, belongs to no skill.
             if stray is not None and "/" in stray[len(root) :]:
-                return Refuse(STRAY.format(path=stray, source=source))
+                return Refuse(STRAY_FILE.format(path=stray, source=source))
         return None
 
     def _judge_command(self, command: str, run: SkillRun) -> Plan[Refuse | None]:

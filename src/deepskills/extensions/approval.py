@@ -36,6 +36,14 @@ from deepskills._files.manifest import digest_over
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Ask, Plan, unwrapped
 from deepskills._loading.budget import count_tokens
+from deepskills._prompt.messages import (
+    APPROVAL_NO_CHECKPOINTER,
+    APPROVAL_NOT_UNDERSTOOD,
+    APPROVAL_REJECTED,
+    CHANGED_SINCE_APPROVAL,
+    CHANGES_WHILE_ASKED,
+    NOT_APPROVED,
+)
 from deepskills._types import SKILL_FILE
 from deepskills.extensions._guard import FileGuard, manifest_of, named
 from deepskills.extensions._shared import tidy_source, tidy_sources
@@ -59,21 +67,9 @@ MAX_REMEMBERED = 256
 
 _BYTES_PER_TOKEN = 4
 
-REJECTED = "The user did not approve this skill{message} Work without it."
-UNDERSTOOD = "The answer to the request for approval was not understood, so the skill is not used. Tell the user."
-NO_CHECKPOINTER = (
-    "This skill needs a human's approval, and the agent has no checkpointer to wait for one. Tell the user that the "
-    "application must be given a checkpointer."
-)
 NO_CHECKPOINTER_CODE = "approval-needs-checkpointer"
 STORE_CODE = "approval-store-failed"
-NOT_APPROVED = "The skill {name} was not approved. Call `load_skill` first, and the user will be asked."
-CHANGED = (
-    "The skill {name} has changed since it was approved: {files}. This is refused. Call `load_skill` to have the user "
-    "asked about the skill as it is now."
-)
 UNREADABLE = "The question that an approval answers could not be read from the checkpoint, so it is asked again"
-RESTLESS = "The files of the skill {name} keep changing while the user is asked, so it is not used."
 
 
 class SkillApproval(FileGuard):
@@ -187,7 +183,7 @@ class SkillApproval(FileGuard):
 
     def complaint(self, entry: SkillEntry, differences: Sequence[str], run: SkillRun) -> Refuse:  # noqa: ARG002
         """Refuse files that differ from what was approved."""
-        return Refuse(CHANGED.format(name=f'"{entry.name}"', files=named(differences)))
+        return Refuse(CHANGED_SINCE_APPROVAL.format(name=f'"{entry.name}"', files=named(differences)))
 
     def _approve(self, entry: SkillEntry, run: SkillRun) -> Plan[Refuse | None]:
         if not self.guards(entry):
@@ -238,9 +234,9 @@ class SkillApproval(FileGuard):
         """Interrupt until the content that was shown is the content that is there; return the grants."""
         place = _Place.current()
         if place is None:
-            run.report(entry.path, NO_CHECKPOINTER_CODE, NO_CHECKPOINTER, "error")
+            run.report(entry.path, NO_CHECKPOINTER_CODE, APPROVAL_NO_CHECKPOINTER, "error")
             logger.error("The skill %r needs an approval, and the agent has no checkpointer", entry.name)
-            return Refuse(NO_CHECKPOINTER)
+            return Refuse(APPROVAL_NO_CHECKPOINTER)
         history = (yield from unwrapped(Ask(place.history, place.ahistory))) or self._asked.get(place.task) or []
         # Each round is one question. At a resume the rounds that were answered pass without stopping.
         for _ in range(MAX_ASKED):
@@ -265,7 +261,7 @@ class SkillApproval(FileGuard):
             # A digest in the answer is stronger: it says what the human saw.
             if manifest.digest == (digest or was_shown):
                 return grants
-        return Refuse(RESTLESS.format(name=f'"{entry.name}"'))
+        return Refuse(CHANGES_WHILE_ASKED.format(name=f'"{entry.name}"'))
 
     def _recalled(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Plan[Mapping[str, Any] | None]:
         """Return an approval of the content that the thread or the store remembers."""
@@ -409,11 +405,11 @@ def _decided(answer: object, grants: Sequence[str]) -> tuple[list[str], str | No
     if isinstance(answer, Mapping) and kind == "reject":
         message = answer.get("message")
         said = f": {message}" if isinstance(message, str) and message.strip() else "."
-        return Refuse(REJECTED.format(message=said if said.endswith((".", "!", "?")) else f"{said}."))
+        return Refuse(APPROVAL_REJECTED.format(message=said if said.endswith((".", "!", "?")) else f"{said}."))
     logger.error(
         "An approval was answered with %r; use {'type': 'approve'} or {'type': 'reject'}", type(answer).__name__
     )
-    return Refuse(UNDERSTOOD)
+    return Refuse(APPROVAL_NOT_UNDERSTOOD)
 
 
 def _position(memory: Mapping[str, Any], task: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from deepskills import Refuse, SkillEntry, SkillLoad, SkillRun, Visibility
 from deepskills._install.lock import LOCK_FILE, LockedSkill, load_lock, lock_from
 from deepskills._io.plan import Plan
+from deepskills._prompt.messages import LOCK_MISMATCH, LOCK_UNLISTED
 from deepskills._types import SKILL_FILE
 from deepskills.extensions._guard import FileGuard, named
 
@@ -20,10 +21,7 @@ LockMode: TypeAlias = Literal["refuse", "warn"]
 UNLISTED = "lock-unlisted"
 MISMATCH = "lock-mismatch"
 
-_SENTENCES = {
-    UNLISTED: "The skill is not in {lock}, so {fate}. Review it and add it with `deepskills add`, or remove it.",
-    MISMATCH: "Files of the skill {name} differ from {lock}, so {fate}: {files}. Run `deepskills verify` to see more.",
-}
+_SENTENCES = {UNLISTED: LOCK_UNLISTED, MISMATCH: LOCK_MISMATCH}
 
 MAX_REMEMBERED = 100_000
 """How many SHA-256 digests are remembered."""
