@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from deepskills import read_skill, validate_skill
-from deepskills._catalog.catalog import KEPT_KEYS
-from deepskills._skillmd.keys import KEYS, SPECIFIED_FIELDS, is_acted_on
+from deepskills._skillmd.keys import KEPT_KEYS, KEYS, SPECIFIED_FIELDS, is_acted_on
 from deepskills._skillmd.problems import PROBLEMS
 from deepskills.extensions import SkillForks, SkillHooks, SkillModels, ToolPolicy
 

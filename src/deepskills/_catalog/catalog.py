@@ -22,6 +22,7 @@ from deepskills._catalog.search import beginning_of
 from deepskills._catalog.sources import Source
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._io.plan import lies_under, parent
+from deepskills._skillmd.keys import KEPT_KEYS, POWER_KEYS
 from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import read_skill
@@ -122,26 +123,8 @@ MAX_REMEMBERED_BYTES = 128_000_000
 MAX_KEPT_CHARACTERS = 8_192
 """How much of a skill's frontmatter is kept with its entry."""
 
-TAG_KEYS = ("tags", "keywords", "triggers")
-"""Frontmatter keys, at the top or in `metadata`, whose words a skill is found by."""
-
-KEPT_KEYS = frozenset(
-    {
-        *TAG_KEYS,
-        "argument-hint",
-        "arguments",
-        "disable-model-invocation",
-        "user-invocable",
-        "when_to_use",
-    }
-)
-"""Frontmatter keys that the library acts on."""
-
 INCLUDE_TOOLS = "include_tools"
 """The metadata key by which a skill names its tools."""
-
-POWER_KEYS = frozenset({"allowed-tools", "hooks", "model", "context", "agent"})
-"""Frontmatter keys by which a skill asks for powers; those of a served skill are set aside until they are granted."""
 
 _TEXT_BYTES = 100
 """What a text takes beside its characters, with its place in a list or mapping."""

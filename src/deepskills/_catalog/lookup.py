@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from deepskills._catalog.catalog import TAG_KEYS, Catalog, SkillEntry
+from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.ranking import INDEXES
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._io.cache import BoundedCache, size_of
+from deepskills._skillmd.keys import TAG_KEYS
 from deepskills._skillmd.names import name_key, stored_key
 from deepskills._skillmd.problems import PROBLEMS, SOURCE_ERRORS, listed, problem, quoted
 from deepskills._skillmd.repair import Tree, as_text

@@ -1,7 +1,7 @@
 """Every frontmatter key that is known: what it does here, what it needs, and who else reads it. Pure.
 
-The one table for `validate`, `info`, `doctor` and the reference page. A key that the library acts on and that is not
-here would be refused by `deepskills validate`; a test compares the table with what the code keeps.
+The one table for the agent, `validate`, `info`, `doctor` and the reference page: what the core keeps of frontmatter is
+derived from it, and a test compares it with what extensions keep.
 """
 
 from dataclasses import dataclass
@@ -83,6 +83,17 @@ KEYS: dict[str, FrontmatterKey] = {
 
 SPECIFIED_FIELDS = frozenset(name for name, key in KEYS.items() if key.is_specified)
 """The frontmatter keys that the Agent Skills specification knows."""
+
+TAG_KEYS = tuple(name for name, key in KEYS.items() if key.works_in_metadata)
+"""Frontmatter keys, at the top or in `metadata`, whose words a skill is found by."""
+
+KEPT_KEYS = frozenset(
+    name for name, key in KEYS.items() if key.does and not (key.is_specified or key.needs or "." in name)
+)
+"""Frontmatter keys that the core acts on, kept with each entry; extensions name their own in `frontmatter_keys`."""
+
+POWER_KEYS = frozenset({"allowed-tools", "hooks", "model", "context", "agent"})
+"""Frontmatter keys by which a skill asks for powers; those of a served skill are set aside until they are granted."""
 
 
 def is_acted_on(name: str) -> bool:
