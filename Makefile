@@ -66,11 +66,13 @@ demo: $(VENV)/.package
 page: $(VENV)/.package
 	$(VENV)/bin/python examples/skills_page.py $(ARGS)
 
+# More workers than cores, because many tests wait for processes and clocks; types are checked beside them.
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores + (cores + 1) / 2)))
 test: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy & types=$$!; $(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python; others=$$?; wait $$types && exit $$others
-	$(VENV)/bin/pytest -n auto --dist worksteal
+	$(VENV)/bin/mypy & types=$$!; $(VENV)/bin/basedpyright --pythonpath $(VENV)/bin/python & others=$$!; \
+	  $(VENV)/bin/pytest -n $(WORKERS) --dist worksteal; tests=$$?; wait $$types && wait $$others && exit $$tests
 
 # Types and tests at the same time: mypy uses one core.
 check: $(VENV)/.installed

@@ -39,6 +39,9 @@ from deepskills._types import (
     SkillSummary,
 )
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 Visibility: TypeAlias = Literal["always", "on", "name-only", "user-only", "off"]
 """How visible a skill is in a run, from everything to nothing; by `"always"` an operator overrules its author."""
 
@@ -315,9 +318,6 @@ def _weigh(reading: Reading) -> int:
 # `Look` in `discovery.py` asks these questions for a run, and decides in addition which *paths* may be read.
 # --------------------------------------------------------------------------------------------------------------------
 
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 MAX_CATALOG_BYTES = 48_000_000
 """About how much memory the catalogs of a backend may take, besides the entries that they share."""

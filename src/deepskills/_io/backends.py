@@ -37,6 +37,10 @@ from deepskills._io.plan import (
 )
 from deepskills._types import LoadRecord, OpenedSkill, SkillListing, SkillProblem
 
+if TYPE_CHECKING:
+    from deepagents.backends import CompositeBackend
+    from deepagents.backends.protocol import SandboxBackendProtocol
+
 
 def is_instance_of(value: object, module: str, name: str) -> bool:
     """Whether `value` is an instance of a class of a framework's module, imported or not."""
@@ -57,10 +61,6 @@ def passes_through(error: BaseException) -> bool:
 
 # Which backend serves a path, behind those that only route, and what it can do.
 
-
-if TYPE_CHECKING:
-    from deepagents.backends import CompositeBackend
-    from deepagents.backends.protocol import SandboxBackendProtocol
 
 _BACKENDS = "deepagents.backends"
 _PROTOCOL = "deepagents.backends.protocol"
