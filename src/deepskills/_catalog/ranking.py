@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from deepskills._catalog import counts
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library, Match, Ranked, SearchIndex
 from deepskills._catalog.semantic import Likenesses, Meaning
 from deepskills._io.drivers import adrive, drive
@@ -51,8 +52,11 @@ GAIN_BOUNDS = (0.2, 0.9)
 NEAR_THE_NEAREST = 0.85
 """How far another skill must stand out, as a share of what the nearest does, to fit beside it by its meaning alone."""
 
-NEAR_THE_BEST = 0.5
-"""How much of the best skill's score another must have to be suggested beside it."""
+NEAR_THE_BEST = 0.6
+"""How much of the best skill's score another must have to be suggested beside it.
+
+With 0.5 a note has a tenth more skills, but hardly ever the right one among them; near misses come that way.
+"""
 
 MOST = 0.5
 """How much of what a request says a skill has that is clearly meant; else there may be several intents in it."""
@@ -85,9 +89,15 @@ class Indexes:
         self._most, self._most_bytes = most, most_bytes
         self._lock = threading.Lock()
         self._made: OrderedDict[Library, Future[SearchIndex]] = OrderedDict()
+        self._uncopied: set[Library] = set()
 
-    def of(self, documents: Sequence[Document]) -> SearchIndex:
-        """Return the index of a catalog; threads that need the same one at the same time share its making."""
+    def of(self, documents: Sequence[Document], kept: object = None) -> SearchIndex:
+        """Return the index of a catalog; threads that need the same one at the same time share its making.
+
+        Args:
+            documents: The catalog.
+            kept: What a store holds that may have its counts, see `counts.fetch`.
+        """
         library = documents if isinstance(documents, Library) else Library(documents)
         # Both take a while the first time, and are remembered: nobody waits for them behind the lock.
         _ = hash(library), library.weight
@@ -103,13 +113,33 @@ class Indexes:
         if known is not None:
             return known.result()
         try:
-            made.set_result(_indexed(library, similar))
+            made.set_result(_similar(library, similar) or counts.read_index(library, kept) or self._counted(library))
         except BaseException as error:
             with self._lock:
                 self._made.pop(library, None)
             made.set_exception(error)
             raise
         return made.result()
+
+    def is_at_hand(self, library: Library) -> bool:
+        """Whether the index of a catalog is there, is being made, or is made from a similar one in no time."""
+        with self._lock:
+            known, similar = library in self._made, self._ready()
+        return known or _similar(library, similar) is not None
+
+    def take_uncopied(self, library: Library) -> bool:
+        """Whether a catalog was counted here and no store has its counts yet; true for one caller only."""
+        with self._lock:
+            is_here = library in self._uncopied
+            self._uncopied.discard(library)
+        return is_here
+
+    def _counted(self, library: Library) -> SearchIndex:
+        index = SearchIndex(library)
+        with self._lock:
+            # Forgotten with the index, so that this is bounded as well.
+            self._uncopied = {known for known in self._uncopied if known in self._made} | {library}
+        return index
 
     def _is_full(self) -> bool:
         return (
@@ -122,12 +152,9 @@ class Indexes:
         return ready[: -SIMILAR_LOOKED_AT - 1 : -1]
 
 
-def _indexed(library: Library, similar: Sequence[SearchIndex]) -> SearchIndex:
-    for known in similar:
-        derived = known.derived(library)
-        if derived is not None:
-            return derived
-    return SearchIndex(library)
+def _similar(library: Library, similar: Sequence[SearchIndex]) -> SearchIndex | None:
+    """Return the index of a catalog made from that of a similar one, if there is one."""
+    return next((found for known in similar if (found := known.derived(library)) is not None), None)
 
 
 INDEXES = Indexes()
@@ -185,11 +212,24 @@ class Ranker:
             return Ranking([], [])
         library = documents if isinstance(documents, Library) else Library(documents)
         judged = 2 * k if self._meaning is None else max(CONSIDERED, k)
-        ranked: Ranked = yield from unwrapped(Work(lambda: self._indexes.of(library).rank(request, judged)))
+        index = yield from self._index(library, store)
+        ranked: Ranked = yield from unwrapped(Work(lambda: index.rank(request, judged)))
         meaning = Likenesses(None)
         if self._meaning is not None and ranked.says_something:
             meaning = yield from self._meaning.compare(library, request, store)
         return _joined(library, ranked, meaning, k)
+
+    def _index(self, library: Library, store: Any) -> Plan[SearchIndex]:  # noqa: ANN401
+        """Return the index of a catalog; a store keeps the counts of large ones for other processes."""
+        kept = None
+        keeps = store is not None and len(library) >= counts.LARGE
+        if keeps:
+            is_at_hand = yield from unwrapped(Work(lambda: self._indexes.is_at_hand(library)))
+            kept = None if is_at_hand else (yield from counts.fetch(store, library))
+        index: SearchIndex = yield from unwrapped(Work(lambda: self._indexes.of(library, kept)))
+        if keeps and self._indexes.take_uncopied(library):
+            yield from counts.put(store, index)
+        return index
 
     def search(self, documents: Sequence[Document], query: str, n: int = 5, *, store: Any = None) -> Ranking:  # noqa: ANN401
         """Return the best `n` skills for the words of a query, whether or not they say enough to fit."""
@@ -211,9 +251,8 @@ class Ranker:
             return Ranking([], [])
         library = documents if isinstance(documents, Library) else Library(documents)
         many = n if self._meaning is None else max(n, CONSIDERED)
-        found: list[tuple[int, float]] = yield from unwrapped(
-            Work(lambda: self._indexes.of(library).scored(query, many))
-        )
+        index = yield from self._index(library, store)
+        found: list[tuple[int, float]] = yield from unwrapped(Work(lambda: index.scored(query, many)))
         trouble = None
         if self._meaning is not None:
             meaning = yield from self._meaning.compare(library, query, store)
