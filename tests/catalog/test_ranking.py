@@ -154,6 +154,53 @@ def test_a_long_paste_is_ranked_by_its_ends() -> None:
     assert time.thread_time() - start < 2
 
 
+ASKED = {
+    "three words": ("check my invoice", ["billing"]),
+    "two things": (
+        "Write a postmortem for the director about the outage of last night, with what each team did. "
+        "Also, check the invoice.",
+        ["incident-review", "billing"],
+    ),
+    "three things": (
+        "Check the invoice, then write a postmortem, then plan the travel by day.",
+        ["billing", "incident-review", "itineraries"],
+    ),
+    "two languages": ("请帮我 check every invoice，谢谢", ["billing"]),
+    "two languages, one without spaces": ("来月の出張の travel plans を作ってください", ["itineraries"]),
+    "a skill in another script": ("发票核对：这张发票对吗 please", ["发票核对"]),
+    "two things in two scripts": ("Write a postmortem. 另外，核对这张发票。", ["incident-review", "发票核对"]),
+    "a pasted plan": (
+        "Write the postmortem of the outage from this log.\n" + "step 4: restart node and wait\n" * 400,
+        ["incident-review"],
+    ),
+}
+
+
+def test_requests_of_all_kinds_find_their_skills() -> None:
+    """Three words, several wishes in one message, two languages in one and pasted pages: all that is asked for fits."""
+    review = Document("incident-review", "Writes a postmortem after an outage, with a log of what each team did.")
+    library = [review, *LIBRARY[2:], Document("发票核对", "核对发票上的金额和税号。"), *catalog("filler", 40)]
+    ranker = Ranker()
+    offenders = {
+        what: found
+        for what, (request, expected) in ASKED.items()
+        if sorted(found := ranker.rank(library, request).fitting) != sorted(expected)
+    }
+    assert offenders == {}
+
+
+def test_a_second_wish_fits_although_less_is_said_about_it() -> None:
+    """What is asked for in half a sentence is suggested beside a long wish; what only resembles the long one is not."""
+    library = [
+        Document("quarterly-forecast", "Builds quarterly revenue forecast models from bookings and churn."),
+        Document("revenue-notes", "Takes notes about revenue."),
+        Document("parking", "Books parking spaces."),
+        *catalog("filler", 60),
+    ]
+    request = "Build a quarterly revenue forecast model from our bookings and churn, and book a parking space."
+    assert Ranker().rank(library, request).fitting == ["quarterly-forecast", "parking"]
+
+
 def test_a_lead_is_told() -> None:
     """The first is clearly ahead only if no other shares nearly as much with the request."""
     twins = [Document("a", "Writes a postmortem."), Document("b", "Writes a postmortem.")]

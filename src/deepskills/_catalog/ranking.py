@@ -52,10 +52,16 @@ GAIN_BOUNDS = (0.2, 0.9)
 NEAR_THE_NEAREST = 0.85
 """How far another skill must stand out, as a share of what the nearest does, to fit beside it by its meaning alone."""
 
-NEAR_THE_BEST = 0.6
+NEAR_THE_BEST = 0.65
 """How much of the best skill's score another must have to be suggested beside it.
 
 With 0.5 a note has a tenth more skills, but hardly ever the right one among them; near misses come that way.
+"""
+
+OTHER_INTENT, MOSTLY_NEW = 0.3, 0.6
+"""How much of it is enough if so much of what the skill shares with the request is shared with no skill before it.
+
+People ask for several things in one message, and say more about one of them.
 """
 
 MOST = 0.5
@@ -264,8 +270,7 @@ class Ranker:
 
 def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ranking:
     """Join the ranking by words and the ranking by meaning, if there is one."""
-    best = max((match.score for match in ranked.matches), default=0.0)
-    fits = {match.place for match in ranked.matches if match.fits and match.score >= NEAR_THE_BEST * best}
+    fits = {match.place for match in _worth_suggesting(ranked.matches)}
     is_clear = _is_clear(ranked.matches)
     if meaning.leads is None:
         names = [match.name for match in ranked.matches]
@@ -281,6 +286,21 @@ def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ra
     fitting = [library[place].name for place in joined if place in fits]
     is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name
     return Ranking([library[place].name for place in joined[:k]], fitting[:k], is_clear and is_first, meaning.trouble)
+
+
+def _worth_suggesting(matches: Sequence[Match]) -> list[Match]:
+    """Return the matches that fit and are near the best one, or are about something else that the request asks for."""
+    best = max((match.score for match in matches), default=0.0)
+    found: list[Match] = []
+    known: set[str] = set()
+    for match in matches:
+        if not match.fits or match.score < OTHER_INTENT * best:
+            continue
+        new = math.fsum(value for word, value in match.shared.items() if word not in known)
+        if match.score >= NEAR_THE_BEST * best or new >= MOSTLY_NEW * math.fsum(match.shared.values()):
+            found.append(match)
+            known |= match.shared.keys()
+    return found
 
 
 def _by_scores(words: Sequence[tuple[int, float]], leads: Sequence[float]) -> list[tuple[int, float]]:

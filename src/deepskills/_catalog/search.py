@@ -31,7 +31,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -249,6 +249,9 @@ class Match:
     evidence: Evidence
     names_it: bool
     """Whether nearly all that the request says is in the skill's name, tags or description."""
+
+    shared: Mapping[str, float] = field(default_factory=dict)
+    """The words of the request that are there, each with how much it says."""
 
     @property
     def fits(self) -> bool:
@@ -843,14 +846,14 @@ class _Judge:
         size = len(index)
         # A small library knows few words, so that one it does not know says little about what is asked for.
         unknown = self._rarest * size / (size + FEWEST_SKILLS)
-        self._said: list[tuple[frozenset[str], float, float]] = []
+        self._said: list[tuple[str, frozenset[str], float, float]] = []
         for term in asked.terms:
             value = worth(term.word)
             if value > 0:
                 rarity = max((asked.rarities[known] * likeness for known, likeness in term.stems), default=unknown)
-                self._said.append((frozenset(known for known, _ in term.stems), value, value * rarity))
+                self._said.append((term.word, frozenset(known for known, _ in term.stems), value, value * rarity))
         self.says_something = bool(self._said)
-        self._all = math.fsum(value for _, _, value in self._said) or 1.0
+        self._all = math.fsum(value for *_, value in self._said) or 1.0
         self._unspaced = sum(is_unspaced(term.word) for term in asked.terms) / max(len(asked.terms), 1)
         self._mean, self._spread = _mean_and_spread(asked.scores, size)
 
@@ -862,12 +865,14 @@ class _Judge:
         about = name | _stems(f"{document.tags} . {description}")
         against = _stems(excluded) - about if excluded else frozenset[str]()
         in_name = in_about = in_instructions = words = in_against = 0.0
-        for stems, value, rarity in self._said:
+        shared: dict[str, float] = {}
+        for word, stems, value, rarity in self._said:
             if not stems.isdisjoint(name):
                 in_name += rarity
             if not stems.isdisjoint(about):
                 in_about += rarity
                 words += value
+                shared[word] = rarity
             elif any(self._index.holds(place, known) for known in stems):
                 in_instructions += rarity
             if not stems.isdisjoint(against):
@@ -884,7 +889,7 @@ class _Judge:
             unspaced=self._unspaced,
         )
         names_it = in_about >= NEARLY_ALL * self._all and in_about >= SOME * self._rarest
-        return Match(document.name, place, score, evidence, names_it)
+        return Match(document.name, place, score, evidence, names_it, shared)
 
 
 def _told(word: str, place: int, count: int) -> float:
