@@ -378,6 +378,31 @@ def test_near_is_nearer_than_skills_are_to_each_other(mode: Mode) -> None:
     assert shown == {0.3: [], 0.6: [], 0.7: [], 0.9: ["skill-7"]}
 
 
+class Lone(Pairs):
+    """The same, with one skill that has no pair; a request names the skill as well as the degree."""
+
+    def vector(self, text: str) -> list[float]:
+        return [0.0] * 61 + [1.0] if text.startswith("skill-40") else [*super().vector(text), 0.0]
+
+    def embed_query(self, text: str) -> list[float]:
+        *_, name, degree = text.split()
+        asked = [float(degree) * value for value in self.vector(name)]
+        asked[60] = math.sqrt(1 - float(degree) ** 2)
+        return asked
+
+
+@both_modes
+def test_what_is_near_to_one_skill_only_may_be_less_near(mode: Mode) -> None:
+    """A few words are never as near as another description is, but fit if they are near to one skill and no other."""
+    library = Library(Document(f"skill-{number}", "Does what its neighbour does.") for number in range(41))
+    ranker = Ranker(Lone())
+    shown = {
+        (skill, degree): rank(mode, ranker, library, f"prune cherries {skill} {degree}").fitting
+        for skill, degree in (("skill-7", 0.7), ("skill-40", 0.7), ("skill-40", 0.4), ("skill-7", 0.9))
+    }
+    assert list(shown.values()) == [[], ["skill-40"], [], ["skill-7"]]
+
+
 @both_modes
 def test_meaning_finds_what_words_do_not(mode: Mode) -> None:
     """A request that names no word of a skill finds it by its meaning, and words still count."""

@@ -7,6 +7,7 @@ joined instead, let the weaker ranking vote as much as the stronger one.) Whatev
 store is reported, and the ranking by words stands alone.
 """
 
+import heapq
 import math
 import threading
 from collections import OrderedDict
@@ -40,10 +41,16 @@ words counts 1."""
 ABOVE_AVERAGE = 0.9
 """By how many standard deviations a skill is nearer than the average one, to be found by meaning alone."""
 
-NEARER_THAN_NEIGHBOURS = 1.3
+NEARER_THAN_NEIGHBOURS = 1.4
 """How many times nearer than a skill's nearest neighbour usually is, a skill must be to fit by its meaning alone.
 
-Learned from the library and the model at hand; small talk is rarely so near to anything.
+Learned from the library and the model at hand. With less, small talk gets as many notes as requests get right ones.
+"""
+
+STANDS_ALONE = 3.5
+"""By how many standard deviations a skill is nearer than any other, to fit if it is as near as neighbours usually are.
+
+A few words are never as near to a description as another description is, but they can be near to one skill only.
 """
 
 GAIN_BOUNDS = (0.2, 0.9)
@@ -277,8 +284,7 @@ def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ra
         fitting = [match.name for match in ranked.matches if match.place in fits]
         return Ranking(names[:k], fitting[:k], is_clear, meaning.trouble)
     joined = [place for place, _ in _by_scores([(match.place, match.score) for match in ranked.matches], meaning.leads)]
-    lowest, highest = GAIN_BOUNDS
-    if meaning.gain >= min(max(NEARER_THAN_NEIGHBOURS * meaning.closeness, lowest), highest):
+    if _is_near(meaning, meaning.leads):
         # Of a few skills none can stand out further than `sqrt(count - 1)`.
         least = min(_by_chance(len(library)), 0.9 * math.sqrt(len(library) - 1))
         least = max(least, NEAR_THE_NEAREST * max(meaning.leads))
@@ -286,6 +292,14 @@ def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ra
     fitting = [library[place].name for place in joined if place in fits]
     is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name
     return Ranking([library[place].name for place in joined[:k]], fitting[:k], is_clear and is_first, meaning.trouble)
+
+
+def _is_near(meaning: Likenesses, leads: Sequence[float]) -> bool:
+    """Whether the nearest skill is so near that it fits by its meaning alone."""
+    first, second = [*heapq.nlargest(2, leads), 0.0, 0.0][:2]
+    times = 1.0 if first - second >= STANDS_ALONE else NEARER_THAN_NEIGHBOURS
+    lowest, highest = GAIN_BOUNDS
+    return meaning.gain >= min(max(times * meaning.closeness, lowest), highest)
 
 
 def _worth_suggesting(matches: Sequence[Match]) -> list[Match]:
