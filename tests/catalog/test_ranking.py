@@ -154,6 +154,53 @@ def test_a_long_paste_is_ranked_by_its_ends() -> None:
     assert time.thread_time() - start < 2
 
 
+ASKED = {
+    "three words": ("check my invoice", ["billing"]),
+    "two things": (
+        "Write a postmortem for the director about the outage of last night, with what each team did. "
+        "Also, check the invoice.",
+        ["incident-review", "billing"],
+    ),
+    "three things": (
+        "Check the invoice, then write a postmortem, then plan the travel by day.",
+        ["billing", "incident-review", "itineraries"],
+    ),
+    "two languages": ("请帮我 check every invoice，谢谢", ["billing"]),
+    "two languages, one without spaces": ("来月の出張の travel plans を作ってください", ["itineraries"]),
+    "a skill in another script": ("发票核对：这张发票对吗 please", ["发票核对"]),
+    "two things in two scripts": ("Write a postmortem. 另外，核对这张发票。", ["incident-review", "发票核对"]),
+    "a pasted plan": (
+        "Write the postmortem of the outage from this log.\n" + "step 4: restart node and wait\n" * 400,
+        ["incident-review"],
+    ),
+}
+
+
+def test_requests_of_all_kinds_find_their_skills() -> None:
+    """Three words, several wishes in one message, two languages in one and pasted pages: all that is asked for fits."""
+    review = Document("incident-review", "Writes a postmortem after an outage, with a log of what each team did.")
+    library = [review, *LIBRARY[2:], Document("发票核对", "核对发票上的金额和税号。"), *catalog("filler", 40)]
+    ranker = Ranker()
+    offenders = {
+        what: found
+        for what, (request, expected) in ASKED.items()
+        if sorted(found := ranker.rank(library, request).fitting) != sorted(expected)
+    }
+    assert offenders == {}
+
+
+def test_a_second_wish_fits_although_less_is_said_about_it() -> None:
+    """What is asked for in half a sentence is suggested beside a long wish; what only resembles the long one is not."""
+    library = [
+        Document("quarterly-forecast", "Builds quarterly revenue forecast models from bookings and churn."),
+        Document("revenue-notes", "Takes notes about revenue."),
+        Document("parking", "Books parking spaces."),
+        *catalog("filler", 60),
+    ]
+    request = "Build a quarterly revenue forecast model from our bookings and churn, and book a parking space."
+    assert Ranker().rank(library, request).fitting == ["quarterly-forecast", "parking"]
+
+
 def test_a_lead_is_told() -> None:
     """The first is clearly ahead only if no other shares nearly as much with the request."""
     twins = [Document("a", "Writes a postmortem."), Document("b", "Writes a postmortem.")]
@@ -329,6 +376,31 @@ def test_near_is_nearer_than_skills_are_to_each_other(mode: Mode) -> None:
         for degree in (0.3, 0.6, 0.7, 0.9)
     }
     assert shown == {0.3: [], 0.6: [], 0.7: [], 0.9: ["skill-7"]}
+
+
+class Lone(Pairs):
+    """The same, with one skill that has no pair; a request names the skill as well as the degree."""
+
+    def vector(self, text: str) -> list[float]:
+        return [0.0] * 61 + [1.0] if text.startswith("skill-40") else [*super().vector(text), 0.0]
+
+    def embed_query(self, text: str) -> list[float]:
+        *_, name, degree = text.split()
+        asked = [float(degree) * value for value in self.vector(name)]
+        asked[60] = math.sqrt(1 - float(degree) ** 2)
+        return asked
+
+
+@both_modes
+def test_what_is_near_to_one_skill_only_may_be_less_near(mode: Mode) -> None:
+    """A few words are never as near as another description is, but fit if they are near to one skill and no other."""
+    library = Library(Document(f"skill-{number}", "Does what its neighbour does.") for number in range(41))
+    ranker = Ranker(Lone())
+    shown = {
+        (skill, degree): rank(mode, ranker, library, f"prune cherries {skill} {degree}").fitting
+        for skill, degree in (("skill-7", 0.7), ("skill-40", 0.7), ("skill-40", 0.4), ("skill-7", 0.9))
+    }
+    assert list(shown.values()) == [[], ["skill-40"], [], ["skill-7"]]
 
 
 @both_modes

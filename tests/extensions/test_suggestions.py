@@ -1,5 +1,9 @@
 """Suggestions through real agents: the right skills in a note that stays, and silence where nothing fits."""
 
+import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -223,6 +227,47 @@ def test_notes_stay_after_a_restart_an_edit_and_a_removal(mode: Mode, root: Path
     assert seen[0] == seen[1] == seen[2]
     assert "incident-review" not in seen[3]
     assert "release-notes" in seen[3]
+
+
+ELSEWHERE = """
+import json
+import sys
+from deepagents import create_deep_agent
+from deepagents.backends import FilesystemBackend
+from langgraph.checkpoint.sqlite import SqliteSaver
+from deepskills import SkillsMiddleware
+from deepskills.extensions import SkillSuggestions
+from deepskills.testing import ScriptedChatModel
+
+root, text = sys.argv[1:]
+backend = FilesystemBackend(root_dir=root, virtual_mode=True)
+skills = SkillsMiddleware(backend=backend, sources=["/skills"], refresh="run", extensions=[SkillSuggestions()])
+model = ScriptedChatModel(replies=["Done."])
+with SqliteSaver.from_conn_string(f"{root}/threads.db") as saver:
+    agent = create_deep_agent(model=model, backend=backend, middleware=[skills], checkpointer=saver)
+    message = {"role": "user", "content": text}
+    agent.invoke({"messages": [message]}, {"configurable": {"thread_id": "t"}})
+print(json.dumps([str(one.text) for one in model.requests[-1].messages if one.type == "human"]))
+"""
+"""One turn of a conversation, in a process of its own; prints the user's messages as the model saw them."""
+
+
+def test_notes_stay_byte_for_byte_in_other_processes(root: Path) -> None:
+    """A thread in SQLite: later processes send old notes as they were, after an edit and after a removal."""
+    seen: list[list[str]] = []
+    for text in (REQUEST, "hello", "thanks"):
+        done = subprocess.run(
+            [sys.executable, "-c", ELSEWHERE, str(root), text], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        seen.append(json.loads(done.stdout.splitlines()[-1]))
+        if len(seen) == 1:
+            write_files(root, {"skills/incident-review/SKILL.md": skill_md("incident-review", "Something else.")})
+        else:
+            shutil.rmtree(root / "skills/incident-review", ignore_errors=True)
+    assert "postmortem after an outage" in seen[0][0]
+    assert [messages[0] for messages in seen] == 3 * seen[0]
+    assert seen[2][1:] == ["hello", "thanks"]
 
 
 @both_modes

@@ -7,6 +7,7 @@ joined instead, let the weaker ranking vote as much as the stronger one.) Whatev
 store is reported, and the ranking by words stands alone.
 """
 
+import heapq
 import math
 import threading
 from collections import OrderedDict
@@ -15,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from deepskills._catalog import counts
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library, Match, Ranked, SearchIndex
 from deepskills._catalog.semantic import Likenesses, Meaning
 from deepskills._io.drivers import adrive, drive
@@ -39,10 +41,16 @@ words counts 1."""
 ABOVE_AVERAGE = 0.9
 """By how many standard deviations a skill is nearer than the average one, to be found by meaning alone."""
 
-NEARER_THAN_NEIGHBOURS = 1.3
+NEARER_THAN_NEIGHBOURS = 1.4
 """How many times nearer than a skill's nearest neighbour usually is, a skill must be to fit by its meaning alone.
 
-Learned from the library and the model at hand; small talk is rarely so near to anything.
+Learned from the library and the model at hand. With less, small talk gets as many notes as requests get right ones.
+"""
+
+STANDS_ALONE = 3.5
+"""By how many standard deviations a skill is nearer than any other, to fit if it is as near as neighbours usually are.
+
+A few words are never as near to a description as another description is, but they can be near to one skill only.
 """
 
 GAIN_BOUNDS = (0.2, 0.9)
@@ -51,8 +59,17 @@ GAIN_BOUNDS = (0.2, 0.9)
 NEAR_THE_NEAREST = 0.85
 """How far another skill must stand out, as a share of what the nearest does, to fit beside it by its meaning alone."""
 
-NEAR_THE_BEST = 0.5
-"""How much of the best skill's score another must have to be suggested beside it."""
+NEAR_THE_BEST = 0.65
+"""How much of the best skill's score another must have to be suggested beside it.
+
+With 0.5 a note has a tenth more skills, but hardly ever the right one among them; near misses come that way.
+"""
+
+OTHER_INTENT, MOSTLY_NEW = 0.3, 0.6
+"""How much of it is enough if so much of what the skill shares with the request is shared with no skill before it.
+
+People ask for several things in one message, and say more about one of them.
+"""
 
 MOST = 0.5
 """How much of what a request says a skill has that is clearly meant; else there may be several intents in it."""
@@ -85,9 +102,15 @@ class Indexes:
         self._most, self._most_bytes = most, most_bytes
         self._lock = threading.Lock()
         self._made: OrderedDict[Library, Future[SearchIndex]] = OrderedDict()
+        self._uncopied: set[Library] = set()
 
-    def of(self, documents: Sequence[Document]) -> SearchIndex:
-        """Return the index of a catalog; threads that need the same one at the same time share its making."""
+    def of(self, documents: Sequence[Document], kept: object = None) -> SearchIndex:
+        """Return the index of a catalog; threads that need the same one at the same time share its making.
+
+        Args:
+            documents: The catalog.
+            kept: What a store holds that may have its counts, see `counts.fetch`.
+        """
         library = documents if isinstance(documents, Library) else Library(documents)
         # Both take a while the first time, and are remembered: nobody waits for them behind the lock.
         _ = hash(library), library.weight
@@ -103,13 +126,33 @@ class Indexes:
         if known is not None:
             return known.result()
         try:
-            made.set_result(_indexed(library, similar))
+            made.set_result(_similar(library, similar) or counts.read_index(library, kept) or self._counted(library))
         except BaseException as error:
             with self._lock:
                 self._made.pop(library, None)
             made.set_exception(error)
             raise
         return made.result()
+
+    def is_at_hand(self, library: Library) -> bool:
+        """Whether the index of a catalog is there, is being made, or is made from a similar one in no time."""
+        with self._lock:
+            known, similar = library in self._made, self._ready()
+        return known or _similar(library, similar) is not None
+
+    def take_uncopied(self, library: Library) -> bool:
+        """Whether a catalog was counted here and no store has its counts yet; true for one caller only."""
+        with self._lock:
+            is_here = library in self._uncopied
+            self._uncopied.discard(library)
+        return is_here
+
+    def _counted(self, library: Library) -> SearchIndex:
+        index = SearchIndex(library)
+        with self._lock:
+            # Forgotten with the index, so that this is bounded as well.
+            self._uncopied = {known for known in self._uncopied if known in self._made} | {library}
+        return index
 
     def _is_full(self) -> bool:
         return (
@@ -122,12 +165,9 @@ class Indexes:
         return ready[: -SIMILAR_LOOKED_AT - 1 : -1]
 
 
-def _indexed(library: Library, similar: Sequence[SearchIndex]) -> SearchIndex:
-    for known in similar:
-        derived = known.derived(library)
-        if derived is not None:
-            return derived
-    return SearchIndex(library)
+def _similar(library: Library, similar: Sequence[SearchIndex]) -> SearchIndex | None:
+    """Return the index of a catalog made from that of a similar one, if there is one."""
+    return next((found for known in similar if (found := known.derived(library)) is not None), None)
 
 
 INDEXES = Indexes()
@@ -185,11 +225,24 @@ class Ranker:
             return Ranking([], [])
         library = documents if isinstance(documents, Library) else Library(documents)
         judged = 2 * k if self._meaning is None else max(CONSIDERED, k)
-        ranked: Ranked = yield from unwrapped(Work(lambda: self._indexes.of(library).rank(request, judged)))
+        index = yield from self._index(library, store)
+        ranked: Ranked = yield from unwrapped(Work(lambda: index.rank(request, judged)))
         meaning = Likenesses(None)
         if self._meaning is not None and ranked.says_something:
             meaning = yield from self._meaning.compare(library, request, store)
         return _joined(library, ranked, meaning, k)
+
+    def _index(self, library: Library, store: Any) -> Plan[SearchIndex]:  # noqa: ANN401
+        """Return the index of a catalog; a store keeps the counts of large ones for other processes."""
+        kept = None
+        keeps = store is not None and len(library) >= counts.LARGE
+        if keeps:
+            is_at_hand = yield from unwrapped(Work(lambda: self._indexes.is_at_hand(library)))
+            kept = None if is_at_hand else (yield from counts.fetch(store, library))
+        index: SearchIndex = yield from unwrapped(Work(lambda: self._indexes.of(library, kept)))
+        if keeps and self._indexes.take_uncopied(library):
+            yield from counts.put(store, index)
+        return index
 
     def search(self, documents: Sequence[Document], query: str, n: int = 5, *, store: Any = None) -> Ranking:  # noqa: ANN401
         """Return the best `n` skills for the words of a query, whether or not they say enough to fit."""
@@ -211,9 +264,8 @@ class Ranker:
             return Ranking([], [])
         library = documents if isinstance(documents, Library) else Library(documents)
         many = n if self._meaning is None else max(n, CONSIDERED)
-        found: list[tuple[int, float]] = yield from unwrapped(
-            Work(lambda: self._indexes.of(library).scored(query, many))
-        )
+        index = yield from self._index(library, store)
+        found: list[tuple[int, float]] = yield from unwrapped(Work(lambda: index.scored(query, many)))
         trouble = None
         if self._meaning is not None:
             meaning = yield from self._meaning.compare(library, query, store)
@@ -225,16 +277,14 @@ class Ranker:
 
 def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ranking:
     """Join the ranking by words and the ranking by meaning, if there is one."""
-    best = max((match.score for match in ranked.matches), default=0.0)
-    fits = {match.place for match in ranked.matches if match.fits and match.score >= NEAR_THE_BEST * best}
+    fits = {match.place for match in _worth_suggesting(ranked.matches)}
     is_clear = _is_clear(ranked.matches)
     if meaning.leads is None:
         names = [match.name for match in ranked.matches]
         fitting = [match.name for match in ranked.matches if match.place in fits]
         return Ranking(names[:k], fitting[:k], is_clear, meaning.trouble)
     joined = [place for place, _ in _by_scores([(match.place, match.score) for match in ranked.matches], meaning.leads)]
-    lowest, highest = GAIN_BOUNDS
-    if meaning.gain >= min(max(NEARER_THAN_NEIGHBOURS * meaning.closeness, lowest), highest):
+    if _is_near(meaning, meaning.leads):
         # Of a few skills none can stand out further than `sqrt(count - 1)`.
         least = min(_by_chance(len(library)), 0.9 * math.sqrt(len(library) - 1))
         least = max(least, NEAR_THE_NEAREST * max(meaning.leads))
@@ -242,6 +292,29 @@ def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ra
     fitting = [library[place].name for place in joined if place in fits]
     is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name
     return Ranking([library[place].name for place in joined[:k]], fitting[:k], is_clear and is_first, meaning.trouble)
+
+
+def _is_near(meaning: Likenesses, leads: Sequence[float]) -> bool:
+    """Whether the nearest skill is so near that it fits by its meaning alone."""
+    first, second = [*heapq.nlargest(2, leads), 0.0, 0.0][:2]
+    times = 1.0 if first - second >= STANDS_ALONE else NEARER_THAN_NEIGHBOURS
+    lowest, highest = GAIN_BOUNDS
+    return meaning.gain >= min(max(times * meaning.closeness, lowest), highest)
+
+
+def _worth_suggesting(matches: Sequence[Match]) -> list[Match]:
+    """Return the matches that fit and are near the best one, or are about something else that the request asks for."""
+    best = max((match.score for match in matches), default=0.0)
+    found: list[Match] = []
+    known: set[str] = set()
+    for match in matches:
+        if not match.fits or match.score < OTHER_INTENT * best:
+            continue
+        new = math.fsum(value for word, value in match.shared.items() if word not in known)
+        if match.score >= NEAR_THE_BEST * best or new >= MOSTLY_NEW * math.fsum(match.shared.values()):
+            found.append(match)
+            known |= match.shared.keys()
+    return found
 
 
 def _by_scores(words: Sequence[tuple[int, float]], leads: Sequence[float]) -> list[tuple[int, float]]:

@@ -30,10 +30,10 @@ import operator
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from sys import getsizeof
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar
 
 from deepskills._catalog.words import (
     GRAMMAR_WORDS,
@@ -144,6 +144,9 @@ _MOST_WEIGHT = (1 << _WEIGHT_SHIFT) - 1
 _SLOT_SHIFT = 40
 _WORDS_AT_ONCE = 250_000
 _CORE = frozenset(["name", "tags", "description"])
+COUNTED_BY = repr((1, WEIGHTS, TYPICAL_WORDS, LENGTH_MATTERS, SATURATION, _PARTS, _LEVELS))
+"""What counts of words depend on besides the texts; the first number stands for how texts are split into words."""
+
 _FENCE = "```"
 _MARKS_OF_EXCLUSION = ("n't", "n\u2019t", "never", "不", "勿", "使わない")
 _EXCLUSION = re.compile(
@@ -152,6 +155,9 @@ _EXCLUSION = re.compile(
     r"|不(?:要|用于|适用|适合|触发)|請勿|请勿|使わない)[^.。;；\n]*[.。;；\n]?",
     re.IGNORECASE,
 )
+
+
+KeyT = TypeVar("KeyT")
 
 
 @dataclass(frozen=True)
@@ -244,6 +250,9 @@ class Match:
     names_it: bool
     """Whether nearly all that the request says is in the skill's name, tags or description."""
 
+    shared: Mapping[str, float] = field(default_factory=dict)
+    """The words of the request that are there, each with how much it says."""
+
     @property
     def fits(self) -> bool:
         """Whether the skill is about what was asked for, rather than the best of those that are not."""
@@ -335,8 +344,39 @@ class Segment:
             _count(document, words, core, counts)
         self.stop = first + counts.skills
         self._slots = words.stems
-        self._core = core
+        self._core: Collection[str] = core
+        self._postings: Any
+        self._starts: Sequence[int]
         self._postings, self._starts = counts.postings(len(words.stems))
+
+    @classmethod
+    def of_counts(cls, counted: "Counted") -> "Segment":
+        """Return the segment that gave these counts, numbered from 0."""
+        self = cls(())
+        self.stop = counted.skills
+        self._slots = dict(zip(counted.stems, range(len(counted.stems)), strict=True))
+        self._core = frozenset(counted.core)
+        numpy = installed_numpy()
+        # An array of NumPy gives its parts without copying them.
+        self._postings = counted.postings if numpy is None else numpy.frombuffer(counted.postings, dtype="u4")
+        self._starts = counted.starts
+        return self
+
+    def counts(self) -> "Counted":
+        """Return all that was counted, to keep it elsewhere."""
+        postings = array("I")
+        postings.frombytes(memoryview(self._postings).cast("B"))
+        return Counted(self.stop, list(self._slots), sorted(self._core), postings, array("I", self._starts))
+
+    def has_all(self, number: int, counted: "Counted") -> bool:
+        """Whether the skill of a number has all words that were counted for it alone, each with what it says."""
+        for stem_, posting in zip(counted.stems, counted.postings, strict=True):
+            postings = self.postings(stem_)
+            wanted = number << _DOCUMENT_SHIFT | posting & _LEVELS
+            place = 0 if postings is None else bisect.bisect_left(postings, wanted)
+            if postings is None or place == len(postings) or postings[place] != wanted:
+                return False
+        return True
 
     @functools.cached_property
     def core(self) -> list[str]:
@@ -351,6 +391,21 @@ class Segment:
         """Return the postings of a stem."""
         slot = self._slots.get(term)
         return None if slot is None else self._postings[self._starts[slot] : self._starts[slot + 1]]
+
+
+class Counted(NamedTuple):
+    """What a segment consists of: plain lists of words and numbers."""
+
+    skills: int
+    stems: list[str]
+    core: list[str]
+    """The words of names, tags and descriptions."""
+
+    postings: "array[int]"
+    """The postings of all stems, one after the other."""
+
+    starts: "array[int]"
+    """Where those of each stem begin, and where the last ones end."""
 
 
 def _count(document: Document, words: _Words, core: set[str], counts: "_Counts") -> None:
@@ -419,8 +474,9 @@ class _CountsByNumPy(_Counts):
     def add(self, slots: Iterable[int], counts: Iterable[int], each: int) -> None:
         """Add the words of a field of the next skill, how often it has each, and what a word there counts."""
         before = len(self._slots)
-        self._slots.extend(slots)
-        self._counts.extend(counts)
+        # From lists: an array takes those over several times faster than what it must iterate over.
+        self._slots.fromlist(list(slots))
+        self._counts.fromlist(list(counts))
         self._lengths.append(len(self._slots) - before)
         self._owners.append(self._first + self.skills)
         self._each.append(each)
@@ -503,6 +559,36 @@ class _Shared(NamedTuple):
     """The places of skills that the segment does not have."""
 
 
+_GONE = Document("", "")
+
+
+def shared_places(
+    numbers: Mapping[KeyT, int], count: int, keys: Collection[KeyT]
+) -> tuple[list[int], list[int]] | None:
+    """Return where the skills of a segment stand in another library, -1 for those that do not, and which are new there.
+
+    `None` if the library has too many others, or too few of the segment's, for the segment to be of use.
+
+    Args:
+        numbers: The number that a skill has in the segment, by what it is known by.
+        count: How many skills the segment has.
+        keys: What each skill of the library is known by.
+    """
+    if 2 * len(keys) < count:
+        return None
+    most_new = max(1, int(len(keys) * MAX_NEW))
+    places, new = [-1] * count, []
+    for place, key in enumerate(keys):
+        number = numbers.get(key)
+        if number is not None and places[number] < 0:
+            places[number] = place
+        else:
+            new.append(place)
+            if len(new) > most_new:
+                return None
+    return places, new
+
+
 class SearchIndex:
     """An index over one catalog; safe to share by threads.
 
@@ -532,19 +618,17 @@ class SearchIndex:
 
         `None` if it has too many others, or too few of ours, for our counts to be of use.
         """
-        if len(documents) < FEW or 2 * len(documents) < len(self.base):
+        if len(documents) < FEW:
             return None
-        most_new = max(1, int(len(documents) * MAX_NEW))
-        places, new = [-1] * len(self.base), []
-        for place, document in enumerate(documents):
-            number = self._numbers.get(document)
-            if number is not None and places[number] < 0:
-                places[number] = place
-            else:
-                new.append(place)
-                if len(new) > most_new:
-                    return None
-        return SearchIndex(documents, _Shared(self.base, self.segments[0], places, new))
+        found = shared_places(self._numbers, len(self.base), documents)
+        return None if found is None else SearchIndex(documents, _Shared(self.base, self.segments[0], *found))
+
+    @classmethod
+    def of_kept(cls, documents: Sequence[Document], segment: Segment, places: list[int], new: list[int]) -> Self:
+        """Return the index of a library from counts that were kept elsewhere; see `shared_places`."""
+        # Nobody asks for skills that are gone, so nothing needs to be known about them.
+        base = [documents[place] if place >= 0 else _GONE for place in places]
+        return cls(documents, _Shared(base, segment, places, new))
 
     @functools.cached_property
     def _numbers(self) -> dict[Document, int]:
@@ -746,11 +830,13 @@ class _Asked:
         description, _excluded = split_description(document.description)
         about = b" " + plain_text(f"{document.name}. {description}. {document.tags}")
         instructions = b" " + plain_text(document.beginning)
-        return math.fsum(
-            value if looks in about else IN_INSTRUCTIONS * value
-            for looks, value in self._pairs
-            if looks in about or looks in instructions
-        )
+        found = []
+        for looks, value in self._pairs:
+            if looks in about:
+                found.append(value)
+            elif looks in instructions:
+                found.append(IN_INSTRUCTIONS * value)
+        return math.fsum(found)
 
 
 class _Judge:
@@ -762,14 +848,14 @@ class _Judge:
         size = len(index)
         # A small library knows few words, so that one it does not know says little about what is asked for.
         unknown = self._rarest * size / (size + FEWEST_SKILLS)
-        self._said: list[tuple[frozenset[str], float, float]] = []
+        self._said: list[tuple[str, frozenset[str], float, float]] = []
         for term in asked.terms:
             value = worth(term.word)
             if value > 0:
                 rarity = max((asked.rarities[known] * likeness for known, likeness in term.stems), default=unknown)
-                self._said.append((frozenset(known for known, _ in term.stems), value, value * rarity))
+                self._said.append((term.word, frozenset(known for known, _ in term.stems), value, value * rarity))
         self.says_something = bool(self._said)
-        self._all = math.fsum(value for _, _, value in self._said) or 1.0
+        self._all = math.fsum(value for *_, value in self._said) or 1.0
         self._unspaced = sum(is_unspaced(term.word) for term in asked.terms) / max(len(asked.terms), 1)
         self._mean, self._spread = _mean_and_spread(asked.scores, size)
 
@@ -781,12 +867,14 @@ class _Judge:
         about = name | _stems(f"{document.tags} . {description}")
         against = _stems(excluded) - about if excluded else frozenset[str]()
         in_name = in_about = in_instructions = words = in_against = 0.0
-        for stems, value, rarity in self._said:
+        shared: dict[str, float] = {}
+        for word, stems, value, rarity in self._said:
             if not stems.isdisjoint(name):
                 in_name += rarity
             if not stems.isdisjoint(about):
                 in_about += rarity
                 words += value
+                shared[word] = rarity
             elif any(self._index.holds(place, known) for known in stems):
                 in_instructions += rarity
             if not stems.isdisjoint(against):
@@ -803,7 +891,7 @@ class _Judge:
             unspaced=self._unspaced,
         )
         names_it = in_about >= NEARLY_ALL * self._all and in_about >= SOME * self._rarest
-        return Match(document.name, place, score, evidence, names_it)
+        return Match(document.name, place, score, evidence, names_it, shared)
 
 
 def _told(word: str, place: int, count: int) -> float:
@@ -819,7 +907,9 @@ def _stems(text: str | bytes) -> frozenset[str]:
 
 def _mean_and_spread(scores: Any, size: int) -> tuple[float, float]:  # noqa: ANN401 - see `_add`
     """Return the mean and the standard deviation of a library's scores; skills that are not in it have none."""
-    total, squares = math.fsum(scores), math.fsum(score * score for score in scores if score)
+    # As plain numbers: iterating over an array of NumPy takes several times as long.
+    plain = scores if isinstance(scores, list) else scores.tolist()
+    total, squares = math.fsum(plain), math.fsum(map(operator.mul, plain, plain))
     mean = total / max(size, 1)
     return mean, math.sqrt(max(squares / max(size, 1) - mean * mean, 0.0))
 
