@@ -19,7 +19,7 @@ same stations, in this order:
 
 The tools `load_skill` and `unload_skill` are at the end of this module. The first answers in a `ToolMessage`, and the
 model reads refusals there. All others put a message of their own into the
-conversation, and their refusals become problems, for there is no call to answer.
+conversation, and their refusals become problems, because there is no call to answer.
 """
 
 import logging

@@ -330,7 +330,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
     One instance serves any number of agents, sub-agents, threads and users; it holds nothing that belongs to a run.
     Pass one instance to an agent, with all sources: `create_agent` refuses two, and an agent that `create_deep_agent`
-    made of two raises `SkillsError` at its first run, for it would have kept the last alone.
+    made of two raises `SkillsError` at its first run: deepagents would keep only the last.
 
     Args:
         backend: Where the files are: a backend, or a function of the runtime that gives one.
