@@ -17,9 +17,9 @@ same stations, in this order:
 5. **Settle** (`settle`): the outcome is worded, logged and told once (`reporting.report`), and becomes an update of
    state with the message that carries the text.
 
-The tools `load_skill` and `unload_skill` are at the end of this module. The first answers in a `ToolMessage`, and the
-model reads refusals there. All others put a message of their own into the
-conversation, and their refusals become problems, because there is no call to answer.
+The tools `load_skill` and `unload_skill` are at the end of this module. They answer in a `ToolMessage`, where the model
+reads refusals too. All others put a message of their own into the conversation, and their refusals become problems,
+because there is no call to answer.
 """
 
 import logging
