@@ -132,12 +132,8 @@ def routing_rows(root: Path | None = None) -> Iterator[Row]:
 
 def _row(how: str, size: int, counts: dict[str, Counter[str]]) -> Row:
     first, five, silent, forbidden = GOALS[size]
-    share = {
-        "first": _percent(counts["reported real"], "first"),
-        "five": _percent(counts["reported real"], "five"),
-        "silent": _percent(counts["reported d"], "silent"),
-        "forbidden": _percent(counts["reported c-"], "forbidden"),
-    }
+    share = _shares(counts, "reported")
+    both = _shares(counts, "tuned", "reported")
     kinds = ", ".join(
         f"{group.removeprefix('reported ')} {_percent(count, 'first'):.0f}/{_percent(count, 'five'):.0f}"
         for group, count in sorted(counts.items())
@@ -145,8 +141,8 @@ def _row(how: str, size: int, counts: dict[str, Counter[str]]) -> Row:
     )
     return Row(
         f"real public requests by {how}, {size:,} skills: first / in five, small talk silent, near misses shown",
-        f"one half, in view when weights were chosen; {kinds}",
-        f"{share['first']:.0f} / {share['five']:.0f}, {share['silent']:.0f}, {share['forbidden']:.0f} %",
+        f"one half, in view when weights were chosen; {kinds}; both halves {_shown(both)}",
+        _shown(share),
         f"{first} / {five}, {silent}, at most {forbidden} %",
         share["first"] >= first
         and share["five"] >= five
@@ -154,6 +150,19 @@ def _row(how: str, size: int, counts: dict[str, Counter[str]]) -> Row:
         and share["forbidden"] <= forbidden,
         share,
     )
+
+
+def _shares(counts: dict[str, Counter[str]], *halves: str) -> dict[str, float]:
+    """Return how often the right skill is found, small talk left alone, and a near miss shown, in percent."""
+    whats = {"first": "real", "five": "real", "silent": "d", "forbidden": "c-"}
+    return {
+        what: _percent(sum((counts.get(f"{half} {kind}", Counter()) for half in halves), Counter[str]()), what)
+        for what, kind in whats.items()
+    }
+
+
+def _shown(share: dict[str, float]) -> str:
+    return f"{share['first']:.0f} / {share['five']:.0f}, {share['silent']:.0f}, {share['forbidden']:.0f} %"
 
 
 def _percent(count: Counter[str], what: str) -> float:

@@ -5,6 +5,11 @@ two are joined by scores: a skill's score by words counts relative to the best o
 stands out from the whole library, so that no model's scale is built in. (Places in two rankings, which are often
 joined instead, let the weaker ranking vote as much as the stronger one.) Whatever goes wrong with embeddings or a
 store is reported, and the ranking by words stands alone.
+
+A search gives the best skills, whatever they are. A suggestion must also fit: by its words (`search.Match.fits`) or, if
+it is nearer than skills of this library are to each other, by its meaning. Of those that fit, the ones near the best
+are suggested, and the ones that have words of the request which no better one has: people ask for several things in one
+message.
 """
 
 import heapq
@@ -23,7 +28,7 @@ from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Plan, Work, unwrapped
 
 CONSIDERED = 50
-"""How many skills of each ranking are joined."""
+"""How many skills of each ranking are joined: nobody is shown the fiftieth, but joined it may become the third."""
 
 SECONDS = 10.0
 """How long one ranking waits for embeddings; what was embedded by then is kept for the next."""
@@ -36,7 +41,7 @@ SIMILAR_LOOKED_AT = 4
 
 MEANING = 0.3
 """What the meaning of a skill counts that stands out as far as the best of a library would by chance; the best by
-words counts 1."""
+words counts 1. With more, small models lead astray in languages that they do not know."""
 
 ABOVE_AVERAGE = 0.9
 """By how many standard deviations a skill is nearer than the average one, to be found by meaning alone."""
@@ -55,6 +60,9 @@ A few words are never as near to a description as another description is, but th
 
 GAIN_BOUNDS = (0.2, 0.9)
 """How near that is at least and at most, as a gain: for libraries whose skills are all different, or all the same."""
+
+ALMOST = 0.9
+"""How much of what is possible in a small library a skill must stand out to fit by its meaning alone."""
 
 NEAR_THE_NEAREST = 0.85
 """How far another skill must stand out, as a share of what the nearest does, to fit beside it by its meaning alone."""
@@ -286,7 +294,7 @@ def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ra
     joined = [place for place, _ in _by_scores([(match.place, match.score) for match in ranked.matches], meaning.leads)]
     if _is_near(meaning, meaning.leads):
         # Of a few skills none can stand out further than `sqrt(count - 1)`.
-        least = min(_by_chance(len(library)), 0.9 * math.sqrt(len(library) - 1))
+        least = min(_by_chance(len(library)), ALMOST * math.sqrt(len(library) - 1))
         least = max(least, NEAR_THE_NEAREST * max(meaning.leads))
         fits |= {place for place in joined if meaning.leads[place] >= least}
     fitting = [library[place].name for place in joined if place in fits]

@@ -13,7 +13,7 @@ query.
 
 **An edited library is not counted again.** An index consists of segments that never change. The index of a library
 that shares most skills with an indexed one takes over its segment, leaves out what is gone, and counts only what is
-new.
+new. `counts` keeps segments of large libraries in a graph's store, for other processes.
 
 **Whether anything fits** is another question than which skill is best. `SearchIndex.rank` answers both; see `Match`.
 
@@ -63,13 +63,19 @@ QUERY_BEGINNING, QUERY_END = 1_400, 600
 """How many characters of a long request count: people say what they want first, or last."""
 
 WEIGHTS = {"name": 8.0, "tags": 6.0, "description": 5.0, "headings": 1.2, "beginning": 0.5}
-"""What a word counts in each field."""
+"""What a word counts in each field.
+
+Names and tags say in a few words what a skill is for, descriptions when to use it. Instructions say so much that a
+word in them says little, but they bring most of the words that people use: without them the right skill of 10,000 is
+first in 45 of 100 requests, with them in 57. Around these weights hardly anything changes."""
 
 TYPICAL_WORDS = {"name": 3, "tags": 8, "description": 35, "headings": 25, "beginning": 400}
 """How many words each field of a typical public skill has."""
 
 LENGTH_MATTERS = 0.35
-"""How much less a word counts in a longer field, from 0 for not at all to 1 for in proportion."""
+"""How much less a word counts in a longer field, from 0 for not at all to 1 for in proportion.
+
+Long descriptions are mostly better ones, so this is less than the usual 0.75."""
 
 SATURATION = 2.5
 """The weighted count at which a word has half of its effect."""
@@ -118,6 +124,12 @@ CONVINCES = (1.9, 1.9, 2.6, 0.2, -1.0, -2.0, 0.4)
 
 ENOUGH = 1.4
 """How much evidence is enough."""
+
+MOST_WORDS = 6.0
+"""How many shared words are evidence: a long request shares more with any skill."""
+
+NO_SCORE, NO_LEAD = 0.1, 0.05
+"""What is added to a score and to a lead before the logarithm, which small ones would otherwise make endlessly low."""
 
 NEARLY_ALL = 0.75
 """How much of a request is nearly everything that it says."""
@@ -882,11 +894,11 @@ class _Judge:
         size = max(len(self._index), 2)
         lead = max(0.0, score - self._mean) / (self._spread or 1.0) / math.log(size)
         evidence = Evidence(
-            score=math.log(0.1 + score / self._rarest),
+            score=math.log(NO_SCORE + score / self._rarest),
             coverage=(in_about + in_instructions) / self._all,
             in_name=min(in_name / self._rarest, 1.0),
-            words=min(words, 6.0),
-            lead=math.log(0.05 + lead),
+            words=min(words, MOST_WORDS),
+            lead=math.log(NO_LEAD + lead),
             excluded=min(in_against / self._rarest, 1.0),
             unspaced=self._unspaced,
         )

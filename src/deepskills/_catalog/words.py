@@ -123,6 +123,13 @@ _CJK_STOP = frozenset(
 _STOP_PAIRS = frozenset(one + other for one in _CJK_STOP for other in _CJK_STOP)
 
 
+LONG_NUMBER, INFLECTION, PAIR = 0.3, 0.1, 0.6
+"""How much a number such as a year says, letters that inflect a word, and a pair of characters; a word says 1.
+
+A word of a script without spaces is spread over two or three pairs, of which some join it to the next by chance.
+"""
+
+
 def split_words(text: str | bytes, *, indexing: bool = False) -> list[str]:
     """Split text into words without accents; runs of a script without spaces become pairs of characters."""
     plain = plain_text(text)
@@ -207,10 +214,10 @@ def worth(word: str) -> float:
     if word in STOP_WORDS or word in _talk():
         return 0.0
     if word.isdigit():
-        return 0.3 if len(word) > 2 else 0.0  # noqa: PLR2004 - a count or a day; longer ones may name something
+        return LONG_NUMBER if len(word) > 2 else 0.0  # noqa: PLR2004 - a count or a day; longer ones may name something
     if not is_unspaced(word):
         return 1.0 if len(word) > 1 else 0.0
-    return 0.1 if is_grammar(word) else 0.6
+    return INFLECTION if is_grammar(word) else PAIR
 
 
 def is_grammar(word: str) -> bool:
