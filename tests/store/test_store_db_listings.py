@@ -359,5 +359,5 @@ async def test_public_skills_are_found_by_their_own_index(sessions: Sessions) ->
     async with sessions() as session:
         connection = await session.connection()
         for statement, parameters in asked:
-            plan = [row[3] for row in await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+            plan = [str(row) for row in await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
             assert any("ix_deepskills_skills_public" in step for step in plan), (statement, plan)
