@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import event, func, insert, select, text
-from store_support import Sessions, draft, draft_with_files, on_postgres, service_on
+from store_support import Sessions, draft, draft_with_files, on_postgres, on_sqlite, service_on
 
 from deepskills import SkillFormatError, SkillNotFoundError
 from deepskills.store import Skill, SkillFileCreate, SkillService, SkillUpdate
@@ -335,3 +335,29 @@ async def test_numbers_and_filters_without_measure(sessions: Sessions) -> None:
             assert await service.list_skills("alice", tags=few, tag_match=match) == []
             with pytest.raises(SkillFormatError, match="at most 200 tags"):
                 await service.list_skills("alice", tags=[*few, "more"], tag_match=match)
+
+
+@on_sqlite
+async def test_public_skills_are_found_by_their_own_index(sessions: Sessions) -> None:
+    """Beside any number of private skills, public ones are counted, compared and searched without reading those."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+        # Not those by id, which need no other index.
+        if "is_public" in statement and "WHERE" in statement and "json_each" not in statement:
+            asked.append((statement, parameters))
+
+    engine = sessions.kw["bind"].sync_engine
+    async with service_on(sessions) as service:
+        await service.create_skill(draft("report", is_public=True), "bob")
+        event.listen(engine, "before_cursor_execute", note)
+        for user in (None, "alice"):
+            assert [skill.name for skill in await service.list_skills(user, q="report")] == ["report"]
+            await service.list_skills(user, limit=10)
+        event.remove(engine, "before_cursor_execute", note)
+    assert len(asked) >= 6
+    async with sessions() as session:
+        connection = await session.connection()
+        for statement, parameters in asked:
+            plan = [str(row) for row in await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+            assert any("ix_deepskills_skills_public" in step for step in plan), (statement, plan)

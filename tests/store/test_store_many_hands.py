@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -21,12 +22,14 @@ from deepskills.store import (
     SkillNotFoundError,
     SkillService,
     SkillUpdate,
+    create_skills_page,
     create_skills_router,
     create_store_engine,
     workers,
 )
 from deepskills.store.db import transactions
 from deepskills.store.document import MAX_COMPARED_LINES, difference
+from deepskills.store.service import MAX_REST_SECONDS, SHORT_SECONDS
 from support import scaled
 
 pytestmark = pytest.mark.anyio
@@ -103,6 +106,14 @@ async def test_turns_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     queue.contended()
     await take(6)
     assert (order[-1], pauses) == (6, [workers.STEP_BACK_SECONDS])
+    pauses.clear()
+    queue = workers.Turns()
+    queue.rest(3_600)
+    async with queue.turn(60):
+        assert 3_000 < pauses[0] <= 3_600, "whoever is next waits, and those behind wait for it"
+    queue.rest(-1)
+    async with queue.turn(60):
+        assert len(pauses) == 1
     assert transactions.ASK_SECONDS[1] < workers.STEP_BACK_SECONDS, "long enough for a writer of another process"
 
 
@@ -222,6 +233,22 @@ async def test_a_comparison_holds_no_writer_up(sessions: Sessions, monkeypatch: 
             may_end.set()
             assert await comparing == await waiting == "done"
             assert read == ["read"]
+            # After a comparison the next one rests, and whoever asked for the first has the answer.
+            rests: list[float] = []
+
+            async def rest(seconds: float) -> None:
+                rests.append(seconds)
+
+            patch.setattr(workers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": rest}))
+
+            def long(*_arguments: Any) -> str:
+                time.sleep(3 * SHORT_SECONDS)
+                return "long"
+
+            patch.setattr("deepskills.store.service.difference", long)
+            for _ in range(2):
+                assert await reader.diff_versions(made.id, made.revision, changed.revision, "alice") == "long"
+            assert 0 < rests[-1] <= MAX_REST_SECONDS
         begun.clear()
         may_end.clear()
 
@@ -299,6 +326,7 @@ async def test_slow_readers_hold_one_piece(sessions: Sessions) -> None:
         )
     app = FastAPI()
     app.include_router(create_skills_router(sessions, lambda: "alice", security=None))
+    app.mount("/page", create_skills_page(sessions, lambda: "alice", security=None))
     stuck, release = asyncio.Semaphore(0), asyncio.Event()
 
     async def read(path: str) -> int:
@@ -322,19 +350,23 @@ async def test_slow_readers_hold_one_piece(sessions: Sessions) -> None:
         await app(scope, receive, send)
         return total
 
-    tracemalloc.start()
-    try:
-        paths = [f"/skills/{made.id}", f"/skills/{made.id}/versions/{made.revision}"] * 3
-        readers = [asyncio.create_task(read(path)) for path in paths]
-        for _ in readers:
-            await stuck.acquire()
-        held, _peak = tracemalloc.get_traced_memory()
-        release.set()
-        totals = await asyncio.gather(*readers)
-    finally:
-        tracemalloc.stop()
-    assert held < 6 * 6 * 1024 * 1024
-    assert all(total > 3 * size for total in totals)
+    for paths, least in (
+        ([f"/skills/{made.id}", f"/skills/{made.id}/versions/{made.revision}"] * 3, 3 * size + 1),
+        ([f"/page/skills/{made.id}/download/0.bin"] * 6, size),
+    ):
+        release.clear()
+        tracemalloc.start()
+        try:
+            readers = [asyncio.create_task(read(path)) for path in paths]
+            for _ in readers:
+                await stuck.acquire()
+            held, _peak = tracemalloc.get_traced_memory()
+            release.set()
+            totals = await asyncio.gather(*readers)
+        finally:
+            tracemalloc.stop()
+        assert held < 6 * 6 * 1024 * 1024, paths[0]
+        assert all(total >= least for total in totals)
 
 
 @on_postgres

@@ -80,6 +80,7 @@ class Turns:
         self._is_taken = False
         self._waiting: deque[Future[None]] = deque()
         self._contended_at = float("-inf")
+        self._rests_until = float("-inf")
 
     @asynccontextmanager
     async def turn(self, seconds: float) -> AsyncIterator[None]:
@@ -92,6 +93,9 @@ class Turns:
         try:
             if time.monotonic() - self._contended_at < REMEMBERED_SECONDS:
                 await asyncio.sleep(STEP_BACK_SECONDS)
+            left = self._rests_until - time.monotonic()
+            if left > 0:
+                await asyncio.sleep(left)
             yield
         finally:
             self._pass_on()
@@ -99,6 +103,10 @@ class Turns:
     def contended(self) -> None:
         """Remember that another process is writing."""
         self._contended_at = time.monotonic()
+
+    def rest(self, seconds: float) -> None:
+        """Let whoever is next wait for so long, in which the process works for others."""
+        self._rests_until = time.monotonic() + seconds
 
     async def _wait(self, seconds: float) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     ColumnElement,
+    Integer,
     LargeBinary,
     Select,
     String,
@@ -33,6 +34,7 @@ from sqlalchemy import (
     false,
     func,
     literal,
+    literal_column,
     not_,
     null,
     or_,
@@ -74,12 +76,18 @@ def seen_for(reason: Reason, viewer: Viewer) -> ColumnElement[bool]:
         return false() if viewer.user is None else Skill.owner_id == viewer.user
     if reason is Reason.SYSTEM:
         return and_(Skill.owner_id.is_(None), shown)
-    others = Skill.owner_id.is_not(None) if viewer.user is None else Skill.owner_id != viewer.user
     if reason is Reason.GROUP:
         return and_(shared_with(viewer), seen_by_group(viewer))
     approved = [Skill.is_approved.is_(True)] if viewer.needs_approval else []
-    # Just `is_public`, without a comparison: the condition must read as in the index over public skills.
-    return and_(Skill.is_public, others, shown, not_(shared_with(viewer)), *approved)
+    # Not null, and not the viewer's; for nobody too by a comparison: `IS NOT NULL` is a range of the index over owners,
+    # which SQLite would rather read from end to end than the index over public skills.
+    others = Skill.owner_id != (viewer.user or "")
+    return and_(_IS_PUBLIC, others, shown, not_(shared_with(viewer)), *approved)
+
+
+# Just the column, without a comparison: the condition must read as in the index over public skills. SQLAlchemy writes
+# `Skill.is_public` as `is_public = 1` for SQLite, which would then read all skills.
+_IS_PUBLIC: Any = literal_column(f"{Skill.__tablename__}.is_public", Integer)
 
 
 def seen_by_group(viewer: Viewer) -> ColumnElement[bool]:

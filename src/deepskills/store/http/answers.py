@@ -285,6 +285,9 @@ PIECE_BYTES = 1024 * 1024 - 1
 TEXT_LENGTH = PIECE_BYTES // 6
 """How many characters of a text are escaped in one step: each may become six."""
 
+BYTES_TYPE = "application/octet-stream"
+"""The type of every file that is sent as it is: no browser shows it."""
+
 WHOLE_BYTES = 1024 * 1024
 """Up to this size, an answer is sent in one piece, with its length."""
 
@@ -337,7 +340,7 @@ async def _pieces(shown: str, skill: Skill, read: ReadsFiles | None) -> AsyncIte
             yield await computed(len(text), functools.partial(_escaped, text))
     yield b'","files":['
     begun = ""
-    for files in _batches(skill.files):
+    for files in batches(skill.files):
         contents = await _whole(files, read) if read is not None else {}
         for file in files:
             described = SkillFileSchema.of(file, content=False).model_dump_json(exclude={"content"}).removesuffix("}")
@@ -353,14 +356,17 @@ async def _pieces(shown: str, skill: Skill, read: ReadsFiles | None) -> AsyncIte
     yield b"]}}"
 
 
-def _batches(files: Iterable[SkillFile]) -> Iterator[list[SkillFile]]:
+def batches(files: Iterable[SkillFile]) -> Iterator[list[SkillFile]]:
     """Yield files in order of path, those together that take no more memory than a piece of a large one."""
     batch: list[SkillFile] = []
+    # Added up as it goes: thousands of sums over thousands of files would keep the event loop for a second.
+    size = 0
     for file in sorted(files, key=lambda file: file.path):
-        if batch and sum(other.size for other in batch) + file.size > PIECE_BYTES:
+        if batch and size + file.size > PIECE_BYTES:
             yield batch
-            batch = []
+            batch, size = [], 0
         batch.append(file)
+        size += file.size
     if batch:
         yield batch
 
@@ -409,7 +415,7 @@ async def archive_of(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFiles)
     async for directory, skill in skills:
         text = document_of(skill).render()
         yield await computed(len(text), lambda: writer.whole(f"{directory}/{SKILL_FILE}", text))  # noqa: B023 - done at once
-        for files in _batches(skill.files):
+        for files in batches(skill.files):
             contents = await _whole(files, read)
             if contents:
                 size = sum(file.size for file in files)
@@ -433,6 +439,19 @@ def sent_archive(pieces: AsyncIterator[bytes], name: str) -> Response:
     """Return a `.zip` as a download with that name, which may only have letters, digits and hyphens."""
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}
     return StreamingResponse(pieces, 200, headers, "application/zip")
+
+
+async def sent_file(file: SkillFile, read: ReadsFiles, headers: dict[str, str]) -> Response:
+    """Return the bytes of a file, of a type that browsers save and never show."""
+    if file.size <= PIECE_BYTES:
+        (content,) = await read.read_files([file])
+        return Response(content, 200, headers, BYTES_TYPE)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for offset in range(0, file.size, PIECE_BYTES):
+            yield await read.read_piece(file, offset, PIECE_BYTES)
+
+    return StreamingResponse(pieces(), 200, {**headers, "content-length": str(file.size)}, BYTES_TYPE)
 
 
 def shown_file(file: SkillFile, code: int = 200) -> Response:

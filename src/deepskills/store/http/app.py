@@ -8,10 +8,11 @@ remove that header from what clients send. Without it everybody is anonymous, an
 nothing.
 """
 
+import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -74,7 +75,8 @@ def create_store_app(
         await migrations.upgrade(engine)
         await _warm_up(engine, sessions)
         try:
-            yield
+            with _short_collections():
+                yield
         finally:
             await engine.dispose()
 
@@ -109,6 +111,26 @@ async def _warm_up(engine: AsyncEngine, sessions: async_sessionmaker[AsyncSessio
     # A database that can only be read, or a store at its limits, serves all the same.
     except (SkillsError, SQLAlchemyError, OSError) as error:
         logger.info("The first requests may take longer, because writing could not be rehearsed: %s", error)
+
+
+@contextmanager
+def _short_collections() -> Iterator[None]:
+    """Leave what a process has loaded by now, which it needs until its end, out of garbage collections.
+
+    A full collection visits every object, of which there are half a million after the imports, and stops the process
+    for a quarter of a second or more, every few seconds under load. If a writer is stopped, it holds the store's lock,
+    and the writers of all processes wait for it.
+    """
+    is_first = gc.get_freeze_count() == 0
+    # What is garbage now would otherwise never be found.
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        # Not what an application around this one has frozen for itself.
+        if is_first:
+            gc.unfreeze()
 
 
 def _mount_page(

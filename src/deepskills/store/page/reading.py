@@ -20,7 +20,7 @@ from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import quoted
 from deepskills.store.agent.adapter import DatabaseSkillAdapter
 from deepskills.store.db.models import Skill, SkillFile, document_of, now
-from deepskills.store.http.answers import archive_of, sent_archive
+from deepskills.store.http.answers import archive_of, sent_archive, sent_file
 from deepskills.store.page import shown
 from deepskills.store.page.markdown import Place, rendered
 from deepskills.store.page.site import FILE_POLICY, FILES, Addresses, PageParts, revision_of
@@ -242,14 +242,14 @@ def add_skills(router: APIRouter, parts: PageParts) -> None:
 
     @router.get("/skills/{skill_id}/download/{path:path}")
     async def download(skill_id: str, path: str, service: service_type, user: user_type) -> Response:
-        content = await service.read_file(known_id(skill_id), path, user)
+        found = await service.get_skill(known_id(skill_id), user, contents=False)
+        listed = listed_file(found, path)
         name = posixpath.basename(path)
         headers = {
             "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
             "content-security-policy": FILE_POLICY,
         }
-        # One type for all files: a browser must save them and never show them.
-        return Response(content, 200, headers, "application/octet-stream")
+        return await sent_file(listed, parts, headers)
 
     @router.get("/skills/{skill_id}/archive")
     async def archive(skill_id: str, service: service_type, user: user_type) -> Response:
