@@ -1,6 +1,7 @@
 """What a model reads of a script's output: text within a limit, both ends kept, nothing of a secret at the cuts."""
 
 from deepskills.extensions.scripts.output import MASK, Secrets, shown_output, told_exit_code
+from support import scaled
 
 NONE = Secrets()
 
@@ -43,7 +44,7 @@ def test_a_cut_shows_no_part_of_a_secret_that_was_wrapped() -> None:
     digits = value.encode().hex()
     wrapped = "\n".join(digits[start : start + 3] for start in range(0, len(digits), 3))
     data = f"{wrapped}\n" * 20
-    for keep in range(3_000 + secrets.longest, 3_000 + 3 * secrets.longest, 97):
+    for keep in range(3_000 + secrets.longest, 3_000 + 3 * secrets.longest, scaled(389, 97)):
         text = shown_output(data[:keep].encode(), data[-keep:].encode(), len(data), secrets, 6_000)
         ends = text.partition("\n[...")[0], text.rpartition("...]\n")[2]
         assert [end.replace(MASK, "").strip("\n") for end in ends] == ["", ""]
