@@ -26,6 +26,9 @@ MCP1 := .venv-mcp1
 MCP2 := .venv-mcp2
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
+# Where this is set, every process of the tests would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo page check test test-part test-oldest test-server test-browser test-mcp test-wheel soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
