@@ -206,6 +206,8 @@ _NO_MODEL: Any = None
 
 def add_skills(router: APIRouter, parts: PageParts) -> None:
     """Add a skill, its files and its archive."""
+    # One function per address, in the order of a visit: they share nothing but `parts`, and each asks the service as
+    # this user, so that the page shows no more than HTTP does.
     site = parts.site
     service_type = Annotated[SkillService, Depends(parts.service)]
     user_type = Annotated[str | None, Depends(parts.user)]
