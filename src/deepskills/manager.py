@@ -220,33 +220,33 @@ class SkillsManager:
     async def _arun(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
         return await adrive(plan(), seconds=self._settings.backend_timeout, backend=self._settings.backend)
 
-    def _look(self) -> Plan[Remembered]:
+    async def _look(self) -> Remembered:
         """Look at all sources."""
         memory, depth = self._settings.memory, self._settings.max_depth
-        found = yield from discover(self._sources, max_depth=depth, readings=memory.readings, catalogs=memory.catalogs)
+        found = await discover(self._sources, max_depth=depth, readings=memory.readings, catalogs=memory.catalogs)
         self._remembered = Remembered(found.catalog, found.problems)
         return self._remembered
 
-    def _recent(self) -> Plan[Remembered]:
+    async def _recent(self) -> Remembered:
         """Return what is there, as old as `max_age` allows."""
         remembered = self._remembered
         if remembered is not None and remembered.is_younger_than(self._max_age):
             return remembered
-        return (yield from self._look())
+        return await self._look()
 
-    def _known(self) -> Plan[Remembered]:
-        remembered = yield from self._recent()
+    async def _known(self) -> Remembered:
+        remembered = await self._recent()
         check_known(remembered.catalog.entries, remembered.problems)
         return remembered
 
-    def _names(self) -> Plan[list[str]]:
-        return [entry.name for entry in (yield from self._known()).catalog.entries]
+    async def _names(self) -> list[str]:
+        return [entry.name for entry in (await self._known()).catalog.entries]
 
-    def _metadata(self) -> Plan[list[SkillMetadata]]:
-        return (yield from self._known()).catalog.copy_skills()
+    async def _metadata(self) -> list[SkillMetadata]:
+        return (await self._known()).catalog.copy_skills()
 
-    def _problems(self) -> Plan[list[SkillProblem]]:
-        problems = [problem.copy() for problem in (yield from self._recent()).problems]
+    async def _problems(self) -> list[SkillProblem]:
+        problems = [problem.copy() for problem in (await self._recent()).problems]
         trouble = self._trouble
         if trouble is not None:
             problems.append(SkillProblem(path="", code=EMBEDDINGS_FAILED, severity="warning", message=trouble))
@@ -266,34 +266,34 @@ class SkillsManager:
         found = [remembered.catalog.by_name[name] for name in ranking.names]
         return [SearchResult(name=entry.name, description=entry.description) for entry in found]
 
-    def _content(self, name: str) -> Plan[str]:
-        skill, content = yield from self._skill(name)
+    async def _content(self, name: str) -> str:
+        skill, content = await self._skill(name)
         text, problem = decode_skill(content, path=skill["path"])
         if problem is not None:
             raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {problem['message']}.")
         return text
 
-    def _skill(self, name: str) -> Plan[tuple[SkillMetadata, bytes]]:
+    async def _skill(self, name: str) -> tuple[SkillMetadata, bytes]:
         """Return a skill and its file, from where it was last seen if it is still there, else from a look at all."""
         # With 10,000 skills a look at all sources takes seconds; checking that one skill is still there takes one read.
         remembered = self._remembered
         entry = remembered.catalog.find(name) if remembered is not None else None
         if remembered is not None and entry is not None:
-            present = yield from self._still(remembered, entry)
+            present = await self._still(remembered, entry)
             if present is not None:
                 return present
-        remembered = yield from self._look()
+        remembered = await self._look()
         skill = find_or_raise(remembered.catalog, remembered.problems, name).skill
-        file = (yield from read_files([skill["path"]]))[skill["path"]]
+        file = (await read_files([skill["path"]]))[skill["path"]]
         if file.content is None:
             raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {file.error}.")
         return skill, file.content
 
-    def _still(self, remembered: Remembered, entry: SkillEntry) -> Plan[tuple[SkillMetadata, bytes] | None]:
+    async def _still(self, remembered: Remembered, entry: SkillEntry) -> tuple[SkillMetadata, bytes] | None:
         """Return the skill as its file is now; `None` if that is gone, has another name, or has got a rival."""
         # A skill that came since may have taken over the name. It is looked for where it would usually lie.
         rivals = remembered.rivals(entry)
-        files = yield from read_files([entry.path, *rivals])
+        files = await read_files([entry.path, *rivals])
         named = {
             path: metadata
             for path in (entry.path, *rivals)
@@ -315,8 +315,8 @@ class SkillsManager:
         own = next((source for source in reversed(self._sources) if lies_under(path, source.path)), None)
         return own.name_of(name) if own is not None else name
 
-    def _assets(self, skill: SkillMetadata) -> Plan[list[str]]:
-        assets = yield from list_assets(skill, self._settings.asset_directories)
+    async def _assets(self, skill: SkillMetadata) -> list[str]:
+        assets = await list_assets(skill, self._settings.asset_directories)
         for note in assets.notes:
             logger.warning("Files of skill '%s': %s", shown_name(skill["name"]), note)
         return assets.paths
@@ -327,6 +327,6 @@ class SkillsManager:
     def _script(self, skill: SkillMetadata, script_name: str) -> Plan[str]:
         return script_path(skill, script_name, self._settings.asset_directories)
 
-    def _with_skill(self, name: str, plan: Callable[[SkillMetadata], Plan[ResultT]]) -> Plan[ResultT]:
-        skill, _content = yield from self._skill(name)
-        return (yield from plan(skill))
+    async def _with_skill(self, name: str, plan: Callable[[SkillMetadata], Plan[ResultT]]) -> ResultT:
+        skill, _content = await self._skill(name)
+        return await plan(skill)

@@ -473,8 +473,8 @@ def entry_at(path: str, source: str = "/s", name: str = "evil") -> SkillEntry:
 def look(*sources: SkillSource, readings: Readings | None = None) -> Look:
     """Return a look at sources, by a process that has listed nothing yet."""
 
-    def of_run() -> Plan[Any]:
-        yield from ()
+    async def of_run() -> Any:
+        pass
         return parse_sources(sources), None
 
     memory = readings or Readings()
@@ -544,8 +544,8 @@ def test_a_source_that_fails_keeps_what_its_links_gave_and_reads_nothing_by_that
 def test_sources_that_cannot_be_resolved_are_the_reason() -> None:
     """Where nobody can tell the sources, nothing is read, and the reason says why."""
 
-    def failing() -> Plan[Any]:
-        yield from ()
+    async def failing() -> Any:
+        pass
         return [], "directory service is away"
 
     memory = Readings()

@@ -26,6 +26,7 @@ from langgraph.store.memory import InMemoryStore
 from deepskills._io.backends import can_execute, is_backend
 from deepskills._io.drivers import NO_SHELL, adrive, drive
 from deepskills._io.plan import (
+    together,
     Ask,
     Attempt,
     Call,
@@ -59,8 +60,8 @@ def perform(mode: Mode, plan: Plan[ResultT], backend: Any, seconds: float | None
     return asyncio.run(adrive(plan, backend=backend, seconds=seconds))
 
 
-def ask(*calls: Call) -> Plan[list[Any]]:
-    replies: list[Any] = yield tuple(Attempt(call) for call in calls)
+async def ask(*calls: Call) -> list[Any]:
+    replies: list[Any] = await together(*(Attempt(call) for call in calls))
     return replies
 
 

@@ -13,6 +13,7 @@ from langgraph.errors import GraphInterrupt
 from deepskills import SkillsError
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import (
+    together,
     Ask,
     Attempt,
     Call,
@@ -68,17 +69,17 @@ def test_a_failure_is_raised_where_it_was_asked_for(mode: Mode, kind: str) -> No
     """Every kind of call: alone and in a round it raises inside the plan; as an attempt it is a value."""
     seen: list[CallFailed] = []
 
-    def plan() -> Plan[Failed]:
+    async def plan() -> Failed:
         try:
-            yield FAILING[kind]()
+            await FAILING[kind]()
         except CallFailed as failure:
             seen.append(failure)
         try:
-            yield (Work(lambda: "fine"), FAILING[kind]())
+            await together(Work(lambda: "fine"), FAILING[kind]())
         except CallFailed as failure:
             seen.append(failure)
-        failed: Failed = yield Attempt(FAILING[kind]())
-        fine, again = yield (Work(lambda: "fine"), Attempt(FAILING[kind]()))
+        failed: Failed = await Attempt(FAILING[kind]())
+        fine, again = await together(Work(lambda: "fine"), Attempt(FAILING[kind]()))
         assert (fine, again) == ("fine", failed)
         return failed
 
@@ -103,8 +104,8 @@ def test_a_failure_that_nobody_handles_ends_the_plan(mode: Mode) -> None:
         made.append(number)
         raise LookupError(str(number))
 
-    def plan() -> Plan[None]:
-        yield tuple(CallFunction(note, (number,), seconds=None) for number in range(3))
+    async def plan() -> None:
+        await together(*(CallFunction(note, (number,), seconds=None) for number in range(3)))
         raise AssertionError
 
     with pytest.raises(CallFailed, match="LookupError: 0"):
@@ -132,9 +133,9 @@ def test_no_broad_except_in_a_plan_catches_an_interrupt(mode: Mode) -> None:
 
     for call in (Ask(interrupt, ainterrupt), CallFunction(interrupt), Work(interrupt)):
 
-        def plan(call: Call = call) -> Plan[None]:
+        async def plan(call: Call = call) -> None:
             try:
-                yield Attempt(call)
+                await Attempt(call)
             except Exception:  # noqa: BLE001 - what the test is about
                 seen.append("caught")
             finally:
@@ -164,13 +165,13 @@ def test_functions_may_be_sync_or_async(mode: Mode) -> None:
         async def __call__(self, value: int) -> int:
             return await answer(value)
 
-    def plan() -> Plan[list[int]]:
+    async def plan() -> list[int]:
         functions: list[Any] = [lambda value: value, answer, returns_a_coroutine, Asked()]
-        replies: list[int] = yield tuple(
+        replies: list[int] = await together(*(
             CallFunction(function, (place,), seconds=seconds)
             for place, function in enumerate(functions)
             for seconds in (None, HANGS)
-        )
+        ))
         return replies
 
     assert perform(mode, plan()) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -210,9 +211,9 @@ def test_methods_are_called_by_the_twin_that_fits(mode: Mode) -> None:
     """An async run uses an object's own async twin; LangChain's default one would leave threads behind."""
     plain = Plain()
 
-    def plan() -> Plan[list[Any]]:
-        found = yield call_method(Twins(), "look", 1, seconds=HANGS, limit=2)
-        vectors = yield (
+    async def plan() -> list[Any]:
+        found = await call_method(Twins(), "look", 1, seconds=HANGS, limit=2)
+        vectors = await together(
             call_method(plain, "embed_query", "abc", seconds=HANGS),
             call_method(plain, "embed_documents", ["a", "bc"], seconds=HANGS),
         )
@@ -228,10 +229,10 @@ def test_a_pause_lets_another_thread_finish(mode: Mode) -> None:
     made: list[str] = []
     threading.Timer(0.05, lambda: made.append("made")).start()
 
-    def plan() -> Plan[int]:
+    async def plan() -> int:
         pauses = 0
         while not made:
-            yield Pause(0.01)
+            await Pause(0.01)
             pauses += 1
         return pauses
 
@@ -242,8 +243,8 @@ def test_a_pause_lets_another_thread_finish(mode: Mode) -> None:
 def test_a_plan_without_a_backend_says_so(mode: Mode) -> None:
     """A call that needs a backend fails where the driver was given none."""
 
-    def plan() -> Plan[Any]:
-        return (yield Attempt(ListDirectory("/")))
+    async def plan() -> Any:
+        return (await Attempt(ListDirectory("/")))
 
     assert perform(mode, plan()) == Failed("RuntimeError: this plan was given no backend")
 
@@ -283,12 +284,12 @@ def test_a_cancelled_plan_cleans_up(*, settles: bool, swallows: bool) -> None:
     async def cancelled() -> list[str]:
         backend = Sandbox()
 
-        def plan() -> Plan[str]:
+        async def plan() -> str:
             try:
-                yield WriteFiles((("/a", b""),), settles=settles) if settles else ListDirectory("/hangs")
+                await WriteFiles((("/a", b""),), settles=settles) if settles else ListDirectory("/hangs")
             except asyncio.CancelledError:
                 backend.events.append("told")
-                yield Attempt(ListDirectory("/clean-up"))
+                await Attempt(ListDirectory("/clean-up"))
                 if not swallows:
                     raise
             return "went on"
@@ -311,11 +312,11 @@ def test_a_clean_up_that_fails_does_not_hold_the_cancellation_up(caplog: pytest.
     async def cancelled() -> None:
         backend = Sandbox()
 
-        def plan() -> Plan[None]:
+        async def plan() -> None:
             try:
-                yield ListDirectory("/hangs")
+                await ListDirectory("/hangs")
             finally:
-                yield Execute("rm -rf /tmp/x")
+                await Execute("rm -rf /tmp/x")
 
         task = asyncio.create_task(adrive(plan(), lambda: backend))
         await backend.started.wait()
@@ -330,12 +331,12 @@ def test_a_clean_up_that_fails_does_not_hold_the_cancellation_up(caplog: pytest.
 def test_a_plan_can_be_performed_by_hand() -> None:
     """A test answers calls by a function; failures follow the same rule."""
 
-    def plan() -> Plan[list[object]]:
-        first = yield ListDirectory("/a")
+    async def plan() -> list[object]:
+        first = await ListDirectory("/a")
         try:
-            yield ListDirectory("/b")
+            await ListDirectory("/b")
         except CallFailed as failure:
-            return [first, failure.reason, (yield ())]
+            return [first, failure.reason, (await together())]
         raise AssertionError
 
     def answer(call: Call) -> object:

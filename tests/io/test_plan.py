@@ -55,9 +55,9 @@ def perform(mode: Mode, plan: Plan[ResultT], backend: Any, seconds: float | None
     return asyncio.run(adrive(plan, lambda: backend, seconds))
 
 
-def ask(*calls: Call) -> Plan[list[Any]]:
+async def ask(*calls: Call) -> list[Any]:
     """Make all calls in one round and return the replies, failures among them."""
-    replies: list[Any] = yield tuple(Attempt(call) for call in calls)
+    replies: list[Any] = await together(*(Attempt(call) for call in calls))
     return replies
 
 
@@ -169,8 +169,8 @@ def test_every_backend_is_asked_the_same_way(mode: Mode, kind: str, tmp_path: Pa
 def test_a_plan_without_calls_needs_no_backend(mode: Mode) -> None:
     """A plan that asks for nothing returns its result, and no backend is made for it."""
 
-    def plan() -> Plan[str]:
-        yield from read_files([])
+    async def plan() -> str:
+        await read_files([])
         return "done"
 
     def no_backend() -> NoReturn:
@@ -189,9 +189,9 @@ def test_a_plan_without_calls_needs_no_backend(mode: Mode) -> None:
 def test_a_plan_may_consult_a_function_without_a_backend(mode: Mode) -> None:
     """What a user's function returns is the reply, and what it raises is a failure; no backend is made for it."""
 
-    def plan() -> Plan[list[Any]]:
-        good = yield CallFunction(lambda: 5)
-        bad = yield Attempt(CallFunction(lambda: dict[str, str]()["missing"]))
+    async def plan() -> list[Any]:
+        good = await CallFunction(lambda: 5)
+        bad = await Attempt(CallFunction(lambda: dict[str, str]()["missing"]))
         return [good, bad]
 
     def no_backend() -> NoReturn:
@@ -214,9 +214,9 @@ def test_functions_are_called_here_when_sync_and_in_a_thread_when_async(seconds:
         seen.append((threading.current_thread() is here, variable.get()))
         return FilesystemBackend()
 
-    def plan() -> Plan[None]:
-        yield CallFunction(note)
-        yield ListDirectory("/")
+    async def plan() -> None:
+        await CallFunction(note)
+        await ListDirectory("/")
 
     drive(plan(), note, seconds)
     asyncio.run(adrive(plan(), note, seconds))
@@ -227,9 +227,9 @@ def test_a_backend_that_is_made_too_late_fails_every_call() -> None:
     """An async run does not wait longer for the making of a backend than for an answer of it."""
     released = threading.Event()
 
-    def plan() -> Plan[list[Any]]:
-        first = yield from ask(ListDirectory("/a"), ListDirectory("/b"))
-        second = yield from ask(ReadFiles(("/a",)))
+    async def plan() -> list[Any]:
+        first = await ask(ListDirectory("/a"), ListDirectory("/b"))
+        second = await ask(ReadFiles(("/a",)))
         return [*first, *second]
 
     def late() -> Any:
@@ -699,9 +699,9 @@ class Watched:
         self._calls = calls
         self.closed = False
 
-    def plan(self) -> Plan[list[Any]]:
+    async def plan(self) -> list[Any]:
         try:
-            replies: list[Any] = yield self._calls
+            replies: list[Any] = await self._calls
             return replies
         finally:
             self.closed = True
@@ -727,8 +727,8 @@ def test_an_interrupt_passes_through(
 def test_an_error_of_the_plan_itself_reaches_its_caller(mode: Mode) -> None:
     """What a plan raises is not swallowed."""
 
-    def plan() -> Plan[None]:
-        yield ListDirectory("/")
+    async def plan() -> None:
+        await ListDirectory("/")
         raise LookupError("mine")
 
     with pytest.raises(LookupError, match="mine"):

@@ -31,7 +31,7 @@ from deepskills._catalog.search import (
     Segment,
     shared_places,
 )
-from deepskills._io.plan import Attempt, Failed, Plan, Work, call_method, unwrapped
+from deepskills._io.plan import Attempt, Failed, Work, call_method, unwrap
 
 logger = logging.getLogger("deepskills")
 
@@ -66,23 +66,23 @@ class CountsError(ValueError):
     """An item of a store is not what this version would have written."""
 
 
-def fetch(store: Any, library: Library) -> Plan[object]:  # noqa: ANN401 - known by its methods
+async def fetch(store: Any, library: Library) -> object:  # noqa: ANN401 - known by its methods
     """Return the item of a store that may hold the counts of a library, for `read_index`; `None` if there is none."""
-    key = yield from unwrapped(Work(lambda: _key(_digests(library))))
-    reply = yield Attempt(call_method(store, "get", NAMESPACE, key, seconds=SECONDS))
+    key = await unwrap(Work(lambda: _key(_digests(library))))
+    reply = await Attempt(call_method(store, "get", NAMESPACE, key, seconds=SECONDS))
     if isinstance(reply, Failed):
         logger.warning("The store that keeps the counted words of skills failed: %s", reply.reason)
         return None
     return getattr(reply, "value", None)
 
 
-def put(store: Any, index: SearchIndex) -> Plan[None]:  # noqa: ANN401 - known by its methods
+async def put(store: Any, index: SearchIndex) -> None:  # noqa: ANN401 - known by its methods
     """Keep the counts of an index whose skills were all counted in this process."""
-    found: tuple[str, dict[str, Any]] | None = yield from unwrapped(Work(lambda: _item(index)))
+    found = await unwrap(Work(lambda: _item(index)))
     if found is None:
         return
     key, value = found
-    reply = yield Attempt(call_method(store, "put", NAMESPACE, key, value, seconds=SECONDS, index=False))
+    reply = await Attempt(call_method(store, "put", NAMESPACE, key, value, seconds=SECONDS, index=False))
     if isinstance(reply, Failed):
         logger.warning("The store that keeps the counted words of skills failed: %s", reply.reason)
 

@@ -29,12 +29,10 @@ from deepskills._io.plan import (
     Listing,
     ListSkills,
     Plan,
-    SkillsListed,
     Summarize,
-    Summarized,
     Visit,
     Visitor,
-    apart,
+    in_worker,
     is_missing_error,
     lies_under,
     read_files,
@@ -189,22 +187,22 @@ class _Visitor(Visitor[int]):
         return [(visit.key, path) for path in search.take(visit.path, reply, deepest=visit.depth == self._deepest)]
 
 
-def discover(
+async def discover(
     sources: Sequence[Source], *, max_depth: int, readings: Readings, catalogs: Catalogs, known: Catalog | None = None
-) -> Plan[Discovery]:
+) -> Discovery:
     """Find the skills of all sources: one round of listings per level, then one batch of files.
 
     A source that fails keeps the entries that `known` has from it.
     """
     # A source that is named twice is searched once, in the place where it has the higher priority.
     searches = [_Search(source) for source in distinct(sources)]
-    served = yield from _served(searches)
+    served = await _served(searches)
     starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_served]
-    yield from walk(starts, _Visitor(searches, max_depth), levels=max_depth)
+    await walk(starts, _Visitor(searches, max_depth), levels=max_depth)
     # All sources together: one batch, whichever of them a file belongs to.
     paths = [path for search in searches for path in search.files]
-    summaries = served | (yield from _summaries([path for path in paths if path not in served]))
-    files = yield from read_files([path for path in paths if path not in summaries])
+    summaries = served | (await _summaries([path for path in paths if path not in served]))
+    files = await read_files([path for path in paths if path not in summaries])
     before: dict[str, list[SkillEntry]] = {}
     for entry in known.entries if known is not None else ():
         before.setdefault(entry.source, []).append(entry)
@@ -214,14 +212,14 @@ def discover(
         harvests = [_Harvest(search, read, before.get(search.source.path, [])) for search in searches]
         return _merge(sources, harvests, catalogs)
 
-    return (yield from apart(merged, len(paths)))
+    return await in_worker(merged, len(paths))
 
 
-def _served(searches: Sequence[_Search]) -> Plan[dict[str, SkillSummary]]:
+async def _served(searches: Sequence[_Search]) -> dict[str, SkillSummary]:
     """Return the skills that backends serve themselves, and let those sources be searched no further."""
     if not searches:
         return {}
-    reply: SkillsListed | Failed = yield Attempt(ListSkills(tuple(search.source.path for search in searches)))
+    reply = await Attempt(ListSkills(tuple(search.source.path for search in searches)))
     # A backend that lists skills says itself what fails; where the call fails, the sources are searched and say so.
     listings = {} if isinstance(reply, Failed) else reply.listings
     summaries: dict[str, SkillSummary] = {}
@@ -233,11 +231,11 @@ def _served(searches: Sequence[_Search]) -> Plan[dict[str, SkillSummary]]:
     return summaries
 
 
-def _summaries(paths: Sequence[str]) -> Plan[dict[str, SkillSummary]]:
+async def _summaries(paths: Sequence[str]) -> dict[str, SkillSummary]:
     """Return what a backend that keeps skills in parts says of files without their bodies."""
     if not paths:
         return {}
-    reply: Summarized | Failed = yield Attempt(Summarize(tuple(paths)))
+    reply = await Attempt(Summarize(tuple(paths)))
     # Summaries only save time: where there are none, the files themselves are read.
     return {} if isinstance(reply, Failed) else reply.summaries
 
@@ -509,20 +507,20 @@ class Look:
         self.found: Discovery | None = None
         """What a look showed, if one was needed."""
 
-    def sources(self) -> Plan[tuple[Sequence[Source], str | None]]:
+    async def sources(self) -> tuple[Sequence[Source], str | None]:
         """Return the sources of the run, or why they could not be resolved."""
         # Once per plan: a function of the application may answer differently each time.
         if self._sources is None:
-            self._sources, self._failure = yield from self._sources_of_run()
+            self._sources, self._failure = await self._sources_of_run()
         return self._sources, self._failure
 
-    def discover(self, known: Catalog | None = None) -> Plan[Discovery]:
+    async def discover(self, known: Catalog | None = None) -> Discovery:
         """Return what the sources hold now; if they cannot be resolved, what is known already."""
         if self.found is None:
             library = self._library
-            sources, failure = yield from self.sources()
+            sources, failure = await self.sources()
             if failure is None:
-                self.found = yield from discover(
+                self.found = await discover(
                     sources,
                     max_depth=library.max_depth,
                     readings=library.readings,
@@ -545,49 +543,49 @@ class Look:
         if self._looks is not None:
             self._looks.put(record, found)
 
-    def catalog(self, record: object, copy: object) -> Plan[Catalog]:
+    async def catalog(self, record: object, copy: object) -> Catalog:
         """Return the catalog that state names, if it can be believed and is of this run's sources; else look.
 
         `copy` is `skills_metadata`, of use only while a source cannot be read.
         """
         if self._looks is not None:
-            return (yield from self._in_invocation(self._looks, record, copy))
+            return await self._in_invocation(self._looks, record, copy)
         catalogs, thread_id = self._library.catalogs, self._thread_id
-        sources, failure = yield from self.sources()
+        sources, failure = await self.sources()
         # What a look has shown on this thread is newer than what its state names.
         for believed in (catalogs.found_for(thread_id, record), catalogs.believed(record)):
             # While the sources cannot be resolved, the believed catalog stands: its files are still refused by
             # `refusals`.
             if believed is not None and (failure is not None or believed.is_of(sources)):
                 return believed
-        found = yield from self.discover((yield from self.claimed(record, copy)))
+        found = await self.discover(await self.claimed(record, copy))
         catalogs.put_found(thread_id, record, found.catalog)
         return found.catalog
 
-    def _in_invocation(self, looks: Looks, record: object, copy: object) -> Plan[Catalog]:
+    async def _in_invocation(self, looks: Looks, record: object, copy: object) -> Catalog:
         """Return what this invocation has seen with its own eyes."""
         found = looks.get(record)
         if found is None:
             # Where runs have sources of their own, nothing of state fills in for one that fails: it may be another
             # user's.
-            known = (yield from self.claimed(record, copy)) if self._library.is_shared else None
-            found = yield from self.discover(known)
+            known = (await self.claimed(record, copy)) if self._library.is_shared else None
+            found = await self.discover(known)
             looks.put(record, found)
         self.found = found
         return found.catalog
 
-    def claimed(self, record: object, copy: object) -> Plan[Catalog]:
+    async def claimed(self, record: object, copy: object) -> Catalog:
         """Return the catalog that state claims to have, without powers; see `Catalogs.claimed`."""
         size = len(copy) if isinstance(copy, list) else 0
-        return (yield from apart(lambda: self._library.catalogs.claimed(record, copy), size))
+        return await in_worker(lambda: self._library.catalogs.claimed(record, copy), size)
 
-    def refusals(self, entries: Sequence[SkillEntry]) -> Plan[dict[str, str]]:
+    async def refusals(self, entries: Sequence[SkillEntry]) -> dict[str, str]:
         """Return which of these skills must not be read, and why; the sources are listed if that may help."""
-        sources, failure = yield from self.sources()
+        sources, failure = await self.sources()
         refused = [entry for entry in entries if not self._holds(entry, sources)]
         if refused and failure is None:
             # Perhaps a listing leads to them that this process has not made yet.
-            yield from self.discover()
+            await self.discover()
             refused = [entry for entry in refused if not self._holds(entry, sources)]
         reason = "its path lies under no current source"
         if failure is not None:

@@ -25,7 +25,7 @@ from deepskills._catalog import counts
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library, Match, Ranked, SearchIndex
 from deepskills._catalog.semantic import Likenesses, Meaning
 from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Plan, Work, unwrapped
+from deepskills._io.plan import Work, unwrap
 
 CONSIDERED = 50
 """How many skills of each ranking are joined: nobody is shown the fiftieth, but joined it may become the third."""
@@ -228,28 +228,28 @@ class Ranker:
         """Return the best `k` skills for a request, without blocking."""
         return await adrive(self._ranking(documents, request, k, store))
 
-    def _ranking(self, documents: Sequence[Document], request: str, k: int, store: Any) -> Plan[Ranking]:  # noqa: ANN401
+    async def _ranking(self, documents: Sequence[Document], request: str, k: int, store: Any) -> Ranking:  # noqa: ANN401
         if k < 1 or not documents or not request.strip():
             return Ranking([], [])
         library = documents if isinstance(documents, Library) else Library(documents)
         judged = 2 * k if self._meaning is None else max(CONSIDERED, k)
-        index = yield from self._index(library, store)
-        ranked: Ranked = yield from unwrapped(Work(lambda: index.rank(request, judged)))
+        index = await self._index(library, store)
+        ranked = await unwrap(Work(lambda: index.rank(request, judged)))
         meaning = Likenesses(None)
         if self._meaning is not None and ranked.says_something:
-            meaning = yield from self._meaning.compare(library, request, store)
+            meaning = await self._meaning.compare(library, request, store)
         return _joined(library, ranked, meaning, k)
 
-    def _index(self, library: Library, store: Any) -> Plan[SearchIndex]:  # noqa: ANN401
+    async def _index(self, library: Library, store: Any) -> SearchIndex:  # noqa: ANN401
         """Return the index of a catalog; a store keeps the counts of large ones for other processes."""
         kept = None
         keeps = store is not None and len(library) >= counts.LARGE
         if keeps:
-            is_at_hand = yield from unwrapped(Work(lambda: self._indexes.is_at_hand(library)))
-            kept = None if is_at_hand else (yield from counts.fetch(store, library))
-        index: SearchIndex = yield from unwrapped(Work(lambda: self._indexes.of(library, kept)))
+            is_at_hand = await unwrap(Work(lambda: self._indexes.is_at_hand(library)))
+            kept = None if is_at_hand else (await counts.fetch(store, library))
+        index = await unwrap(Work(lambda: self._indexes.of(library, kept)))
         if keeps and self._indexes.take_uncopied(library):
-            yield from counts.put(store, index)
+            await counts.put(store, index)
         return index
 
     def search(self, documents: Sequence[Document], query: str, n: int = 5, *, store: Any = None) -> Ranking:  # noqa: ANN401
@@ -267,16 +267,16 @@ class Ranker:
         """Return the best `n` skills for the words of a query, without blocking."""
         return await adrive(self._found(documents, query, n, store))
 
-    def _found(self, documents: Sequence[Document], query: str, n: int, store: Any) -> Plan[Ranking]:  # noqa: ANN401
+    async def _found(self, documents: Sequence[Document], query: str, n: int, store: Any) -> Ranking:  # noqa: ANN401
         if n < 1 or not documents or not query.strip():
             return Ranking([], [])
         library = documents if isinstance(documents, Library) else Library(documents)
         many = n if self._meaning is None else max(n, CONSIDERED)
-        index = yield from self._index(library, store)
-        found: list[tuple[int, float]] = yield from unwrapped(Work(lambda: index.scored(query, many)))
+        index = await self._index(library, store)
+        found = await unwrap(Work(lambda: index.scored(query, many)))
         trouble = None
         if self._meaning is not None:
-            meaning = yield from self._meaning.compare(library, query, store)
+            meaning = await self._meaning.compare(library, query, store)
             trouble = meaning.trouble
             if meaning.leads is not None:
                 found = _by_scores(found, meaning.leads)

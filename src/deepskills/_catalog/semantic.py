@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from deepskills._catalog.search import Document, Library, installed_numpy
-from deepskills._io.plan import Attempt, Failed, Pause, Plan, Work, call_method, unwrapped
+from deepskills._io.plan import Attempt, Failed, Pause, Work, call_method, unwrap
 
 BATCH = 64
 """How many texts are embedded in one call."""
@@ -280,10 +280,10 @@ class Meaning:
         self._seconds = seconds
         self._memory = VectorMemory()
 
-    def compare(self, library: Library, request: str, store: Any) -> Plan[Likenesses]:  # noqa: ANN401
+    async def compare(self, library: Library, request: str, store: Any) -> Likenesses:  # noqa: ANN401
         """Compare all skills with a request; where not all could be embedded in time, what was is kept for the next."""
         deadline = time.monotonic() + self._seconds
-        asked = yield Attempt(
+        asked = await Attempt(
             call_method(self._embeddings, "embed_query", request[:MAX_EMBEDDED_LENGTH], seconds=self._seconds)
         )
         if isinstance(asked, Failed):
@@ -297,24 +297,22 @@ class Meaning:
         embedded: Embedded | None = library.vectors.get(model)
         shelves = _Shelves(store, identity)
         if embedded is None:
-            keys: list[str] = yield from unwrapped(
-                Work(lambda: [vector_key(identity, _text(document)) for document in library])
-            )
-            found = yield from self._vectors(dict(zip(keys, library, strict=True)), len(target), shelves, deadline)
+            keys = await unwrap(Work(lambda: [vector_key(identity, _text(document)) for document in library]))
+            found = await self._vectors(dict(zip(keys, library, strict=True)), len(target), shelves, deadline)
             if isinstance(found, Failed):
                 return Likenesses(None, found.reason)
             made = found
-            embedded = yield from unwrapped(Work(lambda: _embedded([made[key] for key in keys])))
+            embedded = await unwrap(Work(lambda: _embedded([made[key] for key in keys])))
             # One model at a time: whoever changes it does not go back and forth.
             library.vectors.clear()
             library.vectors[model] = embedded
         known = embedded
-        leads, gain = yield from unwrapped(Work(lambda: standing_out(likeness(target, known.vectors))))
+        leads, gain = await unwrap(Work(lambda: standing_out(likeness(target, known.vectors))))
         return Likenesses(leads, shelves.trouble, gain, known.closeness)
 
-    def _vectors(
+    async def _vectors(
         self, wanted: Mapping[str, Document], length: int, shelves: "_Shelves", deadline: float
-    ) -> Plan[dict[str, Vector] | Failed]:
+    ) -> dict[str, Vector] | Failed:
         """Return all vectors: remembered, from the store, or embedded now."""
         found: dict[str, Vector] = {}
 
@@ -325,7 +323,7 @@ class Meaning:
         take(known)
         self._memory.forget(known.keys() - found.keys())  # of a model that was replaced under the same name
         if len(found) < len(wanted):
-            kept = yield from shelves.fetch([key for key in wanted if key not in found])
+            kept = await shelves.fetch([key for key in wanted if key not in found])
             take(kept)
             self._memory.keep({key: found[key] for key in kept if key in found})
         fresh: dict[str, Vector] = {}
@@ -334,28 +332,28 @@ class Meaning:
             missing = [key for key in wanted if key not in found]
             claimed = self._memory.claim(missing, BATCH)
             if claimed:
-                made = yield from self._embed({key: wanted[key] for key in claimed}, length, deadline)
+                made = await self._embed({key: wanted[key] for key in claimed}, length, deadline)
                 if isinstance(made, Failed):
                     trouble = made
                 else:
                     take(made)
                     fresh.update(made)
             else:  # another ranking is embedding them
-                yield Pause()
+                await Pause()
                 take(self._memory.find(missing))
             if len(found) < len(wanted) and found and time.monotonic() > deadline:
                 reason = f"{len(found)} of {len(wanted)} skills are embedded so far; further requests embed the others."
                 trouble = Failed(reason)
-        yield from shelves.put(fresh)
+        await shelves.put(fresh)
         return trouble or found
 
-    def _embed(
+    async def _embed(
         self, documents: Mapping[str, Document], length: int, deadline: float
-    ) -> Plan[dict[str, Vector] | Failed]:
+    ) -> dict[str, Vector] | Failed:
         left = max(deadline - time.monotonic(), 0.01)
         try:
             texts = [_text(document) for document in documents.values()]
-            given = yield Attempt(call_method(self._embeddings, "embed_documents", texts, seconds=left))
+            given = await Attempt(call_method(self._embeddings, "embed_documents", texts, seconds=left))
             if isinstance(given, Failed):
                 return Failed(f"The embeddings failed: {given.reason}")
             vectors: list[Vector] = checked_vectors(given, len(texts))
@@ -378,38 +376,37 @@ class _Shelves:
         self._namespace = (*STORE_NAMESPACE, hashlib.blake2b(identity.encode(), digest_size=16).hexdigest())
         self.trouble: str | None = None
 
-    def fetch(self, keys: Sequence[str]) -> Plan[dict[str, Vector]]:
+    async def fetch(self, keys: Sequence[str]) -> dict[str, Vector]:
         """Return the vectors that are there."""
         shelves = sorted({shelf_of(key) for key in keys})
         items: list[Any] = []
         if len(shelves) > MAX_GETS:
-            items = (yield from self._ask("search", self._namespace, limit=1_000)) or []
+            items = (await self._ask("search", self._namespace, limit=1_000)) or []
         else:
             for shelf in shelves:
-                items.append((yield from self._ask("get", self._namespace, shelf)))
+                items.append(await self._ask("get", self._namespace, shelf))
         wanted = set(keys)
 
         def read() -> dict[str, Vector]:
             held = (unpacked(getattr(item, "value", None), wanted) for item in items)
             return {key: vector for vectors in held for key, vector in vectors.items()}
 
-        found: dict[str, Vector] = yield from unwrapped(Work(read))
-        return found
+        return await unwrap(Work(read))
 
-    def put(self, vectors: Mapping[str, Vector]) -> Plan[None]:
+    async def put(self, vectors: Mapping[str, Vector]) -> None:
         """Keep further vectors."""
         by_shelf: dict[str, dict[str, Vector]] = {}
         for key, vector in vectors.items():
             by_shelf.setdefault(shelf_of(key), {})[key] = vector
         for shelf, held in by_shelf.items():
-            item = yield from self._ask("get", self._namespace, shelf)
+            item = await self._ask("get", self._namespace, shelf)
             value = shelf_with(getattr(item, "value", None), held)
-            yield from self._ask("put", self._namespace, shelf, value, index=False)
+            await self._ask("put", self._namespace, shelf, value, index=False)
 
-    def _ask(self, method: str, *arguments: Any, **options: Any) -> Plan[Any]:  # noqa: ANN401 - of a user's store
+    async def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - of a user's store
         if self._store is None or self.trouble is not None:
             return None
-        reply = yield Attempt(call_method(self._store, method, *arguments, seconds=STORE_SECONDS, **options))
+        reply = await Attempt(call_method(self._store, method, *arguments, seconds=STORE_SECONDS, **options))
         if isinstance(reply, Failed):
             self.trouble = f"The store that keeps vectors failed: {reply.reason}"
             return None

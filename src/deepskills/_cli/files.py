@@ -198,14 +198,14 @@ class Tree:
     problems: list[SkillProblem] = field(default_factory=list)
 
 
-def find_skill_files(root: str, *, everything: bool = False) -> Plan[Tree]:
+async def find_skill_files(root: str, *, everything: bool = False) -> Tree:
     """Find every `SKILL.md` below `root`, at any depth.
 
     Below a skill's own directory only `everything` searches further, though not in its scripts, references and assets;
     `root` itself may be a skill's directory and hold others.
     """
     finder = _Finder(everything=everything)
-    walked = yield from walk([(root, root)], finder, levels=None, max_directories=MAX_DIRECTORIES, resolve_links=True)
+    walked = await walk([(root, root)], finder, levels=None, max_directories=MAX_DIRECTORIES, resolve_links=True)
     tree = finder.tree
     if walked.cut:
         tree.problems.append(problem(root, "source-cut"))

@@ -28,12 +28,9 @@ from deepskills._io.plan import (
     Attempt,
     Entry,
     Failed,
-    Files,
     ListDirectory,
     Listing,
-    Plan,
     ReadFiles,
-    RealPaths,
     ResolveLinks,
     Visit,
     Visitor,
@@ -162,9 +159,9 @@ class Assets:
     notes: list[str]
 
 
-def list_assets(
+async def list_assets(
     skill: SkillMetadata, directories: AssetDirectories = STANDARD_DIRECTORIES, closed: Sequence[str] = ()
-) -> Plan[Assets]:
+) -> Assets:
     """List the files that may be read, at any depth, each once, relative to the skill.
 
     If there are more than are listed, scripts come first, then references, then assets. `closed` names directories
@@ -173,10 +170,10 @@ def list_assets(
     Raises:
         SkillsError: If a directory that exists cannot be listed.
     """
-    place = yield from _place(skill)
+    place = await _place(skill)
     search = _Search(skill, place, directories, closed)
     starts = [place.directory] if directories == "all" else [place.path(name) for name in directories]
-    walked = yield from walk(
+    walked = await walk(
         [(_ONE_WALK, path) for path in starts],
         search,
         # The skill's own directory is a level of its own there.
@@ -243,10 +240,10 @@ class _Search(Visitor[str]):
             if entry.is_directory and entry.name not in PASSED_OVER and self._may_hold_assets(entry.path)
         ]
 
-    def settle(self) -> Plan[None]:
+    async def settle(self) -> None:
         """Keep the files of a level that do not lead out of the skill, each by the path it really has."""
         # All files of a level in one call: in async runs each call takes a thread.
-        files = yield from _inside(self._place, self._named)
+        files = await _inside(self._place, self._named)
         self._named = []
         for path in files:
             relative = self._place.relative(path)
@@ -287,12 +284,12 @@ def _entries(skill: SkillMetadata, reply: Listing | Failed) -> Sequence[Entry]:
     raise SkillsError(f"The files of the skill {quoted(skill['name'])} could not be listed: {quoted(reason)}.")
 
 
-def read_asset(
+async def read_asset(
     skill: SkillMetadata,
     relative_path: str,
     directories: AssetDirectories = STANDARD_DIRECTORIES,
     closed: Sequence[str] = (),
-) -> Plan[str]:
+) -> str:
     """Return the text of one of the skill's files.
 
     Raises:
@@ -300,16 +297,16 @@ def read_asset(
         SkillFileNotFoundError: If no file is there.
         SkillFormatError: If the file is not text, not a regular file, or too large.
     """
-    content = yield from read_asset_bytes(skill, relative_path, directories, closed)
+    content = await read_asset_bytes(skill, relative_path, directories, closed)
     return _as_text(content, relative_path)
 
 
-def read_asset_bytes(
+async def read_asset_bytes(
     skill: SkillMetadata,
     relative_path: str,
     directories: AssetDirectories = STANDARD_DIRECTORIES,
     closed: Sequence[str] = (),
-) -> Plan[bytes]:
+) -> bytes:
     """Return the content of one of the skill's files.
 
     Raises:
@@ -319,14 +316,14 @@ def read_asset_bytes(
     """
     # First the text alone: what is refused by it must not reach the backend at all.
     relative = check_relative(relative_path, directories)
-    path, _real = yield from _found_at(skill, relative, directories, closed)
-    reply: Files | Failed = yield Attempt(ReadFiles((path,)))
+    path, _real = await _found_at(skill, relative, directories, closed)
+    reply = await Attempt(ReadFiles((path,)))
     file = only_file(path, reply)
     if file.unfit is not None:
         raise SkillFormatError(f"The file {quoted(relative)} was not opened: {file.error}.")
     if file.content is None:
         if file.is_missing or file.error in _NO_FILE:
-            raise (yield from _not_there(skill, relative, directories, closed))
+            raise (await _not_there(skill, relative, directories, closed))
         raise SkillsError(f"The file {quoted(relative)} could not be read: {file.error}. Try again later.")
     # A backend that is not local gives sizes only with the content.
     if len(file.content) > MAX_SKILL_FILE_BYTES:
@@ -334,19 +331,19 @@ def read_asset_bytes(
     return file.content
 
 
-def script_path(
+async def script_path(
     skill: SkillMetadata,
     script_name: str,
     directories: AssetDirectories = STANDARD_DIRECTORIES,
     closed: Sequence[str] = (),
-) -> Plan[str]:
+) -> str:
     """Return a path by which the script runs: the real one for a local backend, else the backend's.
 
     Raises:
         SkillPathError: If the path is refused.
         SkillFileNotFoundError: If no script is there.
     """
-    return (yield from find_script(skill, script_name, directories, closed)).path
+    return (await find_script(skill, script_name, directories, closed)).path
 
 
 @dataclass(frozen=True)
@@ -360,70 +357,70 @@ class Script:
     """The path by which it runs."""
 
 
-def find_script(
+async def find_script(
     skill: SkillMetadata,
     script_name: str,
     directories: AssetDirectories = STANDARD_DIRECTORIES,
     closed: Sequence[str] = (),
-) -> Plan[Script]:
+) -> Script:
     """Return where a script lies; errors are those of `script_path`."""
     # Listed and not read: a script may be large or binary, and its content is not wanted here.
     relative = check_relative(script_to_relative(script_name), directories)
     try:
-        return Script(relative, (yield from _script_at(skill, relative, directories, closed)))
+        return Script(relative, (await _script_at(skill, relative, directories, closed)))
     except SkillFileNotFoundError as missing:
         # Authors also call the directory `script/`, and a load lists what is in it.
         singular = f"script/{relative.removeprefix('scripts/').removeprefix('script/')}"
         try:
-            return Script(singular, (yield from _script_at(skill, singular, ("script",), closed)))
+            return Script(singular, (await _script_at(skill, singular, ("script",), closed)))
         except SkillPathError:
             raise missing from None
 
 
-def _script_at(skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]) -> Plan[str]:
-    path, real = yield from _found_at(skill, relative, directories, closed)
-    reply: Listing | Failed = yield Attempt(ListDirectory(parent(path)))
+async def _script_at(skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]) -> str:
+    path, real = await _found_at(skill, relative, directories, closed)
+    reply = await Attempt(ListDirectory(parent(path)))
     names = {entry.name for entry in _entries(skill, reply) if not entry.is_directory}
     if path.rpartition("/")[2] not in names:
-        raise (yield from _not_there(skill, relative, directories, closed))
+        raise (await _not_there(skill, relative, directories, closed))
     return real or path
 
 
-def _found_at(
+async def _found_at(
     skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]
-) -> Plan[tuple[str, str | None]]:
+) -> tuple[str, str | None]:
     """Return a file's path as the backend names it, and where it really lies if the backend is local."""
-    place = yield from _place(skill)
-    real = yield from _check_links(place, relative, directories)
+    place = await _place(skill)
+    real = await _check_links(place, relative, directories)
     # By the resolved path, so that what is read is what was checked, whatever the link says a moment later.
     path = place.canonical(real) if real is not None else place.path(relative)
     if is_closed(place.relative(path), closed):
-        raise (yield from _not_there(skill, relative, directories, closed))
+        raise (await _not_there(skill, relative, directories, closed))
     return path, real
 
 
-def _place(skill: SkillMetadata) -> Plan[Place]:
+async def _place(skill: SkillMetadata) -> Place:
     directory = parent(skill["path"])
     # No `Attempt` here and below: where links cannot be resolved, nobody can tell whether one leads out of the skill.
-    reply: RealPaths = yield ResolveLinks((directory,))
+    reply = await ResolveLinks((directory,))
     return Place(directory, reply.paths.get(directory))
 
 
-def _inside(place: Place, paths: Sequence[str]) -> Plan[list[str]]:
+async def _inside(place: Place, paths: Sequence[str]) -> list[str]:
     """Return the paths that do not lead out of the skill, with the links in them resolved."""
     if place.real is None or not paths:
         return list(paths)
-    reply: RealPaths = yield ResolveLinks(tuple(paths))
+    reply = await ResolveLinks(tuple(paths))
     real = reply.paths
     return [place.canonical(real[path]) for path in paths if place.holds(real.get(path))]
 
 
-def _check_links(place: Place, relative: str, directories: AssetDirectories) -> Plan[str | None]:
+async def _check_links(place: Place, relative: str, directories: AssetDirectories) -> str | None:
     """Return where the file really lies; raise if a link leads out of the skill, or to what it must not name."""
     if place.real is None:
         return None
     path = place.path(relative)
-    reply: RealPaths = yield ResolveLinks((path,))
+    reply = await ResolveLinks((path,))
     real = reply.paths.get(path)
     if not place.holds(real):
         raise SkillPathError(f"The path {quoted(relative)} is refused: a link in it leads out of the skill.")
@@ -436,13 +433,13 @@ def _check_links(place: Place, relative: str, directories: AssetDirectories) -> 
     return real
 
 
-def _not_there(
+async def _not_there(
     skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]
-) -> Plan[SkillFileNotFoundError]:
+) -> SkillFileNotFoundError:
     """Return the error for a path without a file, with the nearest that have one."""
     try:
         # A wrong path usually comes from a model, which goes on with the right one if it is shown.
-        available = (yield from list_assets(skill, directories, closed)).paths
+        available = (await list_assets(skill, directories, closed)).paths
     except SkillsError:
         available = []
     nearest = difflib.get_close_matches(relative, available, n=3, cutoff=0.4) or available[:5]

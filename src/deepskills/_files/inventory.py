@@ -19,14 +19,13 @@ from deepskills._io.plan import (
     ListDirectory,
     Listing,
     OpenSkill,
-    Plan,
     ReadFiles,
-    RealPaths,
     ShellPaths,
     SkillOpened,
     Visit,
     Visitor,
     parent,
+    together,
     walk,
 )
 from deepskills._skillmd.problems import problem
@@ -145,23 +144,23 @@ class _Resources(Visitor[_Key]):
         return self.inventories
 
 
-def take_inventories(
+async def take_inventories(
     names: Sequence[str], roots: Sequence[Listing | Failed], depth: int, texts: Sequence[str] = ()
-) -> Plan[list[Inventory]]:
+) -> list[Inventory]:
     """List the resources of several skills at once, given the listings of their own directories.
 
     What a skill's text names by a relative path is listed too, wherever it lies; that takes at most one more round.
     """
     resources = _Resources(names)
     starts = [start for skill, root in enumerate(roots) for start in resources.take_root(skill, root)]
-    walked = yield from walk(starts, resources, levels=depth)
+    walked = await walk(starts, resources, levels=depth)
     wanted = [
         (skill, directory, paths)
         for skill, text in enumerate(texts)
         for directory, paths in resources.unlisted(skill, named_paths(text)).items()
     ]
     if wanted:
-        replies = yield tuple(Attempt(ListDirectory(directory)) for _, directory, _ in wanted)
+        replies = await together(*(Attempt(ListDirectory(directory)) for _, directory, _ in wanted))
         for (skill, _, paths), reply in zip(wanted, replies, strict=True):
             resources.take_named(skill, paths, reply)
     return resources.finish(walked.too_deep)
@@ -210,7 +209,7 @@ def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) 
     return replace(inventory, resources=resources, other_directories=others)
 
 
-def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, Contents]]:
+async def read_contents(entries: Sequence[SkillEntry], depth: int) -> dict[str, Contents]:
     """Read the text and list the files of several skills, by name."""
     if not entries:
         return {}
@@ -220,13 +219,13 @@ def read_contents(entries: Sequence[SkillEntry], depth: int) -> Plan[dict[str, C
         Attempt(ReadFiles((entry.path,)) if entry.origin is None else OpenSkill(entry.path)) for entry in entries
     )
     # Texts and listings in one round: a load must not wait twice for a slow backend.
-    replies = yield (*reads, *(Attempt(ListDirectory(path)) for path in directories))
-    shell: RealPaths | Failed = yield Attempt(ShellPaths(tuple(directories)))
+    replies = await together(*reads, *(Attempt(ListDirectory(path)) for path in directories))
+    shell = await Attempt(ShellPaths(tuple(directories)))
     in_shell = {} if isinstance(shell, Failed) else shell.paths
     files = [only_file(entry.path, reply) for entry, reply in zip(entries, replies, strict=False)]
     texts = [_text_of(file) for file in files]
     names, roots = [entry.name for entry in entries], replies[len(entries) :]
-    inventories = yield from take_inventories(names, roots, depth, [text for text, _ in texts])
+    inventories = await take_inventories(names, roots, depth, [text for text, _ in texts])
     return {
         entry.name: Contents(file, text, failure, inventory, in_shell.get(directory), _digest(reply))
         for entry, directory, file, (text, failure), inventory, reply in zip(

@@ -20,11 +20,8 @@ from deepskills._io.plan import (
     CallFailed,
     DescribeSkill,
     Failed,
-    Files,
     Listing,
-    Plan,
     ReadFiles,
-    RealPaths,
     ResolveLinks,
     Visit,
     Visitor,
@@ -104,16 +101,16 @@ MAX_DEPTH = 64
 _BATCH = 200
 
 
-def read_manifest(entry: SkillEntry) -> Plan[SkillManifest]:
+async def read_manifest(entry: SkillEntry) -> SkillManifest:
     """Return every file of a skill, at any depth, hidden ones included.
 
     Raises:
         SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
     """
-    told = yield from _told(entry)
+    told = await _told(entry)
     if told is not None:
         return told
-    found = yield from _walked(entry)
+    found = await _walked(entry)
     files: dict[str, FileDigest] = {}
     texts: list[str] = []
 
@@ -123,7 +120,7 @@ def read_manifest(entry: SkillEntry) -> Plan[SkillManifest]:
             # Only shown to whoever approves; the digest is over the bytes.
             texts.append(content.decode("utf-8", "replace"))
 
-    yield from _read_all(entry, found, keep, MAX_BYTES)
+    await _read_all(entry, found, keep, MAX_BYTES)
     if SKILL_FILE not in files:
         raise _unknown(entry, f"its {SKILL_FILE} is gone")
     return SkillManifest(entry.source, files, text="".join(texts))
@@ -144,7 +141,7 @@ class Contents:
         return is_closed(path, closed) or is_closed(self.real.get(path, path), closed)
 
 
-def read_contents(entry: SkillEntry, also: str) -> Plan[Contents]:
+async def read_contents(entry: SkillEntry, also: str) -> Contents:
     """Return the content of every file of a skill, to be judged and then run as it was judged.
 
     Args:
@@ -154,21 +151,21 @@ def read_contents(entry: SkillEntry, also: str) -> Plan[Contents]:
     Raises:
         SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
     """
-    told = yield from _told(entry)
+    told = await _told(entry)
     if told is None:
-        found = yield from _walked(entry)
+        found = await _walked(entry)
     else:
         found = _Found(entry)
         found.paths = [f"{found.directory.rstrip('/')}/{path}" for path in sorted({*told.files, also})]
     contents = Contents({}, found.links)
-    yield from _read_all(entry, found, contents.files.__setitem__, MAX_COPIED_BYTES)
+    await _read_all(entry, found, contents.files.__setitem__, MAX_COPIED_BYTES)
     return contents
 
 
-def _told(entry: SkillEntry) -> Plan[SkillManifest | None]:
+async def _told(entry: SkillEntry) -> SkillManifest | None:
     """Return what a backend that knows the digests of a skill's files says of them."""
     try:
-        told = yield DescribeSkill(entry.path)
+        told = await DescribeSkill(entry.path)
     except CallFailed as failure:
         raise _unknown(entry, failure.reason) from failure
     # No fallback: where a backend tries to describe a skill and fails, its files are not read instead.
@@ -177,22 +174,22 @@ def _told(entry: SkillEntry) -> Plan[SkillManifest | None]:
     return told
 
 
-def _walked(entry: SkillEntry) -> Plan["_Found"]:
+async def _walked(entry: SkillEntry) -> "_Found":
     """Return the paths of a skill's files."""
     found = _Found(entry)
-    walked = yield from walk([("files", found.directory)], found, levels=MAX_DEPTH, resolve_links=True)
+    walked = await walk([("files", found.directory)], found, levels=MAX_DEPTH, resolve_links=True)
     if walked.too_deep:
         raise _unknown(entry, f"its directories lie deeper than {MAX_DEPTH} levels")
-    yield from _check_links(entry, found)
+    await _check_links(entry, found)
     return found
 
 
-def _read_all(entry: SkillEntry, found: "_Found", keep: Callable[[str, bytes], None], limit: int) -> Plan[None]:
+async def _read_all(entry: SkillEntry, found: "_Found", keep: Callable[[str, bytes], None], limit: int) -> None:
     """Read files in batches and hand each to `keep`, by its path relative to the skill."""
     total = 0
     for start in range(0, len(found.paths), _BATCH):
         try:
-            reply: Files = yield ReadFiles(tuple(found.paths[start : start + _BATCH]))
+            reply = await ReadFiles(tuple(found.paths[start : start + _BATCH]))
         except CallFailed as failure:
             raise _unknown(entry, failure.reason) from failure
         for file in reply.files:
@@ -241,10 +238,10 @@ class _Found(Visitor[str]):
         return [(visit.key, item.path) for item in inside if item.is_directory]
 
 
-def _check_links(entry: SkillEntry, found: _Found) -> Plan[None]:
+async def _check_links(entry: SkillEntry, found: _Found) -> None:
     if found.real is None or not found.paths:
         return
-    reply: RealPaths | Failed = yield Attempt(ResolveLinks(tuple(found.paths)))
+    reply = await Attempt(ResolveLinks(tuple(found.paths)))
     if isinstance(reply, Failed):
         raise _unknown(entry, reply.reason)
     real = reply.paths

@@ -84,9 +84,9 @@ from deepskills._io.plan import (
     Plan,
     ReadFiles,
     RealPaths,
-    Request,
     ResolveLinks,
     ResultT,
+    Round,
     ShellPaths,
     Summarize,
     Summarized,
@@ -113,6 +113,8 @@ WORKERS = 2
 
 NO_SHELL = "the backend runs no commands"
 """Why `Execute` fails on a backend without a shell."""
+
+AnyCall: TypeAlias = Call[Any]
 
 Backend: TypeAlias = Any
 """A backend, `Failed` if it could not be made, `None` if it is not known yet or not needed."""
@@ -207,45 +209,45 @@ class Steps(Generic[ResultT]):
 
     def __init__(self, plan: Plan[ResultT]) -> None:
         self._plan = plan
-        self._asked: Request | tuple[Request, ...] = ()
+        self._asked: Call[Any] | Round[Any] = Round(())
 
-    def start(self) -> Sequence[Call] | None:
+    def start(self) -> Sequence[AnyCall] | None:
         """Return the first calls to make; `None` if the plan is over."""
         return self._next(self._plan.send, None)
 
-    def answer(self, replies: Sequence[Reply]) -> Sequence[Call] | None:
+    def answer(self, replies: Sequence[Reply]) -> Sequence[AnyCall] | None:
         """Hand replies over and return the next calls; `None` if the plan is over."""
         asked = self._asked
-        requests = asked if isinstance(asked, tuple) else (asked,)
+        requests = asked.calls if isinstance(asked, Round) else (asked,)
         # All calls of the round were made; the first failure in their order is raised, so that runs are repeatable.
         for request, reply in zip(requests, replies, strict=True):
             if isinstance(reply, Failed) and not isinstance(request, Attempt):
                 return self.throw(CallFailed(reply))
-        reply = list(replies) if isinstance(asked, tuple) else replies[0]
+        reply = tuple(replies) if isinstance(asked, Round) else replies[0]
         return self._next(self._plan.send, reply)
 
-    def throw(self, error: BaseException) -> Sequence[Call] | None:
+    def throw(self, error: BaseException) -> Sequence[AnyCall] | None:
         """Raise an error where the plan waits and return the next calls; `None` if the plan is over."""
         return self._next(self._plan.throw, error)
 
-    def _next(self, resume: Callable[[Any], Request | tuple[Request, ...]], value: object) -> Sequence[Call] | None:
+    def _next(self, resume: Callable[[Any], Any], value: object) -> Sequence[AnyCall] | None:
         try:
             self._asked = asked = resume(value)
         except StopIteration as end:
             self.result = end.value
             return None
-        requests = asked if isinstance(asked, tuple) else (asked,)
+        requests = asked.calls if isinstance(asked, Round) else (asked,)
         return [request.call if isinstance(request, Attempt) else request for request in requests]
 
 
-def _needs_backend(call: Call) -> bool:
+def _needs_backend(call: AnyCall) -> bool:
     return not isinstance(call, CallFunction | Work | Ask | WaitFor | Pause)
 
 
 # How the calls of a round are made.
 
 
-def _perform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> list[Reply]:
+def _perform(calls: Sequence[AnyCall], backend: Backend, seconds: float | None) -> list[Reply]:
     """Make the calls of a round: at the same time, except for those that are made here, one after the other."""
     limits = [limit_of(call, backend, seconds) for call in calls]
     # A thread for each call is not worth it for one call, nor for paths of this machine, which nobody waits for.
@@ -270,12 +272,12 @@ def _perform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> 
     return replies
 
 
-def _may_run_beside_others(call: Call) -> bool:
+def _may_run_beside_others(call: AnyCall) -> bool:
     """Whether a sync run gains by a thread: `Work` computes, and extensions are asked in order."""
     return _needs_backend(call) or isinstance(call, CallFunction)
 
 
-async def _aperform(calls: Sequence[Call], backend: Backend, seconds: float | None) -> list[Reply]:
+async def _aperform(calls: Sequence[AnyCall], backend: Backend, seconds: float | None) -> list[Reply]:
     """Make the calls of a round without blocking: at the same time, except for those to extensions."""
     limits = [limit_of(call, backend, seconds) for call in calls]
     replies: list[Reply] = [None] * len(calls)
@@ -295,7 +297,7 @@ async def _aperform(calls: Sequence[Call], backend: Backend, seconds: float | No
 
 
 async def _awave(
-    wave: Sequence[int], calls: Sequence[Call], backend: Backend, limits: Sequence[float | None]
+    wave: Sequence[int], calls: Sequence[AnyCall], backend: Backend, limits: Sequence[float | None]
 ) -> list[Reply]:
     """Make the calls of a wave at the same time; those that are late are cancelled."""
     started = time.monotonic()
@@ -347,7 +349,7 @@ def late_reply(seconds: float | None) -> Failed:
     return Failed(f"no answer within {seconds or 0:.3g} seconds", timed_out=True)
 
 
-def limit_of(call: Call, backend: Backend, seconds: float | None) -> float | None:
+def limit_of(call: AnyCall, backend: Backend, seconds: float | None) -> float | None:
     """Return how long to wait for a call; a command's own timeout is the backend's to keep, and ours to enforce."""
     if isinstance(call, Execute):
         shell = shell_of(backend)
@@ -417,7 +419,7 @@ def needs_loop(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and str(error) == "no running event loop"
 
 
-def attempt(call: Call, backend: Backend) -> Reply:
+def attempt(call: AnyCall, backend: Backend) -> Reply:
     """Make one call here and now; whatever it raises is a failure, except what LangGraph needs to see."""
     try:
         return _MAKERS[type(call)](call, backend)
@@ -427,7 +429,7 @@ def attempt(call: Call, backend: Backend) -> Reply:
         return Failed(describe(error), error=error)
 
 
-async def attempt_on_loop(call: Call, backend: Backend) -> Reply:
+async def attempt_on_loop(call: AnyCall, backend: Backend) -> Reply:
     """Make one call on the event loop; whatever it raises is a failure, except what LangGraph needs to see."""
     try:
         return await _ASYNC_MAKERS[type(call)](call, backend)
@@ -437,7 +439,7 @@ async def attempt_on_loop(call: Call, backend: Backend) -> Reply:
         return Failed(describe(error), error=error)
 
 
-async def answer(call: Call, backend: Backend, limit: float | None) -> Reply:
+async def answer(call: AnyCall, backend: Backend, limit: float | None) -> Reply:
     """Make one call without blocking the event loop.
 
     With a limit, a backend whose async methods only wait for a thread is called in a thread of ours: the loop's own
@@ -451,7 +453,7 @@ async def answer(call: Call, backend: Backend, limit: float | None) -> Reply:
     return await asyncio.wrap_future(start(attempt, call, backend))
 
 
-def _is_awaited(call: Call, backend: Backend, limit: float | None) -> bool:
+def _is_awaited(call: AnyCall, backend: Backend, limit: float | None) -> bool:
     """Whether the backend's async method is used: always if there is no other, and where it needs no thread."""
     if isinstance(call, ListSkills | OpenSkill):
         return True  # A backend that has the one has the other; for all others there is nothing to call.
@@ -537,7 +539,7 @@ def _describe_skill(call: DescribeSkill, backend: Backend) -> Reply:
     return ask(path) if callable(ask) else None
 
 
-def _call(call: CallFunction, _backend: Backend) -> Reply:
+def _call(call: CallFunction[Any], _backend: Backend) -> Reply:
     return finished(_called(call))
 
 
@@ -547,7 +549,7 @@ def finished(value: Any) -> Any:  # noqa: ANN401 - whatever a function returned
     return in_thread(asyncio.run, _waited(value)).result() if inspect.isawaitable(value) else value
 
 
-def _called(call: CallFunction) -> Any:  # noqa: ANN401 - whatever it returns
+def _called(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it returns
     """Return what a function returns; one that calls `exit`, as scripts do, has merely failed."""
     try:
         return call.function(*call.arguments, **call.options)
@@ -566,7 +568,7 @@ def _exited(error: SystemExit) -> RuntimeError:
     return RuntimeError(f"it called exit({error.code!r})")
 
 
-def _wait(call: WaitFor, _backend: Backend) -> Reply:
+def _wait(call: WaitFor[Any], _backend: Backend) -> Reply:
     # `exception` waits as `result` does and raises nothing of the other call's.
     with contextlib.suppress(TimeoutError, CancelledError):
         call.future.exception(call.timeout)
@@ -640,7 +642,7 @@ async def _aexecute(call: Execute, backend: Backend) -> Reply:
     return await shell.aexecute(call.command, **_timeout(call, shell))
 
 
-async def _acall(call: CallFunction, _backend: Backend) -> Reply:
+async def _acall(call: CallFunction[Any], _backend: Backend) -> Reply:
     function = call.function
     if call.twin is not None:
         return await _waited(call.twin(*call.arguments, **call.options))
@@ -656,11 +658,11 @@ async def _acall(call: CallFunction, _backend: Backend) -> Reply:
     return await _waited(value) if inspect.isawaitable(value) else value
 
 
-async def _aask(call: Ask, _backend: Backend) -> Reply:
+async def _aask(call: Ask[Any], _backend: Backend) -> Reply:
     return await call.acall()
 
 
-async def _await(call: WaitFor, _backend: Backend) -> Reply:
+async def _await(call: WaitFor[Any], _backend: Backend) -> Reply:
     loop, is_done = asyncio.get_running_loop(), asyncio.Event()
 
     def notify(_future: object) -> None:
@@ -706,7 +708,7 @@ _METHODS: dict[type, tuple[str, str]] = {
 # Both.
 
 
-def _outcome(call: WaitFor) -> Reply:
+def _outcome(call: WaitFor[Any]) -> Reply:
     """Return the result of a future that was waited for; the cancellation of another call does not cancel this one."""
     if not call.future.done():
         return late_reply(call.timeout)
@@ -718,7 +720,7 @@ def _outcome(call: WaitFor) -> Reply:
     return call.future.result() if error is None else Failed(describe(error), error=error)
 
 
-def _paths(call: Call) -> tuple[str, ...]:
+def _paths(call: AnyCall) -> tuple[str, ...]:
     if isinstance(call, ListDirectory):
         return (call.path,)
     if isinstance(call, WriteFiles):

@@ -1,19 +1,22 @@
-"""The one dialect: requests as values, and the type of a plan that makes them.
+"""The one dialect: requests as values, and the coroutines (plans) that make them.
 
 What a plan is
-    A plan is a generator that holds logic and does no I/O. It yields what it needs (a small frozen value such as
-    `ListDirectory("/skills")`), is sent the answer, and returns its result. It never awaits, never touches a backend
-    and never calls a user's function itself. That is why nothing in this library is written twice: `drive` performs a
-    plan on sync methods, `adrive` on async ones, and a test can perform one by hand. Plans compose by `yield from`.
+    A plan is a coroutine that holds logic and does no I/O. It awaits what it needs (a small frozen value such as
+    `ListDirectory("/skills")`), gets the answer, and returns its result. It never touches a backend, an event loop or a
+    user's function itself. That is why nothing in this library is written twice: `drive` performs a plan on sync
+    methods, `adrive` on async ones, and a test can perform one by hand. Plans await other plans.
 
-What a plan may yield
-    One call, answered with its reply::
+What a plan may await
+    A call, whose class knows its reply::
 
-        listing: Listing = yield ListDirectory(path)
+        listing = await ListDirectory(path)
 
-    or a tuple of calls, a *round*, answered with a list of replies in the same order::
+    several calls, a *round*, answered with a tuple of replies in the same order::
 
-        first, second = yield (ReadFiles(("/a",)), ListDirectory("/b"))
+        files, listing = await together(ReadFiles(("/a",)), ListDirectory("/b"))
+
+    and other plans. Nothing else: a plan is stepped without an event loop, so whatever needs one (`asyncio.sleep`,
+    locks, tasks) does not work in it. What users' hooks get from a run are ordinary awaitables.
 
     The calls of a round are made at the same time, a bounded number at once. So a slow backend costs a plan one wait
     per round, not one per call, and a plan that knows of several calls asks for them together. `Ask` is the
@@ -22,19 +25,19 @@ What a plan may yield
 
 What can fail
     Everything. A backend may raise, hang, or answer with nonsense; a user's function may call `exit()`. There is one
-    rule: a call that fails raises `CallFailed` inside the plan, at the `yield`. In a round, all calls are made first;
+    rule: a call that fails raises `CallFailed` inside the plan, at the `await`. In a round, all calls are made first;
     then the first failure in their order is raised. A plan that can go on without the answer says so where it asks,
     by wrapping the call in `Attempt`; the answer is then the reply or a `Failed`. The rule is this way round because
     a forgotten check must not let a failure pass for an answer: what nobody handles ends the plan with an error.
 
 What a plan never sees
     Interrupts and the like (LangGraph's `GraphBubbleUp`) belong to LangGraph. They leave the driver as they are and
-    close the plan: its `finally` blocks run, but it cannot yield again, so no broad `except` in a plan swallows one.
+    close the plan: its `finally` blocks run, but it can make no calls, so no broad `except` in a plan swallows one.
 
 Cancellation
     An async run may be cancelled while a call is under way. The driver then throws `asyncio.CancelledError` into the
-    plan at the `yield`. A plan that started something outside the process (a shell command, a directory of files)
-    catches it, yields the calls that end or remove it, and raises it again; the driver goes on with the cancellation
+    plan at the `await`. A plan that started something outside the process (a shell command, a directory of files)
+    catches it, makes the calls that end or remove it, and raises it again; the driver goes on with the cancellation
     whatever the plan does. A call whose late arrival would undo the clean-up, such as a write, sets `settles`: it is
     waited for briefly before the plan is told.
 
@@ -52,194 +55,20 @@ Threads that cannot be cancelled
 
 import itertools
 import re
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from deepskills._errors import SkillsError
 from deepskills._types import MAX_SKILL_FILE_BYTES, OpenedSkill, SkillListing, SkillSummary
 
-# Requests to the backend.
-
-
-@dataclass(frozen=True)
-class ListDirectory:
-    """List the files and directories directly inside `path`; answered with a `Listing`."""
-
-    path: str
-
-
-@dataclass(frozen=True)
-class ReadFiles:
-    """Read all `paths` in one batch; answered with `Files`.
-
-    On a local disk, what is not a regular file or is too large is never opened.
-    """
-
-    paths: tuple[str, ...]
-    max_bytes: int = MAX_SKILL_FILE_BYTES
-
-
-@dataclass(frozen=True)
-class WriteFiles:
-    """Write files, each a path and its content, in one batch; answered with `Written`."""
-
-    files: tuple[tuple[str, bytes], ...] = field(repr=False)  # may hold secrets
-    for_shell: bool = False
-    """Whether only the part of the backend that runs commands may get them, wherever their paths route to."""
-
-    settles: bool = False
-    """Whether a cancelled run waits briefly for it, so that no file arrives after the clean-up."""
-
-
-@dataclass(frozen=True)
-class Execute:
-    """Run a shell command; answered with deepagents' `ExecuteResponse`."""
-
-    command: str
-    timeout: int | None = None
-    """Seconds; replaces the time limit of other backend calls, and is passed to the backend."""
-
-    settles: bool = False
-    """Whether a cancelled run waits briefly for it; for commands that end soon by themselves."""
-
-
-@dataclass(frozen=True)
-class ResolveLinks:
-    """Find out where paths really lie, as `RealPaths`; a backend that is not a local file system has no links."""
-
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Summarize:
-    """Ask a backend that keeps skills in parts for `SKILL.md` files without their bodies: `Summarized`."""
-
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ListSkills:
-    """Ask backends that serve skills of their own which ones sources hold, as `SkillsListed`; others have no answer."""
-
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class OpenSkill:
-    """Read a `SKILL.md` for a load by a backend that decides itself what a load may read: `SkillOpened`."""
-
-    path: str
-
-
-@dataclass(frozen=True)
-class DescribeSkill:
-    """Ask a backend that knows the digests of a skill's files for them, by its `SKILL.md`; others answer `None`."""
-
-    path: str
-
-
-@dataclass(frozen=True)
-class ShellPaths:
-    """Ask for directories as a local shell knows them, where file tools know them by other paths: `RealPaths`."""
-
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Inspect:
-    """Find out what lies at paths without opening it, as `Inspected`; only a local file system has an answer."""
-
-    paths: tuple[str, ...]
-
-
-# Requests to other code. The answer is what the function returned.
-
-
-class Usual(Enum):
-    """The time limit that the driver was given for calls of the backend."""
-
-    LIMIT = "the limit of backend calls"
-
-
-USUAL = Usual.LIMIT
-
-Limit: TypeAlias = float | Usual | None
-"""Seconds, `None` for no limit, or `USUAL`."""
-
-
-@dataclass(frozen=True)
-class CallFunction:
-    """Call a function of the user's, sync or async; answered with what it returns, awaited if need be.
-
-    An async run calls an async function on the event loop and any other in a thread of its own. A sync run calls it
-    here if there is no limit, else in a thread; an async function gets an event loop of its own.
-    """
-
-    function: Callable[..., object]
-    arguments: tuple[Any, ...] = field(default=(), repr=False)  # may hold secrets
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    seconds: Limit = USUAL
-    twin: Callable[..., Awaitable[object]] | None = None
-    """The async form of the function, if it has one; async runs call it in place of the function."""
-
-
-def call_method(
-    target: object, method: str, *arguments: object, seconds: Limit = USUAL, **options: object
-) -> CallFunction:
-    """Return the call of a method of a user's object, and of its async twin `a<method>` where that is its own.
-
-    LangChain's default twins only run the sync method in the event loop's thread pool. They are not used: the end of
-    the process would wait for a call that hangs there.
-    """
-    twin = getattr(target, f"a{method}", None)
-    module = str(getattr(getattr(twin, "__func__", twin), "__module__", None) or "")
-    # Judged by the function's module: LangChain's base classes define a twin for every method.
-    is_own = twin is not None and not module.startswith("langchain_core.")
-
-    def call(*given: object, **named: object) -> object:
-        # Looked up when it is called: an object without the method is a failed call, not an error in the plan.
-        found: object = getattr(target, method)(*given, **named)
-        return found
-
-    call.__name__ = method
-    return CallFunction(call, arguments, options, seconds, twin if is_own else None)
-
-
-@dataclass(frozen=True)
-class Work:
-    """Do long work of our own that waits for nobody; async runs use one of a few threads."""
-
-    do: Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Ask:
-    """Call an extension: `call` in a sync run, `acall` on the event loop in an async run; no time limit.
-
-    Also the way to call any method that comes as a pair of `x` and `ax`, such as those of a `SkillRun`. The calls of
-    one round are made one after the other, in order, so that interrupts repeat in the same order.
-    """
-
-    call: Callable[[], object]
-    acall: Callable[[], Awaitable[object]]
-
-
-@dataclass(frozen=True)
-class WaitFor:
-    """Wait for a result that another call of the same turn provides; the shared future is never cancelled."""
-
-    future: "Future[Any]" = field(compare=False)
-    timeout: float | None = None
-
-
-@dataclass(frozen=True)
-class Pause:
-    """Let some time pass, in which another thread may finish what it is making; answered with `None`."""
-
-    seconds: float = 0.02
+if TYPE_CHECKING:
+    from deepagents.backends.protocol import ExecuteResponse
+
+Executed: TypeAlias = "ExecuteResponse"
+"""What a backend answers to a shell command."""
 
 
 # Replies.
@@ -389,41 +218,244 @@ class CallFailed(SkillsError):  # noqa: N818 - it says what happened, as `Failed
         return self.failed.error
 
 
-BackendCall: TypeAlias = (
-    ListDirectory
-    | ReadFiles
-    | WriteFiles
-    | Execute
-    | ResolveLinks
-    | ShellPaths
-    | Summarize
-    | ListSkills
-    | OpenSkill
-    | DescribeSkill
-    | Inspect
-)
-Call: TypeAlias = BackendCall | CallFunction | Work | Ask | WaitFor | Pause
+# Calls.
+
+ReplyT = TypeVar("ReplyT")
+ResultT = TypeVar("ResultT")
+FirstT = TypeVar("FirstT")
+SecondT = TypeVar("SecondT")
+
+Plan: TypeAlias = Coroutine[Any, Any, ResultT]
+"""Awaits calls, rounds of them and other plans; the module's docstring says what it gets."""
+
+
+class Call(Generic[ReplyT]):
+    """One request, answered with a reply of its type."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator["Call[Any]", Any, ReplyT]:
+        """Hand the call to the driver, and return what it was answered with."""
+        reply: ReplyT = yield self
+        return reply
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Round(Generic[ReplyT]):
+    """Calls that are made at the same time; made by `together`."""
+
+    calls: tuple[Call[Any], ...]
+
+    def __await__(self) -> Generator["Round[Any]", Any, ReplyT]:
+        """Hand the calls to the driver, and return their replies in the same order."""
+        replies: ReplyT = yield self
+        return replies
+
+
+@overload
+def together(first: Call[FirstT], second: Call[SecondT], /) -> Round[tuple[FirstT, SecondT]]: ...
+@overload
+def together(*calls: Call[ReplyT]) -> Round[tuple[ReplyT, ...]]: ...
+def together(*calls: Call[Any]) -> Round[Any]:
+    """Return the round of these calls: a plan that awaits it gets all replies, in order."""
+    return Round(calls)
+
+
+@dataclass(frozen=True)
+class Attempt(Call["ReplyT | Failed"]):
     """Make a call whose failure the plan wants as a value: answered with the reply, or with `Failed`."""
 
-    call: Call
+    call: Call[ReplyT]
 
 
-# Plans.
-
-Request: TypeAlias = Call | Attempt
-ResultT = TypeVar("ResultT")
-Plan: TypeAlias = Generator[Request | tuple[Request, ...], Any, ResultT]
-"""Yields a request, or a round of them; the module's docstring says what it is sent."""
+# Requests to the backend.
 
 
-def unwrapped(call: Call) -> Plan[Any]:
+@dataclass(frozen=True)
+class ListDirectory(Call[Listing]):
+    """List the files and directories directly inside `path`; answered with a `Listing`."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class ReadFiles(Call[Files]):
+    """Read all `paths` in one batch; answered with `Files`.
+
+    On a local disk, what is not a regular file or is too large is never opened.
+    """
+
+    paths: tuple[str, ...]
+    max_bytes: int = MAX_SKILL_FILE_BYTES
+
+
+@dataclass(frozen=True)
+class WriteFiles(Call[Written]):
+    """Write files, each a path and its content, in one batch; answered with `Written`."""
+
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)  # may hold secrets
+    for_shell: bool = False
+    """Whether only the part of the backend that runs commands may get them, wherever their paths route to."""
+
+    settles: bool = False
+    """Whether a cancelled run waits briefly for it, so that no file arrives after the clean-up."""
+
+
+@dataclass(frozen=True)
+class Execute(Call[Executed]):
+    """Run a shell command; answered with deepagents' `ExecuteResponse`."""
+
+    command: str
+    timeout: int | None = None
+    """Seconds; replaces the time limit of other backend calls, and is passed to the backend."""
+
+    settles: bool = False
+    """Whether a cancelled run waits briefly for it; for commands that end soon by themselves."""
+
+
+@dataclass(frozen=True)
+class ResolveLinks(Call[RealPaths]):
+    """Find out where paths really lie, as `RealPaths`; a backend that is not a local file system has no links."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Summarize(Call[Summarized]):
+    """Ask a backend that keeps skills in parts for `SKILL.md` files without their bodies: `Summarized`."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ListSkills(Call[SkillsListed]):
+    """Ask backends that serve skills of their own which ones sources hold, as `SkillsListed`; others have no answer."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OpenSkill(Call[SkillOpened]):
+    """Read a `SKILL.md` for a load by a backend that decides itself what a load may read: `SkillOpened`."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class DescribeSkill(Call[object]):
+    """Ask a backend that knows the digests of a skill's files for them, by its `SKILL.md`; others answer `None`."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class ShellPaths(Call[RealPaths]):
+    """Ask for directories as a local shell knows them, where file tools know them by other paths: `RealPaths`."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inspect(Call[Inspected]):
+    """Find out what lies at paths without opening it, as `Inspected`; only a local file system has an answer."""
+
+    paths: tuple[str, ...]
+
+
+# Requests to other code. The answer is what the function returned.
+
+
+class Usual(Enum):
+    """The time limit that the driver was given for calls of the backend."""
+
+    LIMIT = "the limit of backend calls"
+
+
+USUAL = Usual.LIMIT
+
+Limit: TypeAlias = float | Usual | None
+"""Seconds, `None` for no limit, or `USUAL`."""
+
+
+@dataclass(frozen=True)
+class CallFunction(Call[ReplyT]):
+    """Call a function of the user's, sync or async; answered with what it returns, awaited if need be.
+
+    An async run calls an async function on the event loop and any other in a thread of its own. A sync run calls it
+    here if there is no limit, else in a thread; an async function gets an event loop of its own.
+    """
+
+    function: Callable[..., ReplyT | Awaitable[ReplyT]]
+    arguments: tuple[Any, ...] = field(default=(), repr=False)  # may hold secrets
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    seconds: Limit = USUAL
+    twin: Callable[..., Awaitable[ReplyT]] | None = None
+    """The async form of the function, if it has one; async runs call it in place of the function."""
+
+
+def call_method(
+    target: object, method: str, *arguments: object, seconds: Limit = USUAL, **options: object
+) -> CallFunction[Any]:
+    """Return the call of a method of a user's object, and of its async twin `a<method>` where that is its own.
+
+    LangChain's default twins only run the sync method in the event loop's thread pool. They are not used: the end of
+    the process would wait for a call that hangs there.
+    """
+    twin = getattr(target, f"a{method}", None)
+    module = str(getattr(getattr(twin, "__func__", twin), "__module__", None) or "")
+    # Judged by the function's module: LangChain's base classes define a twin for every method.
+    is_own = twin is not None and not module.startswith("langchain_core.")
+
+    def call(*given: object, **named: object) -> object:
+        # Looked up when it is called: an object without the method is a failed call, not an error in the plan.
+        found: object = getattr(target, method)(*given, **named)
+        return found
+
+    call.__name__ = method
+    return CallFunction(call, arguments, options, seconds, twin if is_own else None)
+
+
+@dataclass(frozen=True)
+class Work(Call[ReplyT]):
+    """Do long work of our own that waits for nobody; async runs use one of a few threads."""
+
+    do: Callable[[], ReplyT]
+
+
+@dataclass(frozen=True)
+class Ask(Call[ReplyT]):
+    """Call an extension: `call` in a sync run, `acall` on the event loop in an async run; no time limit.
+
+    Also the way to call any method that comes as a pair of `x` and `ax`, such as those of a `SkillRun`. The calls of
+    one round are made one after the other, in order, so that interrupts repeat in the same order.
+    """
+
+    call: Callable[[], ReplyT]
+    acall: Callable[[], Awaitable[ReplyT]]
+
+
+@dataclass(frozen=True)
+class WaitFor(Call[ReplyT]):
+    """Wait for a result that another call of the same turn provides; the shared future is never cancelled."""
+
+    future: "Future[ReplyT]" = field(compare=False)
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class Pause(Call[None]):
+    """Let some time pass, in which another thread may finish what it is making; answered with `None`."""
+
+    seconds: float = 0.02
+
+
+# Work that takes long.
+
+
+async def unwrap(call: Call[ReplyT]) -> ReplyT:
     """Make a call of our own code; what it raises is raised here as it is, not as `CallFailed`."""
     try:
-        return (yield call)
+        return await call
     # A failure without an exception, such as a late call, has nothing else to raise.
     except CallFailed as failure:
         if failure.failed.error is None:
@@ -434,15 +466,10 @@ def unwrapped(call: Call) -> Plan[Any]:
 LARGE = 250
 """The number of items from which work is done in a thread; for fewer, starting one costs more than the work."""
 
-ValueT = TypeVar("ValueT")
 
-
-def apart(work: Callable[[], ValueT], size: int) -> Plan[ValueT]:
+async def in_worker(work: Callable[[], ReplyT], size: int) -> ReplyT:
     """Return what `work` on `size` items gives; async runs do much of it in a thread. What it raises is raised."""
-    if size < LARGE:
-        return work()
-    result: ValueT = yield from unwrapped(Work(work))
-    return result
+    return work() if size < LARGE else await unwrap(Work(work))
 
 
 # Errors about a path: nothing is there, or nobody could look.
@@ -554,9 +581,8 @@ class Visitor(Generic[KeyT]):
         """Record what a directory holds, or why it could not be listed, and return the directories below it to list."""
         raise NotImplementedError
 
-    def settle(self) -> Plan[None]:
+    async def settle(self) -> None:
         """Do what needs further calls, after each level and before the next is admitted."""
-        yield from ()
 
 
 @dataclass
@@ -570,14 +596,14 @@ class Walked(Generic[KeyT]):
     """Keys with too many directories, some of which were not listed."""
 
 
-def walk(
+async def walk(
     starts: Below[KeyT],
     visitor: Visitor[KeyT],
     *,
     levels: int | None,
     max_directories: int | None = None,
     resolve_links: bool = False,
-) -> Plan[Walked[KeyT]]:
+) -> Walked[KeyT]:
     """List directories level by level; each level is one round, in which the keys take turns.
 
     Because they take turns, a source whose calls hang does not hold up the calls of another.
@@ -595,7 +621,7 @@ def walk(
     pending = [Visit(key, path) for key, path in starts]
     for depth in itertools.count():
         if resolve_links:
-            pending = yield from _with_real_paths(pending)
+            pending = await _with_real_paths(pending)
         admitted = [visit for pending_visit in pending if (visit := visitor.admit(pending_visit)) is not None]
         level = []
         for visit in admitted:
@@ -619,14 +645,14 @@ def walk(
             return walked
         level = _in_turns(level)
         # A directory that cannot be listed is the visitor's to report; it must not cost the others.
-        replies: list[Listing | Failed] = yield tuple(Attempt(ListDirectory(visit.path)) for visit in level)
+        replies = await together(*(Attempt(ListDirectory(visit.path)) for visit in level))
         pending = [
             Visit(key, path, depth + 1)
             for visit, reply in zip(level, replies, strict=True)
             for key, path in visitor.take(visit, reply)
         ]
         # For instance to resolve links: what was kept of this level decides what of the next is worth entering.
-        yield from visitor.settle()
+        await visitor.settle()
     raise AssertionError  # pragma: no cover - the count has no end
 
 
@@ -636,10 +662,10 @@ def too_large(path: str, size: int, max_bytes: int) -> File:
     return File(path, error=error, unfit="too-large", size=size)
 
 
-def _with_real_paths(visits: Sequence[Visit[KeyT]]) -> Plan[list[Visit[KeyT]]]:
+async def _with_real_paths(visits: Sequence[Visit[KeyT]]) -> list[Visit[KeyT]]:
     if not visits:
         return []
-    reply: RealPaths | Failed = yield Attempt(ResolveLinks(tuple(dict.fromkeys(visit.path for visit in visits))))
+    reply = await Attempt(ResolveLinks(tuple(dict.fromkeys(visit.path for visit in visits))))
     # Without real paths a circle of links is ended by the number of levels alone.
     real = {} if isinstance(reply, Failed) else reply.paths
     return [replace(visit, real=real.get(visit.path)) for visit in visits]
@@ -668,9 +694,9 @@ _MIN_PARTS = 4
 """How many parts a late batch is split into at least."""
 
 
-def read_files(
+async def read_files(
     paths: Sequence[str], sizes: Mapping[str, int] | None = None, max_bytes: int = MAX_SKILL_FILE_BYTES
-) -> Plan[dict[str, File]]:
+) -> dict[str, File]:
     """Read `paths` in one batch; a batch that fails is split, so that one bad file does not cost the others.
 
     A batch that fails is halved. One that is late is split into many parts, which are read at the same time: one file
@@ -688,7 +714,7 @@ def read_files(
     batches = [tuple(path for path in wanted if path not in known)] if len(known) < len(wanted) else []
     failures = waits = 0
     while batches:
-        replies: list[Files | Failed] = yield tuple(Attempt(ReadFiles(batch, max_bytes)) for batch in batches)
+        replies = await together(*(Attempt(ReadFiles(batch, max_bytes)) for batch in batches))
         late = [_is_late(reply) for reply in replies]
         # A round is made in waves, and each wave with a late call has cost one whole time limit.
         waits += sum(any(wave) for wave in _waves(late))

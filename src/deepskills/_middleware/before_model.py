@@ -41,10 +41,10 @@ from deepskills._types import LoadRecord
 logger = logging.getLogger("deepskills")
 
 
-def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
+async def before_model_call(run: Run) -> dict[str, Any] | None:
     """Return what changes in state before the model is called, or `None` if nothing does."""
-    update = merged(forgotten(run.thread), (yield from _restored(run)), _undone(run))
-    update = merged(update, (yield from user_loads(run)), (yield from _caught_up(run)))
+    update = merged(forgotten(run.thread), (await _restored(run)), _undone(run))
+    update = merged(update, (await user_loads(run)), (await _caught_up(run)))
     # Tool calls of one turn cannot write the list of problems itself: two writes of a key without a reducer raise.
     # They leave theirs in the context, and this hook, which runs alone, moves them.
     waiting = run.thread.section("problems")
@@ -60,20 +60,20 @@ def before_model_call(run: Run) -> Plan[dict[str, Any] | None]:
     return merged(update, run.collected) or None
 
 
-def started_alone(run: Run, start: Plan[Any]) -> Plan[dict[str, Any] | None]:
+async def started_alone(run: Run, start: Plan[Any]) -> dict[str, Any] | None:
     """Start a run in a graph of one's own, which may have no node for `before_model`.
 
     What the user asked for by a pin or a slash command, and what extensions asked for at the start, is loaded right
     away: a published recipe has a node for `before_agent` alone, and there it would otherwise never happen.
     """
-    update = (yield from start) or {}
-    more = (yield from before_model_call(Run(run.settings, applied(run.state, update), run.runtime))) or {}
+    update = (await start) or {}
+    more = (await before_model_call(Run(run.settings, applied(run.state, update), run.runtime))) or {}
     # Nothing ran before this that would have to run again.
     more.pop("jump_to", None)
     return merged(update, more) or None
 
 
-def _restored(run: Run) -> Plan[dict[str, Any]]:
+async def _restored(run: Run) -> dict[str, Any]:
     """Return texts that were evicted in the turn of their load to their messages, so that every guard sees them.
 
     Hooks that run before this one have seen only the stub. If there are any, the step starts over.
@@ -93,7 +93,7 @@ def _restored(run: Run) -> Plan[dict[str, Any]]:
     }
     if not evicted:
         return {}
-    found = yield from _texts_of(list(evicted), run)
+    found = await _texts_of(list(evicted), run)
     restored = [evicted[name].model_copy(update={"content": text}) for name, (text, _record) in found.items()]
     records = {name: record for name, (_text, record) in found.items()}
     texts = {m.id: {**thread.section("texts").get(m.id or "", {}), "restored": True} for m in restored}
@@ -110,18 +110,18 @@ def _restored(run: Run) -> Plan[dict[str, Any]]:
     return {} if not restored else {**update, "jump_to": "model"} if starts_over else update
 
 
-def _texts_of(names: Sequence[str], run: Run) -> Plan[dict[str, tuple[str, LoadRecord]]]:
+async def _texts_of(names: Sequence[str], run: Run) -> dict[str, tuple[str, LoadRecord]]:
     """Return the texts of these loads from memory, else from their files; what nobody can read is left out."""
     standing = run.thread.standing
     known = {name: run.settings.memory.text(standing.records[name].get("text", "")) for name in names}
     found = {name: (text, standing.records[name]) for name, text in known.items() if text is not None}
     # The file would bring back what somebody has changed in the text.
     unread = [name for name, text in known.items() if text is None and not standing.records[name].get("edited")]
-    read = yield from read_again(unread, standing, run)
+    read = await read_again(unread, standing, run)
     return found | {name: text for name, text in read.items() if not isinstance(text, str)}
 
 
-def _caught_up(run: Run) -> Plan[dict[str, Any]]:
+async def _caught_up(run: Run) -> dict[str, Any]:
     """Load what changed on the backend while it was loaded, and what state calls loaded without a load of ours.
 
     Both pass the same checks as a call by the model: visibility, extensions and budgets. What is refused is unloaded,
@@ -130,11 +130,11 @@ def _caught_up(run: Run) -> Plan[dict[str, Any]]:
     thread = run.thread
     if not thread.standing.loaded and not thread.unbacked:
         return {}
-    catalog = yield from run.look.catalog(thread.catalog, run.state.get("skills_metadata"))
+    catalog = await run.look.catalog(thread.catalog, run.state.get("skills_metadata"))
     edited = _edited(thread.standing, catalog)
     if not edited and not thread.unbacked:
         return {}
-    shelf = yield from shelf_of(run)
+    shelf = await shelf_of(run)
     wishes, refused = _reloads(edited, shelf, run)
     unknown = []
     found = run.look.found
@@ -151,7 +151,7 @@ def _caught_up(run: Run) -> Plan[dict[str, Any]]:
         else:
             unknown.append(name)
     update = merged(*(_not_ours(run, name, "no skill of that name is visible") for name in unknown))
-    settled = yield from load(wishes, run)
+    settled = await load(wishes, run)
     for name, done in settled.items():
         change = _claimed(name, done, run) if name in thread.unbacked else _reloaded(edited[name], done, run)
         if change is None:

@@ -12,7 +12,6 @@ from langchain_core.messages import AnyMessage
 from langgraph.types import Overwrite
 
 from deepskills._catalog.catalog import SkillEntry
-from deepskills._io.plan import Plan
 from deepskills._middleware.loading import Wish, load
 from deepskills._middleware.reporting import skill_event, tell
 from deepskills._middleware.run import Run, Shelf
@@ -40,14 +39,14 @@ _WORD = re.compile(r"/[^\s/]+(?=\s|\Z)")
 _NEXT_WORD = re.compile(r" [^\s/]+(?=\s|\Z)")
 
 
-def user_loads(run: Run) -> Plan[dict[str, Any]]:
+async def user_loads(run: Run) -> dict[str, Any]:
     """Return the update that loads what pins, slash commands and extensions ask for; empty if nothing does."""
     pins, loads = run.state.get("pinned_skills"), run.thread.section("loads")
     message = run.thread.section("run").get("message")
     # Nothing asked for: no look at the sources.
     if not pins and not loads and not message:
         return {}
-    shelf = yield from shelf_of(run)
+    shelf = await shelf_of(run)
     wishes = [*_pinned(pins, shelf, run), *_waiting(loads, shelf, run)]
     if message:
         wishes += _commanded(message, shelf, run)
@@ -61,7 +60,7 @@ def user_loads(run: Run) -> Plan[dict[str, Any]]:
     for wish in wishes:
         if wish.arguments or not by_name.get(wish.entry.name, wish).arguments:
             by_name[wish.entry.name] = wish
-    settled = yield from load(list(by_name.values()), run)
+    settled = await load(list(by_name.values()), run)
     return merged(update, *(done.update for done in settled.values()))
 
 

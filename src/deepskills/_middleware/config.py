@@ -33,7 +33,7 @@ from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._io.backends import can_execute, executing_tools, is_backend
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.drivers import needs_loop
-from deepskills._io.plan import Attempt, CallFunction, Failed, Plan
+from deepskills._io.plan import Attempt, CallFunction, Failed
 from deepskills._loading.budget import Budgets, Prepared, count_tokens
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
@@ -333,13 +333,13 @@ class Settings:
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
         return backend  # type: ignore[no-any-return]
 
-    def sources_in(self, runtime: object = None) -> Plan[tuple[Sequence[Source], str | None]]:
+    async def sources_in(self, runtime: object = None) -> tuple[Sequence[Source], str | None]:
         """Return the sources of a run, or why there are none; a user's function is called by the driver."""
         if not callable(self.sources):
             return self.sources, None
         make = self.sources
         found: tuple[list[Source], str | None] | Failed
-        found = yield Attempt(CallFunction(lambda: _parsed_sources(make, runtime)))
+        found = await Attempt(CallFunction(lambda: _parsed_sources(make, runtime)))
         return ([], found.reason) if isinstance(found, Failed) else found
 
 

@@ -29,13 +29,12 @@ from deepskills._io.plan import (
     Ask,
     Attempt,
     Execute,
+    Executed,
     Failed,
     Plan,
-    RealPaths,
     ResolveLinks,
     ResultT,
     WriteFiles,
-    Written,
     lies_under,
     parent,
 )
@@ -192,11 +191,11 @@ class ExtensionRun:
 
     def execute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401 - deepagents' response
         """Run a shell command through the backend."""
-        return self.drive(_executed(command, timeout))
+        return self.drive(_execute(Execute(command, timeout)))
 
     async def aexecute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401, ASYNC109
         """Run a shell command through the backend, without blocking."""
-        return await self.adrive(_executed(command, timeout))
+        return await self.adrive(_execute(Execute(command, timeout)))
 
     def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
         """Write files through the backend."""
@@ -275,20 +274,20 @@ def _read(entry: SkillEntry) -> SkillEntry:
     return entry
 
 
-def _directory(entry: SkillEntry, closed: Sequence[str]) -> Plan[str]:
+async def _directory(entry: SkillEntry, closed: Sequence[str]) -> str:
     if closed:
         raise SkillsError(f"Nothing can run in the directory of {entry.name!r}: a skill that is not shown lies in it.")
     path = parent(_read(entry).path)
-    reply: RealPaths = yield ResolveLinks((path,))
+    reply = await ResolveLinks((path,))
     return reply.paths.get(path, path)
 
 
-def _executed(command: str, timeout: int | None) -> Plan[Any]:
-    return (yield Execute(command, timeout))
+async def _execute(call: Execute) -> Executed:
+    return await call
 
 
-def _written(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> Plan[None]:
-    reply: Written = yield WriteFiles(tuple(files), for_shell)
+async def _written(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> None:
+    reply = await WriteFiles(tuple(files), for_shell)
     if reply.errors:
         raise SkillsError("; ".join(f"{path}: {error}" for path, error in reply.errors.items()))
 
@@ -320,12 +319,12 @@ _GIVES: Mapping[str, tuple[type, ...]] = {
 """What a method may return; where nothing is expected, anything except a coroutine that nobody awaits."""
 
 
-def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) -> Plan[Any]:  # noqa: ANN401
+async def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) -> Any:  # noqa: ANN401
     """Call one method of an extension, sync or async as the run is, and return what it gives.
 
     A result that means nothing is a failure like an exception: logged, recorded as a problem, returned as `Failed`.
     """
-    reply = yield Attempt(
+    reply = await Attempt(
         Ask(
             # Resolved inside the lambda: a method that is missing or async only fails like one that raises.
             lambda: _sync_method(extension, method)(*given, run),
@@ -370,11 +369,11 @@ def unusable(value: object) -> str:
     return f"it returned {type(value).__name__}, which means nothing here"
 
 
-def first_refusal(method: str, run: Run, given: object) -> Plan[Refuse | None]:
+async def first_refusal(method: str, run: Run, given: object) -> Refuse | None:
     """Ask the extensions by one method that judges; the first refusal wins, and a failure refuses."""
     for extension in run.settings.extensions:
         if overrides(extension, method):
-            decision = yield from ask(extension, method, ExtensionRun(run, extension), given)
+            decision = await ask(extension, method, ExtensionRun(run, extension), given)
             if isinstance(decision, Failed):
                 return Refuse(decision.reason)
             if isinstance(decision, Refuse):
@@ -382,40 +381,40 @@ def first_refusal(method: str, run: Run, given: object) -> Plan[Refuse | None]:
     return None
 
 
-def judged_asset(
+async def judged_asset(
     run: Run,
     entry: SkillEntry,
     relative_path: str,
     directories: AssetDirectories = "all",
     closed: Sequence[str] = (),
-) -> Plan[bytes]:
+) -> bytes:
     """Return the content of a skill's file that no extension refuses.
 
     Raises:
         SkillsError: If the path or the file is refused, or the file is absent or cannot be read.
     """
-    content = yield from read_asset_bytes(entry.skill, relative_path, directories, closed)
-    yield from _check_file(run, SkillFile(entry, normalised(relative_path), content))
+    content = await read_asset_bytes(entry.skill, relative_path, directories, closed)
+    await _check_file(run, SkillFile(entry, normalised(relative_path), content))
     return content
 
 
-def judged_script(run: Run, entry: SkillEntry, script_name: str, closed: Sequence[str] = ()) -> Plan[str]:
+async def judged_script(run: Run, entry: SkillEntry, script_name: str, closed: Sequence[str] = ()) -> str:
     """Return the path by which a script runs that no extension refuses.
 
     Raises:
         SkillsError: If the path or the script is refused, or no script is there.
     """
-    script = yield from find_script(entry.skill, script_name, closed=closed)
+    script = await find_script(entry.skill, script_name, closed=closed)
     # The content is read only if somebody judges it: scripts may be large.
     if any(overrides(extension, "before_file") for extension in run.settings.extensions):
-        content = yield from read_asset_bytes(entry.skill, script.relative, "all", closed)
-        yield from _check_file(run, SkillFile(entry, script.relative, content, "run"))
+        content = await read_asset_bytes(entry.skill, script.relative, "all", closed)
+        await _check_file(run, SkillFile(entry, script.relative, content, "run"))
     return script.path
 
 
-def judged_files(
+async def judged_files(
     run: Run, entry: SkillEntry, script_name: str | None, closed: Sequence[str] = ()
-) -> Plan[dict[str, bytes] | None]:
+) -> dict[str, bytes] | None:
     """Return the files of a skill of which a copy is to be run, judged as they are; `None` if none is needed.
 
     Raises:
@@ -424,30 +423,26 @@ def judged_files(
     is_judged = any(overrides(extension, "before_file") for extension in run.settings.extensions)
     if not is_judged and not closed:
         return None
-    path = (
-        SKILL_FILE
-        if script_name is None
-        else (yield from find_script(entry.skill, script_name, closed=closed)).relative
-    )
-    contents = yield from read_contents(entry, path)
+    path = SKILL_FILE if script_name is None else (await find_script(entry.skill, script_name, closed=closed)).relative
+    contents = await read_contents(entry, path)
     if path not in contents.files:
         raise SkillFileNotFoundError(f"The file {quoted(path)} of the skill {quoted(entry.name)} is gone. Try again.")
     # All are judged, also those that the copy leaves out: a guard knows a skill by the whole set of its files.
-    yield from _check_file(run, SkillFile(entry, path, contents.files[path], "run", contents.files))
+    await _check_file(run, SkillFile(entry, path, contents.files[path], "run", contents.files))
     return {path: content for path, content in contents.files.items() if not contents.is_closed(path, closed)}
 
 
-def _check_file(run: Run, file: SkillFile) -> Plan[None]:
-    refused = yield from first_refusal("before_file", run, file)
+async def _check_file(run: Run, file: SkillFile) -> None:
+    refused = await first_refusal("before_file", run, file)
     if refused is not None:
         raise SkillsError(refused.reason)
 
 
-def before_load(load: SkillLoad, run: Run) -> Plan[Refuse | Answer | None]:
+async def before_load(load: SkillLoad, run: Run) -> Refuse | Answer | None:
     """Ask whether a load may happen; the first that refuses or answers decides. A failure refuses."""
     for extension in run.settings.extensions:
         if overrides(extension, "before_load"):
-            decision = yield from ask(extension, "before_load", ExtensionRun(run, extension), load)
+            decision = await ask(extension, "before_load", ExtensionRun(run, extension), load)
             if isinstance(decision, Failed):
                 return Refuse(decision.reason)
             if isinstance(decision, Refuse | Answer):
@@ -455,14 +450,14 @@ def before_load(load: SkillLoad, run: Run) -> Plan[Refuse | Answer | None]:
     return None
 
 
-def change_text(load: SkillLoad, run: Run) -> Plan[str | Failed]:
+async def change_text(load: SkillLoad, run: Run) -> str | Failed:
     """Return the text that enters a request after every extension has seen it; a failure keeps it out."""
     text = load.text
     for extension in run.settings.extensions:
         if overrides(extension, "change_text"):
             # Each extension sees what those before it made of the text.
             given = SkillLoad(load.entry, load.arguments, load.trigger, text, load.tokens, load.resources, load.runtime)
-            changed = yield from ask(extension, "change_text", ExtensionRun(run, extension), given)
+            changed = await ask(extension, "change_text", ExtensionRun(run, extension), given)
             if isinstance(changed, Refuse):
                 return Failed(changed.reason)
             if isinstance(changed, Failed):
@@ -471,11 +466,11 @@ def change_text(load: SkillLoad, run: Run) -> Plan[str | Failed]:
     return text
 
 
-def change_request(request: ModelRequest[Any], run: Run) -> Plan[ModelRequest[Any] | Failed]:
+async def change_request(request: ModelRequest[Any], run: Run) -> ModelRequest[Any] | Failed:
     """Return the request as the extensions change it; a failure leaves it, or stops it if the extension protects."""
     for extension in run.settings.extensions:
         if overrides(extension, "change_request"):
-            changed = yield from ask(extension, "change_request", ExtensionRun(run, extension), request)
+            changed = await ask(extension, "change_request", ExtensionRun(run, extension), request)
             if not isinstance(changed, Failed):
                 request = changed
             elif extension.protective:
@@ -508,23 +503,23 @@ def traced(run: Run) -> Iterator[None]:
         var_child_runnable_config.reset(token)
 
 
-def after_model(report: ModelCallReport, run: Run) -> Plan[None]:
+async def after_model(report: ModelCallReport, run: Run) -> None:
     """Show the extensions a model call that has ended; a failure is logged and recorded."""
     for extension in run.settings.extensions:
         if overrides(extension, "after_model"):
-            yield from ask(extension, "after_model", ExtensionRun(run, extension), report)
+            await ask(extension, "after_model", ExtensionRun(run, extension), report)
 
 
-def before_tool(request: ToolCallRequest, run: Run) -> Plan[Refuse | None]:
+async def before_tool(request: ToolCallRequest, run: Run) -> Refuse | None:
     """Ask whether a tool call may run; the first refusal wins. A failure refuses."""
-    return (yield from first_refusal("before_tool", run, request))
+    return await first_refusal("before_tool", run, request)
 
 
-def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> Plan[ToolResult | Refuse]:
+async def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> ToolResult | Refuse:
     """Return a tool's result after every extension has seen it; a protecting one that fails withholds it."""
     for extension in run.settings.extensions:
         if overrides(extension, "after_tool"):
-            changed = yield from ask(extension, "after_tool", ExtensionRun(run, extension), request, result)
+            changed = await ask(extension, "after_tool", ExtensionRun(run, extension), request, result)
             if not isinstance(changed, Failed):
                 result = result if changed is None else changed
             elif extension.protective:
@@ -532,7 +527,7 @@ def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> Plan[T
     return result
 
 
-def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> Plan[list[SkillEntry] | None]:
+async def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> list[SkillEntry] | None:
     """Return what the first extension that searches has found of the visible skills; `None` if none searches.
 
     Raises:
@@ -540,7 +535,7 @@ def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> Plan[l
     """
     for extension in run.settings.extensions:
         if overrides(extension, "search"):
-            names = yield from ask(extension, "search", ExtensionRun(run, extension, shelf), query, n)
+            names = await ask(extension, "search", ExtensionRun(run, extension, shelf), query, n)
             if isinstance(names, Failed) and extension.protective:
                 raise SkillsError(names.reason)
             if isinstance(names, Sequence):
@@ -550,7 +545,7 @@ def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> Plan[l
     return None
 
 
-def at(moment: str, run: Run) -> Plan[None]:
+async def at(moment: str, run: Run) -> None:
     """Let the extensions act at the start or the end of a run; after its end there is nothing left to protect.
 
     Raises:
@@ -558,6 +553,6 @@ def at(moment: str, run: Run) -> Plan[None]:
     """
     for extension in run.settings.extensions:
         if overrides(extension, moment):
-            failed = yield from ask(extension, moment, ExtensionRun(run, extension))
+            failed = await ask(extension, moment, ExtensionRun(run, extension))
             if isinstance(failed, Failed) and extension.protective and moment == "at_start":
                 raise SkillsError(failed.reason)

@@ -16,7 +16,7 @@ from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import check_known, not_found_error
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._files.assets import MAX_MEDIA_BYTES, kind_of, list_assets, text_of
-from deepskills._io.plan import LARGE, Plan, apart
+from deepskills._io.plan import LARGE, Plan, in_worker
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import ToolResult
 from deepskills._middleware.extension_calls import judged_asset, judged_script, searched_by_extensions, with_changes
@@ -119,52 +119,52 @@ class ExtraTools:
             infer_schema=False,
         )
 
-    def _search_skills(self, run: Run, query: str, n: int = 5) -> Plan[str]:
-        shelf = yield from shelf_of(run)
+    async def _search_skills(self, run: Run, query: str, n: int = 5) -> str:
+        shelf = await shelf_of(run)
         # A source that is down must not look like a library without skills.
         check_known(shelf.visible, shelf.problems, words.TRIED_AGAIN)
         hidden = {name for name, visibility in shelf.hidden.items() if visibility in {"user-only", "off"}}
         limit = max(1, min(n, MAX_RESULTS))
-        found = yield from searched_by_extensions(query, limit, run, shelf)
+        found = await searched_by_extensions(query, limit, run, shelf)
         if found is None:
             search, catalog = self._settings.memory.search.search, shelf.catalog
             without = dict.fromkeys(hidden)
             # The index of a small catalog is a database, too: never on the event loop.
             bare = frozenset(name for name, visibility in shelf.hidden.items() if visibility == "name-only")
-            found = yield from apart(lambda: search(catalog, query, limit, without, bare), LARGE)
+            found = await in_worker(lambda: search(catalog, query, limit, without, bare), LARGE)
         if not found:
             # Nothing was found, perhaps because the source that has it is down.
             check_known(found, shelf.problems, words.TRIED_AGAIN)
             return words.nothing_found(query)
         return words.found_skills(found, frozenset(shelf.hidden))
 
-    def _list_assets(self, run: Run, skill_name: str) -> Plan[str]:
-        entry, closed = yield from self._entry(run, skill_name)
-        assets = yield from list_assets(entry.skill, self._settings.asset_directories, closed)
+    async def _list_assets(self, run: Run, skill_name: str) -> str:
+        entry, closed = await self._entry(run, skill_name)
+        assets = await list_assets(entry.skill, self._settings.asset_directories, closed)
         if not assets.paths and not assets.notes:
             return words.no_files(entry.name)
         return harmless_body("\n".join([*(f"- {path}" for path in assets.paths), *assets.notes]))
 
-    def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Plan[Content]:
-        entry, closed = yield from self._entry(run, skill_name)
+    async def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Content:
+        entry, closed = await self._entry(run, skill_name)
         directories = self._settings.asset_directories
-        content = yield from judged_asset(run, entry, relative_path, directories, closed)
+        content = await judged_asset(run, entry, relative_path, directories, closed)
         return _shown_content(content, relative_path)
 
-    def _script_path(self, run: Run, skill_name: str, script_name: str) -> Plan[str]:
-        entry, closed = yield from self._entry(run, skill_name)
-        return self._settings.paths.shown((yield from judged_script(run, entry, script_name, closed)))
+    async def _script_path(self, run: Run, skill_name: str, script_name: str) -> str:
+        entry, closed = await self._entry(run, skill_name)
+        return self._settings.paths.shown(await judged_script(run, entry, script_name, closed))
 
-    def _entry(self, run: Run, skill_name: str) -> Plan[tuple[SkillEntry, list[str]]]:
+    async def _entry(self, run: Run, skill_name: str) -> tuple[SkillEntry, list[str]]:
         """Return a visible or loaded skill, and the directories in it of skills the model may not read."""
-        shelf = yield from shelf_of(run)
+        shelf = await shelf_of(run)
         entry, loaded = shelf.find(skill_name), run.thread.standing.loaded
         # Loaded counts as well: a user may have started a skill that the model cannot see.
         if entry is None or not (shelf.is_shown(entry) or entry.name in loaded):
-            missing = yield from shelf.not_found(skill_name)
+            missing = await shelf.not_found(skill_name)
             raise not_found_error(missing, list(shelf.problems), words.TRIED_AGAIN)
         # The catalog's path may be as old as the thread; it is checked before it is read.
-        refusals = yield from run.look.refusals([entry])
+        refusals = await run.look.refusals([entry])
         if refusals:
             raise SkillsError(words.unreadable(skill_name, refusals[entry.name]))
         return entry, shelf.closed_below(entry, loaded)
@@ -184,11 +184,11 @@ def _shown_content(content: bytes, path: str) -> Content:
     return [{"type": kind.media, "base64": encoded, "mime_type": kind.mime_type}]
 
 
-def _answered(name: str, plan: Plan[Content], run: Run) -> Plan[ToolResult]:
+async def _answered(name: str, plan: Plan[Content], run: Run) -> ToolResult:
     """Turn a plan's text, or what it raised, into the tool's answer."""
     message = ToolMessage("", name=name, tool_call_id=run.runtime.tool_call_id or "", status="error")
     try:
-        message.content = yield from plan
+        message.content = await plan
         message.status = "success"
     except GraphBubbleUp:
         raise

@@ -39,7 +39,17 @@ from pydantic import BaseModel, BeforeValidator, Field
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import MAX_BROUGHT, plan, required_by
 from deepskills._files.inventory import Contents, read_contents, without_closed
-from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, WaitFor, apart, is_missing_error, parent
+from deepskills._io.plan import (
+    Attempt,
+    CallFunction,
+    Failed,
+    Plan,
+    WaitFor,
+    in_worker,
+    is_missing_error,
+    parent,
+    together,
+)
 from deepskills._loading import budget as outcomes
 from deepskills._loading.arguments import argument_names, fill_in
 from deepskills._loading.budget import (
@@ -177,18 +187,18 @@ def bundle_of(wish: Wish, shelf: Shelf, run: Run, loaded: Container[str]) -> Bun
     return Bundle(wish, tuple(replace(wish, entry=entry, arguments="") for entry in entries))
 
 
-def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> Plan[dict[str, Settled]]:
+async def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> dict[str, Settled]:
     """Load skills in messages of their own, one after the other, and return by name what became of each."""
     standing = run.thread.standing if standing is None else standing
-    bundles = yield from _bundles(wishes, run, standing)
+    bundles = await _bundles(wishes, run, standing)
     refused: dict[str, outcomes.Refused] = {}
     # In their order, one after the other: an extension may interrupt, and LangGraph matches answers by position.
     for bundle in bundles:
-        refusal = yield from admit(bundle, run)
+        refusal = await admit(bundle, run)
         if refusal is not None:
             refused[bundle.wish.entry.name] = refusal
     ready_for = [wish for bundle in bundles if bundle.wish.entry.name not in refused for wish in bundle.all]
-    prepared = yield from prepare(ready_for, run)
+    prepared = await prepare(ready_for, run)
     settled: dict[str, Settled] = {}
     for bundle in bundles:
         wish = bundle.wish
@@ -198,18 +208,18 @@ def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> 
         if outcome is None:
             required = [prepared[each.key] for each in bundle.required]
             outcome, loads = decide_together(ready, required, standing, wish.budgets(run))
-        done = yield from settle(bundle, ready, outcome, run, loads=loads)
+        done = await settle(bundle, ready, outcome, run, loads=loads)
         settled[wish.entry.name] = done
         # Each wish is decided with those before it granted, so that together they keep to the budget.
         standing = done.standing or standing
     return settled
 
 
-def _bundles(wishes: Sequence[Wish], run: Run, standing: Standing) -> Plan[list[Bundle]]:
+async def _bundles(wishes: Sequence[Wish], run: Run, standing: Standing) -> list[Bundle]:
     """Return the bundles of wishes; what one of them requires and another asks for comes by its own wish, first."""
     if not run.settings.load_requires or not wishes:
         return [Bundle(wish) for wish in wishes]
-    shelf = yield from shelf_of(run)
+    shelf = await shelf_of(run)
     by_name = {wish.entry.name: wish for wish in wishes}
     bundles = {name: bundle_of(wish, shelf, run, standing.loaded) for name, wish in by_name.items()}
     wished = [each.entry.name for bundle in bundles.values() for each in bundle.all if each.entry.name in by_name]
@@ -219,20 +229,20 @@ def _bundles(wishes: Sequence[Wish], run: Run, standing: Standing) -> Plan[list[
     ]
 
 
-def admit(bundle: Bundle, run: Run) -> Plan[outcomes.Refused | None]:
+async def admit(bundle: Bundle, run: Run) -> outcomes.Refused | None:
     """Ask the extensions whether the files of a load may be read; the refusal of one is the outcome of all."""
     own = bundle.wish.entry
     if bundle.refusal is not None:
         return outcomes.Refused(own, bundle.refusal)
     for wish in bundle.all if run.settings.extensions else ():
-        refused = yield from first_refusal("before_read", run, wish.entry)
+        refused = await first_refusal("before_read", run, wish.entry)
         if refused is not None:
             name, reason = wish.entry.name, refused.reason
             return outcomes.Refused(own, reason if wish is bundle.wish else required_refused(name, reason))
     return None
 
 
-def settle(
+async def settle(
     bundle: Bundle,
     ready: Prepared,
     outcome: outcomes.Outcome,
@@ -240,7 +250,7 @@ def settle(
     tool: str | None = None,
     *,
     loads: Sequence[outcomes.Loaded] = (),
-) -> Plan[Settled]:
+) -> Settled:
     """Let the extensions judge a load that could happen, and return what it does to state and conversation.
 
     `loads` are the loads of what it requires. `tool` names the tool whose call is answered; without one each text goes
@@ -250,20 +260,20 @@ def settle(
     # A load that is already there, unreadable or refused is not worth a human's time. One without room is still asked
     # about, because an extension may answer it otherwise (a fork needs no room).
     if isinstance(outcome, outcomes.Loaded | outcomes.OverBudget):
-        decision = yield from judge(wish, ready, run)
+        decision = await judge(wish, ready, run)
         if isinstance(decision, Answer):
             return _answered(wish, ready, decision, run, tool)
         if isinstance(decision, Refuse):
             outcome = outcomes.Refused(ready.entry, decision.reason)
     along: list[tuple[outcomes.Loaded, Reply]] = []
     if isinstance(outcome, outcomes.Loaded | outcomes.AlreadyLoaded):
-        refusal = yield from _judged_along(wish, loads, run)
+        refusal = await _judged_along(wish, loads, run)
         if refusal is not None:
             outcome, loads = outcomes.Refused(ready.entry, refusal), ()
         # The same news in the order of the loads: what is required is loaded first.
         along = [(done, report(done, wish.trigger, run, record_of(done.prepared))) for done in loads]
     if isinstance(outcome, outcomes.Loaded):
-        outcome = yield from _naming_requirements(outcome, run)
+        outcome = await _naming_requirements(outcome, run)
     reply = report(outcome, wish.trigger, run, record_of(ready) if ready.digest else ready.entry)
     done = [*along, *([(outcome, reply)] if isinstance(outcome, outcomes.Loaded) else [])]
     if done:
@@ -315,14 +325,14 @@ def _pinned(loaded: outcomes.Loaded, text: str, trigger: Trigger, run: Run) -> d
     return load_update(loaded, message, run.thread, trigger)
 
 
-def _judged_along(wish: Wish, loads: Sequence[outcomes.Loaded], run: Run) -> Plan[str | None]:
+async def _judged_along(wish: Wish, loads: Sequence[outcomes.Loaded], run: Run) -> str | None:
     """Return why a skill may not be loaded because of one that it requires; `None` if all may."""
     for done in loads:
         entry = done.prepared.entry
         if wish.trigger == "model" and entry.is_user_only and entry.name not in run.known_shelf.always:
             # The file may have become the user's alone since it was listed.
             return required_refused(entry.name, "only the user can start it.")
-        decision = yield from judge(replace(wish, entry=entry, arguments=""), done.prepared, run)
+        decision = await judge(replace(wish, entry=entry, arguments=""), done.prepared, run)
         if isinstance(decision, Refuse):
             return required_refused(entry.name, decision.reason)
         if isinstance(decision, Answer):
@@ -330,19 +340,19 @@ def _judged_along(wish: Wish, loads: Sequence[outcomes.Loaded], run: Run) -> Pla
     return None
 
 
-def _naming_requirements(outcome: outcomes.Loaded, run: Run) -> Plan[outcomes.Loaded]:
+async def _naming_requirements(outcome: outcomes.Loaded, run: Run) -> outcomes.Loaded:
     """Return a load that names what it requires and is not loaded."""
     entry = outcome.prepared.entry
     if "requires" not in entry.skill["metadata"]:
         return outcome
-    shelf = yield from shelf_of(run)
+    shelf = await shelf_of(run)
     required = required_by(entry, shelf.find_visible)
     unmet = [found.name for _, found in required if found is not None and found.name not in outcome.standing.loaded]
     absent = [written for written, found in required if found is None]
     return replace(outcome, unmet=tuple(unmet), absent=tuple(absent))
 
 
-def judge(wish: Wish, ready: Prepared, run: Run) -> Plan[Refuse | Answer | None]:
+async def judge(wish: Wish, ready: Prepared, run: Run) -> Refuse | Answer | None:
     """Ask the extensions about a load that the core would grant."""
     if not run.settings.extensions:
         return None
@@ -355,7 +365,7 @@ def judge(wish: Wish, ready: Prepared, run: Run) -> Plan[Refuse | Answer | None]
         ready.inventory.resources,
         run.runtime,
     )
-    return (yield from before_load(about, run))
+    return await before_load(about, run)
 
 
 def _reason(outcome: outcomes.Outcome, reply: Reply) -> str:
@@ -428,13 +438,13 @@ def take_away(run: Run, names: Sequence[str], note: str | None = None) -> dict[s
 # Reading.
 
 
-def prepare(wishes: Sequence[Wish], run: Run) -> Plan[dict[Key, Prepared]]:
+async def prepare(wishes: Sequence[Wish], run: Run) -> dict[Key, Prepared]:
     """Read the text and list the files of several skills: two rounds, however many they are."""
     distinct = {wish.key: wish for wish in wishes}
     if not distinct:
         return {}
     # Trust first: no path is read, not even listed, that does not lie under a current source.
-    refusals = yield from run.look.refusals([wish.entry for wish in distinct.values()])
+    refusals = await run.look.refusals([wish.entry for wish in distinct.values()])
     result = {
         key: Prepared(wish.entry, wish.arguments, failure=refusals[wish.entry.name])
         for key, wish in distinct.items()
@@ -443,20 +453,20 @@ def prepare(wishes: Sequence[Wish], run: Run) -> Plan[dict[Key, Prepared]]:
     allowed = {wish.entry.name: wish.entry for wish in distinct.values() if wish.entry.name not in refusals}
     if not allowed:
         return result
-    read = yield from read_contents(list(allowed.values()), run.settings.resource_depth)
+    read = await read_contents(list(allowed.values()), run.settings.resource_depth)
     for key, wish in distinct.items():
         if key not in result:
-            result[key] = yield from _prepared(wish, read[wish.entry.name], run)
+            result[key] = await _prepared(wish, read[wish.entry.name], run)
     return result
 
 
-def prepare_in_turn(
+async def prepare_in_turn(
     turn: Hashable, wishes: Sequence[Wish], run: Run, own: Key | None = None
-) -> Plan[dict[Key, Prepared]]:
+) -> dict[Key, Prepared]:
     """Prepare what calls of one turn need, each file read by one of them; of `own` no other call's failure counts."""
     # No key: nobody can tell which calls belong together, so each reads for itself.
     if turn is None:
-        return (yield from prepare(wishes, run))
+        return await prepare(wishes, run)
     # Once for each: a second claim of the same reading would make a call wait for itself.
     distinct = {wish.key: wish for wish in wishes}
     claims = {
@@ -465,7 +475,7 @@ def prepare_in_turn(
     }
     mine = {key: future for key, (future, is_mine) in claims.items() if is_mine}
     try:
-        result = yield from prepare([distinct[key] for key in mine], run)
+        result = await prepare([distinct[key] for key in mine], run)
         for key, future in mine.items():
             future.set_result(result[key])
     # Even when this call is cancelled or interrupted: the others must not wait for a reading that nobody delivers.
@@ -474,7 +484,7 @@ def prepare_in_turn(
     others = {key: future for key, (future, is_mine) in claims.items() if not is_mine}
     if others:
         # Only now, after our own readings are delivered: two calls that waited for each other first would never end.
-        replies = yield tuple(Attempt(WaitFor(future)) for future in others.values())
+        replies = await together(*(Attempt(WaitFor(future)) for future in others.values()))
         lost = [
             key
             for key, reply in zip(others, replies, strict=True)
@@ -483,7 +493,7 @@ def prepare_in_turn(
             if isinstance(reply, Failed) or (key == own and _is_worth_another_try(reply))
         ]
         result |= {key: reply for key, reply in zip(others, replies, strict=True) if not isinstance(reply, Failed)}
-        result |= yield from prepare([distinct[key] for key in lost], run)
+        result |= await prepare([distinct[key] for key in lost], run)
     return result
 
 
@@ -498,12 +508,12 @@ def _abandon(futures: Any) -> None:  # noqa: ANN401 - futures of readings
             future.set_exception(LookupError("the call that was to read this ended before"))
 
 
-def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
+async def _prepared(wish: Wish, contents: Contents, run: Run) -> Prepared:
     entry, arguments = wish.entry, wish.arguments
     text = contents.text
     if contents.failure is not None:
         return Prepared(entry, arguments, failure=contents.failure)
-    shelf = yield from shelf_of(run)
+    shelf = await shelf_of(run)
     # Files of a hidden skill that lies inside this one are not listed: its path alone would reveal it.
     inventory = without_closed(contents.inventory, parent(entry.path), shelf.closed_below(entry, loaded=()))
     shell = contents.shell_directory
@@ -519,28 +529,28 @@ def _prepared(wish: Wish, contents: Contents, run: Run) -> Plan[Prepared]:
     )
     # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
     size = (len(text) + len(arguments)) // 64
-    filled = yield from apart(
+    filled = await in_worker(
         lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), size
     )
     found = {} if is_served else reading.frontmatter
     # The entry as the file says it now: an extension has to judge what will be loaded, not what was listed.
     present = replace(entry, frontmatter={**entry.frontmatter, **found}, sha256=reading.sha256)
     load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)
-    changed = (yield from change_text(load, run)) if run.settings.extensions else filled
+    changed = (await change_text(load, run)) if run.settings.extensions else filled
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
     # Escaping goes through the whole text; as above, 64 characters count as one item of work.
-    block = yield from apart(lambda: skill_block(entry, changed, inventory, shell, naming), len(changed) // 64)
-    tokens = yield from _tokens(block, run)
+    block = await in_worker(lambda: skill_block(entry, changed, inventory, shell, naming), len(changed) // 64)
+    tokens = await _tokens(block, run)
     return Prepared(present, arguments, block, inventory, contents.digest or reading.digest, tokens, text=changed)
 
 
-def _tokens(text: str, run: Run) -> Plan[int]:
+async def _tokens(text: str, run: Run) -> int:
     """Return what a text costs by the user's counter; where that gives no number, by the default one."""
     counter = run.settings.token_counter
     if counter is count_tokens:
         return count_tokens(text)
-    value = yield Attempt(CallFunction(counter, (text,)))
+    value = await Attempt(CallFunction(counter, (text,)))
     if isinstance(value, Failed):
         reason = value.reason
     else:
@@ -607,11 +617,11 @@ class SkillTools:
             call, acall, name=name, description=description, args_schema=schema, infer_schema=False
         )
 
-    def _load(self, run: Run, skill_name: str, arguments: str) -> Plan[ToolResult]:
-        shelf = yield from shelf_of(run)
+    async def _load(self, run: Run, skill_name: str, arguments: str) -> ToolResult:
+        shelf = await shelf_of(run)
         entry = shelf.find(skill_name)
         if entry is None:
-            return _refused(run, (yield from shelf.not_found(skill_name)))
+            return _refused(run, (await shelf.not_found(skill_name)))
         turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
         permit = _permit(entry, turn, shelf, run)
         if shelf.visibility(entry) == "user-only":
@@ -621,14 +631,14 @@ class SkillTools:
             arguments = permit or arguments
         wish = Wish(entry, arguments)
         bundle = bundle_of(wish, shelf, run, _staying(turn, run))
-        refused = yield from admit(bundle, run)
+        refused = await admit(bundle, run)
         if refused is not None:
-            settled = yield from settle(bundle, outcomes.Prepared(entry, arguments), refused, run, LOAD_TOOL)
+            settled = await settle(bundle, outcomes.Prepared(entry, arguments), refused, run, LOAD_TOOL)
             return _result(settled.update, run)
         # The predecessors' files are read too: what they cost decides what is left (`after_calls`).
         earlier = _wished(turn, shelf, run)
         wishes = [each for other in (*earlier, bundle) for each in other.all]
-        prepared = yield from prepare_in_turn(turn.key, wishes, run, own=wish.key)
+        prepared = await prepare_in_turn(turn.key, wishes, run, own=wish.key)
         own, before, budgets = prepared[wish.key], run.thread.standing, run.settings.budgets
         # The file may have become the user's alone since it was listed.
         is_kept_from_models = own.entry.is_user_only and entry.name not in shelf.always
@@ -639,18 +649,18 @@ class SkillTools:
         outcome, loads = decide_in_turn(own, so_far, before, budgets, required)
         if isinstance(outcome, outcomes.AlreadyLoaded):
             outcome = _in_view_of(outcome, own, turn, run)
-        settled = yield from settle(bundle, own, outcome, run, LOAD_TOOL, loads=loads)
+        settled = await settle(bundle, own, outcome, run, LOAD_TOOL, loads=loads)
         return _result(settled.update, run)
 
-    def _unload(self, run: Run, skill_name: str, _arguments: str) -> Plan[ToolResult]:
+    async def _unload(self, run: Run, skill_name: str, _arguments: str) -> ToolResult:
         thread, standing = run.thread, run.thread.standing
         turn = _turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
         # Without predecessors an unload needs no catalog and no I/O, so it works while the source is down.
         if turn.earlier:
-            shelf = yield from shelf_of(run)
+            shelf = await shelf_of(run)
             earlier = _wished(turn, shelf, run)
             wishes = [each for bundle in earlier for each in bundle.all]
-            prepared = yield from prepare_in_turn(turn.key, wishes, run)
+            prepared = await prepare_in_turn(turn.key, wishes, run)
             budgets, along = run.settings.budgets, _along(earlier)
             standing = after_calls(turn.earlier, standing, shelf.catalog, prepared, budgets, along).standing
         outcome: outcomes.Outcome = decide_unload(skill_name, standing)
@@ -658,7 +668,7 @@ class SkillTools:
         update: dict[str, Any] = {}
         # Perhaps it was only read by `read_file`, which discloses tools without loading anything.
         if isinstance(outcome, outcomes.NotLoaded):
-            entry = (yield from shelf_of(run)).find(skill_name)
+            entry = (await shelf_of(run)).find(skill_name)
             if entry is not None and entry.name in thread.section("disclosed"):
                 outcome = outcomes.ToolsWithdrawn(entry.name)
         message = tool_message(run, UNLOAD_TOOL, report(outcome, "model", run, entry))
@@ -675,7 +685,7 @@ class SkillTools:
 def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
     """Return the turn of a call, identified by its step in its run: message ids may repeat between users."""
     turn = turn_of(run.state, run.runtime.tool_call_id, tool, args)
-    # Without a checkpoint there is nothing that tells two runs with the same message ids apart, so readings are not
+    # Without a checkpoint there is nothing that tells two runs with the same message ids in_worker, so readings are not
     # shared.
     checkpoint = getattr(getattr(run.runtime, "execution_info", None), "checkpoint_id", None)
     return replace(turn, key=(turn.key, checkpoint) if turn.key and checkpoint else None)
@@ -729,10 +739,10 @@ def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, tu
     return replace(outcome, by_sibling=True)
 
 
-def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> Plan[ToolResult]:
+async def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> ToolResult:
     """Turn an unexpected failure into an error message; a tool never raises."""
     try:
-        return (yield from plan)
+        return await plan
     except GraphBubbleUp:
         raise
     except Exception as error:

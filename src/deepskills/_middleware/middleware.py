@@ -295,9 +295,9 @@ def with_end_of_run(middleware: Any, extensions: Sequence[SkillExtension]) -> No
         middleware.__class__ = type(own.__name__, (own,), {"__module__": own.__module__, **hooks})
 
 
-def _end(run: Run) -> Plan[dict[str, Any] | None]:
-    yield from shelf_of(run)
-    yield from at("at_end", run)
+async def _end(run: Run) -> dict[str, Any] | None:
+    await shelf_of(run)
+    await at("at_end", run)
     return merged(run.collected, problems_update(run)) or None
 
 

@@ -52,7 +52,7 @@ from deepskills._catalog.catalog import include_names
 from deepskills._errors import SkillsError
 from deepskills._io.backends import refuses_writes, shows_other_files, workspace_of
 from deepskills._io.drivers import finished
-from deepskills._io.plan import Failed, Plan, apart
+from deepskills._io.plan import Failed, in_worker
 from deepskills._loading.budget import Prepared, Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
@@ -168,7 +168,7 @@ class Composition:
     """The loaded skills whose text is in the messages: the section marks these as loaded, and no others."""
 
 
-def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = False) -> Plan[Composition]:
+async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = False) -> Composition:
     """Return the request's messages; `prefix_changes` says that texts which linger may leave now."""
     thread = run.thread
     # 1. Carriers, by id.
@@ -188,7 +188,7 @@ def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: bool = 
     # nothing, so what fits is decided again until nothing more is missing. Each round recovers at least one text or
     # gives one up, so it ends.
     while missing := [name for name in decisions.put_back if name not in texts]:
-        recalled = yield from _recalled(missing, standing, run)
+        recalled = await _recalled(missing, standing, run)
         for name, found in recalled.items():
             if isinstance(found, str):
                 lost[name] = found
@@ -286,7 +286,7 @@ def _with_edits(messages: Sequence[AnyMessage], carriers: Sequence[Carrier], sta
     return standing
 
 
-def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
+async def _recalled(names: Sequence[str], standing: Standing, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
     """Return the text of each skill as it was left: from the history in state, from memory, else from its file.
 
     State comes first, because a guard may have changed the text there in this very step. Where the text cannot be
@@ -311,12 +311,12 @@ def _recalled(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[s
                 unread.append(name)
         # Extensions judge what is put back like a first load (`change_text`): a rule may have changed since.
         if known is not None:
-            found[name] = yield from _changed(name, known, _left_as(known, record, run), run)
-    found |= yield from read_again(unread, standing, run)
+            found[name] = await _changed(name, known, _left_as(known, record, run), run)
+    found |= await read_again(unread, standing, run)
     return found
 
 
-def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[str, tuple[str, LoadRecord] | str]]:
+async def read_again(names: Sequence[str], standing: Standing, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
     """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
 
     The file that was loaded was judged then. One that has changed since is judged like any other load: it may be
@@ -325,11 +325,11 @@ def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[
     """
     if not names:
         return {}
-    shelf = yield from shelf_of(run)
+    shelf = await shelf_of(run)
     records = standing.records
     entries = {name: entry for name in names if (entry := shelf.catalog.by_name.get(name)) is not None}
     wishes = [Wish(entry, records[name].get("arguments", ""), "system") for name, entry in entries.items()]
-    prepared = yield from prepare(wishes, run)
+    prepared = await prepare(wishes, run)
     # What no wish was made for is missing from the catalog.
     found: dict[str, tuple[str, LoadRecord] | str] = dict.fromkeys(names, "it is no longer in the catalog")
     for wish in wishes:
@@ -343,7 +343,7 @@ def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[
                 # What was loaded was approved, if anything was; what the server sends now was not.
                 found[name] = "its server has changed it since it was loaded"
                 continue
-            refusal = yield from _changed_refusal(wish, ready, records[name], shelf, run)
+            refusal = await _changed_refusal(wish, ready, records[name], shelf, run)
             if refusal is not None:
                 found[name] = refusal
                 continue
@@ -353,27 +353,27 @@ def read_again(names: Sequence[str], standing: Standing, run: Run) -> Plan[dict[
     return found
 
 
-def _changed_refusal(wish: Wish, ready: Prepared, record: LoadRecord, shelf: Shelf, run: Run) -> Plan[str | None]:
+async def _changed_refusal(wish: Wish, ready: Prepared, record: LoadRecord, shelf: Shelf, run: Run) -> str | None:
     """Return why the text of a file that changed since its load must not come in; `None` if it may."""
     if ready.entry.is_user_only or not shelf.is_shown(wish.entry):
         # A start by the user would show in the conversation; a record alone proves none.
         is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
         if not is_ours or record.get("trigger") not in {"user", "pin"}:
             return "its file has changed, and only the user may start it now"
-    decision = yield from judge(wish, ready, run)
+    decision = await judge(wish, ready, run)
     if isinstance(decision, Refuse):
         return f"its file has changed, and the new text was refused: {decision.reason}"
     return None if decision is None else "its file has changed, and it is no longer loaded as text"
 
 
-def _changed(name: str, text: str, record: LoadRecord, run: Run) -> Plan[tuple[str, LoadRecord] | str]:
+async def _changed(name: str, text: str, record: LoadRecord, run: Run) -> tuple[str, LoadRecord] | str:
     """Return a text to put back, after extensions have seen it again."""
     if run.settings.extensions:
-        catalog = (yield from shelf_of(run)).catalog
+        catalog = (await shelf_of(run)).catalog
         entry = catalog.by_name.get(name)
         if entry is not None:
             load = SkillLoad(entry, record.get("arguments", ""), "system", text, record["tokens"], (), run.runtime)
-            changed = yield from change_text(load, run)
+            changed = await change_text(load, run)
             if isinstance(changed, Failed):
                 return changed.reason
             text = changed
@@ -534,30 +534,30 @@ section_in_use: ContextVar[str | None] = ContextVar("deepskills_section", defaul
 """The skills section of the model call that is being made, rendered before deepagents' class asks for it."""
 
 
-def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | None) -> Plan["PreparedCall"]:
+async def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | None) -> "PreparedCall":
     """Compose the messages of a request, and find out what its section and tools depend on."""
-    shelf = yield from shelf_of(run)
+    shelf = await shelf_of(run)
     prefix: dict[str, str] = {}
     changes = False
     # Comparing prefixes costs a rendering, so only those pay who let texts linger for the sake of caches.
     if run.settings.unload_when == "cheap":
-        prefix = _prefix(messages, (yield from _section(section, run, run.thread.standing.loaded)))
+        prefix = _prefix(messages, (await _section(section, run, run.thread.standing.loaded)))
         before = run.thread.section("prefix")
         changes = bool(before) and before != prefix
-    composed = yield from compose(messages, run, prefix_changes=changes)
+    composed = await compose(messages, run, prefix_changes=changes)
     if prefix and run.thread.section("prefix") != prefix:
         composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
     # A skill whose text was lost just now no longer brings its tools.
     granting = [entry for entry in run.use.granting if entry.name not in composed.lost]
     use = skills_in_use(composed.messages, granting, disclosed_skills(run))
     # Rendered after composing: the section must say `[Loaded]` of those texts alone that are in the request.
-    text = yield from _section(section, run, composed.shown)
+    text = await _section(section, run, composed.shown)
     return PreparedCall(composed, use, text, bool(shelf.visible))
 
 
-def _section(section: Section | None, run: Run, loaded: Sequence[str]) -> Plan[str]:
+async def _section(section: Section | None, run: Run, loaded: Sequence[str]) -> str:
     """Return the skills section; a large one is rendered off the event loop."""
-    return (yield from apart(lambda: section_text(section, run, loaded), len(run.known_shelf.catalog.entries)))
+    return await in_worker(lambda: section_text(section, run, loaded), len(run.known_shelf.catalog.entries))
 
 
 def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
@@ -633,9 +633,9 @@ class PreparedCall:
         self.has_visible_skills = has_visible_skills
 
 
-def open_call(
+async def open_call(
     request: ModelRequest[ContextT], run: Run, section: Section | None, source: ToolSource
-) -> Plan["ModelCall[ContextT]"]:
+) -> "ModelCall[ContextT]":
     """Prepare one model call: its messages, its section, and the tools of the skills in use."""
     # deepagents has summarized, and the request does not begin with its summary: our hook runs before its, so what we
     # put back would be summarized away again.
@@ -643,9 +643,9 @@ def open_call(
         run.problems.append(problem("middleware", "middleware-order"))
     run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
     run.workspace = workspace_of(request.tools)
-    prepared = yield from prepare_call(request.messages, run, section)
+    prepared = await prepare_call(request.messages, run, section)
     names = needed_names(prepared.use, request.tools)
-    resolutions = yield from resolved(source, names, request.runtime)
+    resolutions = await resolved(source, names, request.runtime)
     return ModelCall(request, run, prepared, resolutions, section)
 
 
@@ -701,7 +701,7 @@ class ModelCall(Generic[ContextT]):
         """Whether the model had no room for what was put back."""
         return self._composed.bare is not None and is_overflow(error)
 
-    def outgoing(self, request: ModelRequest[ContextT]) -> Plan[ModelRequest[ContextT]]:
+    async def outgoing(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Return the request as it goes out: the state as it is, and what extensions change.
 
         Raises:
@@ -715,7 +715,7 @@ class ModelCall(Generic[ContextT]):
         included = {name for entry in self._run.use.granting for name in include_names(entry)}
         self._run.skill_tools = frozenset(tool for tool, name in self._record.items() if name in included)
         self._run.tool_origins = {name: self._record.get(name, "") for name in self._run.skill_tools}
-        changed = yield from change_request(request, self._run)
+        changed = await change_request(request, self._run)
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
         return changed.override(messages=sent(changed.messages))
@@ -729,19 +729,19 @@ class ModelCall(Generic[ContextT]):
         with traced(self._run):
             yield
 
-    def ended(
+    async def ended(
         self,
         request: ModelRequest[ContextT],
         response: ModelResponse[Any] | ExtendedModelResponse[Any] | None,
         error: Exception | None = None,
-    ) -> Plan[None]:
+    ) -> None:
         """Show the extensions how the call ended; an interrupted call has not ended."""
         # An interrupt is not an end: the same call is made again when the run resumes.
         if self._run.settings.extensions and not isinstance(error, GraphBubbleUp):
             inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
             composed = self._composed
             report = ModelCallReport(request, inner, error, frozenset(composed.shown), frozenset(composed.reattached))
-            yield from after_model(report, self._run)
+            await after_model(report, self._run)
 
     def finish(
         self, response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]

@@ -36,7 +36,7 @@ from deepskills._catalog.discovery import Discovery, Look, shown_problems
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source
 from deepskills._io.drivers import adrive, drive, finished
-from deepskills._io.plan import Plan, ResultT, apart, parent, tidy
+from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension
 from deepskills._middleware.state import LINGERING, Thread, merged, session_id
@@ -142,11 +142,11 @@ class Shelf:
         """Return what is wrong with the file of a skill that is missing from the catalog."""
         return broken(self.problems, asked) if self.find(asked) is None else None
 
-    def not_found(self, asked: str) -> Plan[Broken | Unknown]:
+    async def not_found(self, asked: str) -> Broken | Unknown:
         """Return what to answer to a name that the model cannot use; hidden names are not given."""
         size, broken_hidden = len(self.catalog.entries), self.broken_hidden
         told = [found for found in self.problems if broken_hidden.get(directory_name(found)) != "user-only"]
-        return (yield from apart(lambda: not_found([e.name for e in self.visible], told, asked), size))
+        return await in_worker(lambda: not_found([e.name for e in self.visible], told, asked), size)
 
 
 def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any]:  # noqa: ANN401 - a hook's or tool's

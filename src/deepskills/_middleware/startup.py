@@ -17,7 +17,7 @@ from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.discovery import Discovery, shown_problems, source_errors
 from deepskills._catalog.lookup import required_by
 from deepskills._errors import SkillsError
-from deepskills._io.plan import Plan, apart
+from deepskills._io.plan import in_worker
 from deepskills._loading.budget import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
@@ -74,7 +74,7 @@ class _Claim:
         return self.mark["event"] == "load"
 
 
-def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
+async def adopted(run: Run, shelf: Shelf) -> dict[str, Any]:
     """Return what is loaded on a thread that starts: what its parent hands over, or what its messages prove."""
     parent, passes_on = taken_over()
     # A fork's messages hold the texts already, and only the records are missing. Any other sub-agent has to load them.
@@ -83,13 +83,13 @@ def adopted(run: Run, shelf: Shelf) -> Plan[dict[str, Any]]:
     # Written even if empty: on a new thread users find these keys.
     empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}, "skills_load_records": {}}
     if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
-        return merged(empty, (yield from _loaded_again(parent, shelf, run)))
+        return merged(empty, (await _loaded_again(parent, shelf, run)))
     # Marks on messages are claims, which any caller can write: they only tell which files are worth comparing with.
     claims = _claims(run.thread.messages)
     if not claims:
         return empty
     wished = _worth_reading(claims, shelf, run)
-    prepared = yield from prepare(wished, run)
+    prepared = await prepare(wished, run)
     records: dict[str, LoadRecord] = {}
     resources: dict[str, Any] = {}
     texts: dict[str, Any] = {}
@@ -179,7 +179,7 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
     }
 
 
-def _loaded_again(parent: Thread, shelf: Shelf, run: Run) -> Plan[dict[str, Any]]:
+async def _loaded_again(parent: Thread, shelf: Shelf, run: Run) -> dict[str, Any]:
     """Load what a parent has loaded for a sub-agent that knows nothing of it, within the sub-agent's own budgets."""
     records = parent.standing.records
     wishes = [
@@ -189,7 +189,7 @@ def _loaded_again(parent: Thread, shelf: Shelf, run: Run) -> Plan[dict[str, Any]
         # A skill that only users may start is passed on if a user has started it.
         and (shelf.is_shown(entry) or (shelf.find(name) and records[name].get("trigger") in {"user", "pin"}))
     ]
-    settled = yield from load(wishes, run)
+    settled = await load(wishes, run)
     return merged(*(done.update for done in settled.values()))
 
 
@@ -279,7 +279,7 @@ def needs_start(run: Run, catalog: Catalog | None) -> bool:
     )
 
 
-def start(run: Run) -> Plan[SkillsStateUpdate | None]:
+async def start(run: Run) -> SkillsStateUpdate | None:
     """Find the skills of this run, if the thread's are not current, and return what changes in state.
 
     Raises:
@@ -288,25 +288,25 @@ def start(run: Run) -> Plan[SkillsStateUpdate | None]:
     thread = run.thread
     copy = run.state.get("skills_metadata")
     # Compared entry by entry with the copy in state; with thousands of skills that takes its time.
-    catalog = yield from apart(lambda: current_catalog(run), len(copy) if isinstance(copy, list) else 0)
+    catalog = await in_worker(lambda: current_catalog(run), len(copy) if isinstance(copy, list) else 0)
     if not needs_start(run, catalog):
         return None
     found = None
     if catalog is None:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
-        found = yield from run.look.discover((yield from run.look.claimed(thread.catalog, copy)))
+        found = await run.look.discover(await run.look.claimed(thread.catalog, copy))
         run.look.started(thread.catalog, found)
-    shelf = yield from shelf_of(run, found)
+    shelf = await shelf_of(run, found)
     update: dict[str, Any] = {}
     if found is not None:
-        update = yield from _discovered(run, found, shelf)
+        update = await _discovered(run, found, shelf)
     # Only after the shelf: what leaves depends on what was found and on how visible it is now.
     gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
     update = merged(update, take_away(run, list(run.use.leaving)))
     if run.settings.slash_commands:
         update = merged(update, _noticed_message(run))
     # Last, so that extensions see what is in use after discovery and unloads.
-    yield from at("at_start", run)
+    await at("at_start", run)
     update = merged(update, run.collected)
     problems = _problems(run, found, gone)
     if problems is not None:
@@ -318,7 +318,7 @@ def start(run: Run) -> Plan[SkillsStateUpdate | None]:
     return _changes(run.state, update)
 
 
-def _discovered(run: Run, found: Discovery, shelf: Shelf) -> Plan[dict[str, Any]]:
+async def _discovered(run: Run, found: Discovery, shelf: Shelf) -> dict[str, Any]:
     """Return what a look at the sources writes."""
     thread, catalog = run.thread, found.catalog
     logger.info("Discovered %d skills from %s", len(catalog.entries), _counted(len(catalog.sources)))
@@ -327,7 +327,7 @@ def _discovered(run: Run, found: Discovery, shelf: Shelf) -> Plan[dict[str, Any]
         update["skills_metadata"] = catalog.copy_skills()
     # A thread that has loads and no catalog was written by an older version.
     if thread.is_new:
-        update |= yield from adopted(run, shelf)
+        update |= await adopted(run, shelf)
     elif thread.catalog is None:
         update |= upgraded(thread)
     return update

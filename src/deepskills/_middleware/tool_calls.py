@@ -24,7 +24,7 @@ from langgraph.types import Command, interrupt
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry, include_names
 from deepskills._io.backends import is_backend, serves_skills
-from deepskills._io.plan import Ask, CallFailed, Plan
+from deepskills._io.plan import Ask, CallFailed
 from deepskills._loading.budget import Unloaded, decide_unload
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import (
@@ -136,7 +136,7 @@ class ToolSource:
         return Resolution([self._by_name[name]] if name in self._by_name else [])
 
 
-def resolved(source: ToolSource, names: Sequence[str], runtime: Any) -> Plan[dict[str, Resolution]]:  # noqa: ANN401
+async def resolved(source: ToolSource, names: Sequence[str], runtime: Any) -> dict[str, Resolution]:  # noqa: ANN401
     """Return what names stand for, resolved sync or async as the run is."""
     if not names:
         return {}
@@ -145,7 +145,7 @@ def resolved(source: ToolSource, names: Sequence[str], runtime: Any) -> Plan[dic
         return await asyncio.gather(*(source.aresolve(name, runtime) for name in names))
 
     try:
-        found = yield Ask(lambda: [source.resolve(name, runtime) for name in names], aresolve)
+        found = await Ask(lambda: [source.resolve(name, runtime) for name in names], aresolve)
     except CallFailed as failure:
         return dict.fromkeys(names, Resolution(failure=failure.reason))
     return dict(zip(names, found, strict=True))
@@ -372,7 +372,7 @@ class ToolCall:
     discloses: SkillEntry | None = None
     """The skill whose tools become callable if this call, a `read_file`, succeeds."""
 
-    def reviewed(self, result: ToolResult) -> Plan[ToolResult]:
+    async def reviewed(self, result: ToolResult) -> ToolResult:
         """Return the call's result after the extensions have seen it."""
         # A failed read has shown nothing.
         if self.discloses is not None and isinstance(result, ToolMessage) and result.status != "error":
@@ -380,13 +380,13 @@ class ToolCall:
             result = _with_update(result, {"skills_context": known})
         if not self.is_judged:
             return result
-        seen = yield from after_tool(self.request, result, self.run)
+        seen = await after_tool(self.request, result, self.run)
         if isinstance(seen, Refuse):
             return _refusal(self.request, seen, self.run)
         return _with_update(seen, merged(self.run.collected, self.run.problems_update()))
 
 
-def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSource) -> Plan[ToolCall | ToolResult]:
+async def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSource) -> ToolCall | ToolResult:
     """Return a call that may run, with the tool it means; or the answer to one that may not."""
     settings = run.settings
     # Known without I/O, so that an agent whose extensions judge no calls pays nothing here.
@@ -394,24 +394,24 @@ def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSource) -
     judging = [extension for extension in settings.extensions if not is_idle(extension, request, settings.own_tools)]
     is_judged = any(overrides(extension, method) for extension in judging for method in methods)
     if is_judged:
-        yield from shelf_of(run)
+        await shelf_of(run)
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
         included = {name for entry in run.use.granting for name in include_names(entry)}
         run.tool_origins = disclosed(run.state)
         run.skill_tools = frozenset(tool for tool, name in run.tool_origins.items() if name in included)
-        decision = yield from before_tool(request, run)
+        decision = await before_tool(request, run)
         if isinstance(decision, Refuse):
             return _refusal(request, decision, run)
     # After the judgement: a refused read discloses nothing.
-    read = yield from _disclosing(request, run)
-    name = yield from hidden_tool(request, run)
+    read = await _disclosing(request, run)
+    name = await hidden_tool(request, run)
     if name is None:
         return ToolCall(request, run, is_judged, read)
-    found = (yield from resolved(source, [name], get_runtime()))[name]
+    found = (await resolved(source, [name], get_runtime()))[name]
     return failed_call(request, found) or ToolCall(with_tool(request, found), run, is_judged, read)
 
 
-def _disclosing(request: ToolCallRequest, run: Run) -> Plan[SkillEntry | None]:
+async def _disclosing(request: ToolCallRequest, run: Run) -> SkillEntry | None:
     """Return the skill whose tools a `read_file` of its `SKILL.md` discloses, if every extension would let it load.
 
     Only a call that this hook sees counts: a pair of call and answer in the messages may be anybody's.
@@ -420,14 +420,14 @@ def _disclosing(request: ToolCallRequest, run: Run) -> Plan[SkillEntry | None]:
     if request.tool_call["name"] != READ_TOOL or not isinstance(path, str):
         return None
     # Most agents have no skill with tools: the catalog tells that without asking anybody how visible skills are.
-    catalog = yield from run.look.catalog(run.thread.catalog, run.state.get("skills_metadata"))
+    catalog = await run.look.catalog(run.thread.catalog, run.state.get("skills_metadata"))
     read = tidy_path(path)
     entry = next((known for known in catalog.with_tools if tidy_path(known.path) == read), None)
-    if entry is None or not entry.is_read or not (yield from shelf_of(run)).is_shown(entry):
+    if entry is None or not entry.is_read or not (await shelf_of(run)).is_shown(entry):
         return None
     # Judged as a load would be. A skill that extensions refuse or answer otherwise brings no tools by a read either.
     load = SkillLoad(entry, "", "model", "", 0, (), run.runtime)
-    decision = yield from before_load(load, run)
+    decision = await before_load(load, run)
     return entry if decision is None else None
 
 
@@ -447,7 +447,7 @@ def _refusal(request: ToolCallRequest, refused: Refuse, run: Run) -> ToolResult:
     return with_changes(_error(request, call_refused(refused.reason)), run)
 
 
-def hidden_tool(request: ToolCallRequest, run: Run) -> Plan[str | None]:
+async def hidden_tool(request: ToolCallRequest, run: Run) -> str | None:
     """Return the name that stands for the called tool, if it is a skill's and not the agent's own.
 
     State says which tools the model was shown; a caller may have written that, so a skill in use must name the tool.
@@ -458,7 +458,7 @@ def hidden_tool(request: ToolCallRequest, run: Run) -> Plan[str | None]:
     name = disclosed(run.state).get(request.tool_call["name"])
     if name is None:
         return None
-    yield from shelf_of(run)
+    await shelf_of(run)
     return name if name in included_names(run) else None
 
 

@@ -15,7 +15,7 @@ from langgraph.errors import GraphBubbleUp
 
 from deepskills._catalog.catalog import STRICTNESS, Catalog, SkillEntry, Visibility
 from deepskills._catalog.discovery import Discovery
-from deepskills._io.plan import Attempt, CallFunction, Failed, Plan, apart
+from deepskills._io.plan import Attempt, CallFunction, Failed, in_worker
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.extension_calls import ExtensionRun, ask
@@ -28,19 +28,19 @@ MAX_BROKEN_JUDGED = 1_000
 """How many broken files are judged by visibility."""
 
 
-def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
+async def shelf_of(run: Run, found: Discovery | None = None) -> Shelf:
     """Return the skills of a run: what discovery found, or else the catalog that is believed."""
     if run.shelf is not None and found is None:
         return run.shelf
     catalog = (
         found.catalog
         if found is not None
-        else (yield from run.look.catalog(run.thread.catalog, run.state.get("skills_metadata")))
+        else (await run.look.catalog(run.thread.catalog, run.state.get("skills_metadata")))
     )
     # In a run that has not looked at the sources itself, the problems are those that state remembers.
     looked = found or run.look.found
     problems = looked.problems if looked is not None else run.thread.problems
-    judged, unjudged = yield from _judged(run, catalog, _broken_skills(problems, catalog))
+    judged, unjudged = await _judged(run, catalog, _broken_skills(problems, catalog))
     shows_absent = partial(_shows_absent, run.settings)
     # The usual case, on a path that each request takes: everything is visible.
     if not judged:
@@ -55,9 +55,9 @@ def shelf_of(run: Run, found: Discovery | None = None) -> Plan[Shelf]:
     return run.shelf
 
 
-def unseen_names(run: Run) -> Plan[frozenset[str]]:
+async def unseen_names(run: Run) -> frozenset[str]:
     """Return the skills of a run that the model may neither see nor load."""
-    shelf = yield from shelf_of(run)
+    shelf = await shelf_of(run)
     judged = {**shelf.broken_hidden, **shelf.hidden}
     return frozenset(name for name, how in judged.items() if how not in {"on", "name-only"})
 
@@ -88,9 +88,9 @@ def _existing(problems: Sequence[SkillProblem], broken: Mapping[str, Visibility]
     return [found for found in problems if broken.get(directory_name(found)) != "off"]
 
 
-def _judged(
+async def _judged(
     run: Run, catalog: Catalog, broken: Sequence[SkillEntry]
-) -> Plan[tuple[Mapping[str, Visibility], frozenset[str]]]:
+) -> tuple[Mapping[str, Visibility], frozenset[str]]:
     """Return every skill that is not simply visible, and those of them that are off because a judgement failed.
 
     Skills whose files are broken go by their directories' names. A failure hides, because nobody knows whether the
@@ -101,7 +101,7 @@ def _judged(
     # What is fixed is worked out once per catalog, not for every hook of every run.
     hidden: Mapping[str, Visibility] | None = rules.get(catalog.serial)
     if hidden is None:
-        hidden = yield from apart(lambda: _fixed_rules(catalog.entries, rule), len(catalog.entries))
+        hidden = await in_worker(lambda: _fixed_rules(catalog.entries, rule), len(catalog.entries))
         rules.put(catalog.serial, dict(hidden))
     if not broken and not run.settings.has_judges:
         return hidden, frozenset()
@@ -114,7 +114,7 @@ def _judged(
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
         # No limit: `backend_timeout` is about backends, and this calls the function once for every skill.
-        reply = yield Attempt(CallFunction(lambda: _ruled(entries, call, run.runtime), seconds=None))
+        reply = await Attempt(CallFunction(lambda: _ruled(entries, call, run.runtime), seconds=None))
         ruled, failed, problems = _all_off(entries, reply.reason) if isinstance(reply, Failed) else reply
         hidden = _overruled(hidden, ruled)
         unjudged |= failed
@@ -125,7 +125,7 @@ def _judged(
             # "always" is the operator's word to the core. Extensions know only the four visibilities, and may hide such
             # a skill as well.
             shelf = Shelf(catalog, {name: how for name, how in hidden.items() if how != "always"})
-            given, failed = yield from _asked(run, extension, shelf, entries)
+            given, failed = await _asked(run, extension, shelf, entries)
             hidden = strictest(hidden, given)
             unjudged |= failed
             decided |= {name for name, how in given.items() if how == "off" and name not in failed}
@@ -133,11 +133,11 @@ def _judged(
     return hidden, frozenset(unjudged - decided)
 
 
-def _asked(
+async def _asked(
     run: Run, extension: SkillExtension, shelf: Shelf, entries: Sequence[SkillEntry]
-) -> Plan[tuple[dict[str, Visibility], set[str]]]:
+) -> tuple[dict[str, Visibility], set[str]]:
     own = ExtensionRun(run, extension, shelf)
-    value = yield from ask(extension, "visibility", own, entries)
+    value = await ask(extension, "visibility", own, entries)
     # Checked here as well as in `ask`: a mapping with other values must not pass for one that hides nothing.
     if isinstance(value, Mapping) and all(isinstance(given, str) and given in STRICTNESS for given in value.values()):
         return {name: given for name, given in value.items() if given != "on"}, set()

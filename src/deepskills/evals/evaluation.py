@@ -10,7 +10,6 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from deepskills._io.plan import Plan
 from deepskills.evals.budget import Budget, Journal, grade_key, task_key, trigger_key
 from deepskills.evals.files import EvalTask, SkillEvals, TriggerQuery
 from deepskills.evals.grading import Verdict, question, verdicts
@@ -79,7 +78,7 @@ class Evaluation:
         self._total = 0
         self._had_failure = False
 
-    def plan(self) -> Plan[EvalReport]:
+    async def plan(self) -> EvalReport:
         """Measure the skill."""
         triggers = [
             TriggerResult(
@@ -95,8 +94,8 @@ class Evaluation:
             # Filled in place, like `tasks`: a plan that is stopped returns nothing, but its results so far count.
             measured: list[TriggerResult] = []
             try:
-                yield from self._triggers(self.conditions, triggers, measured)
-                yield from self._tasks(self.conditions, tasks)
+                await self._triggers(self.conditions, triggers, measured)
+                await self._tasks(self.conditions, tasks)
             except _StoppedError as stop:
                 stopped = str(stop)
             # With a model, results with only a ranking are queries that were never run.
@@ -115,15 +114,15 @@ class Evaluation:
             stopped,
         )
 
-    def _triggers(
+    async def _triggers(
         self, conditions: Conditions, ranked: list[TriggerResult], measured: list[TriggerResult]
-    ) -> Plan[None]:
+    ) -> None:
         for place, (item, result) in enumerate(zip(self.evals.triggers, ranked, strict=True)):
             outcomes: list[Outcome] = []
             try:
                 for number in range(conditions.runs):
                     request = self._trigger_run(conditions, item)
-                    outcomes.append((yield from self._made(trigger_key(place, number), request, item.query)))
+                    outcomes.append(await self._made(trigger_key(place, number), request, item.query))
             finally:
                 # A query that was stopped halfway counts with the runs it had.
                 if outcomes:
@@ -141,27 +140,27 @@ class Evaluation:
             max_tokens=self.budget.left,
         )
 
-    def _tasks(self, conditions: Conditions, tasks: list[TaskResult]) -> Plan[None]:
+    async def _tasks(self, conditions: Conditions, tasks: list[TaskResult]) -> None:
         for task in self.evals.tasks:
-            outcome, judged = yield from self._task(conditions, task, "with", conditions.agent)
+            outcome, judged = await self._task(conditions, task, "with", conditions.agent)
             if conditions.without is None:
                 tasks.append(TaskResult(task, outcome, verdicts=judged))
                 continue
             try:
-                other, others = yield from self._task(conditions, task, "without", conditions.without)
+                other, others = await self._task(conditions, task, "without", conditions.without)
             except _StoppedError:
                 # The run with the skill is done and paid for, so it is shown without its counterpart.
                 tasks.append(TaskResult(task, outcome, verdicts=judged))
                 raise
             tasks.append(TaskResult(task, outcome, other, judged, others))
 
-    def _task(
+    async def _task(
         self,
         conditions: Conditions,
         task: EvalTask,
         side: str,
         agent: Any,  # noqa: ANN401 - a compiled graph
-    ) -> Plan[tuple[Outcome, tuple[Verdict, ...]]]:
+    ) -> tuple[Outcome, tuple[Verdict, ...]]:
         request = AgentRun(
             agent,
             task.prompt,
@@ -171,7 +170,7 @@ class Evaluation:
             max_tokens=self.budget.left,
         )
         label = f"task {task.id} {side} the skill"
-        outcome = yield from self._made(task_key(task.id, side), request, label)
+        outcome = await self._made(task_key(task.id, side), request, label)
         # Nothing to grade; the step that grading would have been counts as done.
         if outcome.status not in _KEPT:
             self._done += 1
@@ -180,11 +179,11 @@ class Evaluation:
             return outcome, ()
         asked = Question(conditions.grader, question(task, outcome), conditions.timeout)
         key = grade_key(task.id, side)
-        answer = yield from self._made(key, asked, f"{label}: grading")
+        answer = await self._made(key, asked, f"{label}: grading")
         judged = verdicts(answer, task.expectations)
         return outcome, tuple(judged)
 
-    def _made(self, key: str, request: Request, label: str) -> Plan[Outcome]:
+    async def _made(self, key: str, request: Request, label: str) -> Outcome:
         """Return the outcome of a run, from the journal or by making it.
 
         Raises:
@@ -197,7 +196,7 @@ class Evaluation:
             return known
         if self.budget.is_spent:
             raise _StoppedError(self._spent())
-        outcome = yield from performed(request)
+        outcome = await performed(request)
         self._done += 1
         self.budget.take(outcome.tokens)
         if outcome.status in _KEPT:

@@ -28,7 +28,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphRecursionError
 
 from deepskills import SkillMetadata, SkillsMiddleware
-from deepskills._io.plan import Attempt, CallFunction, Failed, Plan
+from deepskills._io.plan import Attempt, CallFunction, Failed
 from deepskills._loading.budget import count_text_tokens
 from deepskills.evals.files import EvalError
 
@@ -243,12 +243,12 @@ class Outcome:
 Request: TypeAlias = AgentRun | Question
 
 
-def performed(request: Request) -> Plan[Outcome]:
+async def performed(request: Request) -> Outcome:
     """Make a run or ask a question; whatever goes wrong is part of the outcome."""
     watch = _Watch(request)
     try:
         # A model that hangs must not delay the rest, and a failure is a result.
-        reply = yield Attempt(CallFunction(watch.run, seconds=request.timeout, twin=watch.arun))
+        reply = await Attempt(CallFunction(watch.run, seconds=request.timeout, twin=watch.arun))
     finally:
         # In a sync evaluation a run that timed out or was interrupted continues in its thread.
         watch.is_given_up = True

@@ -19,7 +19,7 @@ from langgraph.types import Command
 from deepskills import Refuse, SkillEntry, SkillExtension, SkillFile, SkillManifest, SkillRun, SkillsError
 from deepskills._files.manifest import file_digest
 from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Ask, Plan, RealPaths, ResolveLinks, unwrapped
+from deepskills._io.plan import Ask, Plan, ResolveLinks, unwrap
 from deepskills._prompt.messages import STRAY_FILE
 from deepskills.extensions._shared import as_edited
 
@@ -32,10 +32,9 @@ SEARCH_TOOL = "grep"
 SHELL_TOOL = "execute"
 
 
-def manifest_of(entry: SkillEntry, run: SkillRun) -> Plan[SkillManifest]:
+async def manifest_of(entry: SkillEntry, run: SkillRun) -> SkillManifest:
     """Return every file of a skill as it is now."""
-    found: SkillManifest = yield from unwrapped(Ask(lambda: run.manifest(entry), lambda: run.amanifest(entry)))
-    return found
+    return await unwrap(Ask(lambda: run.manifest(entry), lambda: run.amanifest(entry)))
 
 
 class FileGuard(SkillExtension):
@@ -91,10 +90,10 @@ class FileGuard(SkillExtension):
             return result
         return _kept(request, result, await adrive(self._judge_call(as_edited(request), _text_of(result), run)))
 
-    def _judge_file(self, file: SkillFile, run: SkillRun) -> Plan[Refuse | None]:
+    async def _judge_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
         if not self.guards(file.entry):
             return None
-        expected = yield from self.expected(file.entry, run)
+        expected = await self.expected(file.entry, run)
         if isinstance(expected, Refuse):
             return expected
         # Nobody can tell what is in a dynamic skill; its approval covers that.
@@ -107,15 +106,15 @@ class FileGuard(SkillExtension):
         if file.files:
             present = {path: file_digest(content).sha256 for path, content in file.files.items()}
             return self._compared(file.entry, present, expected, run)
-        return (yield from self._judge_all(file.entry, run))
+        return await self._judge_all(file.entry, run)
 
-    def _judge_all(self, entry: SkillEntry, run: SkillRun, only: str | None = None) -> Plan[Refuse | None]:
+    async def _judge_all(self, entry: SkillEntry, run: SkillRun, only: str | None = None) -> Refuse | None:
         """Judge all files of a skill as they are now, or one of them."""
-        expected = yield from self.expected(entry, run)
+        expected = await self.expected(entry, run)
         if isinstance(expected, Refuse):
             return expected
         try:
-            manifest = yield from manifest_of(entry, run)
+            manifest = await manifest_of(entry, run)
         except SkillsError as error:
             return Refuse(str(error))
         present = {path: file.sha256 for path, file in manifest.files.items()}
@@ -135,7 +134,7 @@ class FileGuard(SkillExtension):
         differences = [_difference(path, expected) for path in paths if present.get(path) != expected.get(path)]
         return self.complaint(entry, differences, run) if differences else None
 
-    def _judge_call(self, request: ToolCallRequest, shown: str, run: SkillRun) -> Plan[Refuse | None]:
+    async def _judge_call(self, request: ToolCallRequest, shown: str, run: SkillRun) -> Refuse | None:
         name, arguments = request.tool_call["name"], request.tool_call["args"]
         if name == READ_TOOL:
             # Among all skills of the sources, including hidden ones: file tools do not know about visibility.
@@ -143,14 +142,14 @@ class FileGuard(SkillExtension):
             if found is None:
                 return self._judge_stray([str(arguments.get("file_path", ""))], run)
             if self.guards(found[0]):
-                return (yield from self._judge_all(found[0], run, only=found[1]))
+                return await self._judge_all(found[0], run, only=found[1])
         elif name == SEARCH_TOOL and shown:
-            return (yield from self._judge_shown(shown, run))
+            return await self._judge_shown(shown, run)
         elif name == SHELL_TOOL:
-            return (yield from self._judge_command(str(arguments.get("command", "")), run))
+            return await self._judge_command(str(arguments.get("command", "")), run)
         return None
 
-    def _judge_shown(self, shown: str, run: SkillRun) -> Plan[Refuse | None]:
+    async def _judge_shown(self, shown: str, run: SkillRun) -> Refuse | None:
         """Judge the skills whose files a search shows."""
         paths = [
             path for source in run.sources for path in re.findall(rf"{re.escape(source.rstrip('/'))}/[^\n:]+", shown)
@@ -158,7 +157,7 @@ class FileGuard(SkillExtension):
         found = {path: _owner(path, run.found) for path in dict.fromkeys(paths)}
         for entry in {owner[0].path: owner[0] for owner in found.values() if owner is not None}.values():
             if self.guards(entry):
-                refused = yield from self._judge_all(entry, run)
+                refused = await self._judge_all(entry, run)
                 if refused is not None:
                     return refused
         return self._judge_stray([path for path, owner in found.items() if owner is None], run)
@@ -173,30 +172,29 @@ class FileGuard(SkillExtension):
                 return Refuse(STRAY_FILE.format(path=stray, source=source))
         return None
 
-    def _judge_command(self, command: str, run: SkillRun) -> Plan[Refuse | None]:
+    async def _judge_command(self, command: str, run: SkillRun) -> Refuse | None:
         """Judge the skills whose directories a command names, by the path of file tools or of the shell."""
         for entry in run.found:
             directory = _directory(entry)
             # By the last part of the path first: resolving the shell's path of thousands of skills would take too long.
             if directory.rpartition("/")[2] not in command or not self.guards(entry):
                 continue
-            in_shell = yield from _shell_directory(entry, run)
+            in_shell = await _shell_directory(entry, run)
             if any(_names(command, place) for place in (directory, in_shell)):
-                refused = yield from self._judge_all(entry, run)
+                refused = await self._judge_all(entry, run)
                 if refused is not None:
                     return refused
         return None
 
 
-def _shell_directory(entry: SkillEntry, run: SkillRun) -> Plan[str]:
+async def _shell_directory(entry: SkillEntry, run: SkillRun) -> str:
     """Return a skill's directory as a local shell knows it; nothing runs there, so hidden skills do not matter."""
-    found: str = yield from unwrapped(Ask(lambda: run.drive(_resolved(entry)), lambda: run.adrive(_resolved(entry))))
-    return found
+    return await unwrap(Ask(lambda: run.drive(_resolved(entry)), lambda: run.adrive(_resolved(entry))))
 
 
-def _resolved(entry: SkillEntry) -> Plan[str]:
+async def _resolved(entry: SkillEntry) -> str:
     path = _directory(entry)
-    reply: RealPaths = yield ResolveLinks((path,))
+    reply = await ResolveLinks((path,))
     return reply.paths.get(path, path)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from langchain.agents.middleware.types import ToolCallRequest
 
 from deepskills import SkillEntry, SkillRun, SkillsError
-from deepskills._io.plan import Attempt, Execute, Failed, Plan, RealPaths, ResolveLinks, WriteFiles, Written
+from deepskills._io.plan import Attempt, Execute, Failed, ResolveLinks, WriteFiles, Written
 from deepskills._skillmd.problems import quoted
 
 _EDITED_CALLS = "hitl_edited_tool_calls"
@@ -106,7 +106,7 @@ def remove_command(token: str) -> str:
     return f"rm -rf {job_places(token)} 2>/dev/null; :"
 
 
-def place_files(token: str, files: Sequence[tuple[str, bytes]], *, is_virtual: bool) -> Plan[None]:
+async def place_files(token: str, files: Sequence[tuple[str, bytes]], *, is_virtual: bool) -> None:
     """Write the files of a job where the shell finds them; the places must have been made.
 
     Raises:
@@ -116,7 +116,7 @@ def place_files(token: str, files: Sequence[tuple[str, bytes]], *, is_virtual: b
     for directory in job_directories(token, is_virtual=is_virtual):
         placed = tuple((f"{directory}/{path}", content) for path, content in files)
         # Only for the shell: they may contain secrets.
-        written = yield Attempt(WriteFiles(placed, for_shell=True, settles=True))
+        written = await Attempt(WriteFiles(placed, for_shell=True, settles=True))
         trouble = written.reason if isinstance(written, Failed) else _told(written)
         if not trouble:
             return
@@ -124,32 +124,32 @@ def place_files(token: str, files: Sequence[tuple[str, bytes]], *, is_virtual: b
     raise SkillsError(f"The files that are needed could not be written: {failure}")
 
 
-def is_virtual(entry: SkillEntry) -> Plan[bool]:
+async def is_virtual(entry: SkillEntry) -> bool:
     """Whether the backend shows a skill at another path than a local shell does."""
     path = posixpath.dirname(entry.path)
-    reply: RealPaths = yield ResolveLinks((path,))
+    reply = await ResolveLinks((path,))
     return reply.paths.get(path, path) != path
 
 
-def removed(token: str) -> Plan[None]:
+async def removed(token: str) -> None:
     """Remove the files of a job; a failure is logged."""
-    reply = yield Attempt(Execute(remove_command(token), GRACE_SECONDS))
+    reply = await Attempt(Execute(remove_command(token), GRACE_SECONDS))
     if isinstance(reply, Failed):
         logger.warning("A copy of a skill could not be removed from the sandbox: %s", reply.reason)
 
 
-def copied_for_shell(token: str, entry: SkillEntry, files: Mapping[str, bytes]) -> Plan[None]:
+async def copied_for_shell(token: str, entry: SkillEntry, files: Mapping[str, bytes]) -> None:
     """Write a copy of a skill for the shell; the caller removes it.
 
     Raises:
         SkillsError: If it could not be written; then nothing of it is left.
     """
-    virtual = yield from is_virtual(entry)
+    virtual = await is_virtual(entry)
     try:
-        yield Execute(f"{make_places_command(token)}; :", GRACE_SECONDS, settles=True)
-        yield from place_files(token, copies_of(files), is_virtual=virtual)
+        await Execute(f"{make_places_command(token)}; :", GRACE_SECONDS, settles=True)
+        await place_files(token, copies_of(files), is_virtual=virtual)
     except (SkillsError, asyncio.CancelledError):
-        yield from removed(token)
+        await removed(token)
         raise
 
 

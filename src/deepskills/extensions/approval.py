@@ -34,7 +34,7 @@ from langgraph.types import interrupt
 from deepskills import Refuse, SkillEntry, SkillLoad, SkillManifest, SkillRun, SkillsError
 from deepskills._files.manifest import digest_over
 from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Ask, Plan, unwrapped
+from deepskills._io.plan import Ask, unwrap
 from deepskills._loading.budget import count_tokens
 from deepskills._prompt.messages import (
     APPROVAL_NO_CHECKPOINTER,
@@ -166,49 +166,49 @@ class SkillApproval(FileGuard):
         """Whether files of a source need an approval; a function of the entry cannot tell, so then they do not."""
         return self._rule is None or (not callable(self._rule) and tidy_source(source) in self._rule)
 
-    def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:
+    async def expected(self, entry: SkillEntry, run: SkillRun) -> Mapping[str, str] | Refuse:
         """Return the approved files; for a skill that this thread has not loaded, those that the store knows."""
         approved = self._approved(entry, run.memory)
         if approved is None:
             try:
-                manifest = yield from manifest_of(entry, run)
+                manifest = await manifest_of(entry, run)
             except SkillsError as error:
                 return Refuse(str(error))
-            approved = yield from self._recalled(entry, manifest, run)
+            approved = await self._recalled(entry, manifest, run)
         if approved is None:
             return Refuse(NOT_APPROVED.format(name=f'"{entry.name}"'))
         # An approval is for a digest; find out first which files it stands for.
-        files = yield from self._files_of(approved, entry, run)
+        files = await self._files_of(approved, entry, run)
         return files if files is not None else self.complaint(entry, ["its files"], run)
 
     def complaint(self, entry: SkillEntry, differences: Sequence[str], run: SkillRun) -> Refuse:  # noqa: ARG002
         """Refuse files that differ from what was approved."""
         return Refuse(CHANGED_SINCE_APPROVAL.format(name=f'"{entry.name}"', files=named(differences)))
 
-    def _approve(self, entry: SkillEntry, run: SkillRun) -> Plan[Refuse | None]:
+    async def _approve(self, entry: SkillEntry, run: SkillRun) -> Refuse | None:
         if not self.guards(entry):
             return None
         try:
-            manifest = yield from manifest_of(entry, run)
+            manifest = await manifest_of(entry, run)
         except SkillsError as error:
             return Refuse(str(error))
         # Approved before, by this thread or in the store: nobody is asked twice about the same bytes.
-        if (yield from self._recalled(entry, manifest, run)) is not None:
+        if (await self._recalled(entry, manifest, run)) is not None:
             return None
-        decision = yield from self._ask(entry, manifest, run)
+        decision = await self._ask(entry, manifest, run)
         if isinstance(decision, Refuse):
             return decision
-        yield from self._keep(entry, manifest, decision, run)
+        await self._keep(entry, manifest, decision, run)
         return None
 
-    def _judge_load(self, load: SkillLoad, run: SkillRun) -> Plan[Refuse | None]:
+    async def _judge_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
         entry = load.entry
         if not self.guards(entry):
             return None
         if self._approved(entry, run.memory) is None:
             return Refuse(NOT_APPROVED.format(name=f'"{entry.name}"'))
         # Another call of the turn may have read the file before this one asked, and it may have changed since.
-        expected = yield from self.expected(entry, run)
+        expected = await self.expected(entry, run)
         if isinstance(expected, Refuse):
             return expected
         return self._judge_digest(entry, expected, run)
@@ -218,26 +218,26 @@ class SkillApproval(FileGuard):
         is_same = not entry.sha256 or entry.is_dynamic or expected.get(SKILL_FILE) == entry.sha256
         return None if is_same else self.complaint(entry, [f"`{SKILL_FILE}`"], run)
 
-    def _judge_text(self, load: SkillLoad, run: SkillRun) -> Plan[str | Refuse]:
+    async def _judge_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:
         entry = load.entry
         if not self.guards(entry):
             return load.text
         if self._approved(entry, run.memory) is None and load.trigger == "model":
             # A sibling call may prepare this load to know its cost; the load itself is judged by `before_load`.
             return load.text
-        expected = yield from self.expected(entry, run)
+        expected = await self.expected(entry, run)
         if isinstance(expected, Refuse):
             return expected
         return self._judge_digest(entry, expected, run) or load.text
 
-    def _ask(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Plan[list[str] | Refuse]:
+    async def _ask(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> list[str] | Refuse:
         """Interrupt until the content that was shown is the content that is there; return the grants."""
         place = _Place.current()
         if place is None:
             run.report(entry.path, NO_CHECKPOINTER_CODE, APPROVAL_NO_CHECKPOINTER, "error")
             logger.error("The skill %r needs an approval, and the agent has no checkpointer", entry.name)
             return Refuse(APPROVAL_NO_CHECKPOINTER)
-        history = (yield from unwrapped(Ask(place.history, place.ahistory))) or self._asked.get(place.task) or []
+        history = (await unwrap(Ask(place.history, place.ahistory))) or self._asked.get(place.task) or []
         # Each round is one question. At a resume the rounds that were answered pass without stopping.
         for _ in range(MAX_ASKED):
             # Several skills may ask in one execution, so positions are counted for the task and not for the skill.
@@ -263,7 +263,7 @@ class SkillApproval(FileGuard):
                 return grants
         return Refuse(CHANGES_WHILE_ASKED.format(name=f'"{entry.name}"'))
 
-    def _recalled(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Plan[Mapping[str, Any] | None]:
+    async def _recalled(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Mapping[str, Any] | None:
         """Return an approval of the content that the thread or the store remembers."""
         # Content that changes with every read is asked about every time.
         if not manifest.remembered:
@@ -272,20 +272,18 @@ class SkillApproval(FileGuard):
         if approved is not None and (approved["digest"], approved["origin"]) == (manifest.digest, manifest.origin):
             self._files.put(manifest.digest, _plain(manifest))
             return approved
-        value = yield from self._stored(entry, manifest.origin, manifest.digest, run)
+        value = await self._stored(entry, manifest.origin, manifest.digest, run)
         if value is None:
             return None
         return self._remember(entry, manifest, [g for g in value.get("grants", ()) if g in self._grants], run)
 
-    def _stored(self, entry: SkillEntry, origin: str, digest: str, run: SkillRun) -> Plan[Mapping[str, Any] | None]:
+    async def _stored(self, entry: SkillEntry, origin: str, digest: str, run: SkillRun) -> Mapping[str, Any] | None:
         store = getattr(run.runtime, "store", None)
         if store is None:
             return None
         key = _key(origin, digest)
         try:
-            item = yield from unwrapped(
-                Ask(lambda: store.get(self._namespace, key), lambda: store.aget(self._namespace, key))
-            )
+            item = await unwrap(Ask(lambda: store.get(self._namespace, key), lambda: store.aget(self._namespace, key)))
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a store may raise anything; nothing is approved by that
@@ -296,7 +294,7 @@ class SkillApproval(FileGuard):
         is_ours = isinstance(value, Mapping) and (value.get("origin"), value.get("digest")) == (origin, digest)
         return value if is_ours else None
 
-    def _keep(self, entry: SkillEntry, manifest: SkillManifest, grants: list[str], run: SkillRun) -> Plan[None]:
+    async def _keep(self, entry: SkillEntry, manifest: SkillManifest, grants: list[str], run: SkillRun) -> None:
         """Remember an approval in the thread and, if there is one, in the store."""
         # The thread first: a store that fails must not cost the approval.
         self._remember(entry, manifest, grants, run)
@@ -314,7 +312,7 @@ class SkillApproval(FileGuard):
             },
         )
         try:
-            yield from unwrapped(
+            await unwrap(
                 Ask(lambda: store.put(self._namespace, key, value), lambda: store.aput(self._namespace, key, value))
             )
         except GraphBubbleUp:
@@ -341,22 +339,22 @@ class SkillApproval(FileGuard):
         is_ours = isinstance(found, Mapping) and isinstance(found.get("digest"), str) and "origin" in found
         return found if is_ours else None
 
-    def _files_of(
+    async def _files_of(
         self, approved: Mapping[str, Any], entry: SkillEntry, run: SkillRun
-    ) -> Plan[Mapping[str, str] | None]:
+    ) -> Mapping[str, str] | None:
         """Return the files that a digest stands for; `None` if that is unknown because they have changed since."""
         digest = approved["digest"]
         known: Mapping[str, str] | None = self._files.get(digest)
         if known is not None:
             return known
-        value = yield from self._stored(entry, approved["origin"], digest, run)
+        value = await self._stored(entry, approved["origin"], digest, run)
         files = value.get("files") if value is not None else None
         # No matter who wrote them: they prove themselves.
         if isinstance(files, Mapping) and digest_over(files) == digest:
             self._files.put(digest, dict(files))
             return files
         try:
-            manifest = yield from manifest_of(entry, run)
+            manifest = await manifest_of(entry, run)
         except SkillsError:
             return None
         if manifest.digest != digest:

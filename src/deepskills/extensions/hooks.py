@@ -30,7 +30,7 @@ from langgraph.types import Command
 
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
-from deepskills._io.plan import Ask, Execute, Plan, unwrapped
+from deepskills._io.plan import Ask, Execute, unwrap
 from deepskills._prompt.messages import FROM_HOOK, FROM_START_HOOK, HOOK_FAILED, HOOK_REFUSED
 from deepskills._skillmd.text import clean, field_text, harmless_body, one_line
 from deepskills._skillmd.yaml import as_flag
@@ -296,7 +296,7 @@ def _lines(hook: Hook, prepared: str, given: str) -> Sequence[str]:
     return [*(f"(umask 077; printf %s {shlex.quote(piece)} >> {file} || {failed})" for piece in pieces), last]
 
 
-def asked_of(handler: Handler, request: ToolCallRequest) -> Ask:
+def asked_of(handler: Handler, request: ToolCallRequest) -> Ask[object]:
     """Return the request that calls a handler; an async handler can only answer in an async run."""
 
     def call() -> object:
@@ -440,7 +440,7 @@ class SkillHooks(SkillExtension):
         """Run the `SessionStart` hooks of what was loaded in an earlier run."""
         await run.adrive(self._start(run, "resume"))
 
-    def _start(self, run: SkillRun, source: Literal["startup", "resume"]) -> Plan[None]:
+    async def _start(self, run: SkillRun, source: Literal["startup", "resume"]) -> None:
         """Run the `SessionStart` hooks of skills loaded since the last look, or of all the others."""
         _forget(run)
         for skill in run.loaded:
@@ -453,13 +453,13 @@ class SkillHooks(SkillExtension):
             run.remember(key, entry.digest)
             for hook in hooks:
                 if hook.matches({source}) and self._is_due(entry, hook, run):
-                    yield from self._start_one(entry, hook, source, run)
+                    await self._start_one(entry, hook, source, run)
 
-    def _start_one(self, entry: SkillEntry, hook: Hook, source: str, run: SkillRun) -> Plan[None]:
+    async def _start_one(self, entry: SkillEntry, hook: Hook, source: str, run: SkillRun) -> None:
         call = ToolCall(name=LOAD_TOOL, args={"skill_name": entry.name, _SOURCE: source}, id="", type="tool_call")
         request = ToolCallRequest(call, None, run.state, run.runtime)
         try:
-            said = yield from self._perform(entry, hook, request, None, run)
+            said = await self._perform(entry, hook, request, None, run)
         except Exception as error:  # noqa: BLE001 - a handler may raise anything, and there is no call to refuse
             logger.warning("A SessionStart hook of skill %r failed: %s", entry.name, one_line(str(error)))
             reason = one_line(str(error))[:200] or type(error).__name__
@@ -470,20 +470,20 @@ class SkillHooks(SkillExtension):
         if said and room > 0:
             _keep(run, entry, hook, FROM_START_HOOK, said[:room], "")
 
-    def _before(self, request: ToolCallRequest, run: SkillRun) -> Plan[Refuse | None]:
+    async def _before(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         for entry, hook in self._matching("PreToolUse", request, run):
             try:
-                reason = yield from self._perform(entry, hook, request, None, run)
+                reason = await self._perform(entry, hook, request, None, run)
             except SkillsError as error:
                 return _refusal(HOOK_FAILED, request, entry, str(error))
             if reason is not None:
                 return _refusal(HOOK_REFUSED, request, entry, reason)
         return None
 
-    def _after(self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun) -> Plan[None]:
+    async def _after(self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun) -> None:
         for entry, hook in self._matching("PostToolUse", request, run):
             try:
-                said = yield from self._perform(entry, hook, request, result, run)
+                said = await self._perform(entry, hook, request, result, run)
             except SkillsError as error:
                 logger.warning("A PostToolUse hook of skill %r did not run: %s", entry.name, one_line(str(error)))
                 continue
@@ -497,14 +497,14 @@ class SkillHooks(SkillExtension):
                 if room > 0:
                     _keep(run, entry, hook, FROM_HOOK, said[:room], request)
 
-    def _perform(
+    async def _perform(
         self,
         entry: SkillEntry,
         hook: Hook,
         request: ToolCallRequest,
         result: ToolMessage | Command[Any] | None,
         run: SkillRun,
-    ) -> Plan[str | None]:
+    ) -> str | None:
         """Run one hook, and return why it refuses, if it does.
 
         Raises:
@@ -520,9 +520,9 @@ class SkillHooks(SkillExtension):
         if hook.type == "python":
             # An exception from a handler is the application's error, not the hook's: the seam logs it and refuses the
             # call.
-            verdict = yield from unwrapped(asked_of(self._handlers[hook.value], request))
+            verdict = await unwrap(asked_of(self._handlers[hook.value], request))
             return verdict.reason if isinstance(verdict, Refuse) else None
-        response = yield from _ran(entry, hook, as_json(entry, hook, request, result), run)
+        response = await _ran(entry, hook, as_json(entry, hook, request, result), run)
         output = clean(str(response.output)).strip()[:MAX_REASON_CHARACTERS]
         if response.exit_code == 0 and hook.event == "SessionStart":
             return output
@@ -635,33 +635,31 @@ def _once_key(entry: SkillEntry, hook: Hook) -> str:
     return f"{_ONCE}{entry.digest}:{hook.position}"
 
 
-def _ran(entry: SkillEntry, hook: Hook, given: str, run: SkillRun) -> Plan[ExecuteResponse]:
+async def _ran(entry: SkillEntry, hook: Hook, given: str, run: SkillRun) -> ExecuteResponse:
     """Run a hook's command in its skill's directory, or in a copy of the files that were judged.
 
     Raises:
         SkillsError: If a file of the skill is refused, or the shell cannot be reached.
     """
-    files: Mapping[str, bytes] | None = yield from unwrapped(
-        Ask(lambda: run.files_to_run(entry), lambda: run.afiles_to_run(entry))
-    )
+    files = await unwrap(Ask(lambda: run.files_to_run(entry), lambda: run.afiles_to_run(entry)))
     if files is None:
-        directory = yield from unwrapped(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
-        return (yield from _executed(command_lines(hook, directory, given), hook))
+        directory = await unwrap(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
+        return await _executed(command_lines(hook, directory, given), hook)
     token = uuid4().hex
-    yield from copied_for_shell(token, entry, files)
+    await copied_for_shell(token, entry, files)
     try:
-        response = yield from _executed(copy_lines(hook, token, given), hook)
+        response = await _executed(copy_lines(hook, token, given), hook)
     except (SkillsError, asyncio.CancelledError):
-        yield from removed(token)
+        await removed(token)
         raise
-    yield from removed(token)
+    await removed(token)
     return response
 
 
-def _executed(commands: Sequence[str], hook: Hook) -> Plan[ExecuteResponse]:
+async def _executed(commands: Sequence[str], hook: Hook) -> ExecuteResponse:
     response: ExecuteResponse
     for command in commands:
-        response = yield Execute(command, hook.timeout + _BACKSTOP_SECONDS)
+        response = await Execute(command, hook.timeout + _BACKSTOP_SECONDS)
         if _cannot_tell(response.exit_code):
             break
     return response

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from deepskills import Refuse, SkillEntry, SkillLoad, SkillRun, Visibility
 from deepskills._install.lock import LOCK_FILE, LockedSkill, load_lock, lock_from
-from deepskills._io.plan import Plan
 from deepskills._prompt.messages import LOCK_MISMATCH, LOCK_UNLISTED
 from deepskills._types import SKILL_FILE
 from deepskills.extensions._guard import FileGuard, named
@@ -78,9 +77,8 @@ class SkillLock(FileGuard):
         """Whether a source is judged: all are, unless differences are only warnings."""
         return self._mode == "refuse"
 
-    def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:
+    async def expected(self, entry: SkillEntry, run: SkillRun) -> Mapping[str, str] | Refuse:
         """Return the files of the lock."""
-        yield from ()
         locked = self._locked(entry)
         if locked is not None:
             return {path: file.sha256 for path, file in locked.files.items()}

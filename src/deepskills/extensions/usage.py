@@ -395,7 +395,7 @@ class SkillUsage(SkillExtension):
     def _keep_failure(self, origins: list[Origin], run: SkillRun) -> None:
         """Remember a failed model call until the next successful one: a failed step of a graph writes no state.
 
-        If conversations cannot be told apart, state has to do: the call counts if the same step tries again.
+        If conversations cannot be told in_worker, state has to do: the call counts if the same step tries again.
         """
         place = _place(run)
         if not origins:

@@ -133,7 +133,7 @@ class Document:
         """Return the document with its name, description and tags in the frontmatter, where `before` has others.
 
         Only the lines of those keys are written again: comments, order, quotes and `true` without quotes belong to the
-        author. Where lines cannot be told apart, as in a mapping in braces, all of the frontmatter is written.
+        author. Where lines cannot be told in_worker, as in a mapping in braces, all of the frontmatter is written.
 
         Raises:
             SkillFormatError: If a key cannot be written again.

@@ -21,7 +21,7 @@ from deepskills._cli.files import UsageError, named_sources, perform, usual_sour
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
 from deepskills._files.inventory import RESOURCE_ORDER, Contents, Inventory, read_contents, summarize
 from deepskills._files.paths import is_hidden
-from deepskills._io.plan import PASSED_OVER, Failed, Listing, Plan, Visit, Visitor, lies_under, parent, walk
+from deepskills._io.plan import PASSED_OVER, Failed, Listing, Visit, Visitor, lies_under, parent, walk
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
@@ -301,12 +301,12 @@ class _NotedReadings(Readings):
         return reading
 
 
-def _read(sources: Sequence[Source]) -> Plan[LocalCatalog]:
+async def _read(sources: Sequence[Source]) -> LocalCatalog:
     readings = _NotedReadings()
-    discovery = yield from discover(sources, max_depth=DEFAULT_DEPTH, readings=readings, catalogs=Catalogs(readings))
+    discovery = await discover(sources, max_depth=DEFAULT_DEPTH, readings=readings, catalogs=Catalogs(readings))
     catalog = discovery.catalog
-    contents = yield from read_contents(catalog.entries, DEFAULT_RESOURCE_DEPTH)
-    files = yield from _all_files(catalog.entries)
+    contents = await read_contents(catalog.entries, DEFAULT_RESOURCE_DEPTH)
+    files = await _all_files(catalog.entries)
     places = {source.path: source for source in sources}
     usable = {
         entry.name: _found(
@@ -357,11 +357,11 @@ class _EveryFile(Visitor[str]):
         return below
 
 
-def _all_files(entries: Sequence[SkillEntry]) -> Plan[dict[str, list[ResourceMetadata]]]:
+async def _all_files(entries: Sequence[SkillEntry]) -> dict[str, list[ResourceMetadata]]:
     """List every file of skills, by name; those of a load are only what its inventory lists."""
     visitor = _EveryFile(entry.name for entry in entries)
     starts = [(entry.name, parent(entry.path)) for entry in entries]
-    yield from walk(starts, visitor, levels=None, max_directories=MAX_SKILL_DIRECTORIES, resolve_links=True)
+    await walk(starts, visitor, levels=None, max_directories=MAX_SKILL_DIRECTORIES, resolve_links=True)
     for files in visitor.files.values():
         files.sort(key=lambda file: (RESOURCE_ORDER[file["type"]], file["path"]))
     return visitor.files

@@ -17,7 +17,7 @@ from deepskills._cli.commands.catalog import LocalCatalog
 from deepskills._cli.commands.show import tool_costs
 from deepskills._cli.files import find_skill_files, perform
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
-from deepskills._io.plan import Plan, lies_under, parent
+from deepskills._io.plan import lies_under, parent
 from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
 from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS, SkillProblem
@@ -176,7 +176,7 @@ class PassedOver:
     """How many directories below its source it lies, if that is too deep."""
 
 
-def _passed_over(local: LocalCatalog) -> Plan[list[PassedOver]]:
+async def _passed_over(local: LocalCatalog) -> list[PassedOver]:
     """Find the skills below the sources that discovery does not see: too deep, or under another file name."""
     noted: dict[tuple[str, str], PassedOver] = {}
     reported = {(found["path"], found["code"]) for found in local.problems}
@@ -184,7 +184,7 @@ def _passed_over(local: LocalCatalog) -> Plan[list[PassedOver]]:
     # Also those that seem empty: perhaps everything in them was passed over.
     searched = local.discovery.catalog.sources
     for source in searched:
-        tree = yield from find_skill_files(source.path)
+        tree = await find_skill_files(source.path)
         unseen = [path for path in tree.files if path not in known]
         misnamed = (PassedOver(found) for found in tree.problems if found["code"] == "skill-file-misnamed")
         for item in (*misnamed, *_too_deep(unseen, source, searched)):

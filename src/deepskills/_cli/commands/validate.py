@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deepskills._catalog.lookup import circles_of, requires_of
 from deepskills._cli.files import Tree, UsageError, absolute, find_skill_files, is_misnamed, perform, usual_sources
-from deepskills._io.plan import Plan, parent, read_files
+from deepskills._io.plan import parent, read_files
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.read import Profile, read_skill, validate_skill
@@ -88,17 +88,17 @@ class _Requirements:
     names: tuple[str, ...]
 
 
-def _validate(targets: Sequence[_Target], profile: Profile) -> Plan[Validation]:
+async def _validate(targets: Sequence[_Target], profile: Profile) -> Validation:
     done = Validation()
     seen: set[str] = set()
     required: dict[str, _Requirements] = {}
     for target in targets:
-        tree = yield from _tree(target)
+        tree = await _tree(target)
         # Links lead to one file by many paths.
-        places = {path: os.path.realpath(path) for path in tree.files}
+        places = {path: os.path.realpath(path) for path in tree.files}  # noqa: ASYNC240 - a plan of the command line, which has no loop
         wanted = [path for path, place in places.items() if place not in seen]
         seen.update(places.values())
-        files = yield from read_files(wanted)
+        files = await read_files(wanted)
         problems = list(tree.problems)
         for path in wanted:
             file = files[path]
@@ -112,11 +112,11 @@ def _validate(targets: Sequence[_Target], profile: Profile) -> Plan[Validation]:
         done.skills += len(wanted)
         done.problems += [_strict(found, target.shown(found["path"])) for found in problems]
     if profile == "deepskills":
-        done.problems += yield from _unmet(required)
+        done.problems += await _unmet(required)
     return done
 
 
-def _unmet(required: Mapping[str, _Requirements]) -> Plan[list[SkillProblem]]:
+async def _unmet(required: Mapping[str, _Requirements]) -> list[SkillProblem]:
     """Find requirements that no skill meets, of those that were read or lie beside them, and circles."""
     guesses = {
         f"{parent(parent(own.path))}/{name}/{SKILL_FILE}": name
@@ -124,7 +124,7 @@ def _unmet(required: Mapping[str, _Requirements]) -> Plan[list[SkillProblem]]:
         for name in own.names
         if name_key(name) not in required and "/" not in name and name not in {".", ".."}
     }
-    files = yield from read_files(list(guesses))
+    files = await read_files(list(guesses))
     problems = []
     for own in required.values():
         beside = f"{parent(parent(own.path))}/{{}}/{SKILL_FILE}"
@@ -143,9 +143,9 @@ def _unmet(required: Mapping[str, _Requirements]) -> Plan[list[SkillProblem]]:
     ]
 
 
-def _tree(target: _Target) -> Plan[Tree]:
+async def _tree(target: _Target) -> Tree:
     if target.is_directory:
-        return (yield from find_skill_files(target.path, everything=True))
+        return await find_skill_files(target.path, everything=True)
     if target.refusal:
         code = "skill-unreadable" if Path(target.path).name == SKILL_FILE else "source-incomplete"
         return Tree(problems=[problem(target.path, code, reason=target.refusal)])

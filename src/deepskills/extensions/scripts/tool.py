@@ -37,10 +37,9 @@ from deepskills._io.plan import (
     CallFunction,
     Execute,
     Failed,
-    Plan,
     Work,
     parent,
-    unwrapped,
+    unwrap,
 )
 from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION, SCRIPT_ENDED, SCRIPT_MAY_GO_ON
 from deepskills._skillmd.names import meant_name
@@ -158,7 +157,7 @@ class ScriptCall:
         return Secrets(self.env.values())
 
 
-def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
+async def run_in_shell(call: ScriptCall, run: SkillRun) -> Outcome:
     """Run a script in the backend's shell.
 
     Raises:
@@ -166,11 +165,11 @@ def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
     """
     check_arguments(call.arguments, call.env)
     # If there are files, somebody judged them: then only a copy of those bytes may run, never what is there now.
-    files = yield from _files_to_run(call, run)
+    files = await _files_to_run(call, run)
     if files is None:
-        path = yield from _located(call, run)
+        path = await _located(call, run)
         call = call.at(path)
-        content = yield from _content(call.entry, call.relative_path, run)
+        content = await _content(call.entry, call.relative_path, run)
         virtual = path != f"{parent(call.entry.path).rstrip('/')}/{call.relative_path}"
     else:
         call = replace(call.among(files), files=files)
@@ -190,13 +189,13 @@ def run_in_shell(call: ScriptCall, run: SkillRun) -> Plan[Outcome]:
     )
     command = job.command()
     if files is not None or call.env or len(command.encode()) > MAX_COMMAND_BYTES:
-        report = yield from _run_from_files(job, call, content, run, is_virtual=virtual)
+        report = await _run_from_files(job, call, content, run, is_virtual=virtual)
     else:
-        report = yield from _report(job, command)
+        report = await _report(job, command)
         # The shell may not see the backend's files (a sandbox beside a store): then the script is copied to it.
         if report.failure == "no-script":
             again = replace(job, token=_token())
-            report = yield from _run_from_files(again, call, content, run, is_virtual=virtual)
+            report = await _run_from_files(again, call, content, run, is_virtual=virtual)
     if report.failure is not None:
         programs = listed(dict.fromkeys(words[0] for words in job.interpreters))
         raise SkillsError(_FAILURES[report.failure].format(script=quoted(call.relative_path), programs=programs))
@@ -208,9 +207,9 @@ def _token() -> str:
     return random.token_hex(16)
 
 
-def _files_to_run(call: ScriptCall, run: SkillRun) -> Plan[Mapping[str, bytes] | None]:
+async def _files_to_run(call: ScriptCall, run: SkillRun) -> Mapping[str, bytes] | None:
     """Return the files to copy and run, as they were judged; `None` if the script runs where it is."""
-    files: Mapping[str, bytes] | None = yield from unwrapped(
+    files = await unwrap(
         Ask(
             lambda: run.files_to_run(call.entry, call.script_name),
             lambda: run.afiles_to_run(call.entry, call.script_name),
@@ -219,28 +218,26 @@ def _files_to_run(call: ScriptCall, run: SkillRun) -> Plan[Mapping[str, bytes] |
     if files is None or not call.entry.is_dynamic:
         return files
     # Nobody knows all files of a dynamic skill; those that its load listed are copied.
-    copies = yield from _copies(call, files[call.among(files).relative_path], run)
+    copies = await _copies(call, files[call.among(files).relative_path], run)
     return {**{path.removeprefix(f"{COPY}/"): content for path, content in copies}, **files}
 
 
-def _located(call: ScriptCall, run: SkillRun) -> Plan[str]:
+async def _located(call: ScriptCall, run: SkillRun) -> str:
     """Return the path at which a shell runs the script; the seam checks it."""
-    path: str = yield from unwrapped(
+    return await unwrap(
         Ask(
             lambda: run.script_path(call.entry, call.script_name),
             lambda: run.ascript_path(call.entry, call.script_name),
         )
     )
-    return path
 
 
-def _content(entry: SkillEntry, path: str, run: SkillRun) -> Plan[bytes]:
+async def _content(entry: SkillEntry, path: str, run: SkillRun) -> bytes:
     """Return the content of a skill's file; the seam checks its path."""
-    content: bytes = yield from unwrapped(Ask(lambda: run.read_file(entry, path), lambda: run.aread_file(entry, path)))
-    return content
+    return await unwrap(Ask(lambda: run.read_file(entry, path), lambda: run.aread_file(entry, path)))
 
 
-def _run_from_files(
+async def _run_from_files(
     job: Job,
     call: ScriptCall,
     content: bytes,
@@ -248,18 +245,18 @@ def _run_from_files(
     *,
     is_virtual: bool,
     must_copy: bool = False,
-) -> Plan[Report]:
+) -> Report:
     """Run a job from files that the backend writes: its text and, if the shell does not have it, its script."""
-    placed = yield from _placed(job, call, content, run, is_virtual=is_virtual, must_copy=must_copy)
-    report = yield from _report(placed, start_command(placed.token))
+    placed = await _placed(job, call, content, run, is_virtual=is_virtual, must_copy=must_copy)
+    report = await _report(placed, start_command(placed.token))
     if report.failure == "no-script" and not placed.copied_as:
         # The file changed after the shell was asked about it, so the job gets a copy of what was checked.
         again = replace(job, token=_token())
-        return (yield from _run_from_files(again, call, content, run, is_virtual=is_virtual, must_copy=True))
+        return await _run_from_files(again, call, content, run, is_virtual=is_virtual, must_copy=True)
     return report
 
 
-def _placed(
+async def _placed(
     job: Job,
     call: ScriptCall,
     content: bytes,
@@ -267,34 +264,34 @@ def _placed(
     *,
     is_virtual: bool,
     must_copy: bool,
-) -> Plan[Job]:
+) -> Job:
     """Write a job's files where the shell finds them, and return the job to start.
 
     Raises:
         SkillsError: If the files could not be written to any of the possible places.
     """
     try:
-        prepared = yield Execute(prepare_command(job.token, job.script, job.digest), GRACE_SECONDS, settles=True)
+        prepared = await Execute(prepare_command(job.token, job.script, job.digest), GRACE_SECONDS, settles=True)
         absent = must_copy or is_absent(prepared.output, job.token)
         copies: list[tuple[str, bytes]] = []
         if call.files is not None:
             copies = copies_of(call.files)
         elif absent:
-            copies = yield from _copies(call, content, run)
+            copies = await _copies(call, content, run)
         if copies:
             job = replace(job, copied_as=f"{COPY}/{call.relative_path}")
         files = [*copies, (JOB_FILE, job.text().encode())]
-        yield from place_files(job.token, files, is_virtual=is_virtual or absent)
+        await place_files(job.token, files, is_virtual=is_virtual or absent)
     except asyncio.CancelledError:
-        yield from _ended(remove_command(job.token))
+        await _ended(remove_command(job.token))
         raise
     except SkillsError:
-        yield from _quietly(remove_command(job.token))
+        await _quietly(remove_command(job.token))
         raise
     return job
 
 
-def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> Plan[list[tuple[str, bytes]]]:
+async def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> list[tuple[str, bytes]]:
     """Return the script and as many of the skill's other files as can be read and fit, because it may use them."""
     copies = [(f"{COPY}/{call.relative_path}", content)]
     room = MAX_COPIED_BYTES
@@ -302,7 +299,7 @@ def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> Plan[list[tuple[
         if path == call.relative_path:
             continue
         try:
-            data = yield from _content(call.entry, path, run)
+            data = await _content(call.entry, path, run)
         except SkillsError:
             # The script may work without the file; if not, it will say so.
             continue
@@ -312,20 +309,20 @@ def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> Plan[list[tuple[
     return copies
 
 
-def _report(job: Job, command: str) -> Plan[Report]:
+async def _report(job: Job, command: str) -> Report:
     """Start a job, wait for its end, and return what it reported."""
     try:
-        response = yield Execute(command, job.seconds + GRACE_SECONDS)
+        response = await Execute(command, job.seconds + GRACE_SECONDS)
     except CallFailed as failure:
         # A command that is late may still start; one that failed will not.
-        yield from _quietly(stop_command(job.token, may_start=failure.timed_out))
+        await _quietly(stop_command(job.token, may_start=failure.timed_out))
         raise
     except asyncio.CancelledError:
-        yield from _ended(stop_command(job.token))
+        await _ended(stop_command(job.token))
         raise
     report = read_report(response.output, job.token)
     if report is None:
-        yield from _quietly(stop_command(job.token, may_start=False))
+        await _quietly(stop_command(job.token, may_start=False))
         raise SkillsError(
             f"The backend ended the command before the script had finished (exit code {response.exit_code}). "
             f"It said: {masked_text(response.output, Secrets(job.env.values()), MAX_ERROR_LENGTH)}"
@@ -333,41 +330,41 @@ def _report(job: Job, command: str) -> Plan[Report]:
     return report
 
 
-def _quietly(command: str) -> Plan[None]:
+async def _quietly(command: str) -> None:
     """Clean up after a failure; only that failure is reported, whatever happens here."""
-    yield Attempt(Execute(command, GRACE_SECONDS))
+    await Attempt(Execute(command, GRACE_SECONDS))
 
 
-def _ended(command: str) -> Plan[None]:
+async def _ended(command: str) -> None:
     """End what a cancelled run had started."""
-    reply = yield Attempt(Execute(command, GRACE_SECONDS))
+    reply = await Attempt(Execute(command, GRACE_SECONDS))
     if isinstance(reply, Failed):
         logger.warning("A script of a cancelled run could not be ended: %s", type(reply.error).__name__)
 
 
-def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: SkillRun) -> Plan[Outcome]:
+async def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: SkillRun) -> Outcome:
     """Run a script with the operator's function.
 
     Raises:
         SkillsError: If it raises, times out, or does not return a response.
     """
     check_arguments(call.arguments, call.env)
-    files = yield from _files_to_run(call, run)
+    files = await _files_to_run(call, run)
     if files is None:
-        path = yield from _located(call, run)
-        response = yield from _answer_of(runner, path, call)
+        path = await _located(call, run)
+        response = await _answer_of(runner, path, call)
     else:
-        copied: LocalCopy = yield from unwrapped(Work(lambda: LocalCopy(call.entry, files)))
+        copied = await unwrap(Work(lambda: LocalCopy(call.entry, files)))
         try:
-            response = yield from _answer_of(runner, copied.path(call.among(files).relative_path), call)
+            response = await _answer_of(runner, copied.path(call.among(files).relative_path), call)
         except GeneratorExit:
             # An interrupt from LangGraph closes the plan: no more requests can be made.
             copied.remove()
             raise
         except BaseException:
-            yield Work(copied.remove)
+            await Work(copied.remove)
             raise
-        yield Work(copied.remove)
+        await Work(copied.remove)
     output, code = getattr(response, "output", None), getattr(response, "exit_code", None)
     if not isinstance(output, str) or not (code is None or isinstance(code, int)):
         raise SkillsError(f"The runner returned {type(response).__name__}, not an ExecuteResponse.")
@@ -376,21 +373,20 @@ def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: SkillRun)
     return Outcome(text + cut, code)
 
 
-def _answer_of(runner: Callable[..., Any], path: str, call: ScriptCall) -> Plan[object]:
+async def _answer_of(runner: Callable[..., Any], path: str, call: ScriptCall) -> object:
     """Return the answer of the operator's function for a script at a path."""
     given = (call.entry.name, path, list(call.arguments), dict(call.env), call.seconds)
     try:
-        return (yield CallFunction(runner, given, seconds=call.seconds + RUNNER_GRACE_SECONDS))
+        return await CallFunction(runner, given, seconds=call.seconds + RUNNER_GRACE_SECONDS)
     except CallFailed as failure:
         if failure.timed_out or isinstance(failure.error, TimeoutError):
             raise SkillsError(LATE_FUNCTION) from failure
         raise SkillsError(f"The operator's function failed: {failure.reason}") from failure
 
 
-def can_execute(run: SkillRun) -> Plan[bool]:
+async def can_execute(run: SkillRun) -> bool:
     """Whether the backend runs commands; a user's function may have to create the backend first."""
-    has_shell: bool = yield from unwrapped(CallFunction(lambda: run.can_execute, seconds=None))
-    return has_shell
+    return await unwrap(CallFunction(lambda: run.can_execute, seconds=None))
 
 
 TOOL_NAME = "run_skill_script"
@@ -502,33 +498,33 @@ class SkillScripts(SkillExtension):
         """Leave out the tool if nothing could run a script, without blocking."""
         return request if self._runner is not None or await run.adrive(can_execute(run)) else _without_tool(request)
 
-    def _answered(
+    async def _answered(
         self, run: SkillRun, runtime: "ToolRuntime[Any, Any]", arguments: Mapping[str, Any]
-    ) -> Plan[ToolMessage | Command[Any]]:
+    ) -> ToolMessage | Command[Any]:
         """Return what the model reads, and the problems that were found on the way, for state."""
         outcome: Outcome | Exception
         try:
-            outcome = yield from self._plan(run, **arguments)
+            outcome = await self._plan(run, **arguments)
         except Exception as error:  # noqa: BLE001 - a plan never sees LangGraph's own exceptions
             outcome = error
         answer = _answer(outcome, runtime, self._timeout)
         return Command(update={**run.update, "messages": [answer]}) if run.update else answer
 
-    def _plan(self, run: SkillRun, skill_name: str, script_name: str, args: Sequence[str] = ()) -> Plan[Outcome]:
+    async def _plan(self, run: SkillRun, skill_name: str, script_name: str, args: Sequence[str] = ()) -> Outcome:
         entry = _loaded(run, skill_name)
-        has_shell = yield from can_execute(run)
+        has_shell = await can_execute(run)
         if not has_shell and self._runner is None:
             raise SkillsError("Scripts cannot be run here: the backend has no shell. Work without the script.")
-        env = yield from self._variables(run, entry)
+        env = await self._variables(run, entry)
         remembered = run.memory.get(entry.name)
         others = [path for path in remembered if isinstance(path, str)] if isinstance(remembered, list) else []
         call = ScriptCall(entry, script_name, args, env, self._timeout, self._max_output, others)
         started = time.monotonic()
         try:
             if has_shell or self._runner is None:
-                outcome = yield from run_in_shell(call, run)
+                outcome = await run_in_shell(call, run)
             else:
-                outcome = yield from run_by_function(call, self._runner, run)
+                outcome = await run_by_function(call, self._runner, run)
         except SkillsError as error:
             # The message may contain a value, and so may the exception that caused it.
             raise SkillsError(masked_text(str(error), call.secrets, MAX_ERROR_LENGTH)) from None
@@ -551,12 +547,12 @@ class SkillScripts(SkillExtension):
         logger.info("Ran script %r of skill %r: %s, %.1f s", call.relative_path, entry.name, ended, seconds)
         return outcome
 
-    def _variables(self, run: SkillRun, entry: SkillEntry) -> Plan[dict[str, str]]:
+    async def _variables(self, run: SkillRun, entry: SkillEntry) -> dict[str, str]:
         """Return what the operator's function returns; problems with it are reported without any value."""
         if self._env is None:
             return {}
         try:
-            given = yield CallFunction(self._env, (run.runtime, entry), seconds=self._timeout)
+            given = await CallFunction(self._env, (run.runtime, entry), seconds=self._timeout)
         except CallFailed as failure:
             # Only the type: the message of an error may contain a value of the environment.
             cause = type(failure.__cause__).__name__
