@@ -44,9 +44,9 @@ class Tree:
     files: Mapping[str, str | bytes]
     replies: Mapping[str, Any] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
-    rounds: list[tuple[Call, ...]] = field(default_factory=list)
+    rounds: list[tuple[Call[Any], ...]] = field(default_factory=list)
 
-    def answer(self, call: Call) -> Any:
+    def answer(self, call: Call[Any]) -> Any:
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
         if isinstance(call, Summarize):
@@ -474,7 +474,6 @@ def look(*sources: SkillSource, readings: Readings | None = None) -> Look:
     """Return a look at sources, by a process that has listed nothing yet."""
 
     async def of_run() -> Any:
-        pass
         return parse_sources(sources), None
 
     memory = readings or Readings()
@@ -545,7 +544,6 @@ def test_sources_that_cannot_be_resolved_are_the_reason() -> None:
     """Where nobody can tell the sources, nothing is read, and the reason says why."""
 
     async def failing() -> Any:
-        pass
         return [], "directory service is away"
 
     memory = Readings()

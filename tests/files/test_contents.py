@@ -26,17 +26,17 @@ from support import picked, skill_md
 ResultT = TypeVar("ResultT")
 
 
-def by_hand(plan: Plan[ResultT], answers: Callable[[Call], Any]) -> tuple[ResultT, list[set[Call]]]:
+def by_hand(plan: Plan[ResultT], answers: Callable[[Call[Any]], Any]) -> tuple[ResultT, list[set[Call[Any]]]]:
     """Perform a plan by a function, and return its result with the calls of each round."""
     result, rounds = support.by_hand(plan, answers)
     return result, [set(calls) for calls in rounds]
 
 
-def tree(files: dict[str, str | bytes]) -> Callable[[Call], Any]:
+def tree(files: dict[str, str | bytes]) -> Callable[[Call[Any]], Any]:
     """Return a function that answers calls from files given by path."""
     contents = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
 
-    def answers(call: Call) -> Any:
+    def answers(call: Call[Any]) -> Any:
         if isinstance(call, ReadFiles):
             return Files(tuple(File(path, contents.get(path), None) for path in call.paths))
         if not isinstance(call, ListDirectory):
@@ -66,7 +66,7 @@ def skill(name: str) -> SkillEntry:
 # --- a skill's text and files ------------------------------------------------------------------------------------
 
 
-def without_shell(rounds: list[set[Call]]) -> list[set[Call]]:
+def without_shell(rounds: list[set[Call[Any]]]) -> list[set[Call[Any]]]:
     """Leave out the question for a shell's paths, which is answered in the process."""
     return [calls for calls in rounds if not any(isinstance(call, ShellPaths) for call in calls)]
 
@@ -87,7 +87,7 @@ def test_skills_are_read_in_two_rounds() -> None:
     assert [len(read[name].inventory.resources) for name in names] == [2, 1, 1, 1, 1]
 
 
-def _own_calls(name: str) -> tuple[Call, Call]:
+def _own_calls(name: str) -> tuple[Call[Any], Call[Any]]:
     return ReadFiles((f"/skills/{name}/SKILL.md",)), ListDirectory(f"/skills/{name}")
 
 
@@ -107,7 +107,7 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
 }
 
 
-def no_files(call: Call) -> Any:
+def no_files(call: Call[Any]) -> Any:
     """Answer that a directory is empty, and that the backend has no shell."""
     return RealPaths({}) if isinstance(call, ShellPaths) else Listing(())
 

@@ -26,7 +26,6 @@ from langgraph.store.memory import InMemoryStore
 from deepskills._io.backends import can_execute, is_backend
 from deepskills._io.drivers import NO_SHELL, adrive, drive
 from deepskills._io.plan import (
-    together,
     Ask,
     Attempt,
     Call,
@@ -46,6 +45,7 @@ from deepskills._io.plan import (
     WriteFiles,
     Written,
     read_files,
+    together,
 )
 from support import MODES, FakeBackend, Mode, both_modes, disk, hangs, write_files
 from support.waiting import at_once, within_some_limit
@@ -60,9 +60,8 @@ def perform(mode: Mode, plan: Plan[ResultT], backend: Any, seconds: float | None
     return asyncio.run(adrive(plan, backend=backend, seconds=seconds))
 
 
-async def ask(*calls: Call) -> list[Any]:
-    replies: list[Any] = await together(*(Attempt(call) for call in calls))
-    return replies
+async def ask(*calls: Call[Any]) -> list[Any]:
+    return list(await together(*(Attempt(call) for call in calls)))
 
 
 def store_backend() -> StoreBackend:
@@ -72,7 +71,7 @@ def store_backend() -> StoreBackend:
 # Extensions.
 
 
-def extension(answer: Callable[[str], Any]) -> Ask:
+def extension(answer: Callable[[str], Any]) -> Ask[Any]:
     async def acall() -> Any:
         await asyncio.sleep(0)
         return answer("async")
@@ -95,7 +94,7 @@ def test_extensions_of_a_round_are_called_in_order(mode: Mode) -> None:
     running: list[int] = []
     seen: list[list[int]] = []
 
-    def asked(number: int) -> Ask:
+    def asked(number: int) -> Ask[Any]:
         async def acall() -> None:
             running.append(number)
             await asyncio.sleep(0.01 * (3 - number))

@@ -13,7 +13,6 @@ from langgraph.errors import GraphInterrupt
 from deepskills import SkillsError
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import (
-    together,
     Ask,
     Attempt,
     Call,
@@ -28,7 +27,8 @@ from deepskills._io.plan import (
     Work,
     WriteFiles,
     call_method,
-    unwrapped,
+    together,
+    unwrap,
 )
 from support import MODES, Mode, by_hand
 
@@ -50,7 +50,7 @@ async def afail() -> object:
     raise ValueError("mine")
 
 
-FAILING: dict[str, Callable[[], Call]] = {
+FAILING: dict[str, Callable[[], Call[Any]]] = {
     "function": lambda: CallFunction(fail),
     "async function": lambda: CallFunction(afail),
     "exit": lambda: CallFunction(exit, (3,)),
@@ -117,7 +117,7 @@ def test_a_failure_that_nobody_handles_ends_the_plan(mode: Mode) -> None:
 def test_what_our_own_code_raises_can_be_had_as_it_is(mode: Mode) -> None:
     """A sub-plan gives back the exception itself, for code that has its own kinds of errors."""
     with pytest.raises(ValueError, match="mine"):
-        perform(mode, unwrapped(Work(fail)))
+        perform(mode, unwrap(Work(fail)))
 
 
 @both_modes
@@ -133,7 +133,7 @@ def test_no_broad_except_in_a_plan_catches_an_interrupt(mode: Mode) -> None:
 
     for call in (Ask(interrupt, ainterrupt), CallFunction(interrupt), Work(interrupt)):
 
-        async def plan(call: Call = call) -> None:
+        async def plan(call: Call[Any] = call) -> None:
             try:
                 await Attempt(call)
             except Exception:  # noqa: BLE001 - what the test is about
@@ -167,12 +167,14 @@ def test_functions_may_be_sync_or_async(mode: Mode) -> None:
 
     async def plan() -> list[int]:
         functions: list[Any] = [lambda value: value, answer, returns_a_coroutine, Asked()]
-        replies: list[int] = await together(*(
-            CallFunction(function, (place,), seconds=seconds)
-            for place, function in enumerate(functions)
-            for seconds in (None, HANGS)
-        ))
-        return replies
+        replies: tuple[int, ...] = await together(
+            *(
+                CallFunction(function, (place,), seconds=seconds)
+                for place, function in enumerate(functions)
+                for seconds in (None, HANGS)
+            )
+        )
+        return list(replies)
 
     assert perform(mode, plan()) == [0, 0, 1, 1, 2, 2, 3, 3]
 
@@ -244,7 +246,7 @@ def test_a_plan_without_a_backend_says_so(mode: Mode) -> None:
     """A call that needs a backend fails where the driver was given none."""
 
     async def plan() -> Any:
-        return (await Attempt(ListDirectory("/")))
+        return await Attempt(ListDirectory("/"))
 
     assert perform(mode, plan()) == Failed("RuntimeError: this plan was given no backend")
 
@@ -286,7 +288,7 @@ def test_a_cancelled_plan_cleans_up(*, settles: bool, swallows: bool) -> None:
 
         async def plan() -> str:
             try:
-                await WriteFiles((("/a", b""),), settles=settles) if settles else ListDirectory("/hangs")
+                await (WriteFiles((("/a", b""),), settles=settles) if settles else ListDirectory("/hangs"))
             except asyncio.CancelledError:
                 backend.events.append("told")
                 await Attempt(ListDirectory("/clean-up"))
@@ -336,13 +338,13 @@ def test_a_plan_can_be_performed_by_hand() -> None:
         try:
             await ListDirectory("/b")
         except CallFailed as failure:
-            return [first, failure.reason, (await together())]
+            return [first, failure.reason, await together()]
         raise AssertionError
 
-    def answer(call: Call) -> object:
+    def answer(call: Call[Any]) -> object:
         assert isinstance(call, ListDirectory)
         return "listing" if call.path == "/a" else Failed("gone")
 
     result, rounds = by_hand(plan(), answer)
-    assert result == ["listing", "gone", []]
+    assert result == ["listing", "gone", ()]
     assert rounds == [(ListDirectory("/a"),), (ListDirectory("/b"),), ()]

@@ -35,6 +35,7 @@ from deepskills._io.plan import (
     ReadFiles,
     is_missing_error,
     read_files,
+    together,
 )
 from support import FakeBackend, Mode, both_modes, by_hand, fails, write_files
 from support.waiting import at_once, within_some_limit
@@ -55,10 +56,9 @@ def perform(mode: Mode, plan: Plan[ResultT], backend: Any, seconds: float | None
     return asyncio.run(adrive(plan, lambda: backend, seconds))
 
 
-async def ask(*calls: Call) -> list[Any]:
+async def ask(*calls: Call[Any]) -> list[Any]:
     """Make all calls in one round and return the replies, failures among them."""
-    replies: list[Any] = await together(*(Attempt(call) for call in calls))
-    return replies
+    return list(await together(*(Attempt(call) for call in calls)))
 
 
 def lists(count: int) -> list[ListDirectory]:
@@ -695,14 +695,13 @@ def test_a_backend_that_raises_is_a_failure_with_its_reason(
 class Watched:
     """A plan that notes how it ended."""
 
-    def __init__(self, *calls: Call) -> None:
+    def __init__(self, *calls: Call[Any]) -> None:
         self._calls = calls
         self.closed = False
 
     async def plan(self) -> list[Any]:
         try:
-            replies: list[Any] = await self._calls
-            return replies
+            return list(await together(*self._calls))
         finally:
             self.closed = True
 
@@ -784,12 +783,12 @@ def numbered(count: int) -> list[str]:
     return [f"/skills/s{number:06}/SKILL.md" for number in range(count)]
 
 
-def batch(call: Call) -> tuple[str, ...]:
+def batch(call: Call[Any]) -> tuple[str, ...]:
     assert isinstance(call, ReadFiles)
     return call.paths
 
 
-def honest(call: Call) -> Any:
+def honest(call: Call[Any]) -> Any:
     return Files(tuple(File(path, path.encode()) for path in batch(call)))
 
 
@@ -813,7 +812,7 @@ def test_a_file_that_breaks_its_batch_costs_only_itself(count: int, bad: Sequenc
     paths = numbered(count)
     broken = {paths[index] for index in bad}
 
-    def answer(call: Call) -> Any:
+    def answer(call: Call[Any]) -> Any:
         return Failed("boom") if broken & set(batch(call)) else honest(call)
 
     found, rounds = by_hand(read_files(paths), answer)
@@ -851,7 +850,7 @@ def test_a_dead_backend_is_given_up() -> None:
     assert {file.error for file in found.values()} == {"dead"}
 
 
-def late(call: Call) -> Any:
+def late(call: Call[Any]) -> Any:
     batch(call)
     return Failed("late", timed_out=True)
 
@@ -867,11 +866,11 @@ def test_a_backend_that_hangs_costs_two_waits() -> None:
         assert {file.error for file in found.values()} == {"late"}
 
 
-def hangs_for(paths: set[str]) -> Callable[[Call], Any]:
+def hangs_for(paths: set[str]) -> Callable[[Call[Any]], Any]:
     return lambda call: late(call) if paths & set(batch(call)) else honest(call)
 
 
-def waits_of(rounds: list[tuple[Call, ...]], hanging: set[str]) -> int:
+def waits_of(rounds: list[tuple[Call[Any], ...]], hanging: set[str]) -> int:
     """Return how many time limits a driver would have waited: one for each wave with a call that hangs."""
     waves = [calls[at : at + MAX_CALLS_AT_ONCE] for calls in rounds for at in range(0, len(calls), MAX_CALLS_AT_ONCE)]
     return sum(any(hanging & set(batch(call)) for call in wave) for wave in waves)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Call, Entry, Failed, ListDirectory, Listing, Plan, Visit, Visitor, Walked, walk
@@ -33,7 +34,7 @@ class Everything(Visitor[str]):
 def play(plan: Plan[Walked[str]], tree: dict[str, list[str]]) -> tuple[Walked[str], list[list[str]]]:
     """Drive a walk by hand over directories that hold directories alone; return the paths of each round."""
 
-    def answer(call: Call) -> Listing | Failed:
+    def answer(call: Call[Any]) -> Listing | Failed:
         assert isinstance(call, ListDirectory)
         if call.path not in tree:
             return Failed("gone")

@@ -25,9 +25,9 @@ from deepskills.testing import Reply, ScriptedChatModel, call_tools
 from support.modes import Mode
 
 
-def by_hand(plan: Plan[ResultT], answer: Callable[[Call], object]) -> tuple[ResultT, list[tuple[Call, ...]]]:
+def by_hand(plan: Plan[ResultT], answer: Callable[[Call[Any]], object]) -> tuple[ResultT, list[tuple[Call[Any], ...]]]:
     """Perform a plan by a function that answers each call, and return its result with the calls of each round."""
-    rounds: list[tuple[Call, ...]] = []
+    rounds: list[tuple[Call[Any], ...]] = []
     steps = Steps(plan)
     calls = steps.start()
     while calls is not None:

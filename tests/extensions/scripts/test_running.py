@@ -82,7 +82,7 @@ class Shell:
         env = {**ENVIRONMENT, "TMPDIR": str(self.temporary), **variables}
         self.backend = LocalShellBackend(root_dir=self.root, virtual_mode=self.virtual, env=env)
 
-    def perform(self, call: Call) -> Any:
+    def perform(self, call: Call[Any]) -> Any:
         """Return the reply to one call."""
         match call:
             case Execute(command, seconds):
@@ -242,7 +242,7 @@ def test_both_ends_arrive_through_a_shell_that_returns_less_than_was_asked_for(s
     assert "of 190,009 bytes of output are left out here" in output
     perform = shell.perform
 
-    def cut(call: Call) -> Any:
+    def cut(call: Call[Any]) -> Any:
         """Cut each answer of the shell, and say so in words, as backends do."""
         reply = perform(call)
         if not isinstance(call, Execute):
@@ -341,7 +341,7 @@ def a_less_patient_backend_is_told_apart(shell: Shell) -> None:
     """A command that the backend itself ended is told as such, and the script is ended."""
     mark = new_mark()
 
-    def impatient(call: Call, perform: Callable[[Call], Any] = shell.perform) -> Any:
+    def impatient(call: Call[Any], perform: Callable[[Call[Any]], Any] = shell.perform) -> Any:
         if isinstance(call, Execute) and (call.timeout or 0) > 20:
             return shell.backend.execute(call.command, timeout=1)
         return perform(call)
@@ -455,7 +455,7 @@ def test_the_file_with_secrets_is_private_and_gone_before_the_script_starts(shel
     modes: list[int] = []
     perform = shell.perform
 
-    def watch(call: Call) -> Any:
+    def watch(call: Call[Any]) -> Any:
         reply = perform(call)
         if isinstance(call, WriteFiles):
             [directory] = shell.root.glob(".deepskills-*")
@@ -518,7 +518,7 @@ def test_paths_of_the_machine_work_too(tmp_path: Path) -> None:
     modes: list[int] = []
     perform = shell.perform
 
-    def watch(call: Call) -> Any:
+    def watch(call: Call[Any]) -> Any:
         reply = perform(call)
         if isinstance(call, WriteFiles):
             modes.extend(stat.S_IMODE(Path(path).parent.stat().st_mode) for path, _content in call.files)
@@ -535,7 +535,7 @@ def test_a_backend_that_fails_costs_the_call_and_leaves_nothing(shell: Shell) ->
     perform = shell.perform
     is_late = iter([False, True])
 
-    def fail_to_start(call: Call) -> Any:
+    def fail_to_start(call: Call[Any]) -> Any:
         if isinstance(call, Execute) and (call.timeout or 0) > 20:
             return Failed("the sandbox is gone", timed_out=next(is_late))
         return perform(call)
@@ -551,7 +551,7 @@ def test_a_backend_that_fails_costs_the_call_and_leaves_nothing(shell: Shell) ->
     mark.unlink()
     mark.parent.rmdir()
 
-    def refuse_files(call: Call) -> Any:
+    def refuse_files(call: Call[Any]) -> Any:
         return Failed("read-only") if isinstance(call, WriteFiles) else perform(call)
 
     shell.perform = refuse_files  # type: ignore[method-assign]
