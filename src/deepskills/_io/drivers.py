@@ -63,6 +63,7 @@ from deepskills._io.backends import (
     to_written,
     unfit_files,
 )
+from deepskills._io.bridge import bridge
 from deepskills._io.plan import (
     MAX_CALLS_AT_ONCE,
     Ask,
@@ -540,13 +541,13 @@ def _describe_skill(call: DescribeSkill, backend: Backend) -> Reply:
 
 
 def _call(call: CallFunction[Any], _backend: Backend) -> Reply:
-    return finished(_called(call))
+    return await_if_needed(_called(call))
 
 
-def finished(value: Any) -> Any:  # noqa: ANN401 - whatever a function returned
-    """Return what a function gave, waiting for it if that was a coroutine: it gets a loop in a thread of its own."""
+def await_if_needed(value: Any) -> Any:  # noqa: ANN401 - whatever a function returned
+    """Return what a function gave, waiting for it if that was a coroutine; the bridge's loop performs it."""
     # Not in this thread, which may have a loop that is running.
-    return in_thread(asyncio.run, _waited(value)).result() if inspect.isawaitable(value) else value
+    return bridge.run_anywhere(lambda: _waited(value)) if inspect.isawaitable(value) else value
 
 
 def _called(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it returns
@@ -589,7 +590,7 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
     CallFunction: _call,
     Work: lambda call, _backend: call.do(),
-    Ask: lambda call, _backend: finished(call.call()),
+    Ask: lambda call, _backend: await_if_needed(call.call()),
     WaitFor: _wait,
     Pause: lambda call, _backend: time.sleep(call.seconds),
 }

@@ -24,7 +24,7 @@ from deepskills._files.assets import find_script, read_asset_bytes
 from deepskills._files.manifest import SkillManifest, read_contents, read_manifest
 from deepskills._files.paths import AssetDirectories, normalised
 from deepskills._io.backends import is_backend
-from deepskills._io.drivers import finished
+from deepskills._io.drivers import await_if_needed
 from deepskills._io.plan import (
     Ask,
     Attempt,
@@ -489,7 +489,7 @@ def traced(run: Run) -> Iterator[None]:
     for extension in run.settings.extensions:
         if overrides(extension, "call_metadata"):
             try:
-                metadata.update(finished(extension.call_metadata(ExtensionRun(run, extension))))
+                metadata.update(await_if_needed(extension.call_metadata(ExtensionRun(run, extension))))
             except Exception:
                 logger.exception("%s failed to describe a model call", type(extension).__name__)
     if not metadata:

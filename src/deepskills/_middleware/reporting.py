@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._io.cache import BoundedCache
-from deepskills._io.drivers import finished
+from deepskills._io.drivers import await_if_needed
 from deepskills._loading import budget as outcomes
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import SkillExtension
@@ -66,7 +66,7 @@ def _heard(value: object) -> None:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        finished(value)
+        await_if_needed(value)
         return
 
     async def hear() -> None:

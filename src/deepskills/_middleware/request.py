@@ -51,7 +51,7 @@ from langgraph.types import Command
 from deepskills._catalog.catalog import include_names
 from deepskills._errors import SkillsError
 from deepskills._io.backends import refuses_writes, shows_other_files, workspace_of
-from deepskills._io.drivers import finished
+from deepskills._io.drivers import await_if_needed
 from deepskills._io.plan import Failed, in_worker
 from deepskills._loading.budget import Prepared, Standing
 from deepskills._loading.placement import Carrier, Decisions, decide
@@ -606,7 +606,7 @@ def _replaced_list(run: Run) -> str | None:
     """Return what an extension shows in place of the list of skills."""
     for extension in run.settings.extensions:
         try:
-            text = finished(extension.catalog_list(run.known_shelf.visible))
+            text = await_if_needed(extension.catalog_list(run.known_shelf.visible))
             if text is not None and not isinstance(text, str):
                 raise TypeError(unusable(text))  # noqa: TRY301 - a failure like any other
         except Exception as error:

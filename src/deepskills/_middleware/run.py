@@ -35,7 +35,7 @@ from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog, Readings, SkillE
 from deepskills._catalog.discovery import Discovery, Look, shown_problems
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source
-from deepskills._io.drivers import adrive, drive, finished
+from deepskills._io.drivers import adrive, await_if_needed, drive
 from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension
@@ -441,7 +441,7 @@ def withheld_powers(
     for extension in extensions:
         if type(extension).withholds is not SkillExtension.withholds:
             try:
-                asked = finished(extension.withholds(entry, memory_of(extension, state, collected)))
+                asked = await_if_needed(extension.withholds(entry, memory_of(extension, state, collected)))
                 found |= POWERS.intersection(asked)
             except Exception:
                 logger.exception("The extension %s failed in withholds", name_of(extension))

@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from deepskills import ModelCallReport, SkillExtension, SkillRun
+from deepskills._io.bridge import bridge
 from deepskills._loading.budget import count_text_tokens
 from deepskills.extensions.forks import running_forks
 
@@ -475,7 +476,6 @@ class _Queue:
         self._taken = 0
         self._done = 0
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def put(self, event: UsageEvent) -> None:
         """Add an event; never waits for the recorder."""
@@ -523,22 +523,15 @@ class _Queue:
         try:
             result = self._batch(events) if self._batch is not None else self._record(events[0])
             if inspect.isawaitable(result):
-                self._own_loop().run_until_complete(_awaited(result))
+                bridge.run_anywhere(lambda: _wait_for(result))
         except Exception:
             self._failures += 1
             # A recorder that is down fails for every event; one line in a thousand says enough.
             if self._failures % LOGGED_EVERY == 1:
                 logger.exception("The recorder of skill events failed (%d times so far)", self._failures)
 
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
-        """Return one event loop for all events: what a recorder opens on it, such as a connection, stays usable."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            weakref.finalize(self, self._loop.close)
-        return self._loop
 
-
-async def _awaited(result: Awaitable[None]) -> None:
+async def _wait_for(result: Awaitable[None]) -> None:
     await result
 
 

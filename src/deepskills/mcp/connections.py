@@ -16,11 +16,11 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from deepskills._errors import SkillsError
+from deepskills._io.bridge import Bridge, Work, bridge
 from deepskills.mcp.wire import (
     LOST_CODES,
     ConnectionLostError,
@@ -36,9 +36,6 @@ from deepskills.mcp.wire import (
 logger = logging.getLogger("deepskills")
 
 ResultT = TypeVar("ResultT")
-Work = Callable[[], Coroutine[Any, Any, ResultT]]
-"""Creates a coroutine on the loop that runs it."""
-
 CLOSING_SECONDS = 15.0
 """How long a connection may take to close before it is abandoned."""
 
@@ -54,120 +51,47 @@ _OWN_LOOP = (
 )
 
 
-class Home(Protocol):
-    """The loop on which the work of a connection runs."""
-
-    def run(self, work: Work[ResultT]) -> ResultT:
-        """Run `work` on the loop and wait for its result."""
-
-    async def arun(self, work: Work[ResultT]) -> ResultT:
-        """Run `work` on the loop and wait for its result without blocking."""
-
-
-class CallersLoop:
+class CallersLoop(Bridge):
     """The event loop of a session that a caller opened."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._thread = threading.get_ident()
         self._timeout = timeout
-        self._seconds = timeout * PATIENCE
 
-    def run(self, work: Work[ResultT]) -> ResultT:
+    def run(self, work: Work[ResultT], seconds: float | None = None) -> ResultT:
         """Run `work` on the loop and wait for its result.
 
         Raises:
             SkillsError: If the caller runs on that loop, or the loop does not answer.
         """
         # It would wait for itself.
-        if threading.get_ident() == self._thread and self._is_running():
+        if threading.get_ident() == self._thread and self.is_running:
             raise SkillsError(_OWN_LOOP)
-        self._check_that_it_turns()
-        future = self._handed_over(work)
+        self._check_that_it_runs()
+        # It may be blocked by the caller that this thread works for.
+        if not self.takes_turn_within(self._timeout):
+            raise ConnectionLostError(f"the event loop took no turn within {self._timeout:g} seconds; {_OWN_LOOP}")
+        limit = seconds or self._timeout * PATIENCE
         try:
-            return future.result(self._seconds)
+            return super().run(work, limit)
         except TimeoutError:
-            future.cancel()
-            raise ConnectionLostError(f"no answer within {self._seconds:g} seconds; {_OWN_LOOP}") from None
+            raise ConnectionLostError(f"no answer within {limit:g} seconds; {_OWN_LOOP}") from None
 
     async def arun(self, work: Work[ResultT]) -> ResultT:
         """Run `work` on the loop and wait for its result without blocking."""
-        if asyncio.get_running_loop() is self._loop:
-            return await work()
-        return await asyncio.wrap_future(self._handed_over(work))
+        self._check_that_it_runs()
+        return await super().arun(work)
 
-    def _check_that_it_turns(self) -> None:
-        """Find out early whether the loop is blocked, perhaps by the caller that this thread works for.
-
-        Raises:
-            ConnectionLostError: If it does not take a turn within the time limit of one request.
-        """
-        turned = threading.Event()
-        if self._is_running():
-            self._loop.call_soon_threadsafe(turned.set)
-            if not turned.wait(self._timeout):
-                raise ConnectionLostError(f"the event loop took no turn within {self._timeout:g} seconds; {_OWN_LOOP}")
-
-    def _is_running(self) -> bool:
-        return self._loop.is_running()
-
-    def _handed_over(self, work: Work[ResultT]) -> Future[ResultT]:
-        if not self._is_running():
+    def _check_that_it_runs(self) -> None:
+        if not self.is_running:
             raise ConnectionLostError("the event loop of the session is no longer running")
-        return asyncio.run_coroutine_threadsafe(work(), self._loop)
-
-
-class OwnLoop:
-    """An event loop of our own, in a thread that starts at first use, and again in a forked process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = 0
-
-    def run(self, work: Work[ResultT]) -> ResultT:
-        """Run `work` on the loop and wait for its result."""
-        return asyncio.run_coroutine_threadsafe(work(), self._started()).result()
-
-    async def arun(self, work: Work[ResultT]) -> ResultT:
-        """Run `work` on the loop and wait for its result without blocking."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._started()))
-
-    @property
-    def is_started(self) -> bool:
-        """Whether this process has started the loop."""
-        return self._loop is not None and self._process == os.getpid()
-
-    def stop(self) -> None:
-        """End the thread; a later use starts another."""
-        with self._lock:
-            # Forget it first, so that a use from now on starts a new one.
-            loop, self._loop = self._loop, None
-            if loop is not None and self._process == os.getpid():
-                loop.call_soon_threadsafe(loop.stop)
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None or self._process != os.getpid():
-                self._process = os.getpid()
-                self._loop = loop = asyncio.new_event_loop()
-                threading.Thread(target=_run_for_ever, args=(loop,), name="deepskills-mcp", daemon=True).start()
-            return self._loop
-
-
-def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
 
 
 class Connection(Protocol):
     """Sends requests to one server. All of it runs on the connection's home."""
 
-    home: Home
+    home: Bridge
 
     async def peer(self) -> Peer:
         """Return the session, opened if need be."""
@@ -188,7 +112,7 @@ class Borrowed:
     """A session that a caller opened and will close."""
 
     def __init__(self, session: Any, timeout: float) -> None:  # noqa: ANN401 - a ClientSession of either major
-        self.home: Home = CallersLoop(asyncio.get_running_loop(), timeout)
+        self.home: Bridge = CallersLoop(asyncio.get_running_loop(), timeout)
         self._session = session
         self._timeout = timeout
 
@@ -207,7 +131,7 @@ class Borrowed:
 class Opened:
     """A connection that is opened at its first use, kept open, and opened again if it is lost."""
 
-    def __init__(self, spec: Spec, home: Home, timeout: float) -> None:
+    def __init__(self, spec: Spec, home: Bridge, timeout: float) -> None:
         self.home = home
         self._spec = spec
         self._timeout = timeout
@@ -379,14 +303,14 @@ def check_label(label: object) -> str:
     return str(label)
 
 
-def connection_of(label: str, given: object, own: OwnLoop, timeout: float) -> Connection:
+def connection_of(label: str, given: object, timeout: float) -> Connection:
     """Return the connection for a session or a mapping.
 
     Raises:
         ValueError: If it is neither.
     """
     if isinstance(given, Mapping):
-        return Opened(Spec.of(label, given), own, timeout)
+        return Opened(Spec.of(label, given), bridge, timeout)
     if not hasattr(given, "send_request"):
         raise ValueError(
             f"the connection {label!r} must be an open mcp.ClientSession or a mapping with a 'transport', "

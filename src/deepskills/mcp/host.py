@@ -34,6 +34,7 @@ from langgraph.config import get_config
 from deepskills._errors import SkillsError
 from deepskills._files.manifest import FileDigest, SkillManifest
 from deepskills._io.backends import loads_in_use
+from deepskills._io.bridge import Bridge, bridge
 from deepskills._types import (
     SKILL_FILE,
     LoadRecord,
@@ -44,7 +45,7 @@ from deepskills._types import (
     SkillSummary,
 )
 from deepskills.inline import ReadOnlyBackend
-from deepskills.mcp.connections import Home, OwnLoop, check_label, connection_of
+from deepskills.mcp.connections import check_label, connection_of
 from deepskills.mcp.entries import ServedSkill
 from deepskills.mcp.listing import Listed, Server
 
@@ -110,11 +111,8 @@ class McpSkills(ReadOnlyBackend):
             raise ValueError("executes must be names of tools, got a single text; wrap it in a list")  # noqa: TRY004 - as above
         self.executes = frozenset(executes)
         """Names of other tools that execute code."""
-        self._own = OwnLoop()
         self._servers = {
-            check_label(label): Server(
-                label, connection_of(label, given, self._own, timeout), dynamic=dynamic, timeout=timeout
-            )
+            check_label(label): Server(label, connection_of(label, given, timeout), dynamic=dynamic, timeout=timeout)
             for label, given in connections.items()
         }
 
@@ -129,18 +127,14 @@ class McpSkills(ReadOnlyBackend):
 
     def close(self) -> None:
         """Close the connections that were opened here; a later use opens them again."""
-        if self._own.is_started:
-            self._own.run(self._closed)
-            self._own.stop()
+        bridge.run(self._closed)
 
     async def aclose(self) -> None:
         """Close the connections that were opened here, without blocking."""
-        if self._own.is_started:
-            await self._own.arun(self._closed)
-            self._own.stop()
+        await bridge.arun(self._closed)
 
     async def _closed(self) -> None:
-        own = [server.connection for server in self._servers.values() if server.connection.home is self._own]
+        own = [server.connection for server in self._servers.values() if server.connection.home is bridge]
         await asyncio.gather(*(connection.close() for connection in own))
 
     def __enter__(self) -> Self:
@@ -203,7 +197,7 @@ class McpSkills(ReadOnlyBackend):
             listed |= await self._listed(own, home, at_home)
         return [self._listing(path, listed) for path in paths]
 
-    async def _listed(self, servers: Sequence[Server], home: Home, at_home: "_AtHome") -> dict[str, Listed]:
+    async def _listed(self, servers: Sequence[Server], home: Bridge, at_home: "_AtHome") -> dict[str, Listed]:
         async def work() -> list[Listed]:
             return await asyncio.gather(*(server.listing() for server in servers))
 
@@ -478,15 +472,15 @@ class McpSkills(ReadOnlyBackend):
 class _AtHome(Protocol):
     """Runs work on a connection's loop, sync or async as the caller is."""
 
-    async def __call__(self, home: Home, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT: ...
+    async def __call__(self, home: Bridge, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT: ...
 
 
-async def _blocking(home: Home, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+async def _blocking(home: Bridge, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
     """Block until the work is done; a coroutine that only awaits this never suspends."""
     return home.run(work)
 
 
-async def _awaiting(home: Home, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+async def _awaiting(home: Bridge, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
     return await home.arun(work)
 
 

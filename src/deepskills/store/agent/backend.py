@@ -25,11 +25,12 @@ from deepagents.backends import BackendProtocol
 from deepagents.backends.protocol import FileDownloadResponse, FileInfo, LsResult
 
 from deepskills._errors import SkillNotFoundError
+from deepskills._io.bridge import bridge
 from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, OptionalSource, SkillListing, SkillProblem, SkillSummary
-from deepskills.store.db.engine import SessionFactory, private_loop, unavailable
+from deepskills.store.db.engine import SessionFactory, bridged_engines, unavailable
 from deepskills.store.db.listings import Filter, Head
 from deepskills.store.db.models import Skill, document_of
 from deepskills.store.db.transactions import reads
@@ -363,20 +364,20 @@ class StoreBackend(BackendProtocol):
         return [self._summary(path, layout) for path in paths]
 
     def ls(self, path: str) -> LsResult:
-        """List a directory, on the private event loop."""
-        return private_loop.run(lambda: self.als(path))
+        """List a directory, on the bridge's loop."""
+        return bridge.run(lambda: self.als(path))
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read files, on the private event loop."""
-        return private_loop.run(lambda: self.adownload_files(paths))
+        """Read files, on the bridge's loop."""
+        return bridge.run(lambda: self.adownload_files(paths))
 
     def skill_listings(self, paths: list[str]) -> list[SkillListing | None]:
-        """Return the skills, without their bodies, and problems that belong to none, on the private event loop."""
-        return private_loop.run(lambda: self.askill_listings(paths))
+        """Return the skills, without their bodies, and problems that belong to none, on the bridge's loop."""
+        return bridge.run(lambda: self.askill_listings(paths))
 
     def skill_summaries(self, paths: list[str]) -> list[SkillSummary | None]:
-        """Return the part of skill files before their bodies, on the private event loop."""
-        return private_loop.run(lambda: self.askill_summaries(paths))
+        """Return the part of skill files before their bodies, on the bridge's loop."""
+        return bridge.run(lambda: self.askill_summaries(paths))
 
     def _listing(self, layout: Layout) -> SkillListing:
         found = (self._summary(f"{self.root}/{name}/{SKILL_FILE}", layout) for name in sorted(layout.directories))
@@ -601,8 +602,7 @@ class View:
         """Give a reader with its own session."""
         try:
             async with self.session_factory() as session:
-                if private_loop.is_running:
-                    private_loop.adopt(session)
+                bridged_engines.adopt(session)
                 yield AgentReader(session, policy=self.policy)
         except Exception as error:
             failure = unavailable(error)

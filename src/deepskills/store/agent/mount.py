@@ -33,10 +33,10 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import get_runtime
 
 from deepskills._io.backends import call_in_progress
+from deepskills._io.bridge import bridge
 from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE
 from deepskills.store.agent.backend import SOURCE_ROOT, StoreBackend, View, with_mount
-from deepskills.store.db.engine import private_loop
 
 logger = logging.getLogger("deepskills")
 
@@ -73,7 +73,7 @@ class MountedSkills(BackendProtocol):
         return await self._aanswer(_listed(path), _ls_failed)
 
     def ls(self, path: str) -> LsResult:
-        """List a directory, on the private event loop."""
+        """List a directory, on the bridge's loop."""
         return self._answer(_listed(path), _ls_failed)
 
     async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
@@ -81,7 +81,7 @@ class MountedSkills(BackendProtocol):
         return await self._aanswer(_read(file_path, offset, limit), _read_failed)
 
     def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        """Read lines of a file, on the private event loop."""
+        """Read lines of a file, on the bridge's loop."""
         return self._answer(_read(file_path, offset, limit), _read_failed)
 
     async def agrep(
@@ -93,7 +93,7 @@ class MountedSkills(BackendProtocol):
     def grep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
-        """Search files for a text, on the private event loop."""
+        """Search files for a text, on the bridge's loop."""
         return self._answer(_searched(pattern, path, glob, max_count), _grep_failed)
 
     async def aglob(self, pattern: str, path: str | None = None) -> GlobResult:
@@ -101,7 +101,7 @@ class MountedSkills(BackendProtocol):
         return await self._aanswer(_matched(pattern, path), _glob_failed)
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
-        """Find files by a pattern, on the private event loop."""
+        """Find files by a pattern, on the bridge's loop."""
         return self._answer(_matched(pattern, path), _glob_failed)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
@@ -109,7 +109,7 @@ class MountedSkills(BackendProtocol):
         return await self._aanswer(_downloaded(paths), _download_failed(paths))
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read whole files, on the private event loop."""
+        """Read whole files, on the bridge's loop."""
         return self._answer(_downloaded(paths), _download_failed(paths))
 
     def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - the protocol's signature
@@ -146,14 +146,14 @@ class MountedSkills(BackendProtocol):
 
     def _answer(self, work: "Work[ResultT]", failed: Callable[[str], ResultT]) -> ResultT:
         try:
-            # Here and not on the private loop: the application's function belongs to the caller's thread.
+            # Here and not on the bridge's loop: the application's function belongs to the caller's thread.
             call = call_in_progress.get()
             shelf = self._shelf(call.hidden() if call is not None else frozenset())
 
             async def run() -> ResultT:
                 return await work(shelf)
 
-            return private_loop.run(run)
+            return bridge.run(run)
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the application's function or the database raises

@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills import SkillExtension
+from deepskills._io.bridge import bridge
 from deepskills.extensions import UsageEvent
 from deepskills.store.agent.backend import AgentReader, View
-from deepskills.store.db.engine import SessionFactory, private_loop, unavailable
+from deepskills.store.db.engine import SessionFactory, bridged_engines, unavailable
 from deepskills.store.rules import UserId
 from deepskills.store.service import SkillService
 
@@ -53,11 +54,11 @@ class UsageRecorder(SkillExtension):
             self._waiting.append(entry)
             is_first, self._is_writing = not self._is_writing, True
         if is_first:
-            private_loop.start(self._write_soon)
+            bridge.start(self._write_soon)
 
     def flush(self) -> None:
         """Wait until all events so far are written."""
-        private_loop.run(self._write)
+        bridge.run(self._write)
 
     async def _write_soon(self) -> None:
         await asyncio.sleep(PAUSE_SECONDS)
@@ -88,7 +89,7 @@ class UsageRecorder(SkillExtension):
     async def _write_batch(self, session: AsyncSession, owner: str | None, events: list[Event]) -> None:
         try:
             async with session:
-                private_loop.adopt(session)
+                bridged_engines.adopt(session)
                 await AgentReader(session, policy=self._view.policy).record_usage(events, owner)
         except Exception as error:  # noqa: BLE001 - counting must not end anything
             failure = unavailable(error) or error
@@ -134,7 +135,7 @@ class StoreRecorder:
         async def write() -> None:
             for user, counted in by_user.items():
                 async with self._session_factory() as session:
-                    private_loop.adopt(session)
+                    bridged_engines.adopt(session)
                     await SkillService(session, **self._options).record_usage(counted, user)
 
-        private_loop.run(write)
+        bridge.run(write)
