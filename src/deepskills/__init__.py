@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deepskills._catalog.catalog import SkillEntry, Visibility
+    from deepskills._catalog.sources import SkillSource
     from deepskills._errors import (
         SkillFileNotFoundError,
         SkillFormatError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from deepskills._middleware.middleware import SkillsMiddleware
     from deepskills._middleware.state import SkillsState, SkillsStateUpdate
     from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT
+    from deepskills._providers.base import ProvidedFile, ProvidedSkill, SkillProvider
     from deepskills._skillmd.read import SkillReading, parse_skill_md, read_skill, validate_skill
     from deepskills._skillmd.write import generate_skill_md
     from deepskills._types import (
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
         ResourceMetadata,
         SkillMetadata,
         SkillProblem,
-        SkillSource,
         SkillSummary,
     )
     from deepskills.inline import InlineBackend, InlineSkill
@@ -59,6 +60,8 @@ __all__ = [
     "ModelCallReport",
     "NamespacedSource",
     "OptionalSource",
+    "ProvidedFile",
+    "ProvidedSkill",
     "Refuse",
     "ResourceMetadata",
     "SkillEntry",
@@ -72,6 +75,7 @@ __all__ = [
     "SkillNotFoundError",
     "SkillPathError",
     "SkillProblem",
+    "SkillProvider",
     "SkillReading",
     "SkillRun",
     "SkillSource",
@@ -101,6 +105,8 @@ _MODULES = {
     "ModelCallReport": "deepskills._middleware.extension",
     "NamespacedSource": "deepskills._types",
     "OptionalSource": "deepskills._types",
+    "ProvidedFile": "deepskills._providers.base",
+    "ProvidedSkill": "deepskills._providers.base",
     "Refuse": "deepskills._middleware.extension",
     "ResourceMetadata": "deepskills._types",
     "SkillEntry": "deepskills._catalog.catalog",
@@ -114,9 +120,10 @@ _MODULES = {
     "SkillNotFoundError": "deepskills._errors",
     "SkillPathError": "deepskills._errors",
     "SkillProblem": "deepskills._types",
+    "SkillProvider": "deepskills._providers.base",
     "SkillReading": "deepskills._skillmd.read",
     "SkillRun": "deepskills._middleware.extension",
-    "SkillSource": "deepskills._types",
+    "SkillSource": "deepskills._catalog.sources",
     "SkillSummary": "deepskills._types",
     "SkillsError": "deepskills._errors",
     "SkillsHost": "deepskills._middleware.extension",

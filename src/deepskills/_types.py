@@ -74,9 +74,6 @@ class NamespacedSource:
     label: str | None = None
 
 
-SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource | NamespacedSource
-"""Where skills live: a backend path, a `(path, label)` pair, an `OptionalSource` or a `NamespacedSource`."""
-
 ResourceType: TypeAlias = Literal["script", "reference", "asset", "other"]
 """What a file of a skill is for, judged by the directory it lies in."""
 

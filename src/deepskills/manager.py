@@ -7,6 +7,7 @@ middleware; each method has an async twin that drives the same plan on the backe
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,23 +16,26 @@ from langchain_core.embeddings import Embeddings
 from typing_extensions import TypedDict
 
 from deepskills._catalog.catalog import Remembered, SkillEntry
-from deepskills._catalog.discovery import discover
+from deepskills._catalog.discovery import discover, read_from
 from deepskills._catalog.lookup import check_known, document_of, find_or_raise
 from deepskills._catalog.ranking import Ranker, Ranking
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Library
-from deepskills._catalog.sources import parse_sources
+from deepskills._catalog.sources import SkillSource, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
 from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
 from deepskills._io.backends import is_backend
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Plan, lies_under, read_files
+from deepskills._io.plan import File, Plan, lies_under, read_files
 from deepskills._loading.budget import Budgets
 from deepskills._middleware.config import Settings
+from deepskills._middleware.run import tool_runtime
+from deepskills._providers.ask import Caller
+from deepskills._providers.base import SCHEME
 from deepskills._skillmd.read import decode_skill
 from deepskills._skillmd.text import shown_name
-from deepskills._types import SkillMetadata, SkillProblem, SkillSource
+from deepskills._types import SkillMetadata, SkillProblem
 
 __all__ = ["SearchResult", "SkillsManager"]
 
@@ -90,7 +94,7 @@ class SkillsManager:
     def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         *,
-        backend: BackendProtocol,
+        backend: BackendProtocol | None = None,
         sources: Sequence[SkillSource],
         max_depth: int = 1,
         backend_timeout: float | None = None,
@@ -98,7 +102,7 @@ class SkillsManager:
         embeddings: Embeddings | None = None,
         asset_directories: AssetDirectories = STANDARD_DIRECTORIES,
     ) -> None:
-        if not is_backend(backend):
+        if backend is not None and not is_backend(backend):
             raise TypeError(f"backend must be a backend, got {backend!r}")
         if not isinstance(max_age, int | float) or not max_age >= 0:
             raise ValueError(f"max_age must be 0 or more seconds, got {max_age!r}")
@@ -215,15 +219,21 @@ class SkillsManager:
         return await self._arun(lambda: self._with_skill(skill_name, lambda skill: self._script(skill, script_name)))
 
     def _run(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
-        return drive(plan(), seconds=self._settings.backend_timeout, backend=self._settings.backend)
+        return drive(plan(), seconds=self._settings.backend_timeout, backend=self._settings.fixed_backend)
 
     async def _arun(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
-        return await adrive(plan(), seconds=self._settings.backend_timeout, backend=self._settings.backend)
+        return await adrive(plan(), seconds=self._settings.backend_timeout, backend=self._settings.fixed_backend)
 
     async def _look(self) -> Remembered:
         """Look at all sources."""
         memory, depth = self._settings.memory, self._settings.max_depth
-        found = await discover(self._sources, max_depth=depth, readings=memory.readings, catalogs=memory.catalogs)
+        found = await discover(
+            self._sources,
+            max_depth=depth,
+            readings=memory.readings,
+            catalogs=memory.catalogs,
+            caller=self._caller,
+        )
         self._remembered = Remembered(found.catalog, found.problems)
         return self._remembered
 
@@ -267,30 +277,43 @@ class SkillsManager:
         return [SearchResult(name=entry.name, description=entry.description) for entry in found]
 
     async def _content(self, name: str) -> str:
-        skill, content = await self._skill(name)
-        text, problem = decode_skill(content, path=skill["path"])
+        entry, content = await self._skill(name)
+        text, problem = decode_skill(content, path=entry.path)
         if problem is not None:
             raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {problem['message']}.")
         return text
 
-    async def _skill(self, name: str) -> tuple[SkillMetadata, bytes]:
+    async def _skill(self, name: str) -> tuple[SkillEntry, bytes]:
         """Return a skill and its file, from where it was last seen if it is still there, else from a look at all."""
         # With 10,000 skills a look at all sources takes seconds; checking that one skill is still there takes one read.
         remembered = self._remembered
         entry = remembered.catalog.find(name) if remembered is not None else None
-        if remembered is not None and entry is not None:
+        # What a provider has, only it knows: it is asked again, unless it was just now.
+        is_recent = remembered is not None and remembered.is_younger_than(self._max_age)
+        if remembered is not None and entry is not None and (entry.provided is None or is_recent):
             present = await self._still(remembered, entry)
             if present is not None:
                 return present
         remembered = await self._look()
-        skill = find_or_raise(remembered.catalog, remembered.problems, name).skill
-        file = (await read_files([skill["path"]]))[skill["path"]]
+        entry = find_or_raise(remembered.catalog, remembered.problems, name)
+        file = await self._read_text(entry)
         if file.content is None:
             raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {file.error}.")
-        return skill, file.content
+        return entry, file.content
 
-    async def _still(self, remembered: Remembered, entry: SkillEntry) -> tuple[SkillMetadata, bytes] | None:
+    async def _read_text(self, entry: SkillEntry) -> File:
+        files = await read_from(self._sources, entry, read_files([entry.path]), self._caller)
+        return files[entry.path]
+
+    @property
+    def _caller(self) -> Caller:
+        return Caller(lambda: tool_runtime({}, None), self._settings.provider_seconds)
+
+    async def _still(self, remembered: Remembered, entry: SkillEntry) -> tuple[SkillEntry, bytes] | None:
         """Return the skill as its file is now; `None` if that is gone, has another name, or has got a rival."""
+        if entry.provided is not None:
+            content = (await self._read_text(entry)).content
+            return None if content is None else (entry, content)
         # A skill that came since may have taken over the name. It is looked for where it would usually lie.
         rivals = remembered.rivals(entry)
         files = await read_files([entry.path, *rivals])
@@ -307,7 +330,7 @@ class SkillsManager:
             return None
         skill = named[entry.path].copy()
         skill["name"] = entry.name
-        return skill, content
+        return replace(entry, skill=skill), content
 
     def _name_at(self, path: str, name: str) -> str:
         """Return what the skill in a file is called by the last source that holds it."""
@@ -324,9 +347,12 @@ class SkillsManager:
     def _asset(self, skill: SkillMetadata, relative_path: str) -> Plan[str]:
         return read_asset(skill, relative_path, self._settings.asset_directories)
 
-    def _script(self, skill: SkillMetadata, script_name: str) -> Plan[str]:
-        return script_path(skill, script_name, self._settings.asset_directories)
+    async def _script(self, skill: SkillMetadata, script_name: str) -> str:
+        path = await script_path(skill, script_name, self._settings.asset_directories)
+        if path.startswith(SCHEME):
+            raise SkillsError(f"The skill '{shown_name(skill['name'])}' has no directory, so its scripts have no path.")
+        return path
 
     async def _with_skill(self, name: str, plan: Callable[[SkillMetadata], Plan[ResultT]]) -> ResultT:
-        skill, _content = await self._skill(name)
-        return await plan(skill)
+        entry, _content = await self._skill(name)
+        return await read_from(self._sources, entry, plan(entry.skill), self._caller)

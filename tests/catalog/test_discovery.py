@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from deepskills import InlineBackend, OptionalSource, SkillProblem
+from deepskills import InlineBackend, OptionalSource, SkillProblem, SkillSource
 from deepskills._catalog.catalog import Catalog, Catalogs, Readings, SkillEntry, digest_of
 from deepskills._catalog.discovery import Discovery, Library, Look, discover, remembered_files, source_errors
 from deepskills._catalog.sources import Source, parse_sources
@@ -29,7 +29,7 @@ from deepskills._io.plan import (
     Summarized,
     Work,
 )
-from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SkillSource
+from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES
 from support import by_hand, skill_md
 
 ResultT = TypeVar("ResultT")

@@ -14,6 +14,7 @@ ORDER = (
     "_errors",
     "_skillmd",
     "_io",
+    "_providers",
     "_catalog",
     "_files",
     "_loading",

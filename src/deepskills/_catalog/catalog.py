@@ -22,10 +22,11 @@ from deepskills._catalog.search import beginning_of
 from deepskills._catalog.sources import Source
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._io.plan import lies_under, parent
+from deepskills._providers.base import ProvidedSkill, SkillProvider
 from deepskills._skillmd.keys import KEPT_KEYS, POWER_KEYS
 from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.problems import problem
-from deepskills._skillmd.read import read_skill
+from deepskills._skillmd.read import SkillReading, read_fields, read_skill
 from deepskills._skillmd.text import is_text
 from deepskills._skillmd.yaml import as_flag, as_text
 from deepskills._types import (
@@ -73,6 +74,9 @@ class SkillEntry:
 
     beginning: bytes = field(default=b"", compare=False, repr=False)
     """Headings and the beginning of the instructions, for search; empty where they were not read."""
+
+    provided: ProvidedSkill | None = field(default=None, compare=False, repr=False)
+    """The skill as its provider lists it; `None` if it lies in a directory, or only state knows of it."""
 
     @property
     def origin(self) -> SkillOrigin | None:
@@ -146,6 +150,8 @@ class Reading:
     frontmatter: Mapping[str, Any]
     beginning: bytes = b""
     """Headings and the beginning of the instructions, for search."""
+    provided: ProvidedSkill | None = field(default=None, compare=False)
+    """The skill as its provider lists it."""
     sha256: str = ""
     """SHA-256 of the whole file; empty if only a part of it was read."""
     entries: dict[tuple[str, str], SkillEntry] = field(default_factory=dict, compare=False)
@@ -192,18 +198,40 @@ class Readings:
 
     def _named(self, summary: SkillSummary) -> Reading:
         reading = self._made(summary.path, summary.frontmatter, summary.digest)
-        metadata = reading.metadata
-        # What a server asks for is set aside, not dropped: a human may grant it (`with_powers`).
-        kept = {key: value for key, value in reading.frontmatter.items() if key not in POWER_KEYS}
-        powers = {key: value for key, value in reading.frontmatter.items() if key in POWER_KEYS}
-        if metadata is not None:
-            further = {key: text for key, text in metadata["metadata"].items() if key != INCLUDE_TOOLS}
-            powers |= {key: text for key, text in metadata["metadata"].items() if key == INCLUDE_TOOLS}
-            powers |= {"allowed-tools": metadata["allowed_tools"]} if metadata["allowed_tools"] else {}
-            name = summary.name or metadata["name"]
-            metadata = SkillMetadata(**{**metadata, "name": name, "allowed_tools": [], "metadata": further})
-        kept |= {ORIGIN_KEY: summary.origin, POWERS_KEY: powers}
-        return replace(reading, metadata=metadata, frontmatter=kept, entries={})
+        if summary.origin is not None:
+            reading = _without_powers(reading, summary.origin)
+        if reading.metadata is not None and summary.name:
+            reading = replace(reading, metadata=SkillMetadata(**{**reading.metadata, "name": summary.name}))
+        return replace(reading, entries={})
+
+    def read_listed(self, skill: ProvidedSkill, path: str, provider: SkillProvider, content: bytes | None) -> Reading:
+        """Return what a provider says of a skill; `content` is its file, where it was read at once."""
+        version = skill.version if content is None else digest_of(content)
+        key = (path, f"listed:{version}")
+        known = self._remembered.get(key)
+        # Compared as well: a provider may say something else of the same version.
+        if known is not None and known.provided == skill:
+            return known
+        listed = self._made_of_values(skill, path, version or "") if content is None else self.read(path, content)
+        # A key is no directory, so no name has to be that of one.
+        problems = tuple(found for found in listed.problems if found["code"] != "name-directory-mismatch")
+        reading = replace(listed, problems=problems, provided=skill, entries={})
+        if not provider.trusted:
+            origin = SkillOrigin(
+                label=provider.label, uri=skill.key, via=provider.via, dynamic=getattr(skill, "is_dynamic", False)
+            )
+            reading = _without_powers(reading, origin)
+        self._remembered.put(key, reading)
+        return reading
+
+    def _made_of_values(self, skill: ProvidedSkill, path: str, version: str) -> Reading:
+        try:
+            fields = {**skill.frontmatter, "name": skill.name, "description": skill.description}
+            reading = read_fields(fields, path=path)
+        except Exception as error:  # noqa: BLE001 - a provider's mapping may raise anything
+            reason = f"its frontmatter cannot be read: {type(error).__name__}"
+            return Reading(None, (problem(path, "provided-invalid", reason=reason),), version, {})
+        return self._kept(reading, path, version, b"", "")
 
     def recall(self, path: str, digest: str) -> Reading | None:
         """Return what a file of this digest says, if this process has read it."""
@@ -222,7 +250,13 @@ class Readings:
                 skill = skill.copy()
                 skill["name"] = name
             made = SkillEntry(
-                skill, source, reading.digest, reading.frontmatter, reading.sha256, beginning=reading.beginning
+                skill,
+                source,
+                reading.digest,
+                reading.frontmatter,
+                reading.sha256,
+                beginning=reading.beginning,
+                provided=reading.provided,
             )
             # `setdefault`: two threads may make it at the same time, and both must get the same one.
             entry = reading.entries.setdefault((source, name), made)
@@ -230,6 +264,12 @@ class Readings:
 
     def _made(self, path: str, content: bytes, digest: str, *, is_whole: bool = False) -> Reading:
         reading = read_skill(content, path=path)
+        beginning = beginning_of(reading.body) if self._for_search else b""
+        # Only over a whole file: locks compare it with what lies on disk.
+        sha256 = digest.removeprefix("sha256:") if is_whole else ""
+        return self._kept(reading, path, digest, beginning, sha256)
+
+    def _kept(self, reading: SkillReading, path: str, digest: str, beginning: bytes, sha256: str) -> Reading:
         kept: dict[str, Any] = {}
         if not self.keys.isdisjoint(reading.frontmatter):
             kept = {key: value for key, value in reading.frontmatter.items() if key in self.keys and value is not None}
@@ -240,10 +280,30 @@ class Readings:
             largest = max(kept, key=lambda key: _size(kept[key]))
             del kept[largest]
             problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
-        beginning = beginning_of(reading.body) if self._for_search else b""
-        # Only over a whole file: locks compare it with what lies on disk.
-        sha256 = hashlib.sha256(content).hexdigest() if is_whole else ""
-        return Reading(reading.metadata, problems, digest, kept, beginning, sha256)
+        return Reading(reading.metadata, problems, digest, kept, beginning, sha256=sha256)
+
+
+def _without_powers(reading: Reading, origin: SkillOrigin) -> Reading:
+    """Return what a skill of an untrusted provider says; what it asks for is set aside, since a human may grant it."""
+    metadata = reading.metadata
+    kept = {key: value for key, value in reading.frontmatter.items() if key not in POWER_KEYS}
+    powers = {key: value for key, value in reading.frontmatter.items() if key in POWER_KEYS}
+    if metadata is not None:
+        further = {key: text for key, text in metadata["metadata"].items() if key != INCLUDE_TOOLS}
+        powers |= {key: text for key, text in metadata["metadata"].items() if key == INCLUDE_TOOLS}
+        powers |= {"allowed-tools": metadata["allowed_tools"]} if metadata["allowed_tools"] else {}
+        metadata = SkillMetadata(**{**metadata, "allowed_tools": [], "metadata": further})
+    kept |= {ORIGIN_KEY: origin, POWERS_KEY: powers}
+    return replace(reading, metadata=metadata, frontmatter=kept)
+
+
+def says_the_same(skill: ProvidedSkill, content: bytes, path: str) -> bool:
+    """Whether a file's frontmatter is what a provider listed of it."""
+    if skill.version is None:
+        return True  # The file itself was read, and its digest compared.
+    read = read_skill(content, path=path).frontmatter
+    listed = read_fields({**skill.frontmatter, "name": skill.name, "description": skill.description}, path=path)
+    return read == listed.frontmatter
 
 
 def _moved(reading: Reading, path: str) -> Reading:
@@ -255,12 +315,12 @@ def _moved(reading: Reading, path: str) -> Reading:
     for item in (metadata, *problems):
         if item is not None:
             item["path"] = path
-    return Reading(metadata, problems, reading.digest, reading.frontmatter, reading.beginning, reading.sha256)
+    return Reading(metadata, problems, reading.digest, reading.frontmatter, reading.beginning, sha256=reading.sha256)
 
 
 def digest_of(content: bytes) -> str:
     """Return the digest by which a changed file is noticed."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def _size(value: object) -> int:
@@ -465,7 +525,12 @@ class Catalogs:
         if not all(entry.is_read for entry in entries):
             # Some of it is only what state claims: it serves this run, and is never taken for a catalog of ours.
             return Catalog(entries, sources)
-        return self._made.get_or_make(fingerprint, lambda: Catalog(entries, sources, fingerprint))
+        made = self._made.get_or_make(fingerprint, lambda: Catalog(entries, sources, fingerprint))
+        # A provider may say something else of a skill whose digest is the same.
+        if made.entries != tuple(entries) and any(entry.provided is not None for entry in entries):
+            made = Catalog(entries, sources, fingerprint)
+            self._made.put(fingerprint, made)
+        return made
 
     def believed(self, record: object) -> Catalog | None:
         """Return the catalog that state names, if this process has made it; `None` if it has to look for itself."""

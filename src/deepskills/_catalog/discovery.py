@@ -16,9 +16,18 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from deepskills._catalog.catalog import Catalog, Catalogs, Reading, Readings, SkillEntry, record_key
+from deepskills._catalog.catalog import (
+    Catalog,
+    Catalogs,
+    Reading,
+    Readings,
+    SkillEntry,
+    record_key,
+    says_the_same,
+)
 from deepskills._catalog.lookup import requirement_problems
 from deepskills._catalog.sources import Source, distinct
+from deepskills._errors import SkillsError
 from deepskills._io.cache import BoundedCache
 from deepskills._io.plan import (
     PASSED_OVER,
@@ -29,6 +38,7 @@ from deepskills._io.plan import (
     Listing,
     ListSkills,
     Plan,
+    ResultT,
     Summarize,
     Visit,
     Visitor,
@@ -39,6 +49,8 @@ from deepskills._io.plan import (
     tidy,
     walk,
 )
+from deepskills._providers.ask import NOBODY, USUAL_SECONDS, Caller, Listed, list_skills
+from deepskills._providers.files import ProvidedFiles
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
 from deepskills._skillmd.text import as_readable, is_text
 from deepskills._types import (
@@ -89,9 +101,9 @@ class _Search:
         self.misnamed: list[str] = []
         """Files named like `SKILL.md` in another case, where there is none."""
         self.is_served = False
-        """Whether the backend lists the skills itself."""
+        """Whether the skills are listed by a provider, or by the backend itself."""
         self.found: list[SkillProblem] = []
-        """What the backend found wrong with the skills that it lists."""
+        """What was found wrong with the skills that are listed so."""
 
     def take(self, path: str, reply: Listing | Failed, *, deepest: bool) -> list[str]:
         """Record what one directory holds and return the directories to list next."""
@@ -128,6 +140,14 @@ class _Search:
         self.found = list(listing.problems)
         self.failed = listing.failure
         self.files = dict.fromkeys((summary.path for summary in listing.summaries), True)
+
+    def take_provided(self, listed: Listed) -> None:
+        """Record what a provider lists."""
+        self.is_served = True
+        self.found = listed.problems
+        self.failed = listed.failure
+        self.cut = listed.is_cut
+        self.files = dict.fromkeys(listed.skills, True)
 
     def _note_failure(self, path: str, reason: str) -> None:
         if path != self.source.path:
@@ -188,31 +208,83 @@ class _Visitor(Visitor[int]):
 
 
 async def discover(
-    sources: Sequence[Source], *, max_depth: int, readings: Readings, catalogs: Catalogs, known: Catalog | None = None
+    sources: Sequence[Source],
+    *,
+    max_depth: int,
+    readings: Readings,
+    catalogs: Catalogs,
+    known: Catalog | None = None,
+    caller: Caller = NOBODY,
 ) -> Discovery:
     """Find the skills of all sources: one round of listings per level, then one batch of files.
 
-    A source that fails keeps the entries that `known` has from it.
+    A source that fails keeps the entries that `known` has from it. Providers are asked for the run of `caller`.
     """
     # A source that is named twice is searched once, in the place where it has the higher priority.
     searches = [_Search(source) for source in distinct(sources)]
-    served = await _served(searches)
+    provided = await _provided(searches, caller)
+    served = await _served([search for search in searches if not search.is_served])
     starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_served]
     await walk(starts, _Visitor(searches, max_depth), levels=max_depth)
     # All sources together: one batch, whichever of them a file belongs to.
     paths = [path for search in searches for path in search.files]
-    summaries = served | (await _summaries([path for path in paths if path not in served]))
-    files = await read_files([path for path in paths if path not in summaries])
+    known_paths = served.keys() | provided.keys()
+    summaries = served | (await _summaries([path for path in paths if path not in known_paths]))
+    files = await read_files([path for path in paths if path not in summaries and path not in provided])
+    for listed in provided.values():
+        files |= listed.contents
     before: dict[str, list[SkillEntry]] = {}
     for entry in known.entries if known is not None else ():
         before.setdefault(entry.source, []).append(entry)
-    read = _Files(readings, files, summaries)
+    read = _Files(readings, files, summaries, provided)
 
     def merged() -> Discovery:
         harvests = [_Harvest(search, read, before.get(search.source.path, [])) for search in searches]
         return _merge(sources, harvests, catalogs)
 
     return await in_worker(merged, len(paths))
+
+
+async def read_from(sources: Iterable[Source], entry: SkillEntry, plan: Plan[ResultT], caller: Caller) -> ResultT:
+    """Perform a plan that reads the text or the files of a skill: on the backend, or on what its provider gives.
+
+    Raises:
+        SkillsError: If its provider is no longer among the sources.
+    """
+    try:
+        files = provided_files(sources, entry, caller)
+    except SkillsError:
+        plan.close()
+        raise
+    return await (plan if files is None else files.perform(plan))
+
+
+def provided_files(sources: Iterable[Source], entry: SkillEntry, caller: Caller) -> ProvidedFiles | None:
+    """Return the files of a skill as its provider gives them; `None` if they lie in a directory.
+
+    Raises:
+        SkillsError: If its provider is no longer among the sources.
+    """
+    skill = entry.provided
+    if skill is None:
+        return None
+    # Without a version the text was read at discovery, so its own digest is known.
+    digest = entry.digest if skill.version is None else skill.digest
+    for source in sources:
+        if source.path == entry.source and source.provider is not None:
+            return ProvidedFiles(caller.ask(source.provider), skill, entry.path, digest)
+    raise SkillsError(f"The provider of the skill {quoted(entry.name)} is no longer among the sources.")
+
+
+async def _provided(searches: Sequence[_Search], caller: Caller) -> dict[str, Listed]:
+    """Let providers list their skills, and return by path what lists each."""
+    own = [(search, search.source.provider) for search in searches if search.source.provider is not None]
+    asked = [caller.ask(provider) for _, provider in own]
+    found: dict[str, Listed] = {}
+    for (search, _), listed in zip(own, await list_skills(asked), strict=True):
+        search.take_provided(listed)
+        found |= dict.fromkeys(listed.skills, listed)
+    return found
 
 
 async def _served(searches: Sequence[_Search]) -> dict[str, SkillSummary]:
@@ -247,9 +319,16 @@ class _Files:
     readings: Readings
     files: Mapping[str, File]
     summaries: Mapping[str, SkillSummary]
+    provided: Mapping[str, Listed]
 
     def reading(self, path: str) -> Reading | None:
         """Return what a file says, or `None` if it could not be read."""
+        listed = self.provided.get(path)
+        if listed is not None:
+            skill, file = listed.skills[path], listed.contents.get(path)
+            if file is not None and file.content is None:
+                return None
+            return self.readings.read_listed(skill, path, listed.provider, file.content if file is not None else None)
         summary = self.summaries.get(path)
         if summary is not None:
             if summary.origin is not None:
@@ -453,6 +532,9 @@ class Library:
     shown: Callable[[str], str] = str
     """Gives a text with paths as problems name them."""
 
+    seconds: float = USUAL_SECONDS
+    """How long a call of a provider may take."""
+
 
 def shown_problems(problems: Sequence[SkillProblem], shown: Callable[[str], str]) -> list[SkillProblem]:
     """Return problems with their paths as users know them."""
@@ -493,9 +575,15 @@ class Look:
     """One plan's look at the sources: they are resolved once, and listed at most once."""
 
     def __init__(
-        self, library: Library, sources: SourcesOfRun, thread_id: str = "", looks: "Looks | None" = None
+        self,
+        library: Library,
+        sources: SourcesOfRun,
+        thread_id: str = "",
+        looks: "Looks | None" = None,
+        runtime: Callable[[], object] = lambda: None,
     ) -> None:
         self._library = library
+        self._runtime = runtime
         self._sources_of_run = sources
         self._thread_id = thread_id
         """The thread of the run; empty if it has none."""
@@ -526,6 +614,7 @@ class Look:
                     readings=library.readings,
                     catalogs=library.catalogs,
                     known=known,
+                    caller=self._caller,
                 )
                 self.found = replace(self.found, problems=shown_problems(self.found.problems, library.shown))
                 # Only what a listing of ours showed is remembered here, never what state claims.
@@ -537,6 +626,33 @@ class Look:
                 problems = [problem("sources", "sources-failed", reason=failure)]
                 self.found = Discovery(known, problems, frozenset(source.path for source in known.sources))
         return self.found
+
+    @property
+    def _caller(self) -> Caller:
+        return Caller(self._runtime, self._library.seconds)
+
+    async def read(self, entry: SkillEntry, plan: Plan[ResultT]) -> ResultT:
+        """Perform a plan that reads the text or the files of a skill, wherever it comes from."""
+        if entry.provided is None:
+            return await plan
+        sources, _ = await self.sources()
+        return await read_from(sources, entry, plan, self._caller)
+
+    async def is_as_listed(self, entry: SkillEntry, content: bytes) -> bool:
+        """Whether the frontmatter of an untrusted skill's file is what its provider listed."""
+        skill = entry.provided
+        if skill is None:
+            return True
+        sources, _ = await self.sources()
+        provider = next((source.provider for source in sources if source.path == entry.source), None)
+        return provider is None or provider.compares_itself or says_the_same(skill, content, entry.path)
+
+    async def files(self, entry: SkillEntry) -> ProvidedFiles | None:
+        """Return the files of a skill as its provider gives them; `None` if they lie in a directory."""
+        if entry.provided is None:
+            return None
+        sources, _ = await self.sources()
+        return provided_files(sources, entry, self._caller)
 
     def started(self, record: object, found: Discovery) -> None:
         """Remember what the start of a run found, so that its other hooks need not look again."""
@@ -597,4 +713,7 @@ class Look:
         # way.
         if not entry.path.endswith(f"/{SKILL_FILE}") or not any(source.path == entry.source for source in sources):
             return False
+        # Only a listing of this process sets it: state cannot.
+        if entry.provided is not None:
+            return True
         return lies_under(entry.path, entry.source) or self._led.get((entry.source, entry.path)) is not None

@@ -6,11 +6,16 @@ reads the same with either class.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import TypeAlias
 
 from deepskills._io.plan import tidy
-from deepskills._types import NamespacedSource, OptionalSource, SkillSource
+from deepskills._providers.base import SCHEME, SkillProvider, check_label
+from deepskills._types import NamespacedSource, OptionalSource
+
+SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource | NamespacedSource | SkillProvider
+"""Where skills come from: a backend path, a `(path, label)` pair, an `OptionalSource` or the like, or a provider."""
 
 MAX_NAMESPACE_LENGTH = 48
 """Longest namespace; with a name of the longest kind it still fits where names are shown."""
@@ -26,6 +31,9 @@ class Source:
     label: str
     is_optional: bool = False
     """Whether it may be missing or empty without a problem."""
+
+    provider: SkillProvider | None = field(default=None, compare=False)
+    """What gives the skills; `None` for a directory."""
 
     namespace: str = ""
     """What the names of its skills begin with, if they have a namespace."""
@@ -43,12 +51,25 @@ def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
         TypeError: If an entry is neither a path nor a pair of path and label.
         ValueError: If a namespace cannot be part of a name.
     """
-    if isinstance(sources, str):
-        raise TypeError(f"sources must be a sequence of paths, got the single path {sources!r}; wrap it in a list")
-    return [_parse_source(source) for source in sources]
+    if isinstance(sources, str | SkillProvider):
+        kind = "path" if isinstance(sources, str) else "provider"
+        raise TypeError(f"sources must be a sequence, got the single {kind} {sources!r}; wrap it in a list")
+    parsed = [_parse_source(source) for source in sources]
+    labels = [source.label for source in parsed if source.provider is not None]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two providers have the label {twice!r}; give each its own")
+    return parsed
 
 
 def _parse_source(source: SkillSource) -> Source:
+    if isinstance(source, SkillProvider):
+        label = check_label(source)
+        # Optional: a provider without skills for this user is not a mistake that every run should report.
+        return Source(f"{SCHEME}{label}", label, is_optional=True, provider=source)
+    given: object = source
+    if isinstance(given, type) and issubclass(given, SkillProvider):
+        raise TypeError(f"a source must be a provider, got the class {given.__name__}; write {given.__name__}(...)")
     if isinstance(source, str):
         # A plain `str` even of a subclass: sources are compared and serialized, and a subclass may do either its own
         # way.
@@ -63,7 +84,8 @@ def _parse_source(source: SkillSource) -> Source:
         label = derive_label(source.path) if source.label is None else source.label
         return Source(str.__str__(source.path), label, namespace=_checked_namespace(source.namespace))
     raise TypeError(
-        f"a source is a path, a (path, label) pair of strings, an OptionalSource or a NamespacedSource, got {source!r}"
+        "a source is a path, a (path, label) pair of strings, an OptionalSource, a NamespacedSource or a "
+        f"SkillProvider, got {source!r}"
     )
 
 

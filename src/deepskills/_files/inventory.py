@@ -216,7 +216,10 @@ async def read_contents(entries: Sequence[SkillEntry], depth: int) -> dict[str, 
     directories = [parent(entry.path) for entry in entries]
     # One call for each skill, not one batch: a file that fails or hangs must not cost the others.
     reads = tuple(
-        Attempt(ReadFiles((entry.path,)) if entry.origin is None else OpenSkill(entry.path)) for entry in entries
+        Attempt(
+            OpenSkill(entry.path) if entry.origin is not None and entry.provided is None else ReadFiles((entry.path,))
+        )
+        for entry in entries
     )
     # Texts and listings in one round: a load must not wait twice for a slow backend.
     replies = await together(*reads, *(Attempt(ListDirectory(path)) for path in directories))

@@ -29,6 +29,7 @@ from deepskills._io.plan import (
     parent,
     walk,
 )
+from deepskills._providers.files import ProvidedFiles
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
 
@@ -101,6 +102,49 @@ MAX_DEPTH = 64
 _BATCH = 200
 
 
+@dataclass(frozen=True)
+class Contents:
+    """Every file of a skill with its content."""
+
+    files: dict[str, bytes]
+    """Content by path relative to the skill."""
+
+    real: Mapping[str, str]
+    """Where a file really lies on a local disk, for links inside the skill; both relative to it."""
+
+    def is_closed(self, path: str, closed: Sequence[str]) -> bool:
+        """Whether a file lies in a directory that is closed, or is a link into one."""
+        return is_closed(path, closed) or is_closed(self.real.get(path, path), closed)
+
+
+async def read_provided_manifest(entry: SkillEntry, files: ProvidedFiles) -> SkillManifest:
+    """Return every file of a skill as its provider gives it.
+
+    Raises:
+        SkillsError: If a file cannot be read.
+    """
+    try:
+        found = await files.digests(MAX_BYTES)
+    except SkillsError as error:
+        raise _unknown(entry, str(error)) from error
+    origin = entry.origin
+    where = f"{origin['via'].lower()}:{origin['label']} {origin['uri']}" if origin is not None else entry.source
+    digests = {path: FileDigest(digest, size) for path, (digest, size) in found.items()}
+    return SkillManifest(where, digests, remembered=not entry.is_dynamic)
+
+
+async def read_provided_contents(entry: SkillEntry, files: ProvidedFiles) -> Contents:
+    """Return the content of every file of a skill as its provider gives it.
+
+    Raises:
+        SkillsError: If a file cannot be read.
+    """
+    try:
+        return Contents(await files.read_all(MAX_COPIED_BYTES), {})
+    except SkillsError as error:
+        raise _unknown(entry, str(error)) from error
+
+
 async def read_manifest(entry: SkillEntry) -> SkillManifest:
     """Return every file of a skill, at any depth, hidden ones included.
 
@@ -124,21 +168,6 @@ async def read_manifest(entry: SkillEntry) -> SkillManifest:
     if SKILL_FILE not in files:
         raise _unknown(entry, f"its {SKILL_FILE} is gone")
     return SkillManifest(entry.source, files, text="".join(texts))
-
-
-@dataclass(frozen=True)
-class Contents:
-    """Every file of a skill with its content."""
-
-    files: dict[str, bytes]
-    """Content by path relative to the skill."""
-
-    real: Mapping[str, str]
-    """Where a file really lies on a local disk, for links inside the skill; both relative to it."""
-
-    def is_closed(self, path: str, closed: Sequence[str]) -> bool:
-        """Whether a file lies in a directory that is closed, or is a link into one."""
-        return is_closed(path, closed) or is_closed(self.real.get(path, path), closed)
 
 
 async def read_contents(entry: SkillEntry, also: str) -> Contents:

@@ -22,12 +22,13 @@ from typing import Any, Literal, TypeAlias, get_args
 from weakref import WeakKeyDictionary
 
 from deepagents.backends import BackendProtocol
+from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphBubbleUp
 
 from deepskills._catalog.catalog import STRICTNESS, Catalogs, Readings, Visibility
 from deepskills._catalog.discovery import Library, Looks, remembered_files
 from deepskills._catalog.lookup import SearchCache
-from deepskills._catalog.sources import Source, parse_sources
+from deepskills._catalog.sources import SkillSource, Source, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._io.backends import can_execute, executing_tools, is_backend
@@ -38,7 +39,8 @@ from deepskills._loading.budget import Budgets, Prepared, count_tokens
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
 from deepskills._prompt.messages import FileNames, PathNames
-from deepskills._types import SkillMetadata, SkillSource
+from deepskills._providers.ask import USUAL_SECONDS
+from deepskills._types import SkillMetadata
 
 MAX_TURN_BYTES = 64_000_000
 """How much memory the texts that calls of recent turns share may take."""
@@ -99,6 +101,21 @@ def _weigh_claim(claim: _Claim) -> int:
         return ENTRY_BYTES
     prepared = claim.future.result()
     return ENTRY_BYTES + size_of([prepared.block, prepared.text, prepared.arguments, prepared.inventory.resources])
+
+
+class _NoFiles(BackendProtocol):
+    """The backend of an agent all of whose skills come from providers: it holds nothing."""
+
+    def ls(self, path: str) -> LsResult:
+        """Find nothing."""
+        return LsResult(error=f"Path '{path}': path_not_found")
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Find nothing."""
+        return [FileDownloadResponse(path=path, error="file_not_found") for path in paths]
+
+
+NO_FILES = _NoFiles()
 
 
 # What is remembered between calls.
@@ -196,7 +213,9 @@ VisibilityRule: TypeAlias = Mapping[str, Visibility] | Callable[[SkillMetadata, 
 class Settings:
     """The constructor's arguments, valid, and what the middleware remembers."""
 
-    backend: BackendProtocol | BackendFactory
+    backend: BackendProtocol | BackendFactory | None
+    """`None` where no source is a path."""
+
     sources: tuple[Source, ...] | SourcesFactory
     budgets: Budgets
     refresh: Refresh = "thread"
@@ -239,8 +258,7 @@ class Settings:
         # `not > 0`, so that `nan` is refused as well.
         if self.backend_timeout is not None and not self.backend_timeout > 0:
             raise ValueError(f"backend_timeout must be above 0 or None, got {self.backend_timeout!r}")
-        if not is_backend(self.backend) and not callable(self.backend):
-            raise TypeError(f"backend must be a backend or a function of the runtime, got {self.backend!r}")
+        _check_backend(self.backend, self.fixed_sources)
         if not callable(self.token_counter):
             raise TypeError(f"token_counter must be a function of a text, got {self.token_counter!r}")
         _check_visibility(self.visibility)
@@ -251,6 +269,8 @@ class Settings:
     @cached_property
     def fixed_backend(self) -> BackendProtocol | None:
         """The backend, if every run has the same."""
+        if self.backend is None:
+            return NO_FILES
         return self.backend if is_backend(self.backend) else None  # type: ignore[return-value]
 
     @cached_property
@@ -261,7 +281,9 @@ class Settings:
     @cached_property
     def varies_by_run(self) -> bool:
         """Whether another run may see other skills, so that each has to look for itself."""
-        return self.refresh == "run" or self.varies_by_user
+        # A provider is asked at every invocation: only it knows what there is.
+        provides = any(source.provider is not None for source in self.fixed_sources or ())
+        return self.refresh == "run" or self.varies_by_user or provides
 
     @cached_property
     def has_judges(self) -> bool:
@@ -277,8 +299,19 @@ class Settings:
         led = memory.led if self.fixed_backend is not None else None
         is_shared = not self.varies_by_user
         return Library(
-            self.max_depth, memory.readings, memory.catalogs, led, is_shared=is_shared, shown=self.paths.shown
+            self.max_depth,
+            memory.readings,
+            memory.catalogs,
+            led,
+            is_shared=is_shared,
+            shown=self.paths.shown,
+            seconds=self.provider_seconds,
         )
+
+    @property
+    def provider_seconds(self) -> float:
+        """How long a call of a provider may take."""
+        return USUAL_SECONDS if self.backend_timeout is None else self.backend_timeout
 
     @property
     def fixed_sources(self) -> tuple[Source, ...] | None:
@@ -319,7 +352,7 @@ class Settings:
             SkillsError: If it cannot be made; the driver answers every call of the plan with the reason.
         """
         try:
-            backend: Any = self.backend(runtime)  # type: ignore[operator]
+            backend: Any = self.backend(runtime)  # type: ignore[operator,misc]
         except GraphBubbleUp:
             raise
         except Exception as error:
@@ -377,6 +410,17 @@ def _check_number(name: str, value: object, *, at_least: int) -> None:
     # `True` is an `int` to Python.
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ValueError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
+
+
+def _check_backend(backend: object, sources: Sequence[Source] | None) -> None:
+    if backend is not None:
+        if not is_backend(backend) and not callable(backend):
+            raise TypeError(f"backend must be a backend or a function of the runtime, got {backend!r}")
+        return
+    paths = [source.path for source in sources or () if source.provider is None]
+    if sources is None or paths:
+        what = f"the source {paths[0]!r} is a path" if paths else "sources is a function"
+        raise TypeError(f"backend may be left out only where every source is a provider; {what}")
 
 
 def _check_visibility(rule: object) -> None:

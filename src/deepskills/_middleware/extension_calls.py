@@ -21,7 +21,13 @@ from langgraph.types import Command
 from deepskills._catalog.catalog import SkillEntry, include_names
 from deepskills._errors import SkillFileNotFoundError, SkillsError
 from deepskills._files.assets import find_script, read_asset_bytes
-from deepskills._files.manifest import SkillManifest, read_contents, read_manifest
+from deepskills._files.manifest import (
+    SkillManifest,
+    read_contents,
+    read_manifest,
+    read_provided_contents,
+    read_provided_manifest,
+)
 from deepskills._files.paths import AssetDirectories, normalised
 from deepskills._io.backends import is_backend
 from deepskills._io.drivers import await_if_needed
@@ -53,6 +59,7 @@ from deepskills._middleware.extension import (
 from deepskills._middleware.reporting import tell
 from deepskills._middleware.run import Run, Shelf, memory_of, name_of
 from deepskills._middleware.state import merged, note_update
+from deepskills._providers.base import SCHEME
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE, Severity, SkillProblem, Trigger
@@ -216,11 +223,11 @@ class ExtensionRun:
 
     def manifest(self, entry: SkillEntry) -> SkillManifest:
         """Return every file of a skill as it is now."""
-        return self.drive(read_manifest(_read(entry)))
+        return self.drive(manifest_of(self._run, _read(entry)))
 
     async def amanifest(self, entry: SkillEntry) -> SkillManifest:
         """Return every file of a skill as it is now, without blocking."""
-        return await self.adrive(read_manifest(_read(entry)))
+        return await self.adrive(manifest_of(self._run, _read(entry)))
 
     def _closed(self, entry: SkillEntry) -> Sequence[str]:
         """Return the directories inside a skill's own that belong to skills which the model may not read."""
@@ -274,10 +281,18 @@ def _read(entry: SkillEntry) -> SkillEntry:
     return entry
 
 
+async def manifest_of(run: Run, entry: SkillEntry) -> SkillManifest:
+    """Return every file of a skill with its digest, wherever it comes from."""
+    files = await run.look.files(entry)
+    return await (read_manifest(entry) if files is None else read_provided_manifest(entry, files))
+
+
 async def _directory(entry: SkillEntry, closed: Sequence[str]) -> str:
     if closed:
         raise SkillsError(f"Nothing can run in the directory of {entry.name!r}: a skill that is not shown lies in it.")
     path = parent(_read(entry).path)
+    if path.startswith(SCHEME):
+        raise SkillsError(f"The skill {entry.name!r} has no directory; its files are run from a copy.")
     reply = await ResolveLinks((path,))
     return reply.paths.get(path, path)
 
@@ -393,7 +408,7 @@ async def judged_asset(
     Raises:
         SkillsError: If the path or the file is refused, or the file is absent or cannot be read.
     """
-    content = await read_asset_bytes(entry.skill, relative_path, directories, closed)
+    content = await run.look.read(entry, read_asset_bytes(entry.skill, relative_path, directories, closed))
     await _check_file(run, SkillFile(entry, normalised(relative_path), content))
     return content
 
@@ -404,10 +419,12 @@ async def judged_script(run: Run, entry: SkillEntry, script_name: str, closed: S
     Raises:
         SkillsError: If the path or the script is refused, or no script is there.
     """
-    script = await find_script(entry.skill, script_name, closed=closed)
+    script = await run.look.read(entry, find_script(entry.skill, script_name, closed=closed))
+    if script.path.startswith(SCHEME):
+        raise SkillsError(f"The script {quoted(script_name)} has no path by which it runs; its skill has no directory.")
     # The content is read only if somebody judges it: scripts may be large.
     if any(overrides(extension, "before_file") for extension in run.settings.extensions):
-        content = await read_asset_bytes(entry.skill, script.relative, "all", closed)
+        content = await run.look.read(entry, read_asset_bytes(entry.skill, script.relative, "all", closed))
         await _check_file(run, SkillFile(entry, script.relative, content, "run"))
     return script.path
 
@@ -421,10 +438,14 @@ async def judged_files(
         SkillsError: If a file or the script's path is refused, or not all files can be read.
     """
     is_judged = any(overrides(extension, "before_file") for extension in run.settings.extensions)
-    if not is_judged and not closed:
+    files = await run.look.files(entry)
+    # What a provider gives lies in no directory, or in one that may hold other bytes: it always runs from a copy.
+    if not is_judged and not closed and files is None:
         return None
-    path = SKILL_FILE if script_name is None else (await find_script(entry.skill, script_name, closed=closed)).relative
-    contents = await read_contents(entry, path)
+    path = SKILL_FILE
+    if script_name is not None:
+        path = (await run.look.read(entry, find_script(entry.skill, script_name, closed=closed))).relative
+    contents = await (read_contents(entry, path) if files is None else read_provided_contents(entry, files))
     if path not in contents.files:
         raise SkillFileNotFoundError(f"The file {quoted(path)} of the skill {quoted(entry.name)} is gone. Try again.")
     # All are judged, also those that the copy leaves out: a guard knows a skill by the whole set of its files.

@@ -140,7 +140,7 @@ class ExtraTools:
 
     async def _list_assets(self, run: Run, skill_name: str) -> str:
         entry, closed = await self._entry(run, skill_name)
-        assets = await list_assets(entry.skill, self._settings.asset_directories, closed)
+        assets = await run.look.read(entry, list_assets(entry.skill, self._settings.asset_directories, closed))
         if not assets.paths and not assets.notes:
             return words.no_files(entry.name)
         return harmless_body("\n".join([*(f"- {path}" for path in assets.paths), *assets.notes]))

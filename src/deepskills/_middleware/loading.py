@@ -110,6 +110,9 @@ from deepskills._types import SkillProblem, Trigger
 
 logger = logging.getLogger("deepskills")
 
+CHANGED_SINCE_LISTED = "its frontmatter is not what its provider listed; nothing of it is used"
+"""Why a skill that is not trusted cannot be loaded."""
+
 Key = tuple[str, str]
 """A skill's name and arguments."""
 
@@ -453,7 +456,12 @@ async def prepare(wishes: Sequence[Wish], run: Run) -> dict[Key, Prepared]:
     allowed = {wish.entry.name: wish.entry for wish in distinct.values() if wish.entry.name not in refusals}
     if not allowed:
         return result
-    read = await read_contents(list(allowed.values()), run.settings.resource_depth)
+    depth = run.settings.resource_depth
+    # Directories in the same rounds; a provider is asked for each skill of its own.
+    read = await read_contents([entry for entry in allowed.values() if entry.provided is None], depth)
+    for entry in allowed.values():
+        if entry.provided is not None:
+            read |= await run.look.read(entry, read_contents([entry], depth))
     for key, wish in distinct.items():
         if key not in result:
             result[key] = await _prepared(wish, read[wish.entry.name], run)
@@ -520,11 +528,13 @@ async def _prepared(wish: Wish, contents: Contents, run: Run) -> Prepared:
     readings, content = run.settings.memory.readings, contents.file.content or b""
     # What a served skill asks for was set aside when it was listed; its text says the same, and grants nothing.
     is_served = entry.origin is not None
+    if is_served and not await run.look.is_as_listed(entry, content):
+        return Prepared(entry, arguments, failure=CHANGED_SINCE_LISTED)
     reading = readings.read_once(entry.path, content) if is_served else readings.read(entry.path, content)
     naming = run.settings.file_names()
     names, directory, session = (
         argument_names(reading.frontmatter.get("arguments")),
-        shell or (naming.shown(parent(entry.path)) if naming.by_path else "."),
+        shell or (naming.shown(parent(entry.path)) if naming.reads(entry) else "."),
         session_id(run.runtime),
     )
     # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
@@ -542,7 +552,8 @@ async def _prepared(wish: Wish, contents: Contents, run: Run) -> Prepared:
     # Escaping goes through the whole text; as above, 64 characters count as one item of work.
     block = await in_worker(lambda: skill_block(entry, changed, inventory, shell, naming), len(changed) // 64)
     tokens = await _tokens(block, run)
-    return Prepared(present, arguments, block, inventory, contents.digest or reading.digest, tokens, text=changed)
+    digest = contents.digest or (entry.digest if entry.provided is not None and is_served else reading.digest)
+    return Prepared(present, arguments, block, inventory, digest, tokens, text=changed)
 
 
 async def _tokens(text: str, run: Run) -> int:

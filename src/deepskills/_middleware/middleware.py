@@ -27,13 +27,14 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
-from deepskills._catalog.sources import parse_sources
+from deepskills._catalog.sources import SkillSource, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import Budgets, count_tokens
 from deepskills._middleware.before_model import before_model_call, started_alone
 from deepskills._middleware.config import (
+    NO_FILES,
     BackendFactory,
     LoadedStatus,
     Memory,
@@ -76,6 +77,7 @@ from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import PathNames
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
+from deepskills._providers.base import SkillProvider
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.repair import as_text
 from deepskills._types import (
@@ -83,7 +85,6 @@ from deepskills._types import (
     DEFAULT_LOADED_SKILLS,
     DEFAULT_LOADED_TOKENS,
     DEFAULT_RESOURCE_DEPTH,
-    SkillSource,
 )
 
 
@@ -333,9 +334,10 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     made of two raises `SkillsError` at its first run: deepagents would keep only the last.
 
     Args:
-        backend: Where the files are: a backend, or a function of the runtime that gives one.
-        sources: Backend paths that hold skill directories, each alone or as `(path, label)`; the later wins. Or a
-            function of the runtime that gives them.
+        backend: Where the files are: a backend, or a function of the runtime that gives one. It may be left out where
+            no source is a path.
+        sources: Where skills come from: backend paths that hold skill directories, each alone or as `(path, label)`,
+            and instances of `SkillProvider`; the later wins. Or a function of the runtime that gives them.
         system_prompt: The section's template with the slots `{skills_locations}`, `{skills_load_warnings}` and
             `{skills_list}`; `None` for no section.
         tools: Tools that are callable only while a skill that names them in `metadata.include_tools` is in use.
@@ -384,7 +386,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     def __init__(  # noqa: PLR0913 - the options of a product, each by name
         self,
         *,
-        backend: BackendProtocol | BackendFactory,
+        backend: BackendProtocol | BackendFactory | None = None,
         sources: Sequence[SkillSource] | SourcesFactory,
         system_prompt: str | None = SKILLS_SYSTEM_PROMPT,
         tools: Sequence[BaseTool | Callable[..., Any]] | SkillToolResolver[ContextT] | None = None,
@@ -415,8 +417,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         fixed = None if callable(sources) else parse_sources(sources)
         # Twice: the first call raises for tools that deepagents refuses, the second installs our resolver in their
         # place. Its own sources stay empty, because discovery is ours.
-        super().__init__(backend=backend, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
-        super().__init__(backend=backend, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
+        files = NO_FILES if backend is None else backend
+        super().__init__(backend=files, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
+        super().__init__(backend=files, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
         self._rivals = 0
         self._tool_source = ToolSource(tools)
         self._settings = Settings(
@@ -446,8 +449,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
                 for_search="search_skills" in extra or any(extension.ranks_skills for extension in plugged),
             ),
         )
-        self.sources: list[str] = [source.path for source in fixed or ()]
-        self.source_labels: list[str] = [source.label for source in fixed or ()]
+        self.sources: list[str] = [source.path for source in fixed or () if source.provider is None]
+        self.source_labels: list[str] = [source.label for source in fixed or () if source.provider is None]
+        self.providers: list[SkillProvider] = [source.provider for source in fixed or () if source.provider is not None]
         self.system_prompt_template = system_prompt
         self._extra_tools = extra
         # After the settings, which every tool holds on to.

@@ -212,12 +212,15 @@ class Run:
     def look(self) -> Look:
         """This run's look at its sources."""
         settings, thread_id = self.settings, session_id(self._runtime)
+        # Not `self`: a look that refers to its run would be a circle, which only the garbage collector frees.
+        runtime = partial(tool_runtime, self.state, self._runtime)
         # Where all runs are alike, the believed catalog serves all of them, and no function asks for the runtime.
         if not settings.varies_by_run:
-            return Look(settings.library, settings.sources_in, thread_id)
+            return Look(settings.library, settings.sources_in, thread_id, runtime=runtime)
         # A resumed run has no start, so its first hook looks.
         looks = settings.memory.looks_of(self.runtime)
-        return Look(settings.library, partial(settings.sources_in, self.runtime), thread_id, looks)
+        sources = partial(settings.sources_in, self.runtime)
+        return Look(settings.library, sources, thread_id, looks, runtime=runtime)
 
     def perform(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""
@@ -503,6 +506,11 @@ def is_gone(record: LoadRecord, found: Discovery) -> bool:
 
 def _as_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readings: Readings) -> SkillEntry:
     """Return what a loaded skill's own file said, the one that was loaded, as far as this process has read it."""
+    # The file itself before what a provider listed of it, but for what is not trusted: that was compared at the load.
+    if current is not None and current.provided is not None and current.origin is None:
+        own = readings.recall(record["path"], record["digest"])
+        if own is not None and own.metadata is not None:
+            return replace(readings.entry(own, current.source, lambda _own: name), provided=current.provided)
     # Backends that keep skills in parts have digests of their own in the catalog; `listed` is the one of the load.
     if current is not None and current.is_read and current.digest in (record["digest"], record.get("listed")):
         return current

@@ -21,6 +21,7 @@ from deepskills._files.inventory import Inventory
 from deepskills._loading import budget as outcomes
 from deepskills._loading.budget import Budgets, Standing
 from deepskills._loading.placement import Reason
+from deepskills._providers.base import SCHEME
 from deepskills._skillmd.text import (
     field_text,
     harmless_body,
@@ -337,6 +338,10 @@ class FileNames:
     reads_assets: bool = False
     """Whether `load_skill_asset` is among those."""
 
+    def reads(self, entry: SkillEntry) -> bool:
+        """Whether file tools lead to the files of a skill: not where it has an address alone."""
+        return self.by_path and not entry.path.startswith(SCHEME)
+
 
 BY_PATH = FileNames()
 """For agents with file tools."""
@@ -345,7 +350,7 @@ BY_PATH = FileNames()
 def block_opening(entry: SkillEntry, names: FileNames = BY_PATH) -> str:
     """Return the first line of a skill's block."""
     name = html.escape(shown_name(entry.name), quote=True)
-    path = f' path="{html.escape(shown_path(names.shown(entry.path)), quote=True)}"' if names.by_path else ""
+    path = f' path="{html.escape(shown_path(names.shown(entry.path)), quote=True)}"' if names.reads(entry) else ""
     origin = entry.origin
     served = f' origin="{html.escape(_origin(origin), quote=True)}"' if origin is not None else ""
     return f'{_BLOCK_START}name="{name}"{path}{served}>'
@@ -371,7 +376,7 @@ def skill_block(
         "",
         *([UNTRUSTED.format(origin=origin_text(origin))] if origin is not None else []),
     ]
-    if names.by_path:
+    if names.reads(entry):
         lines.append(f"Skill directory: `{shown_path(names.shown(directory))}`")
         if shell_directory is not None and shell_directory != directory:
             lines.append(f"In shell commands, use `{shown_path(shell_directory)}` for that directory.")
@@ -395,7 +400,8 @@ def _relative(inventory: Inventory, directory: str) -> Inventory:
 
 
 def _origin(origin: SkillOrigin) -> str:
-    return f"{origin['via']} server {shown_name(origin['label'])}"
+    kind = "server" if origin["via"] != "provider" else ""
+    return " ".join(filter(None, [origin["via"], kind, shown_name(origin["label"])]))
 
 
 def _inventory_lines(inventory: Inventory, shown: Callable[[str], str]) -> list[str]:

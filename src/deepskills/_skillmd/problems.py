@@ -193,6 +193,14 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "What the MCP server sent for {file} is not what it listed: {reason}. Nothing of it was used; the entry was "
         "fetched again, so load the skill again to use what there is now.",
     ),
+    "provided-invalid": (
+        "error",
+        "The provider lists a skill that cannot be used: {reason}. The others are used; correct the provider.",
+    ),
+    "provided-location": (
+        "warning",
+        "The provider names no usable directory for this skill: {reason}. Its files are known by address alone.",
+    ),
     "mcp-renamed": (
         "warning",
         "Another skill has the name of this served one ({other}), so it is called {name} here. Rename the label or the "

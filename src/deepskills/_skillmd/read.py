@@ -11,6 +11,7 @@ Nothing here raises for what a file holds, and each step has a bound, because th
 
 import codecs
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Literal, TypeAlias, get_args
@@ -20,7 +21,7 @@ from deepskills._skillmd import names as _naming
 from deepskills._skillmd.keys import KEYS, SPECIFIED_FIELDS, is_acted_on, is_acted_on_below, readers_of
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.repair import NOTHING_UNUSUAL, FrontmatterError, Notes, Tree, as_text, is_whole_yaml, read_yaml
-from deepskills._skillmd.text import one_line
+from deepskills._skillmd.text import clean, one_line
 from deepskills._types import (
     MAX_COMPATIBILITY_LENGTH,
     MAX_DESCRIPTION_LENGTH,
@@ -492,6 +493,62 @@ class _Reader:
         if any(isinstance(item, list | dict) for item in items):
             self._report("field-not-text", keys=listed(["allowed-tools"]))
         return [text for item in items if (text := as_text(item).strip())]
+
+
+MAX_INTEGER_BITS = 4_096
+"""Longest number that becomes text; Python refuses to write much longer ones."""
+
+MAX_VALUE_DEPTH = 32
+"""How deep frontmatter that comes as values may be nested."""
+
+
+def read_fields(fields: Mapping[str, object], *, path: str) -> SkillReading:
+    """Return what frontmatter says that comes as values, not as a file; never raises.
+
+    There is no directory whose name the skill's should have.
+    """
+    reader = _Reader(path)
+    try:
+        room = [MAX_FRONTMATTER_BYTES]
+        tree = {clean(key): _to_tree(value, room, MAX_VALUE_DEPTH) for key, value in fields.items()}
+        metadata = reader._metadata(tree)  # noqa: SLF001 - of this module
+    except _Refusal as refusal:
+        reader._report(refusal.code, **refusal.values)  # noqa: SLF001 - of this module
+        return SkillReading(None, {}, "", reader._problems)  # noqa: SLF001 - of this module
+    found = [each for each in reader._problems if each["code"] != "name-directory-mismatch"]  # noqa: SLF001 - as above
+    return SkillReading(metadata, tree, "", found)
+
+
+def _to_tree(value: object, room: list[int], depth: int) -> Tree:
+    """Return a value as YAML would be read; `room` holds how many characters may still come."""
+    room[0] -= 1
+    if room[0] < 0:
+        raise _Refusal("frontmatter-too-large")
+    if value is None:
+        return None
+    if depth and isinstance(value, Mapping):
+        return {
+            _to_text(key, room): _to_tree(item, room, depth - 1)
+            for key, item in value.items()
+            if isinstance(key, str | int | float)
+        }
+    if depth and isinstance(value, list | tuple):
+        return [_to_tree(item, room, depth - 1) for item in value]
+    return _to_text(value, room)
+
+
+def _to_text(value: object, room: list[int]) -> str:
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, str | float) or (isinstance(value, int) and value.bit_length() <= MAX_INTEGER_BITS):
+        text = clean(str(value))
+    else:
+        # Of an unknown type only the name is known to be short and harmless.
+        text = type(value).__name__
+    room[0] -= len(text) + 1
+    if room[0] < 0:
+        raise _Refusal("frontmatter-too-large")
+    return text
 
 
 def split_tools(text: str) -> list[str]:

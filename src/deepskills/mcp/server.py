@@ -29,7 +29,7 @@ from deepagents.backends import BackendProtocol, FilesystemBackend
 from deepskills import SkillsMiddleware
 from deepskills._catalog.catalog import Catalogs, Readings, SkillEntry
 from deepskills._catalog.discovery import discover
-from deepskills._catalog.sources import parse_sources
+from deepskills._catalog.sources import SkillSource, parse_sources
 from deepskills._errors import SkillFileNotFoundError, SkillPathError, SkillsError
 from deepskills._files.assets import list_assets, read_asset_bytes
 from deepskills._files.inventory import read_contents
@@ -39,7 +39,7 @@ from deepskills._io.drivers import adrive
 from deepskills._io.plan import Plan, ResultT
 from deepskills._skillmd.read import read_skill
 from deepskills._skillmd.text import one_line
-from deepskills._types import SKILL_FILE, SkillSource
+from deepskills._types import SKILL_FILE
 from deepskills.mcp.entries import MAX_BYTES, MAX_FILES, json_frontmatter
 from deepskills.mcp.wire import EXTENSION, INVALID_PARAMS, IS_FIRST_MAJOR
 

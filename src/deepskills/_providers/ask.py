@@ -1,0 +1,278 @@
+"""Asks providers, as plans, and checks whatever they give.
+
+A provider is a user's object that may raise, hang, flood or lie. Each call has a time limit, each answer a bound, and
+each value is looked at before anybody uses it. What is wrong becomes a problem or a failure that names the provider.
+"""
+
+import inspect
+import re
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+from urllib.parse import quote
+
+from deepskills._io.plan import Attempt, CallFunction, Failed, File, together
+from deepskills._providers.base import SCHEME, ProvidedFile, ProvidedSkill, SkillProvider
+from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.text import is_text
+from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
+
+USUAL_SECONDS = 30.0
+"""How long a call of a provider may take where the middleware has no `backend_timeout`."""
+
+MAX_FILES = 5_000
+"""How many files a skill may have."""
+
+MAX_KEY_LENGTH = 1_024
+"""Longest key of a skill, and longest path of a file."""
+
+MAX_INVALID = 100
+"""How many invalid skills of a listing are named, each in a problem of its own."""
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A provider and the run on whose behalf it is asked."""
+
+    provider: SkillProvider
+    runtime: Any = None
+    seconds: float = USUAL_SECONDS
+
+    @property
+    def source(self) -> str:
+        """The address of the provider among sources."""
+        return f"{SCHEME}{self.provider.label}"
+
+    def path_of(self, skill: ProvidedSkill, location: str | None = None) -> str:
+        """Return the path of a skill's `SKILL.md`, by which state and file tools know it."""
+        directory = location or f"{self.source}/{quote(skill.key, safe='')}"
+        return f"{directory.rstrip('/')}/{SKILL_FILE}"
+
+    def call(self, method: str, *given: object, at_most: int | None = None) -> CallFunction[Any]:
+        """Return the call of one method; `at_most` bounds what it lists, and one more is taken to tell."""
+
+        def run() -> Any:  # noqa: ANN401 - whatever the method gives
+            # Looked up when it is called: an object without the method is a failed call, not an error in the plan.
+            value = getattr(self.provider, method)(*given, self.runtime)
+            if isinstance(value, AsyncIterable) or inspect.isawaitable(value):
+                return _wait_for(value, at_most)
+            return _bounded(value, at_most)
+
+        async def arun() -> Any:  # noqa: ANN401 - whatever the method gives
+            return await _wait_for(getattr(self.provider, method)(*given, self.runtime), at_most)
+
+        own = getattr(self.provider, method, None)
+        is_async = inspect.iscoroutinefunction(own) or inspect.isasyncgenfunction(own)
+        return CallFunction(arun if is_async else run, seconds=self.seconds)
+
+
+async def _wait_for(value: Any, at_most: int | None) -> Any:  # noqa: ANN401 - whatever a method gave
+    if not isinstance(value, AsyncIterable):
+        return _bounded(await value, at_most)
+    found = []
+    async for item in value:
+        found.append(item)
+        if at_most is not None and len(found) > at_most:
+            break
+    return found
+
+
+def _bounded(value: Any, at_most: int | None) -> Any:  # noqa: ANN401 - whatever a method gave
+    if at_most is None:
+        return value
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise TypeError(f"it returned {type(value).__name__}, not a list")
+    # An iterator may never end.
+    return list(islice(value, at_most + 1))
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The run on whose behalf providers are asked."""
+
+    runtime: Callable[[], object] = lambda: None
+    """Gives what the provider's methods get; called when a provider is asked at all."""
+
+    seconds: float = USUAL_SECONDS
+
+    def ask(self, provider: SkillProvider) -> Asked:
+        """Return a provider, to be asked for this run."""
+        return Asked(provider, self.runtime(), self.seconds)
+
+
+NOBODY = Caller()
+"""For looks outside any run, without providers that need one."""
+
+
+@dataclass
+class Listed:
+    """What a provider lists."""
+
+    provider: SkillProvider
+    skills: dict[str, ProvidedSkill] = field(default_factory=dict)
+    """The skills, each by the path of its `SKILL.md`."""
+
+    contents: dict[str, File] = field(default_factory=dict)
+    """By path, the files of skills whose provider gives no digest."""
+
+    problems: list[SkillProblem] = field(default_factory=list)
+    failure: str | None = None
+    """Why it could not be listed; the skills that it gave before stay."""
+
+    is_cut: bool = False
+    """Whether there are more skills than are taken."""
+
+
+async def list_skills(asked: Sequence[Asked]) -> list[Listed]:
+    """Return what providers list; they are asked at the same time, and a failure costs the provider's own skills."""
+    if not asked:
+        return []
+    replies = await together(*(Attempt(each.call("list_skills", at_most=MAX_DIRECTORIES)) for each in asked))
+    found = [_checked_listing(each, reply) for each, reply in zip(asked, replies, strict=True)]
+    for each, listed in zip(asked, found, strict=True):
+        await _locate(each, listed)
+    # Of skills without a digest nobody could tell later whether they changed, so their files are read now.
+    unread = [
+        (each, listed, skill, path)
+        for each, listed in zip(asked, found, strict=True)
+        for path, skill in listed.skills.items()
+        if skill.version is None
+    ]
+    files = await together(*(Attempt(each.call("read_skill", skill)) for each, _, skill, _ in unread))
+    for (_, listed, _, path), reply in zip(unread, files, strict=True):
+        listed.contents[path] = checked_file(path, reply, None)
+    return found
+
+
+def _checked_listing(asked: Asked, reply: Any) -> Listed:  # noqa: ANN401 - whatever a provider gave
+    if isinstance(reply, Failed):
+        return Listed(asked.provider, failure=reply.reason)
+    listed = Listed(asked.provider, is_cut=len(reply) > MAX_DIRECTORIES)
+    seen: set[str] = set()
+    invalid = 0
+    for item in reply[:MAX_DIRECTORIES]:
+        reason = _invalid(item, seen)
+        if reason is None:
+            seen.add(item.key)
+            listed.skills[asked.path_of(item)] = item
+            continue
+        invalid += 1
+        if invalid <= MAX_INVALID:
+            path = asked.path_of(item) if isinstance(item, ProvidedSkill) and _is_key(item.key) else asked.source
+            listed.problems.append(problem(path, "provided-invalid", reason=reason))
+    if invalid > MAX_INVALID:
+        reason = f"{invalid - MAX_INVALID} more of its skills are invalid"
+        listed.problems.append(problem(asked.source, "provided-invalid", reason=reason))
+    return listed
+
+
+def _invalid(item: Any, seen: set[str]) -> str | None:  # noqa: ANN401 - whatever a provider listed
+    """Return what is wrong with a listed skill; `None` if nothing is."""
+    if not isinstance(item, ProvidedSkill):
+        return f"it lists {type(item).__name__}, not ProvidedSkill"
+    reason: str | None = None
+    # As whatever the provider put there: the types are only what it should have.
+    key, name, description, digest, frontmatter = map(
+        _as_any, (item.key, item.name, item.description, item.digest, item.frontmatter)
+    )
+    if not _is_key(key):
+        reason = f"its key must be a text of 1 to {MAX_KEY_LENGTH} characters without control characters"
+    elif key in seen:
+        reason = f"the key {quoted(key)} is listed twice"
+    elif not isinstance(name, str) or not isinstance(description, str):
+        reason = "its name and description must be text"
+    elif digest is not None and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        reason = "its digest must be 'sha256:' and 64 hexadecimal digits, or None"
+    elif not isinstance(frontmatter, Mapping):
+        reason = f"its frontmatter must be a mapping, got {type(frontmatter).__name__}"
+    return reason
+
+
+def _as_any(value: Any) -> Any:  # noqa: ANN401 - of any type
+    return value
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and 0 < len(key) <= MAX_KEY_LENGTH and key.isprintable() and is_text(key)
+
+
+async def _locate(asked: Asked, listed: Listed) -> None:
+    """Give listed skills the paths by which file tools find them, where the provider says so."""
+    provider = asked.provider
+    if type(provider).location is SkillProvider.location or not listed.skills:
+        return
+    calls = [Attempt(asked.call("location", skill)) for skill in listed.skills.values()]
+    placed: dict[str, ProvidedSkill] = {}
+    for (address, skill), location in zip(listed.skills.items(), await together(*calls), strict=True):
+        path = asked.path_of(skill, location) if isinstance(location, str) and _is_location(location) else address
+        if path == address and location is not None:
+            reason = location.reason if isinstance(location, Failed) else f"{location!r} is no clean absolute path"
+            listed.problems.append(problem(address, "provided-location", reason=reason))
+        # Two skills cannot lie in one directory; the second keeps its address.
+        placed[address if path in placed else path] = skill
+    listed.skills = placed
+
+
+def _is_location(path: str) -> bool:
+    parts = path.rstrip("/").split("/")[1:]
+    is_clean = path.isprintable() and is_text(path) and "\\" not in path
+    return is_clean and path.startswith("/") and bool(parts) and not {"", ".", ".."} & set(parts)
+
+
+# One skill's text and files.
+
+
+async def read_skill(asked: Asked, skill: ProvidedSkill, path: str, digest: str | None) -> File:
+    """Return a skill's `SKILL.md`, if its bytes are those that were listed."""
+    return checked_file(path, await Attempt(asked.call("read_skill", skill)), digest)
+
+
+async def read_files(asked: Asked, skill: ProvidedSkill, wanted: Mapping[str, ProvidedFile]) -> dict[str, File]:
+    """Return files of a skill at the same time; by path as the caller names them."""
+    replies = await together(*(Attempt(asked.call("read_file", skill, file.path)) for file in wanted.values()))
+    return {
+        path: checked_file(path, reply, file.digest)
+        for (path, file), reply in zip(wanted.items(), replies, strict=True)
+    }
+
+
+def check_files(reply: Any) -> dict[str, ProvidedFile] | Failed:  # noqa: ANN401 - whatever a provider gave
+    """Return the files that a provider lists; one that is no file of a skill makes the list a failure."""
+    if isinstance(reply, Failed):
+        return reply
+    if len(reply) > MAX_FILES:
+        return Failed(f"the skill has more than {MAX_FILES:,} files")
+    files: dict[str, ProvidedFile] = {}
+    for item in reply:
+        if not isinstance(item, ProvidedFile) or not _is_key(item.path) or not _is_relative(item.path):
+            shown = item.path if isinstance(item, ProvidedFile) else type(item).__name__
+            return Failed(f"{shown!r} is not a file with a path relative to the skill")
+        if item.digest is not None and not (isinstance(item.digest, str) and _DIGEST.fullmatch(item.digest)):
+            return Failed(f"the digest of {item.path!r} is not 'sha256:' and 64 hexadecimal digits")
+        if item.size is not None and (not isinstance(item.size, int) or isinstance(item.size, bool) or item.size < 0):
+            return Failed(f"the size of {item.path!r} is not a number of bytes")
+        if item.path != SKILL_FILE:
+            files[item.path] = item
+    return files
+
+
+def _is_relative(path: str) -> bool:
+    return "\\" not in path and not {"", ".", ".."} & set(path.split("/"))
+
+
+def checked_file(path: str, reply: Any, digest: str | None) -> File:  # noqa: ANN401 - whatever a provider gave
+    """Return what a provider gave for a file, if it is what was listed."""
+    if isinstance(reply, Failed):
+        return File(path, error=reply.reason)
+    if not isinstance(reply, bytes | bytearray | memoryview):
+        return File(path, error=f"the provider gave {type(reply).__name__}, not bytes")
+    content = bytes(reply)
+    if len(content) > MAX_SKILL_FILE_BYTES:
+        return File(path, error="it is too large", unfit="too-large", size=len(content))
+    if digest is not None and f"sha256:{sha256(content).hexdigest()}" != digest:
+        return File(path, error="its bytes are not those that were listed; it was changed, or the provider is broken")
+    return File(path, content)
