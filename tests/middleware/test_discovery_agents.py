@@ -1210,7 +1210,7 @@ def test_a_value_that_an_option_does_not_know_is_refused(options: dict[str, Any]
     assert repr(next(iter(options.values()))) in str(caught.value)
 
 
-@pytest.mark.parametrize("backend", [None, "/skills", 7, Path("/skills")], ids=repr)
+@pytest.mark.parametrize("backend", ["/skills", 7, Path("/skills")], ids=repr)
 def test_a_backend_that_is_none_is_refused(backend: Any) -> None:
     """What is neither a backend nor a function is a `TypeError` at once."""
     with pytest.raises(TypeError, match="backend must be"):

@@ -90,7 +90,7 @@ def test_every_event_tells_source_digest_and_trigger(mode: Mode, tmp_path: Path)
     assert sorted(told[11:13]) == [("refused", "gamma", "model"), ("unloaded", "beta", "model")]
     assert told[13] == ("unloaded", "alpha", "system")
     assert sorted(told[14:]) == [("reattached", "pay", "system"), ("reattached", "started", "system")]
-    unknown = [event for event in events if event["source"] != "/skills" or len(event["digest"] or "") != 32]
+    unknown = [event for event in events if event["source"] != "/skills" or len(event["digest"] or "") != 71]
     assert [(event["skill"], event["source"], event["digest"]) for event in unknown] == [("nope", None, None)]
     assert sorted(map(str, ears.heard)) == sorted(map(str, events))
     assert {("alpha", "user"), ("pay", "pin"), ("started", "system"), ("beta", "model")} <= set(ears.wanted)

@@ -882,7 +882,7 @@ def test_loads_and_unloads_are_events_on_the_custom_stream(mode: Mode, tmp_path:
     assert isinstance(tokens, int)
     assert tokens > 20
     record = {"source": "/skills", "digest": events[0]["digest"], "trigger": "model"}
-    assert len(events[0]["digest"]) == 32
+    assert len(events[0]["digest"]) == 71
     assert [event for event in events if event["trigger"] != "model"] == []
     assert [{key: event[key] for key in record} for event in events if event["skill"] == "alpha"] == [record] * 2
     assert [event["source"] for event in events] == ["/skills", "/skills", None, "/skills", "/skills"]
@@ -934,7 +934,7 @@ def test_events_about_a_skill_that_exists_say_where_it_comes_from(mode: Mode, tm
         ("skill.refused", "mine"),
         ("skill.unloaded", "alpha"),
     ]
-    assert [event for event in events if event["source"] != "/skills" or len(event["digest"] or "") != 32] == []
+    assert [event for event in events if event["source"] != "/skills" or len(event["digest"] or "") != 71] == []
 
 
 def log_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

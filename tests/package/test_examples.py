@@ -53,6 +53,7 @@ SHOWN = {
         "read again: | team | 35 EUR |",
         "refused:",
     ],
+    "own_provider": ["staging: Pay at once.", "production: Ask for the order, then wait."],
     "own_extension": [
         "7 o'clock: {'skill.refused: release-notes': 1}",
         "9 o'clock: {'skill.loaded: release-notes': 1}",

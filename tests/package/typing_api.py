@@ -29,6 +29,8 @@ from deepskills import (
     ModelCallReport,
     NamespacedSource,
     OptionalSource,
+    ProvidedFile,
+    ProvidedSkill,
     Refuse,
     ResourceMetadata,
     SkillEntry,
@@ -42,6 +44,7 @@ from deepskills import (
     SkillNotFoundError,
     SkillPathError,
     SkillProblem,
+    SkillProvider,
     SkillReading,
     SkillRun,
     SkillsError,
@@ -105,6 +108,24 @@ class PartsBackend(FilesystemBackend):
         return [SkillSummary(path, digest="1", frontmatter=b"---\nname: a\n---") for path in paths]
 
 
+class Hub(SkillProvider):
+    """Skills from elsewhere."""
+
+    label = "Hub"
+
+    def list_skills(self, runtime: Any) -> list[ProvidedSkill]:  # noqa: ARG002
+        """Return what there is."""
+        return [ProvidedSkill("a", "a", "Does a.", frontmatter={"license": "MIT"})]
+
+    async def read_skill(self, skill: ProvidedSkill, runtime: Any) -> bytes:  # noqa: ARG002
+        """Return a text."""
+        return skill.name.encode()
+
+    def list_files(self, skill: ProvidedSkill, runtime: Any) -> list[ProvidedFile]:  # noqa: ARG002
+        """Return what else there is."""
+        return [ProvidedFile("a.txt", size=1)]
+
+
 class AuditedSkills(SkillsMiddleware[Any, Any]):
     """A subclass with state of its own."""
 
@@ -155,7 +176,7 @@ def agents(folder: Path) -> tuple[list[str], list[str]]:
     """Build an agent of each kind, with skills beside other middleware, and run one."""
     backend = FilesystemBackend(root_dir=folder, virtual_mode=True)
     plugin = NamespacedSource("/plugin", "plugin")
-    sources: list[SkillSource] = ["/skills", ("/team", "Team"), OptionalSource("/trial"), plugin]
+    sources: list[SkillSource] = ["/skills", ("/team", "Team"), OptionalSource("/trial"), plugin, Hub()]
     replies: list[Reply] = [call_tools(("load_skill", {"skill_name": "pdf-forms"})), "Done."]
     model = ScriptedChatModel(replies=replies)
     skills = SkillsMiddleware(

@@ -21,6 +21,8 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "frontmatter-key-too-large",
         "skill-refused",
         "middleware-order",
+        "provided-invalid",
+        "provided-location",
         "mcp-not-declared",
         "mcp-entry-invalid",
         "mcp-dynamic",

@@ -670,7 +670,8 @@ def _keep(run: SkillRun, entry: SkillEntry, hook: Hook, form: str, text: str, ab
     tool, call = (about, "") if isinstance(about, str) else (about.tool_call["name"], str(about.tool_call["id"]))
     skill, tool = (html.escape(field_text(name, 128)) for name in (entry.name, tool))
     body = harmless_body(clean(text))
-    key = f"{_SAID}{entry.digest}:{hook.position}:{call}"
+    # Taken apart again at its colons, so the digest's own is left out.
+    key = f"{_SAID}{entry.digest.rpartition(':')[2]}:{hook.position}:{call}"
     run.remember(key, {"after": _newest_answer(run.state), "text": form.format(skill=skill, tool=tool, text=body)})
 
 
