@@ -370,8 +370,8 @@ def _weigh(reading: Reading) -> int:
 #    names it had, until a look at it decides.
 #
 # Three rules keep this right. First, nothing is ever believed because of what it says about itself; only the memory of
-# this process counts, and that is keyed by digests. Second, memory is per backend, or per thread where it holds what a
-# look found (`put_found`), because two users' states may hold the same record while only one may see those skills.
+# this process counts, and that is keyed by digests. Second, memory is per backend, or per invocation where it holds
+# what a look found (`Looks`), because two users' states may hold the same record while only one may see those skills.
 # Third, an entry that only state vouches for says so (`is_read` is unset), and whoever grants something asks for that:
 # such an entry is shown, never obeyed.
 #
@@ -381,9 +381,6 @@ def _weigh(reading: Reading) -> int:
 
 MAX_CATALOG_BYTES = 48_000_000
 """About how much memory the catalogs of a backend may take, besides the entries that they share."""
-
-MAX_FOUND_BYTES = 48_000_000
-"""How much memory may be taken by catalogs that were found on threads whose state names another."""
 
 _ENTRY_BYTES = 500
 """What an entry takes in the tables of a catalog, with its place in the tables by name."""
@@ -516,7 +513,6 @@ class Catalogs:
     def __init__(self, readings: Readings, owner: object = None) -> None:
         self._readings = readings
         self._made = _made_for(owner if owner is not None else self)
-        self._found: BoundedCache[tuple[str, str], Catalog] = BoundedCache(MAX_FOUND_BYTES, _weigh_catalog, size_of)
 
     def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""
@@ -538,19 +534,6 @@ class Catalogs:
         # All of the record, not its key alone: it holds the sources as well, so that a forged one cannot pass another
         # agent's catalog off as its own. What equals a record of ours needs no further check of its shape.
         return catalog if catalog is not None and catalog.record == record else None
-
-    def put_found(self, thread_id: str, record: object, catalog: Catalog) -> None:
-        """Remember what a look showed on a thread whose state holds something else, until the next run writes it.
-
-        It stands for that thread alone: another user's state may hold the same record, and must not show these skills.
-        """
-        # Without a thread there is nobody to remember it for, and an empty id would be everybody's.
-        if thread_id and (key := record_key(record)):
-            self._found.put((thread_id, key), catalog)
-
-    def found_for(self, thread_id: str, record: object) -> Catalog | None:
-        """Return what a look showed on a thread with this in its state."""
-        return self._found.get((thread_id, record_key(record))) if thread_id else None
 
     def claimed(self, record: object, copy: object) -> Catalog:
         """Return the catalog that state claims to have, without any power where this process has not read the file.

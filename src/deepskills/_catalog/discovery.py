@@ -578,17 +578,18 @@ class Look:
         self,
         library: Library,
         sources: SourcesOfRun,
-        thread_id: str = "",
         looks: "Looks | None" = None,
         runtime: Callable[[], object] = lambda: None,
+        *,
+        varies: bool = False,
     ) -> None:
         self._library = library
         self._runtime = runtime
         self._sources_of_run = sources
-        self._thread_id = thread_id
-        """The thread of the run; empty if it has none."""
-        self._looks = looks
-        """What this very invocation has seen, where each has to look for itself."""
+        self._varies = varies
+        """Whether each invocation has to look for itself, whatever its state says."""
+        self._looks = looks if looks is not None else Looks()
+        """What this very invocation has seen."""
         self._led = library.led if library.led is not None else remembered_files()
         self._sources: Sequence[Source] | None = None
         self._failure: str | None = None
@@ -656,27 +657,21 @@ class Look:
 
     def started(self, record: object, found: Discovery) -> None:
         """Remember what the start of a run found, so that its other hooks need not look again."""
-        if self._looks is not None:
-            self._looks.put(record, found)
+        self._looks.put(record, found)
 
     async def catalog(self, record: object, copy: object) -> Catalog:
         """Return the catalog that state names, if it can be believed and is of this run's sources; else look.
 
         `copy` is `skills_metadata`, of use only while a source cannot be read.
         """
-        if self._looks is not None:
+        if self._varies:
             return await self._in_invocation(self._looks, record, copy)
-        catalogs, thread_id = self._library.catalogs, self._thread_id
         sources, failure = await self.sources()
-        # What a look has shown on this thread is newer than what its state names.
-        for believed in (catalogs.found_for(thread_id, record), catalogs.believed(record)):
-            # While the sources cannot be resolved, the believed catalog stands: its files are still refused by
-            # `refusals`.
-            if believed is not None and (failure is not None or believed.is_of(sources)):
-                return believed
-        found = await self.discover(await self.claimed(record, copy))
-        catalogs.put_found(thread_id, record, found.catalog)
-        return found.catalog
+        believed = self._library.catalogs.believed(record)
+        # While the sources cannot be resolved, the believed catalog stands: its files are still refused by `refusals`.
+        if believed is not None and (failure is not None or believed.is_of(sources)):
+            return believed
+        return await self._in_invocation(self._looks, record, copy)
 
     async def _in_invocation(self, looks: Looks, record: object, copy: object) -> Catalog:
         """Return what this invocation has seen with its own eyes."""

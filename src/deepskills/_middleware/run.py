@@ -39,7 +39,7 @@ from deepskills._io.drivers import adrive, await_if_needed, drive
 from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension
-from deepskills._middleware.state import LINGERING, Thread, merged, session_id
+from deepskills._middleware.state import LINGERING, Thread, merged
 from deepskills._prompt.section import visible
 from deepskills._skillmd.problems import problem
 from deepskills._types import ORIGIN_KEY, POWERS_KEY, SKILL_FILE, LoadRecord, SkillMetadata, SkillOrigin, SkillProblem
@@ -211,16 +211,15 @@ class Run:
     @cached_property
     def look(self) -> Look:
         """This run's look at its sources."""
-        settings, thread_id = self.settings, session_id(self._runtime)
+        settings = self.settings
         # Not `self`: a look that refers to its run would be a circle, which only the garbage collector frees.
         runtime = partial(tool_runtime, self.state, self._runtime)
         # Where all runs are alike, the believed catalog serves all of them, and no function asks for the runtime.
         if not settings.varies_by_run:
-            return Look(settings.library, settings.sources_in, thread_id, runtime=runtime)
+            return Look(settings.library, settings.sources_in, settings.memory.looks_of(self._runtime), runtime)
         # A resumed run has no start, so its first hook looks.
         looks = settings.memory.looks_of(self.runtime)
-        sources = partial(settings.sources_in, self.runtime)
-        return Look(settings.library, sources, thread_id, looks, runtime=runtime)
+        return Look(settings.library, partial(settings.sources_in, self.runtime), looks, runtime, varies=True)
 
     def perform(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""
@@ -335,7 +334,7 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
     """Tell which skills are in use: the one answer that everybody goes by."""
     # The usual case, on a path that each request takes.
     standing = thread.standing
-    if not standing.loaded and not standing.lost and not thread.unbacked:
+    if not standing.loaded and not standing.lost:
         return Use()
     turn = thread.turn
     skills: list[LoadedSkill] = []
@@ -375,23 +374,7 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
                 is_lost=is_lost,
             )
         )
-    skills += _unproven(thread.unbacked, shelf, found)
     return Use(skills, leaving, frozenset(withheld))
-
-
-def _unproven(names: Sequence[str], shelf: Shelf, found: Discovery | None) -> list[LoadedSkill]:
-    """Return the skills that state calls loaded, whose records are missing, and of which nobody could judge yet.
-
-    Somebody may have spoiled the record of a load of ours, and that must lift no limit. Before each model call such
-    skills are loaded or removed; what is left is what could not be read or judged. Its file says what it forbids.
-    """
-    is_unsure = found is not None and bool(found.unsure)
-    return [
-        LoadedSkill(entry or unread_entry(name, ""), "", "system", 0, is_recent=False, grants=False, is_lost=True)
-        for name in names
-        if ((entry := shelf.catalog.by_name.get(name)) is not None or is_unsure)
-        and (shelf.hidden.get(name) != "off" or name in shelf.unjudged)
-    ]
 
 
 def _is_judged(name: str, record: LoadRecord, shelf: Shelf, found: Discovery | None) -> bool:

@@ -1,8 +1,8 @@
 """The start of a run: when skills are discovered, what that changes in state, and what is reported.
 
-A thread may start with loads: those that its messages show, a parent's, and those of an older version. Marks on
-messages are claims, because callers can write them. A claim counts only if the message's text is the very block that
-the skill's file gives with the arguments claimed; sizes and files come from that reading.
+A thread may start with loads: those that its messages show, and a parent's. Marks on messages are claims, because
+callers can write them. A claim counts only if the message's text is the very block that the skill's file gives with the
+arguments claimed; sizes and files come from that reading.
 """
 
 import logging
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.messages import AnyMessage
 
 from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.discovery import Discovery, shown_problems, source_errors
@@ -215,33 +215,6 @@ def _claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
     return claims[::-1]
 
 
-def _is_made_by_a_load(message: AnyMessage) -> bool:
-    return isinstance(message, ToolMessage) or message.additional_kwargs.get("lc_source") == "pinned_skill"
-
-
-def upgraded(thread: Thread) -> dict[str, Any]:
-    """Return the records of loads that an older version made, with the messages that carry their texts.
-
-    A message carries a load if it is of the kind that loads make; the text that the record knows counts before a mark.
-    """
-    by_text: dict[str, str] = {}
-    texts: dict[str, Any] = {}
-    for claim in _claims(thread.messages):
-        if claim.is_load and claim.message.id and _is_made_by_a_load(claim.message):
-            texts[claim.message.id] = {"skill": claim.skill}
-            by_text[fingerprint(str(claim.message.text))] = claim.message.id
-            by_text[f"{claim.skill}:{claim.mark.get('digest')}"] = claim.message.id
-    records: dict[str, LoadRecord] = {}
-    for name in thread.standing.loaded:
-        record = thread.standing.records[name]
-        if record.get("message"):
-            continue
-        message = by_text.get(record.get("text", "")) or by_text.get(f"{name}:{record['digest']}")
-        # A record without a message was written by a version that kept neither arguments nor triggers.
-        records[name] = {**record, "message": message or "", "arguments": "", "trigger": "model"}
-    return {"skills_load_records": records, "skills_context": {"texts": texts}} if records or texts else {}
-
-
 # The start itself.
 
 
@@ -325,11 +298,8 @@ async def _discovered(run: Run, found: Discovery, shelf: Shelf) -> dict[str, Any
     update: dict[str, Any] = {"skills_catalog": catalog.record}
     if not catalog.is_copied_in(run.state.get("skills_metadata")):
         update["skills_metadata"] = catalog.copy_skills()
-    # A thread that has loads and no catalog was written by an older version.
     if thread.is_new:
         update |= await adopted(run, shelf)
-    elif thread.catalog is None:
-        update |= upgraded(thread)
     return update
 
 
