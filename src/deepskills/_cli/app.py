@@ -5,6 +5,7 @@ Only what every command needs is imported here; what one command needs, it impor
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -313,6 +314,37 @@ def validate(
     problems = counted(len(found), "problem") if found else "no problems"
     output.remark(f"{counted(done.skills, 'skill')} checked, {problems}.", "green" if is_well else "red")
     if not is_well:
+        raise click.exceptions.Exit(FAILED)
+
+
+@app.command()
+@click.option("--base", metavar="REF", help="Report only what is new since this commit, such as origin/main.")
+@sources
+@click.option("--github", is_flag=True, help="Print annotations for GitHub Actions.")
+@as_json
+def gate(
+    base: str | None,
+    source: Sequence[str],
+    github: bool,  # noqa: FBT001 - click calls it so
+    as_json: bool,  # noqa: FBT001 - click calls it so
+) -> None:
+    """Judge a change to a library of skills; exit 1 if there is something to look at.
+
+    Problems, references to files that are not there, tokens added, and requests of the skills' own
+    `evals/triggers.json` that another skill would take. No model and no key are needed.
+    """
+    from deepskills._cli.commands.gate import github_lines, run_gate, show_report  # noqa: PLC0415 - needed here alone
+
+    output = _output()
+    report = run_gate(base, source)
+    if as_json:
+        output.json(report)
+    elif github:
+        for line in github_lines(report["findings"], Path.cwd()):
+            output.line(line)
+    else:
+        show_report(output, report)
+    if report["findings"]:
         raise click.exceptions.Exit(FAILED)
 
 

@@ -206,6 +206,19 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "Another skill has the name of this served one ({other}), so it is called {name} here. Rename the label or the "
         "other skill.",
     ),
+    # What `deepskills gate` finds.
+    "reference-dead": (
+        "error",
+        "The instructions name {reference}, and there is no such file. Add it, or correct the path.",
+    ),
+    "request-taken": (
+        "error",
+        "The request {query} is this skill's, and {by} ranks first for it now. Tell their descriptions apart.",
+    ),
+    "request-unwanted": (
+        "error",
+        "The request {query} should not load this skill, and it ranks first for it now. Narrow its description.",
+    ),
     "skill-file-misnamed": (
         "warning",
         "The file is named {found}; agents read only `SKILL.md`, so the skill does not exist for them. Rename it.",
