@@ -197,7 +197,7 @@ SubagentInherit: TypeAlias = Literal["isolated", "inherit"]
 """What a sub-agent begins with: nothing loaded, or what its parent has loaded."""
 
 SlashCommands: TypeAlias = bool | Literal["always"]
-"""Whether a user's message may start skills; `"always"` if every message of the agent's input is a user's."""
+"""Whether a user's message may start skills; `"always"`: also in an agent inside another graph's run."""
 
 BackendFactory: TypeAlias = Callable[[Any], BackendProtocol]
 """Makes the backend of a run from its runtime, which has `.context` and `.store`."""
@@ -206,7 +206,11 @@ SourcesFactory: TypeAlias = Callable[[Any], Sequence[SkillSource]]
 """Gives the sources of a run from its runtime, which has `.context` and `.store`."""
 
 VisibilityRule: TypeAlias = Mapping[str, Visibility] | Callable[[SkillMetadata, Any], Visibility]
-"""How visible skills are: by name or glob pattern, or as a function of skill and runtime says."""
+"""How visible skills are: by name or glob pattern, or as a function of skill and runtime says.
+
+`"always"` shows a skill to the model although its author says `disable-model-invocation`; only an operator's rule may
+say it.
+"""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillR
 from deepskills._middleware.extension_calls import ExtensionRun, at
 from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.loading import SkillTools
-from deepskills._middleware.nesting import follow_runs, handing_over, is_own_graph
+from deepskills._middleware.nesting import handing_over, is_own_graph
 from deepskills._middleware.request import (
     PreparedCall,
     open_call,
@@ -355,9 +355,11 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         extra_tools: Any of `search_skills`, `list_skill_assets`, `load_skill_asset` and `get_skill_script_path`, for
             agents without file tools or with large libraries.
         visibility: How visible skills are: a mapping from names or glob patterns to `"on"`, `"name-only"`,
-            `"user-only"` or `"off"`, or a function `(skill, runtime)` that returns one of them.
-        slash_commands: Whether a user's message that starts with `/name` starts that skill. Inside another
-            graph's run only a message that the outer run's own input held is a user's; with `"always"` each is.
+            `"user-only"` or `"off"`, or a function `(skill, runtime)` that returns one of them. `"always"` shows a skill
+            to the model in spite of its author's `disable-model-invocation`.
+        slash_commands: Whether a user's message that starts with `/name` starts that skill. An agent inside
+            another graph's run takes none: a node or a model may have written the message. `"always"` says that its
+            input is a user's there as well.
         unload_when: `"now"` to take an unloaded skill's text out of requests at once; `"cheap"` to leave it until the
             prefix changes anyway, so that prompt caches hold.
         subagent_inherit: `"isolated"` for sub-agents that begin with nothing loaded (a fork knows what it continues);
@@ -468,9 +470,6 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         # On the instance: a subclass may have its own schema, and the class itself must stay as its author wrote it.
         self.state_schema = with_own_keys(type(self).state_schema)
         with_end_of_run(self, plugged)
-        if slash_commands and slash_commands != "always":
-            # Only where it is needed: it registers a callback with LangChain for the whole process.
-            follow_runs()
         for extension in plugged:
             # Last, when everything that an extension may look at is there.
             extension.attach(self)

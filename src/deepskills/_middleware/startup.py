@@ -22,7 +22,7 @@ from deepskills._loading.budget import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, load, prepare, take_away
-from deepskills._middleware.nesting import is_continued, is_users_word, taken_over
+from deepskills._middleware.nesting import is_continued, taken_over, takes_slash_commands
 from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import (
@@ -345,7 +345,7 @@ def _noticed_message(run: Run) -> dict[str, Any]:
     thread = run.thread
     message = thread.user_message
     # Without a key nobody could tell later that the message was looked at; every user's message has one (`with_keys`).
-    if message is None or not message.id or not is_users_word(message, run):
+    if message is None or not message.id or not takes_slash_commands(run):
         return {}
     seen, commands = thread.section("run"), thread.section("commands")
     if message.id in commands or message.id in (seen.get("seen"), seen.get("message")) or is_answered(thread, message):
