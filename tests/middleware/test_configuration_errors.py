@@ -12,7 +12,7 @@ from langchain.agents.middleware import TodoListMiddleware
 
 import deepskills
 from deepskills import SkillsError, SkillsMiddleware
-from deepskills.extensions import SkillScripts
+from deepskills.extensions import SkillScripts, SkillUsage
 from deepskills.testing import ScriptedChatModel
 from support import Conversation, Mode, both_modes, disk, run, skill_md, write_files
 
@@ -74,6 +74,26 @@ def test_two_in_one_deep_agent_are_an_error_at_the_first_run(mode: Mode, tmp_pat
     right = create_deep_agent(model, backend=backend, middleware=[one], subagents=[helper])
     run(mode, right)
     assert "- **a**" in model.requests[-1].system
+
+
+@both_modes
+def test_sources_beside_the_middleware_are_an_error_at_the_first_run(mode: Mode, tmp_path: Path) -> None:
+    """`create_deep_agent(skills=[...])` beside our middleware would vanish; the error has the line to write instead."""
+    write_files(tmp_path, {"skills/a/SKILL.md": skill_md("a"), "team/b/SKILL.md": skill_md("b")})
+    backend, model = disk(tmp_path), ScriptedChatModel(replies=[])
+
+    class Own(SkillsMiddleware):
+        """A subclass is ours as well."""
+
+    for kind in (SkillsMiddleware, Own):
+        skills = kind(backend=backend, sources=["/skills"], extensions=[SkillUsage(lambda _event: None)])
+        wrong = create_deep_agent(model, backend=backend, middleware=[skills], skills=["/team"])
+        with pytest.raises(SkillsError, match=r"SkillsMiddleware\(backend=\.\.\., sources=\['/team', '/skills'\]\)"):
+            run(mode, wrong)
+        # The same instance elsewhere is not to blame.
+        run(mode, create_deep_agent(model, backend=backend, middleware=[skills]))
+        helper: Any = {"name": "helper", "description": "Helps.", "system_prompt": "Help.", "middleware": [skills]}
+        run(mode, create_deep_agent(model, backend=backend, subagents=[helper], skills=["/team"]))
 
 
 @both_modes

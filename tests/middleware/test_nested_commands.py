@@ -79,7 +79,7 @@ class Nested:
         return create_deep_agent(ScriptedChatModel(replies=[task]), subagents=[clerk])  # type: ignore[list-item]
 
     def sub_agent_with_a_thread_of_its_own(self) -> Any:
-        """Return a deep agent without skills whose compiled sub-agent has them, and a thread that is always the same."""
+        """Return a deep agent without skills whose compiled sub-agent has them, and a fixed thread."""
         task = call_tools(("task", {"description": "/pay 5", "subagent_type": "clerk"}))
         runnable = self.saved.with_config({"configurable": {"thread_id": "inner"}})
         clerk = {"name": "clerk", "description": "Pays.", "runnable": runnable}

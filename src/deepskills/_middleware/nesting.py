@@ -80,7 +80,7 @@ def handing_over(tool_name: str, run: Run) -> Iterator[None]:
 
 
 def takes_slash_commands(run: Run) -> bool:
-    """Whether the newest user message of a run may start skills: the agent runs by itself, or the application says so."""
+    """Whether a run's newest user message may start skills: by itself, or where the application says so."""
     return run.settings.slash_commands == "always" or not _is_nested(run.runtime.config)
 
 

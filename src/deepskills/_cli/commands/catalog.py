@@ -318,7 +318,7 @@ async def _read(sources: Sequence[Source]) -> LocalCatalog:
     source_problems: list[SkillProblem] = []
     # Each problem goes to the skill that the file claims to be, even where another file won the name: that row is the
     # one its author looks at. A file without a name gets a row of its own.
-    for noted in discovery.problems:
+    for noted in (*discovery.problems, *discovery.shadowed):
         path = noted["path"]
         if path in places:
             source_problems.append(in_shell(noted))
