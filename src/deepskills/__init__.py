@@ -165,7 +165,7 @@ _ELSEWHERE = {
         ("DatabaseSkillAdapter", "SharedSandbox", "SkillSandboxLoader", "SkillService"), "deepskills.store"
     ),
     **dict.fromkeys(("McpSkills", "SkillsExtension"), "deepskills.mcp"),
-    **dict.fromkeys(("ScriptedChatModel", "call_tools"), "deepskills.testing"),
+    **dict.fromkeys(("ScriptedChatModel", "call_tools", "skills_state"), "deepskills.testing"),
 }
 """Public names that people look for here, and where they are."""
 

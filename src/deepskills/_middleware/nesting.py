@@ -19,6 +19,7 @@ from deepskills._io.backends import CallInProgress, call_in_progress, loads_in_u
 from deepskills._middleware.run import Run
 from deepskills._middleware.state import Thread
 from deepskills._middleware.visibility import unseen_names
+from deepskills._middleware.workarounds import has_outer_metadata
 
 
 def is_own_graph() -> bool:
@@ -87,8 +88,7 @@ def takes_slash_commands(run: Run) -> bool:
 def _is_nested(config: RunnableConfig) -> bool:
     """Whether an agent runs inside another graph's run, as far as LangGraph and deepagents tell.
 
-    Nothing tells it of an agent that is given a thread of its own by a graph without one: to LangGraph that is a run
-    like any other.
+    Nothing tells it of a graph of one's own that is called on the very thread of the graph around it.
     """
     own, metadata = config.get("configurable") or {}, config.get("metadata") or {}
     if _in_tool_call.get() or own.get("ls_agent_type") == _SUB_AGENT:
@@ -96,7 +96,9 @@ def _is_nested(config: RunnableConfig) -> bool:
     # LangGraph joins the levels of nested graphs by "|".
     if "|" in str(metadata.get("langgraph_checkpoint_ns") or ""):
         return True
-    # A thread of its own starts the levels anew, and metadata still names the thread of the graph around it.
+    # A thread of its own starts the levels anew, and only metadata still tells of the graph around it.
+    if has_outer_metadata(metadata):
+        return True
     thread, outer_thread = own.get("thread_id"), metadata.get("thread_id")
     return bool(thread and outer_thread) and str(thread) != str(outer_thread)
 

@@ -5,7 +5,7 @@ so each function gives up quietly where a release below us is built in another w
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -58,6 +58,24 @@ def _conflict(own: DeepAgentsSkillsMiddleware[Any, Any], kind: type, given: obje
         f"create_deep_agent was given skills={skills!r} beside a SkillsMiddleware, and ignores the former. Leave "
         f"`skills` out and write SkillsMiddleware(backend=..., sources=[{both}])."
     )
+
+
+_OF_A_GRAPH = frozenset({"thread_id", "checkpoint_ns", "ls_integration"})
+"""Metadata that a graph has from its configuration, before its first step."""
+
+
+def has_outer_metadata(metadata: Mapping[str, Any]) -> bool:
+    """Whether the metadata of a step holds a step of a graph around it.
+
+    Reason: a graph that is called on a thread of its own inside another graph's run has a configuration like any
+    other, and no trace of that run but its metadata. LangGraph writes the keys of a step last. The step around leaves
+    them in the metadata that the inner graph starts with, so there they stand before the inner graph's own.
+
+    Ends when LangGraph tells a graph's parent.
+    """
+    keys = list(metadata)
+    own = keys.index("langgraph_checkpoint_ns") if "langgraph_checkpoint_ns" in keys else len(keys)
+    return not _OF_A_GRAPH.isdisjoint(keys[own:])
 
 
 def workspace_of(tools: Iterable[object]) -> object | None:

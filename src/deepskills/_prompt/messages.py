@@ -241,9 +241,8 @@ def _unknown(outcome: Unknown) -> str:
 def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
     standing, name = outcome.standing, shown_name(outcome.entry.name)
     if budgets.skills == 0:
-        return (
-            f"The skill '{name}' was not loaded: no skill can be loaded here (max_loaded_skills is 0). Work without it."
-        )
+        text = f"The skill '{name}' was not loaded: no skill can be loaded here (max_loaded_skills is 0)."
+        return f"{text} Work without it."
     # The sizes were made up here (`after_calls`), so they must not be shown.
     if standing.is_assumed:
         return f"The skill '{name}' was not loaded: earlier calls of this turn may need the room. Try again after them."
