@@ -174,7 +174,7 @@ def test_the_prompt_says_what_is_loaded_and_how_to_load_the_rest() -> None:
     middleware = make()
     text = prompt(middleware, skills_state(middleware, ["report"]))
     assert "- **report** [Loaded]: Writes reports." in text
-    assert "  -> Resources: 1 asset, 1 other, 1 reference, 2 scripts" in text
+    assert "  -> Resources: 1 asset, 1 other file, 1 reference, 2 scripts" in text
     assert '  -> Use `load_skill("plain")` to read full instructions' in text
     assert 'load_skill("report")' not in text
 

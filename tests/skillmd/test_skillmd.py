@@ -30,6 +30,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "mcp-renamed",
         "load-unknown",
         "pin-unknown",
+        "pins-not-a-list",
         "requires-missing",
         "skill-not-in-store",
         "requires-circle",
