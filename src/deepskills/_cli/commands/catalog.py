@@ -31,6 +31,7 @@ from deepskills._skillmd.read import read_skill
 from deepskills._skillmd.repair import as_text
 from deepskills._types import (
     DEFAULT_DEPTH,
+    DEFAULT_LOADED_SKILLS,
     DEFAULT_RESOURCE_DEPTH,
     RESOURCE_DIRECTORIES,
     SKILL_FILE,
@@ -205,7 +206,7 @@ class LocalCatalog:
 
     def prompt(self) -> str:
         """Return the section about skills that every request of an agent with these sources holds."""
-        section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True)
+        section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True, max_loaded=DEFAULT_LOADED_SKILLS)
         # No word on tools: as `create_deep_agent` makes an agent, which can read and write files.
         return section.render(SectionInput(self.discovery.catalog, self.sources, self.errors, hidden=self.hidden))
 
