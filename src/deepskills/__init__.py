@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from deepskills.inline import InlineBackend, InlineSkill
     from deepskills.manager import SkillsManager
 
+__version__: str
+
 __all__ = [
     "MAX_SKILL_FILE_SIZE",
     "RESOURCE_TYPE_MAP",
@@ -163,7 +165,7 @@ _ELSEWHERE = {
         ("DatabaseSkillAdapter", "SharedSandbox", "SkillSandboxLoader", "SkillService"), "deepskills.store"
     ),
     **dict.fromkeys(("McpSkills", "SkillsExtension"), "deepskills.mcp"),
-    **dict.fromkeys(("ScriptedChatModel", "call_tools"), "deepskills.testing"),
+    **dict.fromkeys(("ScriptedChatModel", "call_tools", "skills_state"), "deepskills.testing"),
 }
 """Public names that people look for here, and where they are."""
 
@@ -176,6 +178,8 @@ if not TYPE_CHECKING:
             # `from deepskills import X` replaces an AttributeError by words of its own.
             place = _ELSEWHERE[name]
             raise ImportError(f"{name} is in {place}. Write `from {place} import {name}`.", name=__name__)
+        if name == "__version__":
+            return importlib.import_module("importlib.metadata").version("deepskills")
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(_MODULES[name]), name)
@@ -184,4 +188,5 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # The names to use, and not what this module is made of.
+    return sorted([*__all__, "__version__"])

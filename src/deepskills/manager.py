@@ -24,12 +24,13 @@ from deepskills._catalog.sources import SkillSource, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
 from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
-from deepskills._io.backends import is_backend
+from deepskills._io.backends import is_backend, with_virtual_hint
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import File, Plan, lies_under, read_files
 from deepskills._loading.budget import Budgets
-from deepskills._middleware.config import Settings
+from deepskills._middleware.config import Settings, check_no_backend_class, refusing_unknown
+from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import tool_runtime
 from deepskills._providers.ask import Caller
 from deepskills._providers.base import SCHEME
@@ -91,6 +92,7 @@ class SkillsManager:
         ValueError: If an argument has a value that it cannot have.
     """
 
+    @refusing_unknown
     def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         *,
@@ -102,6 +104,7 @@ class SkillsManager:
         embeddings: Embeddings | None = None,
         asset_directories: AssetDirectories = STANDARD_DIRECTORIES,
     ) -> None:
+        check_no_backend_class(backend)
         if backend is not None and not is_backend(backend):
             raise TypeError(f"backend must be a backend, got {backend!r}")
         if not isinstance(max_age, int | float) or not max_age >= 0:
@@ -234,7 +237,11 @@ class SkillsManager:
             catalogs=memory.catalogs,
             caller=self._caller,
         )
-        self._remembered = Remembered(found.catalog, found.problems)
+        backend = self._settings.backend
+        problems = [with_virtual_hint(problem, backend) for problem in found.problems]
+        # Whoever lists the skills of a directory that is missing gets none, and should not have to guess why.
+        log_problems((problem for problem in problems if problem["code"] == "source-missing"), self._settings)
+        self._remembered = Remembered(found.catalog, problems, found.shadowed)
         return self._remembered
 
     async def _recent(self) -> Remembered:

@@ -1,12 +1,12 @@
-"""A chat model that follows a script, for testing agents and skills without a key or a network.
+"""A chat model that follows a script, and states made by hand, for testing skills without a key or a network.
 
 Only the model is scripted. Agents, backends and checkpointers in a test are real, and `Request` shows what the model
 was sent, which is what a test of skills usually wants to know.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -16,9 +16,15 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.graph.message import add_messages
+from langgraph.runtime import Runtime
 from pydantic import Field
 
-__all__ = ["Reply", "ReplyFunction", "Request", "ScriptedChatModel", "call_tools"]
+from deepskills._errors import SkillsError
+from deepskills._middleware.middleware import SkillsMiddleware
+from deepskills._middleware.state import applied
+
+__all__ = ["Reply", "ReplyFunction", "Request", "ScriptedChatModel", "call_tools", "skills_state"]
 
 ReplyFunction: TypeAlias = Callable[[list[BaseMessage]], AIMessage | str]
 """A function of the messages that the model was sent, to what it says."""
@@ -105,3 +111,44 @@ class ScriptedChatModel(BaseChatModel):
         if isinstance(message, str):
             message = AIMessage(message)
         return ChatResult(generations=[ChatGeneration(message=message.model_copy(update={"id": f"reply-{uuid4()}"}))])
+
+
+def skills_state(
+    middleware: SkillsMiddleware[Any, Any],
+    loaded: Sequence[str | Mapping[str, str]] = (),
+    *,
+    messages: Sequence[BaseMessage | str] = (),
+    context: object = None,
+    **state: object,
+) -> dict[str, Any]:
+    """Return the state of a thread in which skills were found and some are loaded, as a unit test wants it.
+
+    It is made by the middleware's own hooks, so that everything private in it is as in an agent. Give it to a hook, to
+    `modify_request`, or to a tool by its `ToolRuntime`, and look at what they return.
+
+    Args:
+        middleware: The middleware under test; its backend must work outside a run, which `StateBackend` does not.
+        loaded: Names of skills that are loaded, in this order, each alone or as `{"name": ..., "arguments": ...}`.
+        messages: What the conversation begins with; the texts of loaded skills follow.
+        context: What the runtime has as its context, for functions of the runtime.
+        state: Further keys of the state.
+
+    Raises:
+        SkillsError: If a skill cannot be loaded; the message has the problems.
+    """
+    runtime: Any = Runtime(context=context)
+    given: dict[str, Any] = {**state, "messages": add_messages([], cast("Any", [*messages]))}
+    given = applied(given, middleware.before_agent(given, runtime) or {})  # type: ignore[arg-type]
+    for skill in loaded:
+        given = _after(given, middleware.before_model({**given, "pinned_skills": [skill]}, runtime) or {})  # type: ignore[typeddict-item]
+        name = skill["name"] if isinstance(skill, Mapping) else skill
+        if name not in given["skills_loaded"]:
+            told = "; ".join(problem["message"] for problem in given.get("skills_problems", ()))
+            raise SkillsError(f"{name} could not be loaded. {told}")
+    return given
+
+
+def _after(state: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state after an update, messages included."""
+    messages = add_messages(list(state["messages"]), list(update.get("messages", ())))
+    return {**applied(state, {**update, "messages": messages}), "pinned_skills": []}

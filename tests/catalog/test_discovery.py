@@ -207,15 +207,16 @@ def test_only_a_file_of_the_exact_name_makes_a_skill() -> None:
 
 
 def test_the_later_source_wins_and_the_loser_is_named() -> None:
-    """Of skills with one name the later source's is used; a warning names the path that lost."""
+    """Of skills with one name the later source's is used; the paths that lost are named, and are no problem."""
     tree = Tree(skills("/base/shared", "/base/own", "/user/shared", "/team/shared"))
     found = tree.discover("/base", "/user", "/team")
     assert paths(found) == {"own": "/base/own/SKILL.md", "shared": "/team/shared/SKILL.md"}
-    assert codes(found) == [
-        ("/base/shared/SKILL.md", "skill-shadowed", "warning"),
-        ("/user/shared/SKILL.md", "skill-shadowed", "warning"),
+    assert codes(found) == []
+    assert [(lost["path"], lost["code"]) for lost in found.shadowed] == [
+        ("/base/shared/SKILL.md", "skill-shadowed"),
+        ("/user/shared/SKILL.md", "skill-shadowed"),
     ]
-    assert "/team/shared/SKILL.md" in found.problems[-1]["message"]
+    assert "/team/shared/SKILL.md" in found.shadowed[-1]["message"]
 
 
 def test_a_skill_does_not_hide_itself() -> None:

@@ -587,7 +587,7 @@ def test_later_sources_win(mode: Mode, tmp_path: Path) -> None:
     assert ask(mode, manager, "get_skill_asset", "shared", "references/guide.md") == "By user."
     assert ask(mode, manager, "list_skill_assets", "shared") == ["assets/user.txt", "references/guide.md"]
     codes = [problem["code"] for problem in ask(mode, manager, "list_problems")]
-    assert sorted(codes) == ["skill-shadowed", "source-missing"]
+    assert codes == ["source-missing"]
 
 
 @both_modes

@@ -57,14 +57,11 @@ def delegate(agent: str) -> tuple[str, dict[str, Any]]:
 # --- create_deep_agent -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("skills", [None, ["/skills"]], ids=["without-skills", "with-skills"])
 @pytest.mark.parametrize("kind", [SkillsMiddleware, HouseSkills], ids=["ours", "subclass"])
-def test_a_deep_agent_has_our_skills_once(mode: Mode, kind: type[SkillsMiddleware], skills: list[str] | None) -> None:
-    """Passed as middleware, ours is the one skills section there is, with `skills=` and without, a subclass too."""
+def test_a_deep_agent_has_our_skills_once(mode: Mode, kind: type[SkillsMiddleware]) -> None:
+    """Passed as middleware, ours is the one skills section there is, a subclass too."""
     model = ScriptedChatModel(replies=[call_tools(load("alpha"))])
-    agent = create_deep_agent(
-        model, backend=StateBackend(), middleware=[make(kind)], skills=skills, checkpointer=InMemorySaver()
-    )
+    agent = create_deep_agent(model, backend=StateBackend(), middleware=[make(kind)], checkpointer=InMemorySaver())
 
     result = run(mode, agent, GIVEN, CONFIG)
 
@@ -78,14 +75,11 @@ def test_a_deep_agent_has_our_skills_once(mode: Mode, kind: type[SkillsMiddlewar
     assert loaded_in(model.requests[-1].system) == ["alpha"]
 
 
-@pytest.mark.parametrize("skills", [None, ["/skills"]], ids=["without-skills", "with-skills"])
 @pytest.mark.parametrize("kind", [SkillsMiddleware, HouseSkills], ids=["ours", "subclass"])
-def test_the_general_purpose_sub_agent_has_our_skills_once(
-    mode: Mode, kind: type[SkillsMiddleware], skills: list[str] | None
-) -> None:
+def test_the_general_purpose_sub_agent_has_our_skills_once(mode: Mode, kind: type[SkillsMiddleware]) -> None:
     """The general-purpose sub-agent gets the section and the tools without being told to."""
     model = ScriptedChatModel(replies=[call_tools(delegate("general-purpose")), call_tools(load("beta")), "Helped."])
-    agent = create_deep_agent(model, backend=StateBackend(), middleware=[make(kind)], skills=skills)
+    agent = create_deep_agent(model, backend=StateBackend(), middleware=[make(kind)])
 
     result = run(mode, agent, GIVEN)
 

@@ -957,7 +957,7 @@ def test_each_event_is_one_log_line(mode: Mode, tmp_path: Path, caplog: pytest.L
 
     conversation.call(load("alpha"))
     [(level, line)] = log_of(caplog)
-    assert (level, "alpha" in line, "1 slot" in line) == ("INFO", True, True)
+    assert (level, "alpha" in line, "1/2 slots left" in line) == ("INFO", True, True)
 
     backend.rules["ls"] = raising(OSError("disk on fire"))
     conversation.call(load("beta"))
@@ -972,7 +972,7 @@ def test_each_event_is_one_log_line(mode: Mode, tmp_path: Path, caplog: pytest.L
 
     conversation.call(unload("beta"))
     [(level, line)] = log_of(caplog)
-    assert (level, "beta" in line, "1 slot" in line) == ("INFO", True, True)
+    assert (level, "beta" in line, "1/2 slots left" in line) == ("INFO", True, True)
 
     backend.rules["download_files"] = raising(OSError("disk on fire"))
     conversation.call(load("gamma"))

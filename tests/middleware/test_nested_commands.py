@@ -1,124 +1,209 @@
-"""Slash commands inside another graph's run: only what the outer run's own input held is the user's word."""
+"""Slash commands where an agent runs by itself, and inside another graph's run, where messages may be a model's."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from deepagents import create_deep_agent
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
-from langgraph.graph import END, START, StateGraph
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.types import Send
+from langgraph.types import Command, interrupt
 
 from deepskills import SkillsMiddleware
-from deepskills._middleware import nesting
-from deepskills.testing import ScriptedChatModel
-from support import Mode, both_modes, disk, picked, run, skill_md, write_files
+from deepskills.testing import ScriptedChatModel, call_tools
+from support import Mode, both_modes, disk, hand_written_graph, picked, run, write_files
+
+COMMAND = {"messages": [("user", "/pay 5")]}
+HELLO = {"messages": [("user", "hello")]}
+THREAD: RunnableConfig = {"configurable": {"thread_id": "outer"}}
 
 
 class Outer(TypedDict, total=False):
     messages: Annotated[list[AnyMessage], add_messages]
-    question: str
 
 
 class Nested:
-    """An agent with skills that an outer graph runs in one of several ways."""
+    """An agent with skills, to be run by itself or in one of several ways by another graph."""
 
     def __init__(self, root: Path, *, slash_commands: Any = True) -> None:
         self.model = ScriptedChatModel(replies=[])
-        skills = SkillsMiddleware(backend=disk(root), sources=["/skills"], slash_commands=slash_commands)
-        self.agent: Any = create_agent(self.model, middleware=[skills])
+        self.skills: Any = SkillsMiddleware(backend=disk(root), sources=["/skills"], slash_commands=slash_commands)
 
-    def graph(self, first: Callable[[Any], Any] | None, node: str = "worker", *, sends: bool = False) -> Any:
-        """Return a graph in which the agent is a node, behind another node that may write to the conversation."""
-        graph: Any = StateGraph(Outer)
-        graph.add_node(node, self.agent)
-        graph.add_edge(node, END)
-        if first is None:
-            graph.add_edge(START, node)
-        elif sends:
-            graph.add_conditional_edges(START, lambda state: [Send(node, first(state))], [node])
-        else:
-            graph.add_node("planner", first)
-            graph.add_edge(START, "planner")
-            graph.add_edge("planner", node)
-        return graph.compile()
+    @property
+    def agent(self) -> Any:
+        return create_agent(self.model, middleware=[self.skills])
 
-    def inside_a_node(self, text: str) -> Any:
-        """Return a graph whose node calls the agent itself, as a tool node of one's own does."""
+    @property
+    def saved(self) -> Any:
+        return create_agent(self.model, middleware=[self.skills], checkpointer=InMemorySaver())
 
-        def work(_state: Any, config: RunnableConfig) -> dict[str, Any]:
-            self.agent.invoke({"messages": [HumanMessage(text)]}, config)
-            return {}
+    def deep(self) -> Any:
+        return create_deep_agent(self.model, middleware=[self.skills])
 
-        async def awork(_state: Any, config: RunnableConfig) -> dict[str, Any]:
-            await self.agent.ainvoke({"messages": [HumanMessage(text)]}, config)
-            return {}
+    def own_graph(self) -> Any:
+        return hand_written_graph(self.model, self.skills)
 
-        graph: Any = StateGraph(Outer)
-        graph.add_node("my_tools", RunnableLambda(work, awork))
-        graph.add_edge(START, "my_tools")
-        return graph.compile()
+    def node(self) -> Any:
+        """Return a graph that has the agent as a node."""
+        return _graph(self.agent)
+
+    def inside_a_node(self) -> Any:
+        """Return a graph whose node calls the agent."""
+        return _graph(_call(self.agent))
+
+    def with_a_thread_of_its_own(self) -> Any:
+        """Return a graph whose node calls the agent on a thread that the outer graph does not have."""
+        return _graph(_call(self.saved, {"configurable": {"thread_id": "inner"}}), InMemorySaver())
+
+    def inside_a_tool(self) -> Any:
+        """Return an agent without skills, one of whose tools calls the agent."""
+        return create_agent(ScriptedChatModel(replies=[call_tools(("ask", {}))]), tools=[_tool(self.agent)])
+
+    def inside_a_tool_of_ours(self) -> Any:
+        """Return an agent with skills, one of whose tools calls the agent on a thread of its own."""
+        outer = ScriptedChatModel(replies=[call_tools(("ask", {}))])
+        tool = _tool(self.saved, {"configurable": {"thread_id": "inner"}})
+        return create_agent(outer, tools=[tool], middleware=[self.skills])
+
+    def sub_agent(self) -> Any:
+        """Return a deep agent without skills whose declared sub-agent has them."""
+        task = call_tools(("task", {"description": "/pay 5", "subagent_type": "clerk"}))
+        clerk = {"name": "clerk", "description": "Pays.", "system_prompt": "Pay.", "model": self.model}
+        clerk["middleware"] = [self.skills]
+        return create_deep_agent(ScriptedChatModel(replies=[task]), subagents=[clerk])  # type: ignore[list-item]
+
+    def sub_agent_with_a_thread_of_its_own(self) -> Any:
+        """Return a deep agent without skills whose compiled sub-agent has them, and a fixed thread."""
+        task = call_tools(("task", {"description": "/pay 5", "subagent_type": "clerk"}))
+        runnable = self.saved.with_config({"configurable": {"thread_id": "inner"}})
+        clerk = {"name": "clerk", "description": "Pays.", "runnable": runnable}
+        return create_deep_agent(ScriptedChatModel(replies=[task]), subagents=[clerk])  # type: ignore[list-item]
+
+    def general_purpose(self) -> Any:
+        """Return a deep agent with skills whose sub-agent gets them by that."""
+        task = call_tools(("task", {"description": "/pay 5", "subagent_type": "general-purpose"}))
+        # One model for both: its first reply is the parent's.
+        self.model.replies = [task]
+        return create_deep_agent(self.model, middleware=[self.skills])
 
     @property
     def has_loaded(self) -> bool:
-        return "Text of pay" in self.model.requests[-1].text
+        return any("Text of pay" in request.text for request in self.model.requests)
 
 
-def plan(_state: Any) -> dict[str, Any]:
-    return {"messages": [HumanMessage("/pay 5")]}
+def _graph(node: Any, checkpointer: Any = None) -> Any:
+    graph: Any = StateGraph(Outer)
+    graph.add_node("worker", node)
+    graph.add_edge(START, "worker")
+    return graph.compile(checkpointer=checkpointer)
 
 
-def say(_state: Any) -> dict[str, Any]:
-    return {"messages": [AIMessage("Let us see.")]}
+def _call(agent: Any, own: RunnableConfig | None = None) -> Any:
+    def work(_state: Any) -> dict[str, Any]:
+        agent.invoke(COMMAND, own)
+        return {}
+
+    async def awork(_state: Any, config: RunnableConfig) -> dict[str, Any]:
+        # Passed on by hand, as Python 3.10 needed it in async code; many still do.
+        await agent.ainvoke(COMMAND, own or config)
+        return {}
+
+    return RunnableLambda(work, awork)
+
+
+def _tool(agent: Any, config: RunnableConfig | None = None) -> BaseTool:
+    def ask() -> str:
+        agent.invoke(COMMAND, config)
+        return "done"
+
+    async def aask() -> str:
+        await agent.ainvoke(COMMAND, config)
+        return "done"
+
+    return StructuredTool.from_function(ask, aask, name="ask", description="Ask.")
+
+
+CASES: list[tuple[str, Callable[[Nested], Any], Any, bool]] = [
+    ("create_agent", lambda nested: nested.agent, COMMAND, True),
+    ("create_agent on a thread", lambda nested: nested.saved, COMMAND, True),
+    ("create_deep_agent", Nested.deep, COMMAND, True),
+    ("a graph of one's own", Nested.own_graph, COMMAND, True),
+    ("behind a runnable", lambda nested: RunnableLambda(lambda given: given) | nested.agent, COMMAND, True),
+    ("a node", Nested.node, COMMAND, False),
+    ("inside a node", Nested.inside_a_node, HELLO, False),
+    ("inside a node, with a thread of its own", Nested.with_a_thread_of_its_own, HELLO, False),
+    ("a graph of one's own as a node", lambda nested: _graph(nested.own_graph()), COMMAND, False),
+    ("inside a tool", Nested.inside_a_tool, HELLO, False),
+    ("inside a tool of an agent with skills", Nested.inside_a_tool_of_ours, HELLO, False),
+    ("a sub-agent with a thread of its own", Nested.sub_agent_with_a_thread_of_its_own, HELLO, False),
+    ("a declared sub-agent", Nested.sub_agent, HELLO, False),
+    ("the general-purpose sub-agent", Nested.general_purpose, HELLO, False),
+]
+
+
+ON_A_THREAD = {"create_agent on a thread", "inside a node, with a thread of its own"}
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    file = "---\nname: pay\ndescription: Pay.\ndisable-model-invocation: true\n---\nText of pay.\n"
+    write_files(tmp_path, {"skills/pay/SKILL.md": file})
+    return tmp_path
 
 
 @both_modes
-def test_only_the_outer_runs_input_is_the_users_word(mode: Mode, tmp_path: Path) -> None:
-    """A message that the outer input held starts a skill; one that a node, `Send` or a tool node wrote does not."""
-    file = "---\nname: pay\ndescription: Pay.\ndisable-model-invocation: true\n---\nText of pay.\n"
-    write_files(tmp_path, {"skills/pay/SKILL.md": file, "skills/a/SKILL.md": skill_md("a")})
-    users = {"messages": [("user", "/pay 5")]}
-    hello = {"messages": [HumanMessage("hello")]}
-    cases: list[tuple[str, Callable[[Nested], Any], Any, bool]] = [
-        ("the agent alone", lambda nested: nested.agent, users, True),
-        ("a node", lambda nested: nested.graph(None), users, True),
-        ("a node called tools", lambda nested: nested.graph(None, "tools"), users, True),
-        ("a node, a message with an id", lambda n: n.graph(None), {"messages": [HumanMessage("/pay", id="1")]}, True),
-        ("a node, a dict", lambda n: n.graph(None), {"messages": [{"role": "user", "content": "/pay"}]}, True),
-        (
-            "handed on by Send",
-            lambda n: n.graph(lambda state: {"messages": state["messages"]}, sends=True),
-            users,
-            True,
-        ),
-        ("asked in another key", lambda n: n.inside_a_node("/pay 5"), {"question": "/pay 5"}, True),
-        ("a planner's", lambda n: n.graph(plan), hello, False),
-        ("a planner's by Send", lambda n: n.graph(plan, sends=True), hello, False),
-        ("a tool node's", lambda n: n.inside_a_node("/pay 5"), hello, False),
-        (
-            "an assistant's in the input",
-            lambda n: n.graph(plan),
-            {"messages": [("ai", "/pay 5"), ("user", "x")]},
-            False,
-        ),
-    ]
+def test_only_an_agent_that_runs_by_itself_takes_commands(mode: Mode, library: Path) -> None:
+    """A command starts a skill in an agent that runs by itself, and in no other unless the application says so."""
     offenders = []
-    for what, make, given, expected in picked(cases):
-        nested = Nested(tmp_path)
-        run(mode, make(nested), given)
-        if nested.has_loaded != expected:
-            offenders.append(what)
+    for what, make, given, expected in picked(CASES):
+        for slash_commands in (True, "always"):
+            nested = Nested(library, slash_commands=slash_commands)
+            run(mode, make(nested), given, THREAD if what in ON_A_THREAD else None)
+            if nested.has_loaded != (expected or slash_commands == "always"):
+                offenders.append((what, slash_commands))
     assert offenders == []
-    always = Nested(tmp_path, slash_commands="always")
-    run(mode, always.graph(plan), hello)
-    assert always.has_loaded
-    assert nesting._follower._places == {}  # noqa: SLF001 - nothing stays of runs that are over
 
 
-def test_slash_commands_takes_no_other_word(tmp_path: Path) -> None:
+@both_modes
+def test_a_command_holds_over_an_interrupt(mode: Mode, library: Path) -> None:
+    """A run that stops before its first model call starts the skill when it is resumed; a nested one still does not."""
+
+    class Stops(SkillsMiddleware):
+        def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+            interrupt("wait")
+            return super().before_model(state, runtime)
+
+        async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+            interrupt("wait")
+            return await super().abefore_model(state, runtime)
+
+    for is_nested in (False, True):
+        model = ScriptedChatModel(replies=[])
+        skills: Any = Stops(backend=disk(library), sources=["/skills"], slash_commands=True)
+        agent: Any = create_agent(model, middleware=[skills], checkpointer=None if is_nested else InMemorySaver())
+        graph = _graph(agent, InMemorySaver()) if is_nested else agent
+        run(mode, graph, COMMAND, THREAD)
+        assert model.requests == []
+        run(mode, graph, Command(resume="go"), THREAD)
+        assert ("Text of pay" in model.requests[-1].text) is not is_nested
+
+
+def test_no_callback_follows_the_runs_of_the_process(library: Path) -> None:
+    """An agent with slash commands registers nothing with LangChain: other runs of the process are not its business."""
+    from langchain_core.callbacks import CallbackManager  # noqa: PLC0415 - of this test alone
+
+    Nested(library)
+    handlers = CallbackManager.configure().handlers
+    assert [handler for handler in handlers if type(handler).__module__.startswith("deepskills")] == []
+
+
+def test_slash_commands_takes_no_other_word(library: Path) -> None:
     """A word that means nothing is refused at once."""
     with pytest.raises(ValueError, match="slash_commands must be"):
-        Nested(tmp_path, slash_commands="sometimes")
+        Nested(library, slash_commands="sometimes")

@@ -244,14 +244,14 @@ def test_what_is_off_for_this_run_leaves_no_text_to_another_user(mode: Mode, tmp
 
 @both_modes
 def test_nothing_to_see_is_nothing_shown(mode: Mode, tmp_path: Path) -> None:
-    """Skills exist but none is visible: no section, and `load_skill` is not offered."""
+    """Skills exist but none is visible: no section, and neither `load_skill` nor `unload_skill` is offered."""
     library(tmp_path)
     for visibility in ("user-only", "off"):
         talk = Conversation(mode, skills(tmp_path, visibility={"*": visibility}))
         talk.say()
         assert talk.model.requests[0].system == ""
         assert "load_skill" not in talk.model.requests[0].tools
-        assert "unload_skill" in talk.model.requests[0].tools
+        assert "unload_skill" not in talk.model.requests[0].tools
 
 
 @both_modes

@@ -62,6 +62,11 @@ SHOWN = {
         "test_the_model_is_offered_the_skill: passed",
         "test_a_loaded_skill_is_in_the_next_request: passed",
     ],
+    "unit_tests_of_skills": [
+        "test_files_of_a_skill_are_found_by_directory: passed",
+        "test_a_load_gives_the_text_and_the_files: passed",
+        "test_the_prompt_forgets_what_is_unloaded: passed",
+    ],
     "store_app": ["alice posted release-notes with 5 files", "bob sees: no skills"],
 }
 """What each example prints."""

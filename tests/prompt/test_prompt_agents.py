@@ -68,7 +68,9 @@ def test_the_model_is_shown_every_part_of_an_entry(mode: Mode, tmp_path: Path) -
         "- **web-research**: Structured approach to research. (License: MIT, Compatibility: needs network)\n"
         f"  -> Recommended tools: search, read_file\n{HINT}"
     ) in section_of(request)
-    assert "\n**Skills**\n" in section_of(request)
+    # A heading without a path would say nothing.
+    assert "**Skills**" not in section_of(request)
+    assert "\n\n\n" not in section_of(request)
 
 
 @both_modes

@@ -35,6 +35,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "mcp-renamed",
         "load-unknown",
         "pin-unknown",
+        "pins-not-a-list",
         "requires-missing",
         "skill-not-in-store",
         "requires-circle",

@@ -633,6 +633,7 @@ def _are_text(values: Iterable[object]) -> bool:
 # A catalog as it was last seen.
 
 _LOSERS = frozenset({"skill-shadowed", "skill-duplicate"})
+"""Codes of problems about files that lost a name to another."""
 
 
 @dataclass(frozen=True)
@@ -641,6 +642,9 @@ class Remembered:
 
     catalog: Catalog
     problems: Sequence[SkillProblem]
+    shadowed: Sequence[SkillProblem] = ()
+    """Files that others of the same name in later sources override."""
+
     seen: float = field(default_factory=time.monotonic)
 
     def is_younger_than(self, seconds: float) -> bool:
@@ -649,7 +653,7 @@ class Remembered:
 
     @cached_property
     def _losers(self) -> frozenset[str]:
-        return frozenset(found["path"] for found in self.problems if found["code"] in _LOSERS)
+        return frozenset(found["path"] for found in (*self.problems, *self.shadowed) if found["code"] in _LOSERS)
 
     def rivals(self, entry: SkillEntry) -> list[str]:
         """Return where a skill of the same name would usually lie if it had come since, in each source."""

@@ -84,6 +84,9 @@ class Discovery:
     led: Sequence[tuple[str, str]] = ()
     """Files that a source's listing led to outside of it (by links, or by a relative path): source and file."""
 
+    shadowed: Sequence[SkillProblem] = ()
+    """What later sources override. That is how sources are layered, so it is wrong only for whoever did not mean it."""
+
 
 class _Search:
     """The state of the search in one source."""
@@ -439,6 +442,7 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalo
     """Lay the sources over each other: the later wins."""
     entries: dict[str, SkillEntry] = {}
     problems: list[SkillProblem] = []
+    shadowed: list[SkillProblem] = []
     for harvest in harvests:
         problems += harvest.problems
         for name, entry in harvest.entries.items():
@@ -453,13 +457,14 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalo
                 )
                 continue
             if loser is not None and loser.path != entry.path:
-                problems.append(problem(loser.path, "skill-shadowed", name=quoted(name), winner=quoted(entry.path)))
+                shadowed.append(problem(loser.path, "skill-shadowed", name=quoted(name), winner=quoted(entry.path)))
             # Set again, not moved: a name keeps its place in the list when a later source overrides it.
             entries[name] = entry
     catalog = catalogs.made(list(entries.values()), sources)
     return Discovery(
         catalog=catalog,
         problems=problems + requirement_problems(catalog.entries, catalog.find),
+        shadowed=shadowed,
         unsure=frozenset(harvest.source.path for harvest in harvests if harvest.unsure),
         unusable=frozenset(path for harvest in harvests for path in harvest.unusable),
         led=[pair for harvest in harvests for pair in harvest.led()],

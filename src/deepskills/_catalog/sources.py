@@ -113,6 +113,16 @@ def derive_label(path: str) -> str:
     return leaf.capitalize()
 
 
+def has_derived_label(source: Source) -> bool:
+    """Whether a source's label says no more than its path."""
+    return source.label == derive_label(source.path)
+
+
+def is_nameless(source: Source) -> bool:
+    """Whether a source has no label of its own, and a path that none can be made of."""
+    return source.label.strip() in {"", derive_label("")}
+
+
 def distinct(sources: Sequence[Source]) -> list[Source]:
     """Return the sources without repeats; the last of equal paths stays, as it has the higher priority."""
     # With its namespace: the same path by two namespaces gives two sets of names.

@@ -76,7 +76,16 @@ def is_backend(value: object) -> bool:
     # A class has the methods too; passing one in place of an instance is a usual slip.
     if isinstance(value, type):
         return False
-    # By methods as well: applications bring backends of their own that subclass nothing.
+    return _has_methods(value)
+
+
+def is_backend_class(value: type) -> bool:
+    """Whether instances of a class can be asked for files."""
+    return _has_methods(value)
+
+
+def _has_methods(value: object) -> bool:
+    # By methods: applications bring backends of their own that subclass nothing.
     return any(all(hasattr(value, name) for name in names) for names in (_SYNC, _ASYNC))
 
 
@@ -233,24 +242,19 @@ def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
     return {path: local for path, local in found.items() if local is not None and local != path}
 
 
-# The agent's workspace: the backend of its file tools, which need not be the one that has the skills.
+def with_virtual_hint(found: SkillProblem, backend: object) -> SkillProblem:
+    """Return a problem; that of a missing source says how a backend takes paths that are not those of the disk."""
+    part, own_path = routed(backend, found["path"])
+    if found["code"] != "source-missing" or not _is_filesystem(part) or not part.virtual_mode:
+        return found
+    root = os.fspath(part.cwd).rstrip("/")
+    # The whole path on the disk is the usual slip, and then the right one is known.
+    instead = f"`{own_path[len(root) :] or '/'}`" if f"{own_path}/".startswith(f"{root}/") else "the path below it"
+    hint = f"The backend has `virtual_mode` on, so its paths start at its `root_dir`: write {instead}, or turn it off."
+    return {**found, "message": f"{found['message']} {hint}"}
 
 
-def workspace_of(tools: Iterable[object]) -> object | None:
-    """Return the backend on which the agent's file tools work; `None` if it cannot be told."""
-    for tool in tools:
-        if getattr(tool, "name", None) != "read_file":
-            continue
-        # deepagents makes the tool's functions inside a method of its middleware, whose backend they use.
-        function = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
-        for cell in getattr(function, "__closure__", None) or ():
-            try:
-                owner = cell.cell_contents
-            except ValueError:  # a variable that was never assigned
-                continue
-            if is_instance_of(owner, "deepagents.middleware.filesystem", "FilesystemMiddleware"):
-                return getattr(owner, "backend", None)
-    return None
+# Two backends beside each other, such as that of the skills and that of the agent's file tools.
 
 
 def shows_other_files(backend: object, other: object, path: str) -> bool:

@@ -70,6 +70,10 @@ def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:
     # Whatever a caller wrote: what is not a list asks for nothing.
     for item in pins if isinstance(pins, list) else ():
         given: Mapping[str, Any] = item if isinstance(item, Mapping) else {"name": item}
+        if "not_a_list" in given:
+            kind, example = str(given["not_a_list"]), repr(given.get("name"))
+            run.problems.append(problem("pinned_skills", "pins-not-a-list", kind=kind, name=example))
+            continue
         name, arguments = str(given.get("name")), given.get("arguments")
         entry = shelf.find(name)
         if entry is None:

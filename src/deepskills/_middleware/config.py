@@ -17,8 +17,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from difflib import get_close_matches
+from functools import cached_property, wraps
+from typing import Any, Literal, ParamSpec, TypeAlias, get_args
 from weakref import WeakKeyDictionary
 
 from deepagents.backends import BackendProtocol
@@ -31,7 +32,7 @@ from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.sources import SkillSource, Source, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
-from deepskills._io.backends import can_execute, executing_tools, is_backend
+from deepskills._io.backends import can_execute, executing_tools, is_backend, is_backend_class
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.drivers import needs_loop
 from deepskills._io.plan import Attempt, CallFunction, Failed
@@ -41,6 +42,8 @@ from deepskills._middleware.state import fingerprint
 from deepskills._prompt.messages import FileNames, PathNames
 from deepskills._providers.ask import USUAL_SECONDS
 from deepskills._types import SkillMetadata
+
+OptionsT = ParamSpec("OptionsT")
 
 MAX_TURN_BYTES = 64_000_000
 """How much memory the texts that calls of recent turns share may take."""
@@ -197,7 +200,7 @@ SubagentInherit: TypeAlias = Literal["isolated", "inherit"]
 """What a sub-agent begins with: nothing loaded, or what its parent has loaded."""
 
 SlashCommands: TypeAlias = bool | Literal["always"]
-"""Whether a user's message may start skills; `"always"` if every message of the agent's input is a user's."""
+"""Whether a user's message may start skills; `"always"`: also in an agent inside another graph's run."""
 
 BackendFactory: TypeAlias = Callable[[Any], BackendProtocol]
 """Makes the backend of a run from its runtime, which has `.context` and `.store`."""
@@ -206,7 +209,11 @@ SourcesFactory: TypeAlias = Callable[[Any], Sequence[SkillSource]]
 """Gives the sources of a run from its runtime, which has `.context` and `.store`."""
 
 VisibilityRule: TypeAlias = Mapping[str, Visibility] | Callable[[SkillMetadata, Any], Visibility]
-"""How visible skills are: by name or glob pattern, or as a function of skill and runtime says."""
+"""How visible skills are: by name or glob pattern, or as a function of skill and runtime says.
+
+`"always"` shows a skill to the model although its author says `disable-model-invocation`; only an operator's rule may
+say it.
+"""
 
 
 @dataclass(frozen=True)
@@ -258,6 +265,7 @@ class Settings:
         # `not > 0`, so that `nan` is refused as well.
         if self.backend_timeout is not None and not self.backend_timeout > 0:
             raise ValueError(f"backend_timeout must be above 0 or None, got {self.backend_timeout!r}")
+        check_no_backend_class(self.backend)
         _check_backend(self.backend, self.fixed_sources)
         if not callable(self.token_counter):
             raise TypeError(f"token_counter must be a function of a text, got {self.token_counter!r}")
@@ -399,6 +407,32 @@ def _closed_if_async(value: object) -> bool:
         return False
     value.close()
     return True
+
+
+def refusing_unknown(init: Callable[OptionsT, None]) -> Callable[OptionsT, None]:
+    """Have a constructor name the closest parameter where it is given an unknown keyword."""
+    known = [name for name in inspect.signature(init).parameters if name != "self"]
+
+    @wraps(init)
+    def checked(*given: OptionsT.args, **options: OptionsT.kwargs) -> None:
+        for name in options.keys() - known:
+            closest = get_close_matches(name, known, 1)
+            meant = f"did you mean {closest[0]}?" if closest else f"it takes {', '.join(known)}"
+            raise TypeError(f"{type(given[0]).__name__} has no parameter {name}; {meant}")
+        init(*given, **options)
+
+    return checked
+
+
+def check_no_backend_class(backend: object) -> None:
+    """Raise if a backend's class was passed in place of an instance, which is a usual slip.
+
+    Raises:
+        TypeError: The message says what to write.
+    """
+    if isinstance(backend, type) and is_backend_class(backend):
+        name = backend.__name__
+        raise TypeError(f"backend must be an instance, got the class {name}; write backend={name}(...)")
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:

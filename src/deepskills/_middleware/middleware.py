@@ -5,7 +5,6 @@ each hook; what they do is written once, in the plans of this folder.
 """
 
 import copy
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -45,12 +44,13 @@ from deepskills._middleware.config import (
     SubagentInherit,
     UnloadWhen,
     VisibilityRule,
+    refusing_unknown,
 )
 from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun, overrides
 from deepskills._middleware.extension_calls import ExtensionRun, at
 from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.loading import SkillTools
-from deepskills._middleware.nesting import follow_runs, handing_over, is_own_graph
+from deepskills._middleware.nesting import handing_over, is_own_graph
 from deepskills._middleware.request import (
     PreparedCall,
     open_call,
@@ -75,6 +75,7 @@ from deepskills._middleware.tool_calls import (
 )
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.workarounds import conflict_in_deep_agent, give_hooks
 from deepskills._prompt.messages import PathNames
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
 from deepskills._providers.base import SkillProvider
@@ -118,25 +119,8 @@ def checked(extensions: object) -> tuple[SkillExtension, ...]:
     return plugged
 
 
-MAX_FRAMES = 4
-"""How far above a middleware's name the call of `create_deep_agent` is looked for."""
-
-
 def _started(run: Run) -> "Plan[SkillsStateUpdate | None]":
     return cast("Any", started_alone(run, start(run))) if is_own_graph() else start(run)
-
-
-def _given_to_deep_agent() -> Sequence[Any] | None:
-    """Return the middleware that a call of `create_deep_agent` was given, if it is what asks for a name right now."""
-    frame = sys._getframe(2)  # noqa: SLF001 - the one way to see the others: they are dropped before any hook runs
-    for _ in range(MAX_FRAMES):
-        if frame.f_code.co_name == "create_deep_agent":
-            given = frame.f_locals.get("middleware")
-            return given if isinstance(given, Sequence) else None
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-    return None
 
 
 def extension_run(run: Run, extension: SkillExtension) -> SkillRun:
@@ -281,19 +265,7 @@ def appended(message: SystemMessage | None, section: str) -> SystemMessage:
     return SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}])
 
 
-# The end of a run. Only agents with extensions that act there have this hook, because a hook costs a step of the graph.
-
-
-def with_end_of_run(middleware: Any, extensions: Sequence[SkillExtension]) -> None:  # noqa: ANN401 - our own class
-    """Give a middleware `after_agent`, if an extension acts at the end of a run.
-
-    LangChain looks at a middleware's class to see which hooks it has, so the instance gets a class of its own; one with
-    a second base would have another layout, which Python does not let an instance change to.
-    """
-    if any(overrides(extension, "at_end") for extension in extensions):
-        own = type(middleware)
-        hooks = {"after_agent": _EndOfRun.after_agent, "aafter_agent": _EndOfRun.aafter_agent}
-        middleware.__class__ = type(own.__name__, (own,), {"__module__": own.__module__, **hooks})
+# The end of a run.
 
 
 async def _end(run: Run) -> dict[str, Any] | None:
@@ -303,7 +275,7 @@ async def _end(run: Run) -> dict[str, Any] | None:
 
 
 class _EndOfRun:
-    """Lets extensions act at the end of a run."""
+    """The hooks of an instance whose extensions act at the end of a run."""
 
     _settings: Any
 
@@ -355,9 +327,11 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         extra_tools: Any of `search_skills`, `list_skill_assets`, `load_skill_asset` and `get_skill_script_path`, for
             agents without file tools or with large libraries.
         visibility: How visible skills are: a mapping from names or glob patterns to `"on"`, `"name-only"`,
-            `"user-only"` or `"off"`, or a function `(skill, runtime)` that returns one of them.
-        slash_commands: Whether a user's message that starts with `/name` starts that skill. Inside another
-            graph's run only a message that the outer run's own input held is a user's; with `"always"` each is.
+            `"user-only"` or `"off"`, or a function `(skill, runtime)` that returns one of them; `"always"` shows a
+            skill to the model in spite of its author's `disable-model-invocation`.
+        slash_commands: Whether a user's message that starts with `/name` starts that skill. An agent inside
+            another graph's run takes none: a node or a model may have written the message. `"always"` says that its
+            input is a user's there as well.
         unload_when: `"now"` to take an unloaded skill's text out of requests at once; `"cheap"` to leave it until the
             prefix changes anyway, so that prompt caches hold.
         subagent_inherit: `"isolated"` for sub-agents that begin with nothing loaded (a fork knows what it continues);
@@ -368,8 +342,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         token_counter: Counts the tokens of a text.
         extensions: Capabilities that plug in, each a `SkillExtension`, asked in this order.
         backend_timeout: Seconds after which a backend call counts as failed; `None` to wait.
-        strict: Raise `SkillsError` when a source or a skill has an error, instead of going on without it. A warning,
-            such as a source that does not exist, raises nothing.
+        strict: Raise `SkillsError` when a source is missing, or a source or a skill has an error, instead of going on
+            without it.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -383,6 +357,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
     _paths = PathNames()
 
+    @refusing_unknown
     def __init__(  # noqa: PLR0913 - the options of a product, each by name
         self,
         *,
@@ -411,16 +386,17 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     ) -> None:
         if system_prompt is not None:
             check_template(system_prompt)
+        self._section: Section | None = None
         plugged = with_guard(checked(extensions), backend)
         turned_on = [name for extension in plugged for name in extension.extra_tools]
         extra = check_names([*check_names(extra_tools), *turned_on])
         fixed = None if callable(sources) else parse_sources(sources)
-        # Twice: the first call raises for tools that deepagents refuses, the second installs our resolver in their
-        # place. Its own sources stay empty, because discovery is ours.
         files = NO_FILES if backend is None else backend
-        super().__init__(backend=files, sources=[], system_prompt=None, tools=tools)  # type: ignore[arg-type]
+        # Made to be thrown away: it raises for tools that deepagents refuses.
+        DeepAgentsSkillsMiddleware(backend=files, sources=[], tools=tools)  # type: ignore[arg-type]
+        # Its own sources stay empty, because discovery is ours.
         super().__init__(backend=files, sources=[], system_prompt=None, tools=answer_from_context)  # type: ignore[arg-type]
-        self._rivals = 0
+        self._conflict = ""
         self._tool_source = ToolSource(tools)
         self._settings = Settings(
             backend=backend,
@@ -452,25 +428,14 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         self.sources: list[str] = [source.path for source in fixed or () if source.provider is None]
         self.source_labels: list[str] = [source.label for source in fixed or () if source.provider is None]
         self.providers: list[SkillProvider] = [source.provider for source in fixed or () if source.provider is not None]
-        self.system_prompt_template = system_prompt
         self._extra_tools = extra
         # After the settings, which every tool holds on to.
         self.tools: Sequence[BaseTool] = self._own_tools()
-        self._section = None
-        if system_prompt is not None:
-            self._section = Section(
-                system_prompt,
-                shows_loaded=loaded_status == "system_prompt",
-                budget=catalog_budget,
-                searchable="search_skills" in self._extra_tools,
-                shows_places=self.has_directories,
-            )
+        self.system_prompt_template = system_prompt
         # On the instance: a subclass may have its own schema, and the class itself must stay as its author wrote it.
         self.state_schema = with_own_keys(type(self).state_schema)
-        with_end_of_run(self, plugged)
-        if slash_commands and slash_commands != "always":
-            # Only where it is needed: it registers a callback with LangChain for the whole process.
-            follow_runs()
+        if any(overrides(extension, "at_end") for extension in plugged):
+            give_hooks(self, _EndOfRun)
         for extension in plugged:
             # Last, when everything that an extension may look at is there.
             extension.attach(self)
@@ -493,6 +458,26 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             extension.attach(twin)
         return twin
 
+    @property
+    def system_prompt_template(self) -> str | None:
+        """The section's template, `None` for no section; one that is set is checked as the constructor's is."""
+        return self._section.template if self._section is not None else None
+
+    @system_prompt_template.setter
+    def system_prompt_template(self, template: str | None) -> None:
+        if template is None:
+            self._section = None
+            return
+        check_template(template)
+        self._section = Section(
+            template,
+            shows_loaded=self._settings.loaded_status == "system_prompt",
+            budget=self._settings.catalog_budget,
+            searchable="search_skills" in self._extra_tools,
+            shows_places=self.has_directories,
+            max_loaded=self._settings.budgets.skills,
+        )
+
     def _own_tools(self) -> list[BaseTool]:
         extra = ExtraTools(self._settings)
         brought = [tool for extension in self._settings.extensions for tool in extension.tools(self)]
@@ -502,20 +487,14 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     def name(self) -> str:
         """The slot this middleware takes, for subclasses too."""
         # `create_deep_agent` gives its slot for skills, and the general-purpose sub-agent, only to this name.
-        # deepagents asks each middleware for its name and drops all but the last of one name, without a word.
-        given = _given_to_deep_agent()
-        if given is not None:
-            ours = {id(other) for other in given if isinstance(other, SkillsMiddleware)}
-            # That of a sub-agent is asked here too, and is no rival of its parent's.
-            self._rivals = len(ours) - 1 if id(self) in ours else 0
+        conflict = conflict_in_deep_agent(self, SkillsMiddleware)
+        if conflict is not None:
+            self._conflict = conflict
         return "SkillsMiddleware"
 
-    def _check_rivals(self) -> None:
-        if self._rivals:
-            raise SkillsError(
-                f"create_deep_agent was given {self._rivals + 1} SkillsMiddleware and keeps only the last. Pass one, "
-                "with all sources in its `sources`; a CompositeBackend brings several backends together."
-            )
+    def _check_alone(self) -> None:
+        if self._conflict:
+            raise SkillsError(self._conflict)
 
     def before_agent(  # type: ignore[override]
         self,
@@ -524,7 +503,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
-        self._check_rivals()
+        self._check_alone()
         run = Run(self._settings, state, runtime)
         return run.perform(_started(run))
 
@@ -535,7 +514,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         config: RunnableConfig | None = None,  # noqa: ARG002 - LangGraph passes it
     ) -> SkillsStateUpdate | None:
         """Discover skills, if this thread has none yet or is to look again."""
-        self._check_rivals()
+        self._check_alone()
         run = Run(self._settings, state, runtime)
         return await run.aperform(_started(run))
 

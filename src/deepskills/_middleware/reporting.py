@@ -10,7 +10,7 @@ import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,7 +23,7 @@ from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.run import Run
 from deepskills._prompt.messages import Reply, reply_to
 from deepskills._skillmd.problems import SOURCE_ERRORS
-from deepskills._skillmd.text import one_line
+from deepskills._skillmd.text import counted, one_line
 from deepskills._types import LoadRecord, SkillProblem, Trigger
 
 logger = logging.getLogger("deepskills")
@@ -120,13 +120,13 @@ def _log(outcome: outcomes.Outcome, settings: Settings) -> None:
     budgets, shown = settings.budgets, settings.paths.logged
     match outcome:
         case outcomes.Loaded(ready, standing):
-            free = max(0, budgets.skills - len(standing.loaded))
-            logger.info("Loaded skill %r: %d tokens, %d slots left", ready.name, ready.tokens, free)
+            tokens, resources = counted(ready.tokens, "token"), counted(len(ready.inventory.resources), "resource")
+            logger.info("Loaded skill %r: %s, %s, %s", ready.name, tokens, resources, _slots(standing, budgets))
             if ready.inventory.failure:
                 failure = one_line(shown(ready.inventory.failure))
                 logger.warning("Cannot list the files of skill %r: %s", ready.name, failure)
         case outcomes.Unloaded(name, standing):
-            logger.info("Unloaded skill %r: %d slots left", name, max(0, budgets.skills - len(standing.loaded)))
+            logger.info("Unloaded skill %r: %s", name, _slots(standing, budgets))
         case outcomes.OverBudget(entry, _, _, limit):
             logger.warning("Skill %r was not loaded: the limit on %s is reached", entry.name, limit)
         case outcomes.Unreadable(entry, reason):
@@ -138,6 +138,10 @@ def _log(outcome: outcomes.Outcome, settings: Settings) -> None:
             logger.error("Cannot read the loaded skill %r again: %s", name, one_line(shown(unchecked)))
         case _:
             pass
+
+
+def _slots(standing: outcomes.Standing, budgets: outcomes.Budgets) -> str:
+    return f"{max(0, budgets.skills - len(standing.loaded))}/{budgets.skills} slots left"
 
 
 _logged: BoundedCache[bytes, bool] = BoundedCache(MAX_REMEMBERED_PROBLEMS, lambda _: 1)
@@ -165,6 +169,18 @@ def log_problems(problems: Iterable[SkillProblem], settings: Settings) -> None:
         level = logging.ERROR if found["severity"] == "error" else logging.WARNING
         path, message = settings.paths.logged(found["path"]), settings.paths.logged(found["message"])
         logger.log(level, "%s: %s: %s", one_line(path), found["code"], one_line(message))
+
+
+def log_overrides(shadowed: Sequence[SkillProblem], settings: Settings) -> None:
+    """Log which skills of earlier sources are overridden by later ones, each once per process."""
+    place = _place(settings.backend)
+    fresh = [found for found in shadowed if _is_first(found, place)]
+    if len(fresh) > MAX_LOGGED_LINES:
+        logger.info("%d skills are overridden by others of the same name in later sources", len(fresh))
+        return
+    for found in fresh:
+        path, message = settings.paths.logged(found["path"]), settings.paths.logged(found["message"])
+        logger.info("%s: %s: %s", one_line(path), found["code"], one_line(message))
 
 
 def _is_first(found: SkillProblem, place: str) -> bool:

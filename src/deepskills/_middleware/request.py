@@ -50,7 +50,7 @@ from langgraph.types import Command
 
 from deepskills._catalog.catalog import include_names
 from deepskills._errors import SkillsError
-from deepskills._io.backends import refuses_writes, shows_other_files, workspace_of
+from deepskills._io.backends import refuses_writes, shows_other_files
 from deepskills._io.drivers import await_if_needed
 from deepskills._io.plan import Failed, in_worker
 from deepskills._loading.budget import Prepared, Standing
@@ -86,8 +86,9 @@ from deepskills._middleware.tool_calls import (
     resolved_tools,
     skills_in_use,
 )
-from deepskills._middleware.turn import LOAD_TOOL
+from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.workarounds import workspace_of
 from deepskills._prompt.messages import CHANGED_LEAD, context_notice, lost_notice
 from deepskills._prompt.section import LIST_WITHHELD, Section, SectionInput, tools_spoken_of
 from deepskills._skillmd.problems import problem
@@ -668,10 +669,18 @@ class ModelCall(Generic[ContextT]):
         self._section = prepared.section
         self._resolved = {name: found.tools for name, found in resolutions.items()}
         tools, self._record = bound(request.tools, prepared.use, self._resolved, acceptance(request.model))
-        # Skills exist, and none for the model: offering the tool would only reveal that something is hidden.
-        if not prepared.has_visible_skills and run.known_shelf.catalog.entries:
-            tools = [item for item in tools if name_of(item) != LOAD_TOOL]
-        self._tools = tools
+        thread, unused = run.thread, set()
+        if not prepared.has_visible_skills:
+            # Skills exist, and none for the model: offering the tool would only reveal that something is hidden.
+            if run.known_shelf.catalog.entries:
+                unused.add(LOAD_TOOL)
+            # Nothing to load, and nothing to unload: not even tools of a skill that was read as a file.
+            if not thread.standing.loaded and not thread.section("disclosed"):
+                unused |= {LOAD_TOOL, UNLOAD_TOOL}
+        # The one call of a skill that only the user could start.
+        if thread.section("permits"):
+            unused.discard(LOAD_TOOL)
+        self._tools = [item for item in tools if name_of(item) not in unused]
 
     @contextmanager
     def in_context(self) -> Iterator[None]:

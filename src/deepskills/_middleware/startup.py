@@ -17,13 +17,14 @@ from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.discovery import Discovery, shown_problems, source_errors
 from deepskills._catalog.lookup import required_by
 from deepskills._errors import SkillsError
+from deepskills._io.backends import with_virtual_hint
 from deepskills._io.plan import in_worker
 from deepskills._loading.budget import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, load, prepare, take_away
-from deepskills._middleware.nesting import is_continued, is_users_word, taken_over
-from deepskills._middleware.reporting import log_problems
+from deepskills._middleware.nesting import is_continued, taken_over, takes_slash_commands
+from deepskills._middleware.reporting import log_overrides, log_problems
 from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import (
     Mark,
@@ -37,7 +38,8 @@ from deepskills._middleware.state import (
 )
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD, block_opening, without_requirements
-from deepskills._skillmd.problems import SOURCE_ERRORS, listed, problem, quoted
+from deepskills._skillmd.problems import OF_ONE_RUN, SOURCE_ERRORS, listed, problem, quoted
+from deepskills._skillmd.text import counted
 from deepskills._types import LoadRecord, SkillProblem
 
 logger = logging.getLogger("deepskills")
@@ -247,6 +249,7 @@ def needs_start(run: Run, catalog: Catalog | None) -> bool:
         catalog is None
         or settings.extensions
         or run.thread.malformed
+        or any(known["code"] in OF_ONE_RUN for known in run.thread.problems)
         or settings.slash_commands
         or (settings.visibility is not None and run.thread.standing.loaded)
     )
@@ -256,7 +259,7 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     """Find the skills of this run, if the thread's are not current, and return what changes in state.
 
     Raises:
-        SkillsError: If `strict` is set and a source or a skill has an error.
+        SkillsError: If `strict` is set, and a source is missing or a source or a skill has an error.
     """
     thread = run.thread
     copy = run.state.get("skills_metadata")
@@ -294,17 +297,15 @@ async def start(run: Run) -> SkillsStateUpdate | None:
 async def _discovered(run: Run, found: Discovery, shelf: Shelf) -> dict[str, Any]:
     """Return what a look at the sources writes."""
     thread, catalog = run.thread, found.catalog
-    logger.info("Discovered %d skills from %s", len(catalog.entries), _counted(len(catalog.sources)))
+    skills, sources = counted(len(catalog.entries), "skill"), counted(len(catalog.sources), "source")
+    logger.info("Discovered %s from %s", skills, sources)
+    log_overrides(found.shadowed, run.settings)
     update: dict[str, Any] = {"skills_catalog": catalog.record}
     if not catalog.is_copied_in(run.state.get("skills_metadata")):
         update["skills_metadata"] = catalog.copy_skills()
     if thread.is_new:
         update |= await adopted(run, shelf)
     return update
-
-
-def _counted(sources: int) -> str:
-    return "1 source" if sources == 1 else f"{sources} sources"
 
 
 def _noticed_message(run: Run) -> dict[str, Any]:
@@ -315,7 +316,7 @@ def _noticed_message(run: Run) -> dict[str, Any]:
     thread = run.thread
     message = thread.user_message
     # Without a key nobody could tell later that the message was looked at; every user's message has one (`with_keys`).
-    if message is None or not message.id or not is_users_word(message, run):
+    if message is None or not message.id or not takes_slash_commands(run):
         return {}
     seen, commands = thread.section("run"), thread.section("commands")
     if message.id in commands or message.id in (seen.get("seen"), seen.get("message")) or is_answered(thread, message):
@@ -335,11 +336,13 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
     fresh = [*reported, *(new for new in run.new_problems() if new not in reported)]
     if found is None:
         log_problems(fresh, run.settings)
-        return [*run.thread.problems, *fresh] if fresh else None
+        kept = [known for known in run.thread.problems if known["code"] not in OF_ONE_RUN]
+        return [*kept, *fresh] if fresh or len(kept) < len(run.thread.problems) else None
     fresh += _out_of_reach(run)
     fresh += _hidden_requirements(run.known_shelf)
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
-    problems = [*found.problems, *shown_problems([*vanished, *fresh], run.settings.paths.shown)]
+    located = [with_virtual_hint(known, run.settings.fixed_backend) for known in found.problems]
+    problems = [*located, *shown_problems([*vanished, *fresh], run.settings.paths.shown)]
     known = {(p["path"], p["code"], p["message"]) for p in run.thread.problems}
     new = [p for p in problems if (p["path"], p["code"], p["message"]) not in known]
     log_problems(new, run.settings)
@@ -385,6 +388,11 @@ def _changes(state: Mapping[str, Any], update: dict[str, Any]) -> SkillsStateUpd
 
 
 def _raise_errors(problems: Sequence[SkillProblem]) -> None:
-    errors = [f"{p['path']}: {p['code']}: {p['message']}" for p in problems if p["severity"] == "error"]
+    # A source that is missing is a warning elsewhere: not every user has skills of their own.
+    errors = [
+        f"{p['path']}: {p['code']}: {p['message']}"
+        for p in problems
+        if p["severity"] == "error" or p["code"] == "source-missing"
+    ]
     if errors:
         raise SkillsError("\n".join(errors))

@@ -124,7 +124,7 @@ def _mapping(value: object) -> Mapping[Any, Any]:
 def merge_pins(
     current: list[str | PinnedSkill] | None, update: Sequence[str | PinnedSkill] | None
 ) -> list[str | PinnedSkill]:
-    """Add up the skills to pin that were named in one step; whatever is not a list is set aside.
+    """Add up the skills to pin that were named in one step; whatever is not a list pins nothing.
 
     No skill has a name that is longer than what is kept here, so a pin that is cut still names an unknown skill.
     """
@@ -135,11 +135,12 @@ def merge_pins(
 def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - whatever a caller gave
     """Return a pin that takes no more room than the longest name does; arguments stay as they are."""
     if isinstance(pin, Mapping):
-        kept = {key: pin[key] for key in ("name", "arguments") if key in pin}
+        kept = {key: pin[key] for key in ("name", "arguments", "not_a_list") if key in pin}
         is_plain = isinstance(kept.get("arguments"), str | int | float)
         return {
             **({"name": _short_pin(kept["name"])} if "name" in kept else {}),
             **({"arguments": kept["arguments"]} if is_plain else {}),
+            **({"not_a_list": _short_pin(kept["not_a_list"])} if "not_a_list" in kept else {}),
         }
     # Cut here, in the reducer: whatever a caller sends is copied into every checkpoint until it is used.
     return pin if isinstance(pin, int | float | None) else str(pin)[: MAX_SHOWN_NAME_LENGTH + 1]
@@ -148,8 +149,9 @@ def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - whatever a caller gave
 def _listed(value: object) -> list[Any]:
     if value is None or (isinstance(value, Sequence) and not isinstance(value, str | bytes)):
         return list(value or ())
-    logger.warning("Set aside skills to pin that are not a list: %s", type(value).__name__)
-    return []
+    # One pin of another shape, from which `commands` makes the problem that says so.
+    kind = "text" if isinstance(value, str | bytes) else type(value).__name__
+    return [{"not_a_list": kind, "name": value if isinstance(value, str) else "name"}]
 
 
 class SkillsState(AgentState[Any]):

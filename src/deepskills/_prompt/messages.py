@@ -101,13 +101,13 @@ def gone_notice(names: Sequence[str]) -> str:
 
 LOAD_DESCRIPTION = """Load a skill: bring its full instructions and the list of its files into the conversation.
 
-Call this before you start on a task that a listed skill fits, then follow the instructions."""
+Call this before you start on a task that a skill fits, then follow the instructions."""
 
 UNLOAD_DESCRIPTION = (
     """Unload a skill whose work is done, to make room for others. It can be loaded again at any time."""
 )
 
-NAME_DESCRIPTION = "The skill's name, as the list of skills has it."
+NAME_DESCRIPTION = "The skill's name, exactly as it was given to you."
 
 ARGUMENTS_DESCRIPTION = "What the skill is to be started with, if it takes arguments. Leave it out otherwise."
 
@@ -240,6 +240,9 @@ def _unknown(outcome: Unknown) -> str:
 
 def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
     standing, name = outcome.standing, shown_name(outcome.entry.name)
+    if budgets.skills == 0:
+        text = f"The skill '{name}' was not loaded: no skill can be loaded here (max_loaded_skills is 0)."
+        return f"{text} Work without it."
     # The sizes were made up here (`after_calls`), so they must not be shown.
     if standing.is_assumed:
         return f"The skill '{name}' was not loaded: earlier calls of this turn may need the room. Try again after them."

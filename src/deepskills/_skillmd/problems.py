@@ -278,6 +278,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "
         "or see the other problems.",
     ),
+    "pins-not-a-list": (
+        "error",
+        "`pinned_skills` is {kind}, not a list, so nothing was pinned. Write a list of names: "
+        "`pinned_skills=[{name}]`.",
+    ),
     "skills-user-only": (
         "warning",
         "Only a user may start {count} of the skills, as their authors say (`disable-model-invocation`), and no slash "
@@ -351,6 +356,10 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
 
 SOURCE_ERRORS = frozenset({"sources-failed", "source-failed", "source-incomplete"})
 """Codes of problems that are about a whole source; it is tried again at the next run."""
+
+
+OF_ONE_RUN = frozenset({"pin-unknown", "pins-not-a-list"})
+"""Codes of problems about what one run was asked to do; the next run begins without them."""
 
 
 def problem(path: str, code: str, **values: object) -> SkillProblem:

@@ -46,6 +46,11 @@ def one_line(text: str) -> str:
     return " ".join(_DIRECTION_MARKS.sub("", clean(_LINE_BREAKS.sub(" ", text))).split())
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where it needs to be."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def is_text(text: str) -> bool:
     """Whether `text` can be encoded: a file's name that is not UTF-8 comes as surrogates, which cannot."""
     try:

@@ -31,6 +31,7 @@ from deepskills._skillmd.read import read_skill
 from deepskills._skillmd.repair import as_text
 from deepskills._types import (
     DEFAULT_DEPTH,
+    DEFAULT_LOADED_SKILLS,
     DEFAULT_RESOURCE_DEPTH,
     RESOURCE_DIRECTORIES,
     SKILL_FILE,
@@ -205,7 +206,7 @@ class LocalCatalog:
 
     def prompt(self) -> str:
         """Return the section about skills that every request of an agent with these sources holds."""
-        section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True)
+        section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True, max_loaded=DEFAULT_LOADED_SKILLS)
         # No word on tools: as `create_deep_agent` makes an agent, which can read and write files.
         return section.render(SectionInput(self.discovery.catalog, self.sources, self.errors, hidden=self.hidden))
 
@@ -318,7 +319,7 @@ async def _read(sources: Sequence[Source]) -> LocalCatalog:
     source_problems: list[SkillProblem] = []
     # Each problem goes to the skill that the file claims to be, even where another file won the name: that row is the
     # one its author looks at. A file without a name gets a row of its own.
-    for noted in discovery.problems:
+    for noted in (*discovery.problems, *discovery.shadowed):
         path = noted["path"]
         if path in places:
             source_problems.append(in_shell(noted))

@@ -136,7 +136,7 @@ def _definition(name: str, description: str, properties: dict[str, dict[str, str
 def tool_costs(*, sees_skills: bool) -> list[tuple[str, int]]:
     """Return each tool that a model is offered with what it costs in every request.
 
-    One that sees no skill is not offered `load_skill`; the user may still have one loaded, which it may unload.
+    One that sees no skill, and has none loaded, is offered neither.
     """
     costs = [(str(tool["function"]["name"]), count_text_tokens(json.dumps(tool))) for tool in tool_definitions()]
-    return costs if sees_skills else costs[1:]
+    return costs if sees_skills else []

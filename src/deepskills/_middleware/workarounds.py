@@ -1,0 +1,119 @@
+"""What LangChain and deepagents have no way to ask for: each workaround, its reason, and what would end it.
+
+Everything else in this project uses public interfaces. What is here looks at frames, closures and classes of others,
+so each function gives up quietly where a release below us is built in another way.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from deepagents.middleware.filesystem import FilesystemMiddleware
+from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
+
+MAX_FRAMES = 4
+"""How far above a middleware's name the call of `create_deep_agent` is looked for."""
+
+
+def conflict_in_deep_agent(own: DeepAgentsSkillsMiddleware[Any, Any], kind: type) -> str | None:
+    """Return what is wrong with the call of `create_deep_agent` that asks for a middleware's name right now.
+
+    Empty if nothing is wrong; `None` if somebody else asks. `kind` is the class whose instances exclude each other.
+
+    Reason: deepagents replaces middleware by name. Of two it keeps the last, and it drops what `skills=` would have
+    made, both without a word; nothing of either is left when the first hook runs. So the arguments are read from the
+    frame of the call, while it compares names.
+
+    Ends when deepagents refuses two middlewares of one name, and `skills=` beside one of them.
+    """
+    frame = sys._getframe(2)  # noqa: SLF001 - the caller is the property, whose caller is deepagents
+    for _ in range(MAX_FRAMES):
+        if frame.f_code.co_name == "create_deep_agent":
+            return _conflict(own, kind, frame.f_locals.get("middleware"), frame.f_locals.get("skills"))
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def _conflict(own: DeepAgentsSkillsMiddleware[Any, Any], kind: type, given: object, skills: object) -> str:
+    ours: list[Any] = [other for other in given if isinstance(other, kind)] if isinstance(given, Sequence) else []
+    # That of a sub-agent is asked here too, and is no rival of its parent's.
+    if not any(other is own for other in ours):
+        return ""
+    count = len({id(other) for other in ours})
+    if count > 1:
+        return (
+            f"create_deep_agent was given {count} SkillsMiddleware and keeps only the last. Pass one, with all sources "
+            "in its `sources`; a CompositeBackend brings several backends together."
+        )
+    # deepagents itself puts the list of a middleware's sources into this variable where `skills` was left out.
+    if skills is None or any(skills is other.sources for other in ours):
+        return ""
+    sources = list(skills) if isinstance(skills, Iterable) and not isinstance(skills, str) else [skills]
+    # Both lists, so that the line can be copied as it stands.
+    both = ", ".join(map(repr, dict.fromkeys([*sources, *own.sources])))
+    return (
+        f"create_deep_agent was given skills={skills!r} beside a SkillsMiddleware, and ignores the former. Leave "
+        f"`skills` out and write SkillsMiddleware(backend=..., sources=[{both}])."
+    )
+
+
+_OF_A_GRAPH = frozenset({"thread_id", "checkpoint_ns", "ls_integration"})
+"""Metadata that a graph has from its configuration, before its first step."""
+
+
+def has_outer_metadata(metadata: Mapping[str, Any]) -> bool:
+    """Whether the metadata of a step holds a step of a graph around it.
+
+    Reason: a graph that is called on a thread of its own inside another graph's run has a configuration like any
+    other, and no trace of that run but its metadata. LangGraph writes the keys of a step last. The step around leaves
+    them in the metadata that the inner graph starts with, so there they stand before the inner graph's own.
+
+    Ends when LangGraph tells a graph's parent.
+    """
+    keys = list(metadata)
+    own = keys.index("langgraph_checkpoint_ns") if "langgraph_checkpoint_ns" in keys else len(keys)
+    return not _OF_A_GRAPH.isdisjoint(keys[own:])
+
+
+def workspace_of(tools: Iterable[object]) -> object | None:
+    """Return the backend on which the agent's file tools work; `None` if it cannot be told.
+
+    Reason: the section must not send the model to read files that its file tools cannot see, and the skills' backend
+    need not be theirs. deepagents makes the tools' functions inside a method of its middleware, whose backend they use.
+
+    Ends when a tool, a request or a runtime tells the agent's backend.
+    """
+    for tool in tools:
+        if getattr(tool, "name", None) != "read_file":
+            continue
+        function = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
+        for cell in getattr(function, "__closure__", None) or ():
+            try:
+                owner = cell.cell_contents
+            except ValueError:  # a variable that was never assigned
+                continue
+            if isinstance(owner, FilesystemMiddleware):
+                return getattr(owner, "backend", None)
+    return None
+
+
+def give_hooks(middleware: object, hooks: type) -> None:
+    """Give one instance the hooks of a class, which other instances of its own class do not have.
+
+    Reason: LangChain looks at a middleware's class to see which hooks it has, and each hook costs every run a step of
+    the graph, with a checkpoint. So only instances that need a hook may have it. A subclass that is chosen when the
+    instance is made would not do: subclasses of users decide later, in their own `__init__`.
+
+    Ends when LangChain looks at the instance.
+    """
+    middleware.__class__ = _with_hooks(type(middleware), hooks)  # type: ignore[arg-type]  # to mypy classes have no hash
+
+
+@cache
+def _with_hooks(own: type, hooks: type) -> type:
+    # Copied, not inherited: a second base would give another layout, to which Python lets no instance change.
+    methods = {name: value for name, value in vars(hooks).items() if not name.startswith("__")}
+    return type(own.__name__, (own,), {"__module__": own.__module__, **methods})
