@@ -88,7 +88,7 @@ What a script leaves running may hold its output open: so the `cat` that passes 
 """
 
 _START = r"""for _ds_job in @PLACES@; do [ -r "$_ds_job/job" ] && . "$_ds_job/job"; done
-rm -rf @PLACES@
+rm -rf @PLACES@ @DIRECTORY@
 printf '\ndeepskills-%s report failure no-job\n' @TOKEN@
 """
 """Runs the text of the job file, which ends the shell; gets further only if there is none that it can read."""

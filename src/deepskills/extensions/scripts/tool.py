@@ -536,7 +536,7 @@ def _without_environment(run: SkillRun, entry: SkillEntry, fault: str) -> Skills
 
 
 def _report_missing_runner(run: SkillRun) -> None:
-    found = problem("", "script-runner-missing")
+    found = problem("extensions", "script-runner-missing")
     run.report(found["path"], found["code"], found["message"], found["severity"])
 
 
