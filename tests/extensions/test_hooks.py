@@ -1,13 +1,11 @@
 """Hooks of skills: what runs before and after tool calls, what refuses one, and what never runs."""
 
 import json
-import re
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-from deepagents.backends import LocalShellBackend
+from deepagents.backends import CompositeBackend, LocalShellBackend
 from deepagents.backends.filesystem import FilesystemBackend
 from deepagents.backends.protocol import ExecuteResponse, SandboxBackendProtocol
 from langchain.agents import create_agent
@@ -16,9 +14,9 @@ from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.tools import tool
 from langgraph.types import Command
 
-from deepskills import Refuse, SkillsMiddleware
+from deepskills import InlineBackend, InlineSkill, Refuse, SkillsMiddleware
 from deepskills.extensions import SkillHooks
-from deepskills.extensions.hooks import CHUNK_CHARACTERS, Hook, command_lines, read_hooks
+from deepskills.extensions.hooks import MAX_PIPED_CHARACTERS, read_hooks
 from deepskills.testing import Request, call_tools
 from support import MODES, Conversation, Mode, both_modes, load, unload, write_files
 from support.waiting import at_once
@@ -410,35 +408,33 @@ def test_any_tree_is_read() -> None:
     assert counts == [0] * 10 + [1, 50]
 
 
-def left_behind(command: str) -> list[str]:
-    """Return the files for its input that are still there."""
-    return [path for path in re.findall(r"/tmp/deepskills-hook-\w+", command) if Path(path).exists()]
+@both_modes
+def test_a_shell_that_does_not_know_the_skills_directory_cannot_start_the_command(mode: Mode, tmp_path: Path) -> None:
+    """Where the skill lies elsewhere for the shell, the check did not happen, however the call gets there."""
+    tree = one("PreToolUse", type="command", command="exit 0")
+    store = InlineBackend([InlineSkill("guard", "Hooked.", "Instructions.", hooks=tree)])
+    backend = CompositeBackend(default=shell(tmp_path), routes={"/skills/": store})
+    world = World(mode, backend, commands(), tmp_path)
+    world.talk.call(load("guard"))
+    for size in (10, MAX_PIPED_CHARACTERS + 1):
+        (error,) = world.send('"' * size)
+        assert "did not run" in error
+    assert world.sent == []
+    assert list(tmp_path.glob("**/.deepskills-*")) == []
 
 
-def test_a_shell_that_does_not_know_the_skills_directory_cannot_start_the_command(tmp_path: Path) -> None:
-    """Where the skill lies elsewhere, or nowhere, for the shell, the check did not happen, in every shell."""
-    hook = Hook("PreToolUse", 0, "command", "exit 0")
-    for program in ("/bin/sh", "/bin/bash"):
-        for size in (10, CHUNK_CHARACTERS + 1):
-            *before, last = command_lines(hook, str(tmp_path / "nowhere"), '"' * size)
-            for command in before:
-                subprocess.run([program, "-c", command], check=True)
-            done = subprocess.run([program, "-c", last], check=False, capture_output=True)
-            assert done.returncode == 126
-            assert left_behind(last) == []
-
-
-def test_a_call_of_any_size_reaches_the_command(tmp_path: Path) -> None:
+@both_modes
+def test_a_call_of_any_size_reaches_the_command(mode: Mode, tmp_path: Path) -> None:
     """What no command line holds goes through a file, which is removed; the exit code is the command's."""
-    hook = Hook("PreToolUse", 0, "command", "wc -c > size; exit 2")
-    for size in (10, CHUNK_CHARACTERS + 1, 10 * CHUNK_CHARACTERS):
-        given = '"' * size
-        code = None
-        for command in command_lines(hook, str(tmp_path), given):
-            assert len(command) < 100_000
-            code = subprocess.run(["/bin/sh", "-c", command], check=False).returncode
-        assert (code, int((tmp_path / "size").read_text())) == (2, size)
-        assert left_behind(command) == []
+    tree = one("PreToolUse", type="command", command="cat > given; echo $(wc -c < given); exit 2")
+    world = World(mode, shell(tmp_path), commands(), tmp_path, guard=tree)
+    for size in (10, MAX_PIPED_CHARACTERS + 1, 8 * MAX_PIPED_CHARACTERS):
+        text = '"' * size
+        (error,) = world.send(text)
+        given = (tmp_path / "skills/guard/given").read_text()
+        assert json.loads(given)["tool_input"] == {"text": text}
+        assert str(len(given)) in error
+    assert list(tmp_path.glob("**/.deepskills-*")) == []
 
 
 def test_hooks_may_be_written_flat_and_bare() -> None:

@@ -187,6 +187,20 @@ def test_the_tool_is_offered_where_it_can_work(mode: Mode, tmp_path: Path) -> No
 
 
 @both_modes
+def test_one_problem_says_that_nothing_can_run_scripts(mode: Mode, tmp_path: Path) -> None:
+    """It names `runner`, once in a thread; with a shell or a runner there is none."""
+    write_skill(tmp_path, run="print(1)")
+    files = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+    without = talk_to(mode, tmp_path, backend=files)
+    without.say("Done.")
+    [found] = without.state["skills_problems"]
+    assert (found["code"], found["severity"]) == ("script-runner-missing", "warning")
+    assert "SkillScripts(runner=...)" in found["message"]
+    by_runner = talk_to(mode, tmp_path, SkillScripts(lambda *_: ExecuteResponse("ran")), backend=files)
+    assert by_runner.state["skills_problems"] == talk_to(mode, tmp_path).state["skills_problems"] == []
+
+
+@both_modes
 def test_a_runner_runs_where_the_backend_cannot(mode: Mode, tmp_path: Path) -> None:
     """A function, sync or async, is given what it needs; with a shell in the backend it is not asked."""
     write_skill(tmp_path, run="print('by the shell')")
@@ -495,29 +509,31 @@ def test_a_run_that_is_cancelled_while_a_place_for_secrets_is_made_leaves_none(t
 
 
 def test_a_run_that_is_cancelled_while_files_are_copied_leaves_none(tmp_path: Path) -> None:
-    """The directories that were made for a copy go with the run."""
-    reading, may_end = threading.Event(), threading.Event()
+    """What was made for a copy goes with the run, also what arrives after the run was cancelled."""
+    writing, may_end = threading.Event(), threading.Event()
 
-    def slow() -> str:
-        reading.set()
-        may_end.wait(30)
-        return "text"
+    class Slow(LocalShellBackend):
+        def upload_files(self, files: list[tuple[str, bytes]]) -> Any:
+            writing.set()
+            may_end.wait(60)
+            return super().upload_files(files)
 
-    files: dict[str, Any] = {"scripts/run.py": "print(1)", "assets/slow.txt": slow}
-    inline = InlineBackend([InlineSkill("tool", "Runs.", "Run it.", files=files)])
-    backend = CompositeBackend(default=shell(tmp_path), routes={"/skills/": inline})
+    (tmp_path / "temporary").mkdir()
+    slow = Slow(root_dir=tmp_path, env={**ENVIRONMENT, "TMPDIR": str(tmp_path / "temporary")})
+    inline = InlineBackend([InlineSkill("tool", "Runs.", "Run it.", files={"scripts/run.py": "print(1)"})])
+    backend = CompositeBackend(default=slow, routes={"/skills/": inline})
     model = ScriptedChatModel(replies=[call_tools(load("tool")), call_tools(script())])
     middleware = SkillsMiddleware(backend=backend, sources=["/skills"], extensions=[SkillScripts()])
     agent = create_agent(model, middleware=[middleware])
 
     async def cancel() -> list[str]:
         task = asyncio.create_task(agent.ainvoke({"messages": [HumanMessage("go")]}))
-        await asyncio.to_thread(reading.wait, 30)
+        await asyncio.to_thread(writing.wait, 60)
         before = left_behind(tmp_path)
         task.cancel()
+        threading.Timer(0.5, may_end.set).start()
         with pytest.raises(asyncio.CancelledError):
             await task
-        may_end.set()
         return before
 
     assert asyncio.run(cancel()) != []

@@ -75,10 +75,10 @@ class LeakyShell(LocalShellBackend):
         return super().upload_files(files)
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        if self.fails_at == "execute" and "_ds_text" in command:
+        if self.fails_at == "execute" and "/job" in command:
             job = next(Path(self.cwd).glob(".deepskills-*/job")).read_text()
             raise OSError(f"cannot run {command} with {job}")
-        if self.fails_at == "answer" and "_ds_text" in command:
+        if self.fails_at == "answer" and "/job" in command:
             return ExecuteResponse(next(Path(self.cwd).glob(".deepskills-*/job")).read_text(), exit_code=1)
         return super().execute(command, timeout=timeout)
 

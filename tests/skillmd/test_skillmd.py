@@ -39,6 +39,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "requires-missing",
         "skill-not-in-store",
         "requires-circle",
+        "script-runner-missing",
         "skill-duplicate",
         "skill-file-misnamed",
         "skill-gone",

@@ -570,7 +570,7 @@ FROM_START_HOOK = '<skill_hook skill="{skill}" event="SessionStart">\n{text}\n</
 # Scripts.
 
 SCRIPT_ENDED = "The script timed out after {seconds} s and was ended, with every process that was found to be its own."
-SCRIPT_MAY_GO_ON = "The script timed out after {seconds} s and was ended. What it started may still be running."
+SCRIPT_MAY_GO_ON = "The script timed out after {seconds} s. It, or what it started, may still be running."
 RUN_SCRIPT_DESCRIPTION = """Run a script of a loaded skill and get its exit code and its output.
 
 The script starts in the shell's working directory. Each argument arrives exactly as given; no shell interprets it."""

@@ -301,6 +301,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "error",
         "The extension {name} failed in `{method}`: {reason}. Check the extension.",
     ),
+    "script-runner-missing": (
+        "warning",
+        "Scripts of skills cannot run: the backend has no shell, so `run_skill_script` is not offered. Use a backend "
+        "with `execute`, or pass `SkillScripts(runner=...)`.",
+    ),
     "middleware-order": (
         "warning",
         "A summarization middleware comes after the skills, so loaded skills that it summarizes cannot be put back. "

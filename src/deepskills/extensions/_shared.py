@@ -11,7 +11,7 @@ from pathlib import Path
 from langchain.agents.middleware.types import ToolCallRequest
 
 from deepskills import SkillEntry, SkillRun, SkillsError
-from deepskills._io.plan import Attempt, Execute, Failed, ResolveLinks, WriteFiles, Written
+from deepskills._io.plan import Attempt, Execute, Failed, WriteFiles, Written
 from deepskills._skillmd.problems import quoted
 
 _EDITED_CALLS = "hitl_edited_tool_calls"
@@ -72,6 +72,12 @@ COPY = "copy"
 GRACE_SECONDS = 15
 """How long the commands that make and remove copies may take."""
 
+HAS_TIMEOUT = "timeout -k 1 9 true 2>/dev/null"
+"""The shell condition that there is a `timeout` that also ends what does not react to a first signal."""
+
+KILL_AFTER_SECONDS = 5
+"""How long after its limit a command that does not end by itself is killed."""
+
 
 def copies_of(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
     """Return files with their paths below a job's directory.
@@ -82,13 +88,12 @@ def copies_of(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
     return [(f"{COPY}/{_checked(path)}", content) for path, content in files.items()]
 
 
-def job_directories(token: str, *, is_virtual: bool) -> tuple[str, ...]:
-    """Return the backend paths where the files of a job may be written, the likelier first.
+def job_directories(token: str) -> tuple[str, ...]:
+    """Return the backend paths where the files of a job may be written.
 
-    If a backend shows its working directory as `/`, that is the only place that its shell also knows.
+    If a backend shows its working directory as `/`, the first is the only place that its shell also knows.
     """
-    places = (f"/.deepskills-{token}", f"/tmp/.deepskills-{token}")  # noqa: S108 - nobody can guess the name
-    return places if is_virtual else places[::-1]
+    return f"/.deepskills-{token}", f"/tmp/.deepskills-{token}"  # noqa: S108 - nobody can guess the name
 
 
 def job_places(token: str) -> str:
@@ -98,62 +103,46 @@ def job_places(token: str) -> str:
 
 def make_places_command(token: str) -> str:
     """Return the command that creates directories only their owner can read, before files are written there."""
-    return f"for _ds_job in {job_places(token)}; do mkdir -m 700 $_ds_job; done 2>/dev/null"
+    return f"for _ds_job in {job_places(token)}; do mkdir -m 700 $_ds_job; done 2>/dev/null; :"
 
 
-def remove_command(token: str) -> str:
-    """Return the command that removes the files of a job that was never started."""
-    return f"rm -rf {job_places(token)} 2>/dev/null; :"
+async def place_files(token: str, files: Sequence[tuple[str, bytes]]) -> None:
+    """Write the files of a job where the shell finds them, in a directory that only its owner can enter.
 
-
-async def place_files(token: str, files: Sequence[tuple[str, bytes]], *, is_virtual: bool) -> None:
-    """Write the files of a job where the shell finds them; the places must have been made.
+    The caller removes them.
 
     Raises:
-        SkillsError: If they could not be written to any of the possible places.
+        SkillsError: If they could not be written; then nothing of them is left.
     """
+    try:
+        await Execute(make_places_command(token), GRACE_SECONDS, settles=True)
+        await _write(token, files)
+    except (SkillsError, asyncio.CancelledError):
+        await remove_files(token)
+        raise
+
+
+async def _write(token: str, files: Sequence[tuple[str, bytes]]) -> None:
     failure = ""
-    for directory in job_directories(token, is_virtual=is_virtual):
+    for directory in job_directories(token):
         placed = tuple((f"{directory}/{path}", content) for path, content in files)
         # Only for the shell: they may contain secrets.
         written = await Attempt(WriteFiles(placed, for_shell=True, settles=True))
-        trouble = written.reason if isinstance(written, Failed) else _told(written)
+        trouble = written.reason if isinstance(written, Failed) else _errors_of(written)
         if not trouble:
             return
         failure = failure or trouble
     raise SkillsError(f"The files that are needed could not be written: {failure}")
 
 
-async def is_virtual(entry: SkillEntry) -> bool:
-    """Whether the backend shows a skill at another path than a local shell does."""
-    path = posixpath.dirname(entry.path)
-    reply = await ResolveLinks((path,))
-    return reply.paths.get(path, path) != path
-
-
-async def removed(token: str) -> None:
+async def remove_files(token: str) -> None:
     """Remove the files of a job; a failure is logged."""
-    reply = await Attempt(Execute(remove_command(token), GRACE_SECONDS))
+    reply = await Attempt(Execute(f"rm -rf {job_places(token)} 2>/dev/null; :", GRACE_SECONDS))
     if isinstance(reply, Failed):
-        logger.warning("A copy of a skill could not be removed from the sandbox: %s", reply.reason)
+        logger.warning("Files of a job could not be removed from the sandbox: %s", type(reply.error).__name__)
 
 
-async def copied_for_shell(token: str, entry: SkillEntry, files: Mapping[str, bytes]) -> None:
-    """Write a copy of a skill for the shell; the caller removes it.
-
-    Raises:
-        SkillsError: If it could not be written; then nothing of it is left.
-    """
-    virtual = await is_virtual(entry)
-    try:
-        await Execute(f"{make_places_command(token)}; :", GRACE_SECONDS, settles=True)
-        await place_files(token, copies_of(files), is_virtual=virtual)
-    except (SkillsError, asyncio.CancelledError):
-        await removed(token)
-        raise
-
-
-def _told(written: Written) -> str:
+def _errors_of(written: Written) -> str:
     return "; ".join(f"{path}: {error}" for path, error in written.errors.items())
 
 

@@ -37,11 +37,14 @@ from deepskills._skillmd.yaml import as_flag
 from deepskills._types import SKILL_FILE
 from deepskills.extensions._shared import (
     COPY,
+    HAS_TIMEOUT,
+    KILL_AFTER_SECONDS,
     as_edited,
-    copied_for_shell,
+    copies_of,
     is_trusted,
     job_places,
-    removed,
+    place_files,
+    remove_files,
     tidy_sources,
 )
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES
@@ -227,8 +230,11 @@ Handler: TypeAlias = Callable[[ToolCallRequest], Refuse | Awaitable[Refuse | Non
 MAX_INPUT_CHARACTERS = 1_000_000
 """Longest call that is passed to a command; a longer one cannot be checked."""
 
-CHUNK_CHARACTERS = 60_000
-"""How much goes into one command line; Linux takes no argument over 128 KiB."""
+MAX_PIPED_CHARACTERS = 60_000
+"""How much goes into a command line; Linux takes no argument over 128 KiB, so a longer text goes into a file."""
+
+INPUT_FILE = "input"
+"""Name of that file in a job's directory."""
 
 MAX_RESPONSE_CHARACTERS = 100_000
 """How much of a tool's answer is passed to a command."""
@@ -238,8 +244,6 @@ CANNOT_START = 126
 
 ASYNC_HANDLER = "its handler is async; run the agent with ainvoke or astream"
 TOO_LARGE = f"the call is over {MAX_INPUT_CHARACTERS:,} characters"
-
-_LIMITED = "if command -v timeout >/dev/null 2>&1; then timeout {seconds} sh -c {command}; else sh -c {command}; fi"
 
 
 def as_json(entry: SkillEntry, hook: Hook, request: ToolCallRequest, result: ToolMessage | Command[Any] | None) -> str:
@@ -262,41 +266,41 @@ def as_json(entry: SkillEntry, hook: Hook, request: ToolCallRequest, result: Too
     return text
 
 
-def command_lines(hook: Hook, directory: str, given: str) -> Sequence[str]:
-    """Return the shell commands that run a hook's command in a directory, with JSON on its standard input."""
-    place = shlex.quote(directory)
-    prepared = f"cd {place} || exit {CANNOT_START}; export SKILL_DIR={place} CLAUDE_SKILL_DIR={place}"
-    return _lines(hook, prepared, given)
+def build_command(hook: Hook, given: str, directory: str | None, token: str) -> str:
+    """Return the shell command that runs a hook's command, with JSON on its standard input.
 
-
-def copy_lines(hook: Hook, token: str, given: str) -> Sequence[str]:
-    """Return the shell commands that run a hook's command in a copy of its skill, in a job's directory."""
-    found = f'[ -f "$_ds_job/{COPY}/{SKILL_FILE}" ] && break'
-    prepared = (
-        f"for _ds_job in {job_places(token)}; do {found}; done; "
-        f'cd "$_ds_job/{COPY}" || exit {CANNOT_START}; chmod -R u+x . 2>/dev/null; '
-        "SKILL_DIR=$(pwd); CLAUDE_SKILL_DIR=$SKILL_DIR; export SKILL_DIR CLAUDE_SKILL_DIR"
-    )
-    return _lines(hook, prepared, given)
-
-
-def _lines(hook: Hook, prepared: str, given: str) -> Sequence[str]:
-    """Return the commands of a hook, with what prepares it first.
-
-    A shell backend takes a command line but no input: a short text is piped, a long one is written to a file, in
-    pieces.
+    Args:
+        hook: The hook.
+        given: The JSON.
+        directory: The skill's directory; `None` for the copy of the skill among the job's files.
+        token: Names the directory of the job's files: the copy, and a long JSON. They are not removed here.
     """
-    limited = _LIMITED.format(seconds=hook.timeout, command=shlex.quote(hook.value))
-    if len(given) <= CHUNK_CHARACTERS:
-        return [f"({prepared}; printf %s {shlex.quote(given)} | {{ {limited}; }})"]
-    file = f"/tmp/deepskills-hook-{uuid4().hex}"  # noqa: S108 - random, and for its owner alone
-    pieces = [given[start : start + CHUNK_CHARACTERS] for start in range(0, len(given), CHUNK_CHARACTERS)]
-    failed = f"{{ rm -f {file}; exit {CANNOT_START}; }}"
-    last = f"(({prepared}; {{ {limited}; }} < {file}); code=$?; rm -f {file}; exit $code)"
-    return [*(f"(umask 077; printf %s {shlex.quote(piece)} >> {file} || {failed})" for piece in pieces), last]
+    command = shlex.quote(hook.value)
+    limited = (
+        f"if {HAS_TIMEOUT}; then timeout -k {KILL_AFTER_SECONDS} {hook.timeout} sh -c {command}; "
+        f"else sh -c {command}; fi"
+    )
+    place = f'"$_ds_job/{COPY}"' if directory is None else shlex.quote(directory)
+    prepared = (
+        f"cd {place} || exit {CANNOT_START}; SKILL_DIR=$PWD; CLAUDE_SKILL_DIR=$PWD; export SKILL_DIR CLAUDE_SKILL_DIR"
+    )
+    needed = [f"{COPY}/{SKILL_FILE}"] if directory is None else []
+    if directory is None:
+        prepared = f"{prepared}; chmod -R u+x . 2>/dev/null"
+    if len(given) <= MAX_PIPED_CHARACTERS:
+        start = f"{prepared}; printf %s {shlex.quote(given)} | {{ {limited}; }}"
+    else:
+        needed.append(INPUT_FILE)
+        start = f'{prepared}; {{ {limited}; }} <"$_ds_job/{INPUT_FILE}"'
+    if needed:
+        # Several places may have been made, and only one has the files; a place may be relative.
+        found = f'[ -r "$_ds_job/{needed[-1]}" ]'
+        absolute = f'{found} && _ds_job=$(cd "$_ds_job" && pwd) || exit {CANNOT_START}'
+        start = f"for _ds_job in {job_places(token)}; do {found} && break; done; {absolute}; {start}"
+    return f"({start})"
 
 
-def asked_of(handler: Handler, request: ToolCallRequest) -> Ask[object]:
+def ask_handler(handler: Handler, request: ToolCallRequest) -> Ask[object]:
     """Return the request that calls a handler; an async handler can only answer in an async run."""
 
     def call() -> object:
@@ -366,7 +370,7 @@ _ONCE = "once:"
 """Prefixes of keys in private state: a text for the next request; a skill whose `SessionStart` hooks have run; a `once`
 hook that has run."""
 
-_BACKSTOP_SECONDS = 5
+_BACKSTOP_SECONDS = 2 * KILL_AFTER_SECONDS
 """How much longer than the hook's own limit the backend gets to end it."""
 
 
@@ -520,9 +524,9 @@ class SkillHooks(SkillExtension):
         if hook.type == "python":
             # An exception from a handler is the application's error, not the hook's: the seam logs it and refuses the
             # call.
-            verdict = await unwrap(asked_of(self._handlers[hook.value], request))
+            verdict = await unwrap(ask_handler(self._handlers[hook.value], request))
             return verdict.reason if isinstance(verdict, Refuse) else None
-        response = await _ran(entry, hook, as_json(entry, hook, request, result), run)
+        response = await _run_command(entry, hook, as_json(entry, hook, request, result), run)
         output = clean(str(response.output)).strip()[:MAX_REASON_CHARACTERS]
         if response.exit_code == 0 and hook.event == "SessionStart":
             return output
@@ -635,33 +639,29 @@ def _once_key(entry: SkillEntry, hook: Hook) -> str:
     return f"{_ONCE}{entry.digest}:{hook.position}"
 
 
-async def _ran(entry: SkillEntry, hook: Hook, given: str, run: SkillRun) -> ExecuteResponse:
+async def _run_command(entry: SkillEntry, hook: Hook, given: str, run: SkillRun) -> ExecuteResponse:
     """Run a hook's command in its skill's directory, or in a copy of the files that were judged.
 
     Raises:
         SkillsError: If a file of the skill is refused, or the shell cannot be reached.
     """
-    files = await unwrap(Ask(lambda: run.files_to_run(entry), lambda: run.afiles_to_run(entry)))
-    if files is None:
-        directory = await unwrap(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
-        return await _executed(command_lines(hook, directory, given), hook)
     token = uuid4().hex
-    await copied_for_shell(token, entry, files)
+    judged = await unwrap(Ask(lambda: run.files_to_run(entry), lambda: run.afiles_to_run(entry)))
+    directory, files = None, copies_of(judged or {})
+    if judged is None:
+        directory = await unwrap(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
+    if len(given) > MAX_PIPED_CHARACTERS:
+        files.append((INPUT_FILE, given.encode()))
+    call = Execute(build_command(hook, given, directory, token), hook.timeout + _BACKSTOP_SECONDS)
+    if not files:
+        return await call
+    await place_files(token, files)
     try:
-        response = await _executed(copy_lines(hook, token, given), hook)
+        response = await call
     except (SkillsError, asyncio.CancelledError):
-        await removed(token)
+        await remove_files(token)
         raise
-    await removed(token)
-    return response
-
-
-async def _executed(commands: Sequence[str], hook: Hook) -> ExecuteResponse:
-    response: ExecuteResponse
-    for command in commands:
-        response = await Execute(command, hook.timeout + _BACKSTOP_SECONDS)
-        if _cannot_tell(response.exit_code):
-            break
+    await remove_files(token)
     return response
 
 

@@ -155,7 +155,7 @@ class Opened:
             held = await self._hold()
             was_used, held.is_used = held.is_used, True
             try:
-                return await _answered(held.peer, method, params, self._timeout, self._spec.without_secrets)
+                return await _answered(held.peer, method, params, self._timeout, self._spec.mask)
             except ConnectionLostError as error:
                 self._drop(held)
                 # A new connection that fails at once, or a server that does not answer, is not worth another try.
@@ -227,7 +227,7 @@ class _Held:
             held._task.cancel()
             raise
         except Exception as error:  # noqa: BLE001 - a transport may raise anything
-            raise ConnectionLostError(spec.without_secrets(reason_of(error))) from None
+            raise ConnectionLostError(spec.mask(reason_of(error))) from None
         return held
 
     @property

@@ -14,13 +14,16 @@ import importlib.metadata
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, unquote_plus, urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import BaseModel, ConfigDict
 
 import mcp
 from deepskills._errors import SkillsError
+from deepskills._skillmd.masking import MASK, Masker
 from deepskills._skillmd.text import one_line
 
 EXTENSION = "io.modelcontextprotocol/skills"
@@ -45,8 +48,9 @@ IS_FIRST_MAJOR = int(importlib.metadata.version("mcp").partition(".")[0]) < 2  #
 """Whether the installed `mcp` package is 1.x."""
 
 _META = "io.modelcontextprotocol/"
-_HIDDEN = "***"
 _SHORTEST_SECRET = 6
+"""Shortest variable of a process, or segment of a path, that is masked: `1` would black out half of every message."""
+
 _MAX_REASON = 400
 
 
@@ -251,35 +255,38 @@ class Spec:
             return
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - as used
 
-        bare, query, auth = _taken_apart(self.options["url"])
+        shown = self.shown_url()
         async with (
-            _http_client(self.options.get("headers"), query, auth) as client,
-            streamable_http_client(bare, http_client=client) as ends,
+            _open_client(self.options, shown) as client,
+            streamable_http_client(shown, http_client=client) as ends,
         ):
             yield ends[0], ends[1]
 
-    def secrets(self) -> list[str]:
-        """Return the values that must not appear in any message, longest first."""
+    @cached_property
+    def masker(self) -> Masker:
+        """Masks what must not appear in any message."""
         found: list[str] = []
         url = self.options.get("url")
         if isinstance(url, str):
             parts = urlsplit(url)
-            found += [url, parts.query, parts.netloc.rpartition("@")[0]]
-            found += [text for text in (parts.username, parts.password) if text]
-            found += [unquote(text) for text in (parts.username, parts.password) if text]
+            found += [url, parts.query, parts.netloc.rpartition("@")[0], parts.username or "", parts.password or ""]
             found += [pair.partition("=")[2] for pair in parts.query.split("&")]
+            found += [part for part in parts.path.split("/") if len(part) >= _SHORTEST_SECRET]
         for value in (self.options.get("headers") or {}).values():
             found += [value, *value.split()]
-        # Masking short values, such as `1`, would black out half of every message.
         found += [value for value in (self.options.get("env") or {}).values() if len(value) >= _SHORTEST_SECRET]
-        # Longest first: a short secret may be part of a long one, whose rest would stay readable.
-        return sorted({text for text in found if text}, key=len, reverse=True)
+        return Masker([*found, *map(unquote_plus, found), *map(unquote, found)])
 
-    def without_secrets(self, text: str) -> str:
+    def shown_url(self) -> str:
+        """Return the URL that HTTP clients may log, without user, password and query, and with the path masked."""
+        parts = urlsplit(self.options["url"])
+        path = "/".join(MASK if self.masker.mask(part) != part else part for part in parts.path.split("/"))
+        shown: str = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, "", ""))
+        return shown
+
+    def mask(self, text: str) -> str:
         """Return a text for messages and logs, with everything masked that may be secret."""
-        for secret in self.secrets():
-            text = text.replace(secret, _HIDDEN)
-        return one_line(text)[:_MAX_REASON]
+        return one_line(self.masker.mask(text))[:_MAX_REASON]
 
 
 def _check(holds: object, message: str) -> None:
@@ -299,31 +306,36 @@ def _is_http(url: str) -> bool:
         return False
 
 
-def _taken_apart(url: str) -> tuple[str, str, tuple[str, str] | None]:
-    """Return a URL without its query, the query, and the user and password: HTTP clients log whole URLs."""
-    parts = urlsplit(url)
-    auth = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
-    bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return bare, parts.query, auth
-
-
-def _http_client(headers: Mapping[str, str] | None, query: str, auth: tuple[str, str] | None) -> Any:  # noqa: ANN401
-    # Each major has its own HTTP client.
+def _open_client(options: Mapping[str, Any], shown: str) -> Any:  # noqa: ANN401 - each major has its own HTTP client
+    """Return the client for a connection, of which its logs show another URL."""
     httpx: Any = importlib.import_module("httpx" if IS_FIRST_MAJOR else "httpx2")
+    parts = urlsplit(options["url"])
+    query = f"?{parts.query}".encode() if parts.query else b""
+    path, shown_path = (httpx.URL(url).raw_path.partition(b"?")[0] for url in (options["url"], shown))
 
-    class WithQuery(httpx.AsyncHTTPTransport):  # type: ignore[misc]
-        """Adds the query below the layer where the client logs a URL."""
+    class Transport(httpx.AsyncHTTPTransport):  # type: ignore[misc]
+        """Puts in the real path and query below the layer where the client logs a URL, and takes them out again."""
 
         async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401 - of either major
+            rest = request.url.raw_path.removeprefix(shown_path)
             # A new request, because the client logs its own again when the answer arrives.
-            url = request.url.copy_with(query=query.encode())
+            url = request.url.copy_with(raw_path=path + rest + query)
             further = {"headers": request.headers, "stream": request.stream, "extensions": request.extensions}
-            return await super().handle_async_request(httpx.Request(request.method, url, **further))
+            response = await super().handle_async_request(httpx.Request(request.method, url, **further))
+            if "location" in response.headers:
+                location = response.headers["location"].replace(path.decode(), shown_path.decode())
+                response.headers["location"] = location.removesuffix(query.decode())
+            return response
 
-    further = {"transport": WithQuery()} if query else {}
+    further = {}
+    if query or path != shown_path:
+        # A client with a transport of its own does not look for a proxy.
+        proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+        further = {"transport": Transport(proxy=proxy)}
+    auth = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
     # `connections` limits how long a caller waits; these timeouts end what nobody waits for any longer.
     timeout = httpx.Timeout(30.0, read=300.0)
-    return httpx.AsyncClient(headers=dict(headers or {}), auth=auth, timeout=timeout, **further)
+    return httpx.AsyncClient(headers=dict(options.get("headers") or {}), auth=auth, timeout=timeout, **further)
 
 
 # What a failure says.

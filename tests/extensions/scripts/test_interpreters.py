@@ -3,7 +3,7 @@
 import pytest
 
 from deepskills import SkillFormatError
-from deepskills.extensions.scripts.command import interpreters
+from deepskills.extensions.scripts.command import find_interpreters
 
 PYTHON = (("python3",), ("python",))
 
@@ -38,11 +38,11 @@ CHOSEN: dict[tuple[str, bytes], tuple[tuple[str, ...], ...]] = {
 @pytest.mark.parametrize(("given", "wanted"), CHOSEN.items(), ids=[f"{name} {line[:40]!r}" for name, line in CHOSEN])
 def test_the_shebang_tells_then_the_suffix(given: tuple[str, bytes], wanted: tuple[tuple[str, ...], ...]) -> None:
     """Each kind of first line is read as a system would, with the suffix to fall back on."""
-    assert interpreters(*given) == wanted
+    assert find_interpreters(*given) == wanted
 
 
 def test_a_script_that_names_no_program_is_refused() -> None:
     """The error says what the script needs."""
     for path, content in (("a", b"echo"), ("a.exe", b"\x7fELF"), ("a.ts", b"x"), ("py", b""), (".py", b"")):
         with pytest.raises(SkillFormatError, match="first line such as"):
-            interpreters(path, content)
+            find_interpreters(path, content)

@@ -1,7 +1,9 @@
 """Servers that lie, change their minds, flood, hang, die and return: each costs its own skills alone."""
 
 import asyncio
+import base64
 import gc
+import json
 import logging
 import os
 import socket
@@ -9,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from crooked_server import entry_of
@@ -381,18 +384,19 @@ def test_http_is_opened_again_after_a_loss(tmp_path: Path) -> None:
 
 
 def test_no_secret_of_a_connection_reaches_a_log_or_a_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """User, password, query and headers reach the server, and nobody else: not by logs, problems, errors or reprs."""
-    secrets = ("bobs-name", "pass%2Fword", "pass/word", "t0ken-query", "hdr-s3cret", "env-s3cret")
-    said = book(tmp_path, refuses="resources/read", refusal=" ".join(secrets[:-1]))
+    """User, password, path, query and headers reach the server, and nobody else: no log, problem, error or repr."""
+    plain = ("bobs-name", "pass/word", "path-t0ken", "t0ken-query", "hdr-s3cret", "env-s3cret")
+    secrets = [form for value in plain for form in forms_of(value)]
+    said = book(tmp_path, refuses="resources/read", refusal=" ".join(secrets))
     shown: list[str] = []
     with caplog.at_level(logging.DEBUG), said.http() as port:
-        url = f"http://bobs-name:pass%2Fword@127.0.0.1:{port}/mcp?token=t0ken-query"
+        url = f"http://bobs-name:pass%2Fword@127.0.0.1:{port}/path-t0ken/mcp?token=t0ken-query"
         connection = {"transport": "streamable_http", "url": url, "headers": {"X-Key": "Bearer hdr-s3cret"}}
         with host({"docs": connection}, timeout=20) as skills:
             assert names(skills) == ["docs:report"]
             shown += [repr(skills), str(skills.open_skill(SKILL))]
         seen = Path(f"{said.path}.http").read_text()
-        assert "/mcp?token=t0ken-query" in seen
+        assert "/path-t0ken/mcp?token=t0ken-query" in seen
         assert "Basic Ym9icy1uYW1lOnBhc3Mvd29yZA==" in seen
     with caplog.at_level(logging.DEBUG), host({"docs": connection}, timeout=5) as skills:
         shown.append(str(listed(skills)))
@@ -408,8 +412,17 @@ def test_no_secret_of_a_connection_reaches_a_log_or_a_message(tmp_path: Path, ca
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - every message is looked at
             McpSkills({"docs": wrong})
         shown.append(str(caught.value))
+    assert {record.name for record in caplog.records} & {"httpx", "httpx2"} != set()
     shown += [record.getMessage() for record in caplog.records]
     assert [secret for secret in secrets for text in shown if secret in text] == []
+
+
+def forms_of(value: str) -> list[str]:
+    """Return a secret as servers may repeat it."""
+    data = value.encode()
+    coded = [base64.b64encode(data).decode(), base64.urlsafe_b64encode(b"user:" + data + b":").decode()]
+    written = [value, value.upper(), quote(value, safe=""), json.dumps(value)[1:-1].replace("/", "\\/")]
+    return [*written, *coded, data.hex(), data.hex(":").upper()]
 
 
 def test_labels_and_connections_are_checked_when_they_are_given() -> None:

@@ -30,29 +30,13 @@ from pydantic import BaseModel, Field, field_validator
 
 from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost
 from deepskills._files.paths import script_to_relative
-from deepskills._io.plan import (
-    Ask,
-    Attempt,
-    CallFailed,
-    CallFunction,
-    Execute,
-    Failed,
-    Work,
-    parent,
-    unwrap,
-)
+from deepskills._io.plan import Ask, Attempt, CallFailed, CallFunction, Execute, Failed, Work, unwrap
 from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION, SCRIPT_ENDED, SCRIPT_MAY_GO_ON
+from deepskills._skillmd.masking import Masker
 from deepskills._skillmd.names import meant_name
-from deepskills._skillmd.problems import listed, quoted
+from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.text import harmless_body, is_text
-from deepskills.extensions._shared import (
-    COPY,
-    GRACE_SECONDS,
-    LocalCopy,
-    copies_of,
-    place_files,
-    remove_command,
-)
+from deepskills.extensions._shared import COPY, GRACE_SECONDS, LocalCopy, copies_of, place_files
 from deepskills.extensions.scripts.command import (
     JOB_FILE,
     MAX_COMMAND_BYTES,
@@ -61,14 +45,12 @@ from deepskills.extensions.scripts.command import (
     Job,
     Report,
     check_arguments,
-    interpreters,
-    is_absent,
-    prepare_command,
+    find_interpreters,
     read_report,
     start_command,
     stop_command,
 )
-from deepskills.extensions.scripts.output import MIN_OUTPUT, Secrets, masked_text, shown_output, told_exit_code
+from deepskills.extensions.scripts.output import MIN_OUTPUT, describe_exit_code, mask_text, shorten_output
 
 logger = logging.getLogger("deepskills")
 
@@ -94,7 +76,6 @@ _FAILURES: dict[Failure, str] = {
         "Secrets and long arguments cannot be passed this way."
     ),
     "no-room": "The shell of the backend cannot write to its temporary directory, so the script did not start.",
-    "stopped": "The script was stopped before it started.",
 }
 
 
@@ -109,8 +90,8 @@ class Outcome:
     """`None` if it was killed, or if the code is unknown."""
 
     timed_out: bool = False
-    none_found: bool = False
-    """Whether, after a timeout, none of its processes were left."""
+    is_ended: bool = True
+    """Whether it is known to have ended."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +109,6 @@ class ScriptCall:
 
     directory: str = ""
     """The directory that the script's name is relative to, if it is not the usual one."""
-
-    files: Mapping[str, bytes] | None = field(default=None, repr=False)
-    """All files of the skill as they were judged: a copy of them runs, not the files that the shell has."""
 
     @property
     def relative_path(self) -> str:
@@ -152,9 +130,9 @@ class ScriptCall:
         return replace(self, directory="script", script_name=name)
 
     @cached_property
-    def secrets(self) -> Secrets:
-        """Values that its output must not show."""
-        return Secrets(self.env.values())
+    def secrets(self) -> Masker:
+        """Takes the values that its output must not show out of it."""
+        return Masker(self.env.values())
 
 
 async def run_in_shell(call: ScriptCall, run: SkillRun) -> Outcome:
@@ -167,40 +145,32 @@ async def run_in_shell(call: ScriptCall, run: SkillRun) -> Outcome:
     # If there are files, somebody judged them: then only a copy of those bytes may run, never what is there now.
     files = await _files_to_run(call, run)
     if files is None:
-        path = await _located(call, run)
+        path = await _locate(call, run)
         call = call.at(path)
-        content = await _content(call.entry, call.relative_path, run)
-        virtual = path != f"{parent(call.entry.path).rstrip('/')}/{call.relative_path}"
+        content = await _read(call.entry, call.relative_path, run)
     else:
-        call = replace(call.among(files), files=files)
-        path = f"{parent(call.entry.path).rstrip('/')}/{call.relative_path}"
-        content = files[call.relative_path]
-        virtual = False
-    secrets = call.secrets
+        call = call.among(files)
+        path, content = call.relative_path, files[call.relative_path]
     job = Job(
         token=_token(),
-        script=path,
+        path=path,
+        script=call.relative_path,
         digest=hashlib.sha256(content).hexdigest(),
-        interpreters=interpreters(call.relative_path, content),
+        interpreters=find_interpreters(call.relative_path, content),
         arguments=call.arguments,
         env=call.env,
         seconds=call.seconds,
-        keep=min(call.max_output // 2 + secrets.longest, MAX_KEPT_BYTES),
+        keep=min(call.max_output // 2 + call.secrets.longest, MAX_KEPT_BYTES),
     )
-    command = job.command()
-    if files is not None or call.env or len(command.encode()) > MAX_COMMAND_BYTES:
-        report = await _run_from_files(job, call, content, run, is_virtual=virtual)
-    else:
-        report = await _report(job, command)
-        # The shell may not see the backend's files (a sandbox beside a store): then the script is copied to it.
-        if report.failure == "no-script":
-            again = replace(job, token=_token())
-            report = await _run_from_files(again, call, content, run, is_virtual=virtual)
+    report = await _start(job, copies_of(files) if files is not None else [], call.secrets)
+    if report.failure == "no-script" and files is None:
+        # The shell does not see the backend's files (a sandbox beside a store), or the file changed since.
+        report = await _start(replace(job, token=_token()), await _copies(call, content, run), call.secrets)
     if report.failure is not None:
         programs = listed(dict.fromkeys(words[0] for words in job.interpreters))
         raise SkillsError(_FAILURES[report.failure].format(script=quoted(call.relative_path), programs=programs))
-    output = shown_output(report.head, report.tail, report.total, secrets, call.max_output)
-    return Outcome(output, None if report.timed_out else report.exit_code, report.timed_out, report.none_found)
+    output = shorten_output(report.head, report.tail, report.total, call.secrets, call.max_output)
+    return Outcome(output, report.exit_code, report.timed_out, report.is_ended)
 
 
 def _token() -> str:
@@ -222,7 +192,7 @@ async def _files_to_run(call: ScriptCall, run: SkillRun) -> Mapping[str, bytes] 
     return {**{path.removeprefix(f"{COPY}/"): content for path, content in copies}, **files}
 
 
-async def _located(call: ScriptCall, run: SkillRun) -> str:
+async def _locate(call: ScriptCall, run: SkillRun) -> str:
     """Return the path at which a shell runs the script; the seam checks it."""
     return await unwrap(
         Ask(
@@ -232,63 +202,23 @@ async def _located(call: ScriptCall, run: SkillRun) -> str:
     )
 
 
-async def _content(entry: SkillEntry, path: str, run: SkillRun) -> bytes:
+async def _read(entry: SkillEntry, path: str, run: SkillRun) -> bytes:
     """Return the content of a skill's file; the seam checks its path."""
     return await unwrap(Ask(lambda: run.read_file(entry, path), lambda: run.aread_file(entry, path)))
 
 
-async def _run_from_files(
-    job: Job,
-    call: ScriptCall,
-    content: bytes,
-    run: SkillRun,
-    *,
-    is_virtual: bool,
-    must_copy: bool = False,
-) -> Report:
-    """Run a job from files that the backend writes: its text and, if the shell does not have it, its script."""
-    placed = await _placed(job, call, content, run, is_virtual=is_virtual, must_copy=must_copy)
-    report = await _report(placed, start_command(placed.token))
-    if report.failure == "no-script" and not placed.copied_as:
-        # The file changed after the shell was asked about it, so the job gets a copy of what was checked.
-        again = replace(job, token=_token())
-        return await _run_from_files(again, call, content, run, is_virtual=is_virtual, must_copy=True)
-    return report
-
-
-async def _placed(
-    job: Job,
-    call: ScriptCall,
-    content: bytes,
-    run: SkillRun,
-    *,
-    is_virtual: bool,
-    must_copy: bool,
-) -> Job:
-    """Write a job's files where the shell finds them, and return the job to start.
+async def _start(job: Job, copies: Sequence[tuple[str, bytes]], secrets: Masker) -> Report:
+    """Run a job: from a copy of the skill if there is one, and from a file what no command line may hold.
 
     Raises:
-        SkillsError: If the files could not be written to any of the possible places.
+        SkillsError: If its files cannot be written, or the backend did not let it finish.
     """
-    try:
-        prepared = await Execute(prepare_command(job.token, job.script, job.digest), GRACE_SECONDS, settles=True)
-        absent = must_copy or is_absent(prepared.output, job.token)
-        copies: list[tuple[str, bytes]] = []
-        if call.files is not None:
-            copies = copies_of(call.files)
-        elif absent:
-            copies = await _copies(call, content, run)
-        if copies:
-            job = replace(job, copied_as=f"{COPY}/{call.relative_path}")
-        files = [*copies, (JOB_FILE, job.text().encode())]
-        await place_files(job.token, files, is_virtual=is_virtual or absent)
-    except asyncio.CancelledError:
-        await _ended(remove_command(job.token))
-        raise
-    except SkillsError:
-        await _quietly(remove_command(job.token))
-        raise
-    return job
+    job = replace(job, is_copied=bool(copies))
+    command = job.command()
+    if copies or job.env or len(command.encode()) > MAX_COMMAND_BYTES:
+        await place_files(job.token, [*copies, (JOB_FILE, job.text().encode())])
+        command = start_command(job.token)
+    return await _report(job, command, secrets)
 
 
 async def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> list[tuple[str, bytes]]:
@@ -299,7 +229,7 @@ async def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> list[tuple
         if path == call.relative_path:
             continue
         try:
-            data = await _content(call.entry, path, run)
+            data = await _read(call.entry, path, run)
         except SkillsError:
             # The script may work without the file; if not, it will say so.
             continue
@@ -309,25 +239,35 @@ async def _copies(call: ScriptCall, content: bytes, run: SkillRun) -> list[tuple
     return copies
 
 
-async def _report(job: Job, command: str) -> Report:
+async def _report(job: Job, command: str, secrets: Masker) -> Report:
     """Start a job, wait for its end, and return what it reported."""
     try:
         response = await Execute(command, job.seconds + GRACE_SECONDS)
     except CallFailed as failure:
         # A command that is late may still start; one that failed will not.
         await _quietly(stop_command(job.token, may_start=failure.timed_out))
+        if failure.timed_out:
+            return _LATE
         raise
     except asyncio.CancelledError:
-        await _ended(stop_command(job.token))
+        await _end(stop_command(job.token))
         raise
     report = read_report(response.output, job.token)
-    if report is None:
-        await _quietly(stop_command(job.token, may_start=False))
-        raise SkillsError(
-            f"The backend ended the command before the script had finished (exit code {response.exit_code}). "
-            f"It said: {masked_text(response.output, Secrets(job.env.values()), MAX_ERROR_LENGTH)}"
-        )
-    return report
+    if report is not None:
+        return report
+    await _quietly(stop_command(job.token, may_start=False))
+    if response.exit_code == TIMED_OUT:
+        return _LATE
+    raise SkillsError(
+        f"The backend ended the command before the script had finished (exit code {response.exit_code}). "
+        f"It said: {mask_text(response.output, secrets, MAX_ERROR_LENGTH)}"
+    )
+
+
+TIMED_OUT = 124
+"""The exit code with which backends answer for a command that they gave up on at its time limit."""
+
+_LATE = Report(timed_out=True, is_ended=False)
 
 
 async def _quietly(command: str) -> None:
@@ -335,7 +275,7 @@ async def _quietly(command: str) -> None:
     await Attempt(Execute(command, GRACE_SECONDS))
 
 
-async def _ended(command: str) -> None:
+async def _end(command: str) -> None:
     """End what a cancelled run had started."""
     reply = await Attempt(Execute(command, GRACE_SECONDS))
     if isinstance(reply, Failed):
@@ -351,7 +291,7 @@ async def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: Ski
     check_arguments(call.arguments, call.env)
     files = await _files_to_run(call, run)
     if files is None:
-        path = await _located(call, run)
+        path = await _locate(call, run)
         response = await _answer_of(runner, path, call)
     else:
         copied = await unwrap(Work(lambda: LocalCopy(call.entry, files)))
@@ -368,7 +308,7 @@ async def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: Ski
     output, code = getattr(response, "output", None), getattr(response, "exit_code", None)
     if not isinstance(output, str) or not (code is None or isinstance(code, int)):
         raise SkillsError(f"The runner returned {type(response).__name__}, not an ExecuteResponse.")
-    text = masked_text(output, call.secrets, call.max_output)
+    text = mask_text(output, call.secrets, call.max_output)
     cut = "\n[The runner cut the output.]" if getattr(response, "truncated", False) else ""
     return Outcome(text + cut, code)
 
@@ -483,6 +423,16 @@ class SkillScripts(SkillExtension):
             )
         ]
 
+    def at_start(self, run: SkillRun) -> None:
+        """Report that nothing could run a script."""
+        if self._runner is None and not run.can_execute:
+            _report_missing_runner(run)
+
+    async def aat_start(self, run: SkillRun) -> None:
+        """Report that nothing could run a script, without blocking."""
+        if self._runner is None and not await run.adrive(can_execute(run)):
+            _report_missing_runner(run)
+
     def before_load(self, load: SkillLoad, run: SkillRun) -> None:
         """Remember a skill's files, to copy them with a script to a shell that does not have the skill."""
         directory = load.entry.path.rpartition("/")[0]
@@ -527,7 +477,7 @@ class SkillScripts(SkillExtension):
                 outcome = await run_by_function(call, self._runner, run)
         except SkillsError as error:
             # The message may contain a value, and so may the exception that caused it.
-            raise SkillsError(masked_text(str(error), call.secrets, MAX_ERROR_LENGTH)) from None
+            raise SkillsError(mask_text(str(error), call.secrets, MAX_ERROR_LENGTH)) from None
         seconds = round(time.monotonic() - started, 3)
         run.emit(
             {
@@ -541,9 +491,8 @@ class SkillScripts(SkillExtension):
                 "trigger": "model",
             }
         )
-        ended = (
-            f"ended after its limit of {self._timeout} s" if outcome.timed_out else told_exit_code(outcome.exit_code)
-        )
+        late = f"timed out after {self._timeout} s"
+        ended = late if outcome.timed_out else describe_exit_code(outcome.exit_code)
         logger.info("Ran script %r of skill %r: %s, %.1f s", call.relative_path, entry.name, ended, seconds)
         return outcome
 
@@ -584,6 +533,11 @@ def _without_environment(run: SkillRun, entry: SkillEntry, fault: str) -> Skills
     message = f"{fault} No script of the skill runs until the function `env` of SkillScripts is fixed."
     run.report(entry.path, ENV_FAILED, message, "error")
     return SkillsError(fault)
+
+
+def _report_missing_runner(run: SkillRun) -> None:
+    found = problem("extensions", "script-runner-missing")
+    run.report(found["path"], found["code"], found["message"], found["severity"])
 
 
 def _without_tool(request: ModelRequest[Any]) -> ModelRequest[Any]:
@@ -631,9 +585,9 @@ def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]", seco
     else:
         code, is_error = outcome.exit_code, outcome.timed_out
         how = (
-            (SCRIPT_ENDED if outcome.none_found else SCRIPT_MAY_GO_ON).format(seconds=seconds)
+            (SCRIPT_ENDED if outcome.is_ended else SCRIPT_MAY_GO_ON).format(seconds=seconds)
             if outcome.timed_out
-            else f"The script ended with {told_exit_code(code)}."
+            else f"The script ended with {describe_exit_code(code)}."
         )
         text = f"{how} Its output:\n{harmless_body(outcome.output)}" if outcome.output else f"{how} It wrote nothing."
     return ToolMessage(
