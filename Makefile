@@ -3,6 +3,7 @@
 # make check  lints, type-checks and runs the tests that start no agent, database or process, in under a minute
 # make test-part   a quick part of the tests, for a second Python
 # make test-oldest   the tests on the oldest supported releases
+# make test-newest   the tests of agents on the newest releases, pinned in tests/newest.txt
 # make test-server   a LangGraph server and PostgreSQL with the projects of the documentation, in a .venv of its own
 # make test-browser   the pages that deepskills makes, in a real browser, in a .venv beside that of make test
 # make test-wheel   the built wheel in an empty environment, also with each extra alone
@@ -20,6 +21,7 @@ else
 VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 endif
 OLDEST := .venv-oldest
+NEWEST := .venv-newest
 SERVER := .venv-server
 BROWSER := .venv-browser
 MCP1 := .venv-mcp1
@@ -29,7 +31,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # Where this is set, every process of the tests would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo page check test test-part test-oldest test-server test-browser test-mcp test-wheel soak bench pictures docs format clean
+.PHONY: demo page check test test-part test-oldest test-newest test-server test-browser test-mcp test-wheel soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
 $(VENV)/.package: pyproject.toml
@@ -63,6 +65,16 @@ $(BROWSER)/.installed $(MCP1)/.installed $(MCP2)/.installed: $(VENV)/.installed
 	  --group $(@D:.venv-%=%)
 	touch $@
 
+# By name and without their dependencies; what `make test` installed is seen behind them.
+$(NEWEST)/.installed: $(VENV)/.installed tests/newest.txt
+	rm -rf $(@D)
+	$(VENV)/bin/python -m venv --without-pip $(@D)
+	$(VENV)/bin/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
+	$(VENV)/bin/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check --no-deps \
+	  --ignore-installed -r tests/newest.txt
+	touch $@
+
 demo: $(VENV)/.package
 	$(VENV)/bin/python examples/demo.py $(ARGS)
 
@@ -92,6 +104,10 @@ SAME_ON_OLDEST := db_engine db_listings db_models db_transactions document http_
   service_model service_versions
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/pytest -n auto --dist worksteal $(SAME_ON_OLDEST:%=--ignore=tests/store/test_store_%.py)
+
+# The tests whose agents run on those releases, and what we rely on in them.
+test-newest: $(NEWEST)/.installed
+	$(NEWEST)/bin/python -m pytest -n auto --dist worksteal tests/upstream tests/middleware tests/extensions tests/prompt
 
 test-server: $(SERVER)/.installed
 	$(SERVER)/bin/pytest tests/server tests/store/test_postgres_pages.py
