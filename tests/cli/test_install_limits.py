@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,18 @@ def test_an_archive_is_refused_before_it_costs_much(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("deepskills._install.candidates.MAX_INSTRUCTION_BYTES", 100)
     many = {f"{name}/SKILL.md": skill_md(name, "x" * 90) for name in ("a", "b")}
     assert "at most 100 are read" in refuse(1, "add", str(make_tar(place, many)), "--yes")
+    # What claims any size, or any memory, for nothing.
+    info = tarfile.TarInfo("good/sparse")
+    info.type = tarfile.GNUTYPE_SPARSE
+    assert "a device" in refuse(1, "add", str(make_tar(place, LIBRARY, lambda archive: archive.addfile(info))), "--yes")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_LZMA) as packed:
+        packed.writestr("good/SKILL.md", skill_md("good"))
+    assert "a rare method" in refuse(1, "add", str(tmp_path / "a.zip"), "--yes")
     # Cut anywhere, an archive is broken and no more.
-    whole = gzip.decompress(make_tar(place, LIBRARY).read_bytes())
+    whole = gzip.decompress(make_tar(place, {"good/SKILL.md": "x" * 512, **LIBRARY}).read_bytes())
     for length in (100, 512, 600, 1_100, 2_100):
         place.write_bytes(gzip.compress(whole[:length]))
-        refuse(1, "add", str(place), "--yes", "--skill", "csv")
+        assert "cannot be read" in refuse(1, "add", str(place), "--yes")
 
 
 def test_an_update_shows_the_difference_of_every_text_file(tmp_path: Path) -> None:

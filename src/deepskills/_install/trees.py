@@ -306,6 +306,9 @@ def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
         raise SourceError(f"The archive holds the name {shown(name)}, which is not UTF-8. It was not unpacked.")
     if info.flag_bits & _ENCRYPTED_FLAG:
         raise SourceError(f"The archive holds {shown(name)}, which is encrypted. It was not unpacked.")
+    # Other methods take as much memory as the archive asks for.
+    if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise SourceError(f"The archive holds {shown(name)}, packed by a rare method. Pack it with `deflate`.")
     mode = info.external_attr >> 16
     kind: Kind | None = "link" if stat.S_ISLNK(mode) else "special"
     if name.endswith("/"):
@@ -365,7 +368,7 @@ class _TarStream:
         elif info.issym() or info.islnk():
             kind = "link"
         # Sparse files claim any size for nothing; no packer writes them for text.
-        elif info.isreg() and not info.issparse() and not any(name.startswith("GNU.sparse") for name in fields):
+        elif info.isreg() and info.type != tarfile.GNUTYPE_SPARSE and "sparse" not in fields:
             kind = "file"
         is_file = kind == "file"
         if size < 0:
@@ -386,7 +389,7 @@ class _TarStream:
 
     def _header(self) -> tarfile.TarInfo | None:
         """Return the next header; `None` at the end."""
-        block = self._read(_BLOCK)
+        block = self._read(_BLOCK, is_last=True)
         if not block.strip(b"\0"):
             return None
         info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
@@ -403,12 +406,12 @@ class _TarStream:
         while self._member_left > 0:
             self._member_left -= len(self._read(min(self._member_left, 1 << 16)))
 
-    def _read(self, size: int) -> bytes:
+    def _read(self, size: int, *, is_last: bool = False) -> bytes:
         self._left -= size
         if self._left < 0:
             raise _too_large()
         content = self._file.read(size)
-        if len(content) < size and (content or size != _BLOCK):
+        if len(content) < size and (content or not is_last):
             raise tarfile.ReadError("it ends too early")
         return content
 
@@ -418,7 +421,7 @@ def _padded(size: int) -> int:
 
 
 def _pax_fields(records: bytes) -> dict[str, str]:
-    """Return what a header's records (`LENGTH NAME=VALUE`) say about the next member."""
+    """Return what a header's records (`LENGTH NAME=VALUE`) say of the next member: name, size, if it is sparse."""
     fields: dict[str, str] = {}
     place = 0
     while place < len(records):
@@ -427,6 +430,10 @@ def _pax_fields(records: bytes) -> dict[str, str]:
         name, equals, value = records[place + len(length) + 1 : end - 1].partition(b"=")
         if not equals or end > len(records):
             raise tarfile.ReadError("a header cannot be read")
-        fields[name.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
+        # Others are not kept: headers may follow each other without end.
+        if name in {b"path", b"size"}:
+            fields[name.decode()] = value.decode("utf-8", "surrogateescape")
+        elif name.startswith(b"GNU.sparse"):
+            fields["sparse"] = ""
         place = end
     return fields
