@@ -57,7 +57,9 @@ def test_skills_inside_skills_cost_no_more_than_their_files(tmp_path: Path, monk
     directory = ""
     for number in range(100):
         directory += f"{number}/"
-        needs = {"metadata": {"requires": " ".join(str(other) for other in range(1, 100))}} if number == 0 else {}
+        needs: dict[str, Any] = (
+            {"metadata": {"requires": " ".join(str(other) for other in range(1, 100))}} if number == 0 else {}
+        )
         entries[f"{directory}SKILL.md"] = skill_md(str(number), "Nested.", **needs)
     entries |= {f"{directory}{number}.md": "" for number in range(200)}
     archive = make_tar(tmp_path / "nested.tar.gz", entries)
@@ -215,8 +217,15 @@ def test_verify_sees_every_skill_that_an_agent_could_see(tmp_path: Path) -> None
 
 def test_skills_of_another_installer_are_compared_with_its_own_lock(tmp_path: Path) -> None:
     """Both locks side by side are normal; what differs from theirs is a warning, and their file is never written."""
-    own = {"SKILL.md": skill_md("theirs").encode(), "a_b.md": b"1", "a-b.md": b"2", "a.md": b"3", "B.md": b"4"}
-    order = ["a_b.md", "a-b.md", "a.md", "B.md", "SKILL.md"]
+    own = {
+        "SKILL.md": skill_md("theirs").encode(),
+        "a_b.md": b"1",
+        "a-b.md": b"2",
+        "A.md": b"5",
+        "a.md": b"3",
+        "B.md": b"4",
+    }
+    order = ["a_b.md", "a-b.md", "a.md", "A.md", "B.md", "SKILL.md"]
     write_files(SKILLS, {f"theirs/{path}": content for path, content in own.items()})
     (SKILLS / "theirs/link").symlink_to("a.md")
     write_files(SKILLS, {"theirs/.git/x": "x", "theirs/node_modules/y": "y"})
