@@ -73,7 +73,7 @@ def verify_row(root: Path, lock: Lock) -> Row:
     program = shutil.which("sha256sum") or shutil.which("shasum") or "sha256sum"
     listing = root.parent / "files"
     listing.write_bytes(b"\0".join(os.fsencode(path) for path in sorted(root.rglob("*")) if path.is_file()))
-    locked = root.parent / "skills-lock.json"
+    locked = root.parent / "deepskills.lock"
     locked.write_text(lock.text(), encoding="utf-8")
     command = [sys.executable, "-m", "deepskills", "verify", "--source", str(root), "--lock", str(locked)]
 

@@ -16,7 +16,7 @@ from deepskills._cli.app import app
 from support import skill_md, write_files
 
 SKILLS = Path(".agents/skills")
-LOCK = Path("skills-lock.json")
+LOCK = Path("deepskills.lock")
 
 LIBRARY: Mapping[str, str | bytes] = {
     "skills/pdf/SKILL.md": skill_md("pdf", "Works with PDF files."),

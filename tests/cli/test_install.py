@@ -311,11 +311,11 @@ def test_remove_takes_a_skill_out_of_disk_and_lock(tmp_path: Path) -> None:
     succeed("add", str(tmp_path / "library"), "--yes")
     write_files(SKILLS, {"own/SKILL.md": skill_md("own")})
     assert "csv, pdf" in refuse(2, "remove", "own")
-    succeed("remove", "csv")
+    succeed("remove", "csv", "--yes")
     assert sorted(lock_rows()) == ["pdf"]
     assert sorted(path.name for path in SKILLS.iterdir()) == ["own", "pdf"]
     shutil.rmtree(SKILLS / "pdf")
-    assert json.loads(succeed("remove", "pdf", "--json").stdout)["skills"][0]["status"] == "removed"
+    assert json.loads(succeed("remove", "pdf", "--yes", "--json").stdout)["skills"][0]["status"] == "removed"
     assert lock_rows() == {}
 
 

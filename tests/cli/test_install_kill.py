@@ -67,7 +67,7 @@ def test_a_command_ended_at_any_step_has_happened_or_has_not(tmp_path: Path) -> 
     versions(library)
     succeed("add", str(library / "0"), "--yes")
     old = state()
-    commands = [["add", str(library / "1"), "--yes"], ["remove", "alpha", "gone-0"]]
+    commands = [["add", str(library / "1"), "--yes"], ["remove", "alpha", "gone-0", "--yes"]]
     rng = random.Random(27)
     seen: set[str] = set()
     for command in commands:
@@ -77,7 +77,7 @@ def test_a_command_ended_at_any_step_has_happened_or_has_not(tmp_path: Path) -> 
         new = state()
         succeed("add", str(library / "0"), "--yes")
         if command[0] == "add":
-            succeed("remove", "gone-1")
+            succeed("remove", "gone-1", "--yes")
         assert state() == old
         rounds = min(scaled(2, 50), total)
         for number, step in enumerate(rng.sample(range(1, total + 1), rounds)):
@@ -88,11 +88,11 @@ def test_a_command_ended_at_any_step_has_happened_or_has_not(tmp_path: Path) -> 
             assert now in (old, new), (command, step)
             seen.add("old" if now == old else "new")
             assert not list(SKILLS.glob(".deepskills*"))
-            assert not list(Path.cwd().glob(".skills-lock*"))
+            assert not list(Path.cwd().glob(".deepskills.lock*"))
             if now == new:
                 succeed("add", str(library / "0"), "--yes")
                 if command[0] == "add":
-                    succeed("remove", "gone-1")
+                    succeed("remove", "gone-1", "--yes")
             assert state() == old
     assert seen == {"old", "new"} or scaled(0, 1) == 0
 
@@ -128,7 +128,7 @@ def test_every_step_after_the_decision_can_be_done_again(tmp_path: Path, monkeyp
         assert "Version 1" in (SKILLS / "alpha/SKILL.md").read_text(encoding="utf-8")
         assert not list(SKILLS.glob(".deepskills*"))
         succeed("add", str(library / "0"), "--yes")
-        succeed("remove", "gone-1")
+        succeed("remove", "gone-1", "--yes")
         assert state() == old
     assert len(ended_at) >= 5
 

@@ -47,6 +47,8 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "skill-shadowed",
         "skill-path-not-text",
         "skill-too-deep",
+        "installed-differs",
+        "lock-unreadable",
         "skill-unreadable",
         "skills-user-only",
         "source-cut",

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from deepskills._catalog.layout import select_searched
 from deepskills._catalog.sources import Source
 from deepskills._errors import SkillsError
-from deepskills._install.trees import READ_ONLY
+from deepskills._install.paths import READ_ONLY
 from deepskills._io.backends import PathsOfThisMachine
 from deepskills._io.drivers import drive
-from deepskills._io.plan import PASSED_OVER, Entry, Failed, Listing, Plan, Visit, Visitor, walk
+from deepskills._io.plan import Entry, Failed, Listing, Plan, Visit, Visitor, walk
 from deepskills._skillmd.problems import problem, quoted
-from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, RESOURCE_DIRECTORIES, SKILL_FILE, SkillProblem
+from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
 
 DEFAULT_SOURCES = ("~/.claude/skills", "~/.agents/skills", ".claude/skills", "skills", ".agents/skills")
 """Where skills are looked for if no source is named; the later wins, so the project's win over the user's."""
@@ -241,12 +242,13 @@ class _Finder(Visitor[str]):
         if own is not None:
             # A directory of that name is read like a file, so that its error is reported.
             self.tree.files.append(own.path)
-            if not own.is_directory and not goes_on:
-                return []
         else:
             misnamed = [entry for entry in entries if is_misnamed(entry.name) and not entry.is_directory]
             self.tree.problems += [
                 problem(entry.path, "skill-file-misnamed", found=quoted(entry.name)) for entry in misnamed
             ]
-        passed_over = {*PASSED_OVER, SKILL_FILE, *(RESOURCE_DIRECTORIES if own is not None else ())}
-        return [entry.path for entry in entries if entry.is_directory and entry.name not in passed_over]
+        paths = {entry.name: entry.path for entry in entries if entry.is_directory and entry.name != SKILL_FILE}
+        searched = select_searched(
+            paths, is_skill=own is not None, is_source=goes_on or own is None or own.is_directory
+        )
+        return [paths[name] for name in searched]

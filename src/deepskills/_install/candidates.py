@@ -1,6 +1,7 @@
 """Finds the skills that a source holds, and decides which of them may be placed. Only the given tree is read."""
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,21 +9,23 @@ from pathlib import Path
 from deepskills._catalog.lookup import requires_of
 from deepskills._errors import SkillNotFoundError
 from deepskills._install.lock import LockedFile
-from deepskills._install.trees import (
+from deepskills._install.paths import (
     GIT_DIRECTORY,
+    MAX_ENTRIES,
     MAX_FILE_BYTES,
+    MAX_INSTRUCTION_BYTES,
+    MAX_PLACED_BYTES,
     MAX_SKILL_BYTES,
     MAX_SKILL_FILES,
     MAX_SKILLS,
     STAGING,
-    Node,
     SourceError,
-    Tree,
     folded,
     name_is_safe,
     path_fault,
     shown,
 )
+from deepskills._install.trees import Node, Tree
 from deepskills._loading.budget import count_tokens
 from deepskills._skillmd.problems import listed, problem
 from deepskills._skillmd.read import decode_skill, read_skill
@@ -65,7 +68,7 @@ class Candidate:
     """Its directory in the source."""
 
     files: Mapping[str, Node] = field(default_factory=dict)
-    """Its files by path relative to it."""
+    """Its files by path relative to it, once it is chosen."""
 
     description: str = ""
     tokens: int = 0
@@ -76,16 +79,6 @@ class Candidate:
     requires: Sequence[str] = ()
     """Names of the skills that it requires."""
 
-    @property
-    def size(self) -> int:
-        """How many bytes its files have together."""
-        return sum(node.size for node in self.files.values())
-
-    @property
-    def scripts(self) -> list[str]:
-        """The files that are code, which whoever adds it should look at first."""
-        return [path for path, node in sorted(self.files.items()) if is_script(path, executable=node.executable)]
-
 
 def is_script(path: str, *, executable: bool) -> bool:
     """Whether a file is shown as code."""
@@ -93,7 +86,7 @@ def is_script(path: str, *, executable: bool) -> bool:
 
 
 def find_candidates(tree: Tree, label: str) -> list[Candidate]:
-    """Return the skills of a source by path, at any depth.
+    """Return the skills of a source by path, at any depth, without their files: see `collect_files`.
 
     Raises:
         SourceError: If there are none, or too many.
@@ -103,72 +96,96 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
         raise SourceError(f"There is no {SKILL_FILE} in {label}. A skill is a directory with a file of that name.")
     if len(directories) > MAX_SKILLS:
         raise SourceError(f"{label} holds {len(directories):,} skills; at most {MAX_SKILLS:,} are looked at.")
-    files = _files_of(directories, tree)
-    readable = [
-        _below(directory, SKILL_FILE)
-        for directory in directories
-        if (node := files[directory][SKILL_FILE]).kind == "file" and node.size <= MAX_SKILL_FILE_BYTES
-    ]
-    texts = dict(tree.contents(readable))
-    return [_candidate(d, files[d], texts.get(_below(d, SKILL_FILE))) for d in directories]
+    found: dict[str, Candidate] = {}
+    readable: dict[str, str] = {}
+    for directory in directories:
+        node = tree.nodes[_below(directory, SKILL_FILE)]
+        fault = path_fault(directory) if directory else None
+        if fault is not None:
+            refusal = f"its directory {shown(directory)} is refused: {fault}"
+        elif node.kind != "file":
+            refusal = f"its {SKILL_FILE} is a link; links are not followed"
+        elif node.size > MAX_SKILL_FILE_BYTES:
+            refusal = f"its {SKILL_FILE} is too large"
+        else:
+            readable[node.path] = directory
+            continue
+        found[directory] = Candidate(directory.rpartition("/")[2] or "skill", directory or ROOT, refusal=refusal)
+    size = sum(tree.nodes[path].size for path in readable)
+    if size > MAX_INSTRUCTION_BYTES:
+        raise SourceError(
+            f"The {SKILL_FILE} files of {label} have {size:,} bytes; at most {MAX_INSTRUCTION_BYTES:,} are read."
+        )
+    # One at a time: none is kept.
+    for path, content in tree.contents(readable):
+        found[readable[path]] = _candidate(readable[path], content)
+    return [found[directory] for directory in directories]
 
 
-def _files_of(directories: Sequence[str], tree: Tree) -> dict[str, dict[str, Node]]:
-    """Return the files below each directory, in one pass, because sources have thousands of both."""
-    found: dict[str, dict[str, Node]] = {directory: {} for directory in directories}
-    for path, node in tree.nodes.items():
-        above = path
-        while above:
-            above = above.rpartition("/")[0]
-            if above in found:
-                found[above][path[len(above) + 1 if above else 0 :]] = node
-    return found
+def collect_files(tree: Tree, chosen: Sequence[Candidate], label: str) -> list[Candidate]:
+    """Return chosen skills with their files, and with a refusal where those cannot be placed.
+
+    Raises:
+        SourceError: If all together are too many or too large: skills can lie inside each other hundreds of times, and
+            each of them has all files of those inside it.
+    """
+    paths = sorted(tree.nodes)
+    spans = {}
+    for candidate in chosen:
+        prefix = "" if candidate.path == ROOT else f"{candidate.path}/"
+        # "0" is what follows "/".
+        start, end = (bisect_left(paths, prefix), bisect_left(paths, f"{prefix[:-1]}0")) if prefix else (0, len(paths))
+        spans[candidate.path] = (len(prefix), start, end)
+    count = sum(end - start for _, start, end in spans.values())
+    if count > MAX_ENTRIES:
+        raise SourceError(f"The skills of {label} have {count:,} files; at most {MAX_ENTRIES:,} are placed at once.")
+    result = []
+    for candidate in chosen:
+        cut, start, end = spans[candidate.path]
+        files = {path[cut:]: tree.nodes[path] for path in paths[start:end]}
+        result.append(replace(candidate, files=files, refusal=candidate.refusal or _refusal(files)))
+    size = sum(node.size for candidate in result if candidate.refusal is None for node in candidate.files.values())
+    if size > MAX_PLACED_BYTES:
+        raise SourceError(
+            f"The skills of {label} have {size:,} bytes; at most {MAX_PLACED_BYTES:,} are placed at once."
+        )
+    return result
 
 
 def _below(directory: str, name: str) -> str:
     return f"{directory}/{name}" if directory else name
 
 
-def _candidate(directory: str, files: Mapping[str, Node], content: bytes | None) -> Candidate:
+def _candidate(directory: str, content: bytes) -> Candidate:
     path = directory or ROOT
     fallback = directory.rpartition("/")[2] or "skill"
-    refusal = _refusal(directory, files)
-    if content is None:
-        return Candidate(fallback, path, files, refusal=refusal or f"its {SKILL_FILE} is too large")
     # Without a directory the name comes from the frontmatter alone; problems of the file do not hang on it.
     reading = read_skill(content, path=_below(directory or fallback, SKILL_FILE))
     if reading.metadata is None:
         why = "; ".join(found["message"] for found in reading.problems if found["severity"] == "error")
-        return Candidate(fallback, path, files, problems=reading.problems, refusal=refusal or why)
+        return Candidate(fallback, path, problems=reading.problems, refusal=why)
     name = reading.metadata["name"]
     problems = [
         found for found in reading.problems if not (directory == "" and found["code"] == "name-directory-mismatch")
     ]
-    text = decode_skill(content, path=path)[0]
-    if refusal is None and not name_is_safe(name):
-        refusal = f"its name {shown(name)} cannot be the name of a directory"
     return Candidate(
         name,
         path,
-        files,
+        {},
         reading.metadata["description"],
-        count_tokens(text),
+        count_tokens(decode_skill(content, path=path)[0]),
         problems,
-        refusal,
+        None if name_is_safe(name) else f"its name {shown(name)} cannot be the name of a directory",
         requires_of(reading.frontmatter),
     )
 
 
-def _refusal(directory: str, files: Mapping[str, Node]) -> str | None:  # noqa: PLR0911 - a list of reasons
-    """Return why a skill is not placed, whatever its text says."""
-    if directory and (fault := path_fault(directory)) is not None:
-        return f"its directory {shown(directory)} is refused: {fault}"
-    skill_file = files[SKILL_FILE]
-    if skill_file.kind == "link":
-        return f"its {SKILL_FILE} is a link; links are not followed"
+def _refusal(files: Mapping[str, Node]) -> str | None:  # noqa: PLR0911 - a list of reasons
+    """Return why the files of a skill are not placed."""
     if len(files) > MAX_SKILL_FILES or sum(node.size for node in files.values()) > MAX_SKILL_BYTES:
         return f"it has over {MAX_SKILL_FILES:,} files or {MAX_SKILL_BYTES:,} bytes"
-    spellings: dict[str, str] = {}
+    spellings: dict[str, str] = {"": ""}
+    known: set[str] = {""}
     for path, node in files.items():
         if node.kind != "file":
             return _NOT_PLACED[node.kind].format(path=shown(path))
@@ -179,19 +196,12 @@ def _refusal(directory: str, files: Mapping[str, Node]) -> str | None:  # noqa: 
         # In any case: file systems that ignore it would make `.GIT` a repository.
         if any(part.lower() in {GIT_DIRECTORY, STAGING} for part in path.split("/")):
             return f"it holds {shown(path)}, and what lies in {GIT_DIRECTORY} can make git run commands"
-        if (other := _collision(path, spellings)) is not None:
-            return f"{shown(other)} and {shown(path)} are one file on systems that ignore case"
-    return None
-
-
-def _collision(path: str, spellings: dict[str, str]) -> str | None:
-    """Return what a path, or a directory of it, collides with where case is ignored."""
-    parts = path.split("/")
-    for length in range(1, len(parts) + 1):
-        prefix = "/".join(parts[:length])
-        other = spellings.setdefault(folded(prefix), prefix)
-        if other != prefix:
-            return other
+        # The path, and each directory above it that no other path led to.
+        while path not in known:
+            known.add(path)
+            if (other := spellings.setdefault(folded(path), path)) != path:
+                return f"{shown(other)} and {shown(path)} are one file on systems that ignore case"
+            path = path.rpartition("/")[0]  # noqa: PLW2901 - on the way up
     return None
 
 

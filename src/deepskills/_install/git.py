@@ -9,26 +9,16 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO
 
-from deepskills._install.trees import (
-    MAX_ENTRIES,
-    MAX_FILE_BYTES,
-    MAX_REPOSITORY_BYTES,
-    TRANSPORTS,
-    Kind,
-    Node,
-    Origin,
-    SourceError,
-    is_commit,
-    shown,
-    without_credentials,
-)
+from deepskills._install.origin import TRANSPORTS, Origin, is_commit, without_credentials
+from deepskills._install.paths import MAX_FILE_BYTES, MAX_REPOSITORY_BYTES, SourceError, shown
+from deepskills._install.trees import Entries, Kind, Node, Tree
 
 MAX_SAID = 2_000
 """How much of what git says about a failure is shown."""
@@ -59,78 +49,68 @@ _MODES: dict[str, tuple[Kind, bool]] = {
 }
 
 
-@dataclass
-class GitTree:
-    """One commit of a repository."""
+def open_repository(origin: Origin, workspace: Path, deadline: float) -> Tree:
+    """Fetch a commit and return its tree.
 
-    repository: Path
-    """The bare repository that holds its objects."""
+    Args:
+        origin: The repository, and the ref that is wanted of it.
+        workspace: Where its objects are kept.
+        deadline: When the fetch is given up, by `time.monotonic`.
 
-    commit: str | None
-    nodes: dict[str, Node] = field(default_factory=dict)
-    objects: dict[str, str] = field(default_factory=dict)
-    """The id of each file's content."""
-
-    @classmethod
-    def of(cls, origin: Origin, workspace: Path) -> "GitTree":
-        """Fetch a commit and return its tree.
-
-        Raises:
-            SourceError: If git is missing, or the commit cannot be fetched or is too large.
-        """
-        if shutil.which("git") is None:
-            raise SourceError("There is no git on this machine. Install it, or download an archive and add that.")
-        repository = workspace / "repository"
-        # Without a template: the user's may bring hooks.
-        _git(["init", "--quiet", "--bare", "--template=", str(repository)], workspace)
-        tree = cls(repository, _fetched(origin, repository))
-        tree._list()
-        return tree
-
-    def _list(self) -> None:
-        """Read the names of the commit's files; a repository that pretends to have millions is cut off."""
-        # `-z`: names may hold anything but zero bytes, newlines included.
-        with _running(["ls-tree", "-r", "-l", "-z", "--full-tree", f"{self.commit}"], self.repository) as output:
-            for line in _records(output):
-                about, _tab, name = line.partition(b"\t")
-                mode, _type, identity, size = about.decode("ascii").split()
-                path = name.decode("utf-8", "surrogateescape")
-                kind, executable = _MODES.get(mode, ("special", False))
-                self.nodes[path] = Node(path, kind, int(size) if size.isdigit() else 0, executable)
-                self.objects[path] = identity
-                if len(self.nodes) > MAX_ENTRIES:
-                    raise SourceError(f"The repository has more than {MAX_ENTRIES:,} files. Name a smaller one.")
-
-    def contents(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the content of each file, as the repository holds it."""
-        with _talking(["cat-file", "--batch"], self.repository) as (given, output):
-            for path in paths:
-                given.write(f"{self.objects[path]}\n".encode())
-                given.flush()
-                header = output.readline().split()
-                if len(header) != 3 or header[1] != b"blob" or int(header[2]) > MAX_FILE_BYTES:  # noqa: PLR2004 - its parts
-                    raise SourceError(f"The repository does not hold the content of {shown(path)}.")
-                content = output.read(int(header[2]))
-                output.read(1)
-                yield path, content
+    Raises:
+        SourceError: If git is missing, or the commit cannot be fetched or is too large.
+    """
+    if shutil.which("git") is None:
+        raise SourceError("There is no git on this machine. Install it, or download an archive and add that.")
+    repository = workspace / "repository"
+    # Without a template: the user's may bring hooks.
+    _git(["init", "--quiet", "--bare", "--template=", str(repository)], workspace, deadline)
+    commit = _fetch(origin, repository, deadline)
+    found = Entries("The repository")
+    objects: dict[str, str] = {}
+    # `-z`: names may hold anything but zero bytes, newlines included.
+    with _running(["ls-tree", "-r", "-l", "-z", "--full-tree", commit], repository) as output:
+        for line in _records(output):
+            about, _tab, name = line.partition(b"\t")
+            mode, _type, objects[path := name.decode("utf-8", "surrogateescape")], size = about.decode("ascii").split()
+            kind, executable = _MODES.get(mode, ("special", False))
+            # A repository that pretends to have millions of files is cut off while they are listed.
+            found.add(Node(path, kind, int(size) if size.isdigit() else 0, executable))
+    return Tree(found.nodes, partial(_read_objects, repository, objects), commit)
 
 
-def _fetched(origin: Origin, repository: Path) -> str:
+def _read_objects(repository: Path, objects: dict[str, str], paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the content of each file, as the repository holds it."""
+    with _talking(["cat-file", "--batch"], repository) as (given, output):
+        for path in paths:
+            given.write(f"{objects[path]}\n".encode())
+            given.flush()
+            header = output.readline().split()
+            if len(header) != 3 or header[1] != b"blob" or int(header[2]) > MAX_FILE_BYTES:  # noqa: PLR2004 - its parts
+                raise SourceError(f"The repository does not hold the content of {shown(path)}.")
+            content = output.read(int(header[2]))
+            output.read(1)
+            yield path, content
+
+
+def _fetch(origin: Origin, repository: Path, deadline: float) -> str:
     """Fetch what was asked for and return the commit it stands for."""
     url, ref = origin.location, origin.ref
     fetch = ["fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
     target = "refs/deepskills/target"
     try:
         # `--`: neither URL nor ref can be read as an option.
-        _git([*fetch, "--depth=1", "--", url, f"+{ref or 'HEAD'}:{target}"], repository, origin)
+        _git([*fetch, "--depth=1", "--", url, f"+{ref or 'HEAD'}:{target}"], repository, deadline, origin)
     except SourceError:
         if ref is None or not _may_be_commit(ref):
             raise
         # Not every server gives single commits, and none finds a short id: look in everything it has.
-        _git([*fetch, "--", url, "+refs/heads/*:refs/all/heads/*", "+refs/tags/*:refs/all/tags/*"], repository, origin)
+        everything = ["+refs/heads/*:refs/all/heads/*", "+refs/tags/*:refs/all/tags/*"]
+        _git([*fetch, "--", url, *everything], repository, deadline, origin)
         target = ref
     try:
-        commit = _git(["rev-parse", "--verify", "--quiet", "--end-of-options", f"{target}^{{commit}}"], repository)
+        parse = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{target}^{{commit}}"]
+        commit = _git(parse, repository, deadline)
     except SourceError:
         raise SourceError(f"{without_credentials(url)} has no commit {shown(ref or 'HEAD')}.") from None
     return commit.strip()
@@ -164,7 +144,7 @@ def _command(arguments: Sequence[str]) -> list[str]:
     return ["git", *(word for setting in _OVERRIDES for word in ("-c", setting)), *arguments]
 
 
-def _started(arguments: Sequence[str], directory: Path, given: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+def _start(arguments: Sequence[str], directory: Path, given: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(  # noqa: S603 - no shell; what strangers wrote stands behind `--` and was checked
         _command(arguments),
         cwd=directory,
@@ -176,10 +156,10 @@ def _started(arguments: Sequence[str], directory: Path, given: int = subprocess.
     )
 
 
-def _git(arguments: Sequence[str], directory: Path, origin: Origin | None = None) -> str:
-    """Run git to its end and return what it printed; a clone that grows too large is stopped."""
-    process = _started(arguments, directory)
-    grown = threading.Event()
+def _git(arguments: Sequence[str], directory: Path, deadline: float, origin: Origin | None = None) -> str:
+    """Run git to its end and return what it printed; one that is too slow or fetches too much is stopped."""
+    where = without_credentials(origin.location) if origin is not None else "git"
+    process = _start(arguments, directory)
     try:
         while True:
             try:
@@ -188,15 +168,18 @@ def _git(arguments: Sequence[str], directory: Path, origin: Origin | None = None
             except subprocess.TimeoutExpired:
                 # Nobody can tell before how large a fetch will be, so its directory is watched while it grows.
                 if _size(directory) > MAX_REPOSITORY_BYTES:
-                    grown.set()
-                    _stop(process)
+                    raise SourceError(
+                        f"The repository is larger than {MAX_REPOSITORY_BYTES:,} bytes. It was not fetched."
+                    ) from None
+                if time.monotonic() > deadline:
+                    raise SourceError(
+                        f"{where} did not answer in time. Try again, or wait longer with --timeout SECONDS."
+                    ) from None
     finally:
         _stop(process)
-    if grown.is_set():
-        raise SourceError(f"The repository is larger than {MAX_REPOSITORY_BYTES:,} bytes. It was not fetched.")
+        _close(process)
     if process.returncode != 0:
         words = _without_secrets(said.decode("utf-8", "replace"), origin).strip()
-        where = without_credentials(origin.location) if origin is not None else "git"
         raise SourceError(f"git could not fetch {where}: {' '.join(words.split())[:MAX_SAID] or 'it gave no reason'}")
     return out.decode("utf-8", "replace")
 
@@ -232,7 +215,7 @@ def _size(directory: Path) -> int:
 @contextmanager
 def _running(arguments: Sequence[str], directory: Path) -> Iterator[IO[bytes]]:
     """Give what git prints while it prints it."""
-    process = _started(arguments, directory)
+    process = _start(arguments, directory)
     try:
         if process.stdout is None:
             raise SourceError("git gave no output.")
@@ -247,7 +230,7 @@ def _running(arguments: Sequence[str], directory: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def _talking(arguments: Sequence[str], directory: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Give what git reads and what it prints."""
-    process = _started(arguments, directory, subprocess.PIPE)
+    process = _start(arguments, directory, subprocess.PIPE)
     try:
         if process.stdin is None or process.stdout is None:
             raise SourceError("git gave no output.")

@@ -1,4 +1,4 @@
-"""`skills-lock.json`: which skills were reviewed, where they came from, and every byte of them.
+"""`deepskills.lock`: which skills were reviewed, where they came from, and every byte of them.
 
 The text is a function of its values: sorted keys, no times, no paths of a machine. Two people who add the same skills
 write the same bytes, and a merge of two branches that add different skills gives a right file. Each skill stands for
@@ -14,10 +14,10 @@ from typing import Any
 
 from deepskills._errors import SkillsError
 from deepskills._files.manifest import digest_over
-from deepskills._install.trees import MAX_SKILL_FILES, folded, name_is_safe, path_fault, shown
+from deepskills._install.paths import MAX_SKILL_FILES, folded, name_is_safe, path_fault, shown
 from deepskills._types import SKILL_FILE
 
-LOCK_FILE = "skills-lock.json"
+LOCK_FILE = "deepskills.lock"
 """The name of the lock beside a project."""
 
 VERSION = 1
@@ -197,6 +197,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _skill(row: object, where: str) -> LockedSkill:
     if not isinstance(row, Mapping):
         raise _broken(where, "it is not an object")
+    if "computedHash" in row:
+        raise LockError(f"{where} is an entry of `npx skills`, whose lock is another file. Name {LOCK_FILE} instead.")
     source, ref, commit, path = (row.get(key) for key in ("source", "ref", "commit", "path"))
     if not isinstance(source, str) or not source or not source.isprintable():
         raise _broken(where, "`source` is not a text")

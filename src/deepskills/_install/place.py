@@ -7,15 +7,17 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
+from deepskills._catalog.layout import select_searched
 from deepskills._errors import SkillsError
 from deepskills._install.lock import Lock, LockedFile, LockedSkill
-from deepskills._install.trees import MAX_ENTRIES, READ_ONLY, STAGING, SourceError, name_is_safe, shown
+from deepskills._install.npx import read_npx_lock
+from deepskills._install.paths import MAX_ENTRIES, READ_ONLY, STAGING, SourceError, name_is_safe, shown
 from deepskills._types import SKILL_FILE
 
 DriftKind: TypeAlias = Literal["changed", "added", "removed", "executable", "missing", "unlisted", "unreadable"]
@@ -47,29 +49,63 @@ class Drift:
 
     def row(self) -> dict[str, Any]:
         """Return it as JSON shows it."""
-        return {"skill": self.skill, "path": self.path, "kind": self.kind, "message": f"{SENTENCES[self.kind]}"}
+        return {
+            "skill": self.skill,
+            "path": self.path,
+            "kind": self.kind,
+            "message": SENTENCES[self.kind],
+            "installer": None if self.kind == "unlisted" else "deepskills",
+            "severity": "error",
+        }
 
 
-def find_drift(directory: str | Path, lock: Lock, names: Sequence[str] | None = None) -> list[Drift]:
-    """Return every difference between what is installed and what a lock says, in order.
-
-    With `names` only these skills are looked at, and skills that the lock does not list are left aside.
-    """
+def find_drift(directory: str | Path, lock: Lock) -> list[Drift]:
+    """Return every difference between the skills of a lock and what is installed, in order."""
     found: list[Drift] = []
-    for name in sorted(lock.skills if names is None else names):
+    for name in sorted(lock.skills):
         found += skill_drift(os.path.join(directory, name), name, lock.skills[name])  # noqa: PTH118 - thousands of them
-    if names is None:
-        found += [Drift(name, "unlisted") for name in _unlisted(directory, lock)]
     return found
 
 
-def _unlisted(directory: str | Path, lock: Lock) -> list[str]:
+def find_unlisted(directory: str | Path, lock: Lock, lock_path: Path) -> list[str]:
+    """Return the directories of skills that no lock lists, at any depth; `.` for the source itself.
+
+    They are looked for by the rule of discovery, whatever depth that is given, and links are followed as backends do.
+
+    Raises:
+        SourceError: If there are too many directories.
+    """
+    found: list[str] = []
+    pending = [("", os.fspath(directory))]
+    # A link can lead back to where it lies.
+    seen: set[str] = set()
+    while pending:
+        prefix, path = pending.pop()
+        if (real := os.path.realpath(path)) in seen:
+            continue
+        seen.add(real)
+        if len(seen) > MAX_ENTRIES:
+            raise SourceError(f"{shown(os.fspath(directory))} has more than {MAX_ENTRIES:,} directories.")
+        try:
+            with os.scandir(path) as scanned:
+                entries = {entry.name: _is_directory(entry) for entry in scanned}
+        except OSError:
+            # A source that is missing or a directory that cannot be listed shows no skills to an agent either.
+            continue
+        is_skill = entries.get(SKILL_FILE) is False
+        if is_skill:
+            found.append(prefix.rstrip("/") or ".")
+        below = (name for name, is_directory in entries.items() if is_directory and prefix + name not in lock.skills)
+        for name in select_searched(below, is_skill=is_skill, is_source=not prefix):
+            pending.append((f"{prefix}{name}/", os.path.join(path, name)))  # noqa: PERF401, PTH118 - thousands of them
+    return sorted(set(found) - read_npx_lock(lock_path)[0].keys())
+
+
+def _is_directory(entry: "os.DirEntry[str]") -> bool:
     try:
-        with os.scandir(directory) as entries:
-            others = [entry for entry in entries if entry.name not in lock.skills and entry.name != STAGING]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(entry.name for entry in others if os.path.lexists(os.path.join(entry.path, SKILL_FILE)))  # noqa: PTH118
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def skill_drift(directory: str, name: str, locked: LockedSkill) -> list[Drift]:  # noqa: C901 - one loop, run often
@@ -235,37 +271,32 @@ def workspace(directory: Path, lock_path: Path) -> Iterator[Workspace]:
             _remove_if_empty(directory / STAGING, *made)
 
 
-def recover(directory: Path, lock_path: Path) -> bool:
-    """Finish what an earlier command had decided and remove what it had not; say whether anything was finished."""
+def recover(directory: Path, lock_path: Path) -> None:
+    """Finish what an earlier command had decided and remove what it had not."""
     staging = directory / STAGING
     # Somebody may have put a link there; nothing behind it is ours to finish.
     if staging.is_symlink() or not staging.is_dir():
-        return False
-    finished = False
+        return
     for root in sorted(staging.iterdir()):
         own = Workspace(directory, lock_path, root)
         if not root.is_symlink() and (root / PLAN).is_file():
             # A plan for another lock is left to whoever uses that.
-            if not _is_for(own):
+            if _plan(own) is None:
                 continue
             _finish(own)
-            finished = True
         _remove(root)
     _remove_if_empty(staging)
-    return finished
 
 
-@contextlib.contextmanager
-def recovered(directory: Path, lock_path: Path) -> Iterator[None]:
-    """Finish what an earlier command left, before reading; a command that is running now is not waited for."""
+def finish_earlier(directory: Path, lock_path: Path) -> None:
+    """Finish what an earlier command left, before reading; a command that is running now is not waited for.
+
+    Raises:
+        BusyError: If another command is changing the directory.
+    """
     if (directory / STAGING).exists():
         with _exclusive(directory):
             recover(directory, lock_path)
-    yield
-
-
-def _is_for(own: Workspace) -> bool:
-    return _plan(own) is not None
 
 
 def _plan(own: Workspace) -> dict[str, bool] | None:

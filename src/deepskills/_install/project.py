@@ -4,6 +4,7 @@ Every change takes one way: fetch into a workspace, stage the new skills there, 
 `Changes` value says what would happen; nothing has happened until its `apply` is called.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,16 +15,20 @@ from deepskills._errors import SkillNotFoundError
 from deepskills._install.candidates import (
     Candidate,
     choose,
+    collect_files,
     find_candidates,
     is_script,
     stage,
     twice_named,
     with_required,
 )
-from deepskills._install.git import GitTree
+from deepskills._install.differences import TextDifferences
+from deepskills._install.git import open_repository
 from deepskills._install.lock import Lock, LockedSkill, load_lock
-from deepskills._install.place import Drift, Workspace, find_drift, skill_drift, workspace
-from deepskills._install.trees import DirectoryTree, Origin, SourceError, TarTree, Tree, ZipTree, parse_origin, shown
+from deepskills._install.origin import Origin, parse_origin
+from deepskills._install.paths import SourceError, shown
+from deepskills._install.place import Drift, Workspace, find_drift, find_unlisted, skill_drift, workspace
+from deepskills._install.trees import Tree, open_archive, open_directory
 from deepskills._types import SKILL_FILE
 
 Status: TypeAlias = Literal["new", "updated", "replaced", "restored", "removed", "unchanged"]
@@ -74,6 +79,16 @@ class Change:
             "removed": sorted(old.keys() - new.keys()),
         }
 
+    def compare_texts(self, directory: Path, staged: Path) -> dict[str, list[str] | None]:
+        """Return by path how each file that changes differs from what lies there now; `None` if it is not text."""
+        texts = TextDifferences(directory / self.name, staged / self.name)
+        # What is on disk counts, edits included, so every file is looked at.
+        paths = {*(self.new.files if self.new is not None else ()), *(self.old.files if self.old is not None else ())}
+        paths |= {drift.path for drift in self.drift if drift.path and not drift.path.endswith("/")}
+        found = {path: texts.compare(path) for path in sorted(paths)}
+        named = {path for kind in self.files().values() for path in kind}
+        return {path: lines for path, lines in found.items() if lines or (lines is None and path in named)}
+
     def row(self) -> dict[str, Any]:
         """Return it as JSON shows it."""
         shown_skill = self.new or self.old
@@ -107,6 +122,10 @@ class Changes:
         """The changes that change anything."""
         return [change for change in self.items if change.status != "unchanged"]
 
+    def compare_texts(self, change: Change) -> dict[str, list[str] | None]:
+        """Return by path how each file of a change differs from what lies there now; `None` if it is not text."""
+        return change.compare_texts(self.project.directory, self._workspace.new) if self._workspace is not None else {}
+
     def apply(self) -> None:
         """Make all changes, or none."""
         if self._workspace is None or not self.to_do:
@@ -130,6 +149,8 @@ class Project:
     directory: Path
     lock_path: Path
     progress: Progress = field(default=lambda _text: None, compare=False)
+    deadline: float = math.inf
+    """When fetching is given up, by `time.monotonic`."""
 
     @contextmanager
     def adding(self, source: str, names: Sequence[str], ref: str | None) -> Iterator[Changes]:
@@ -140,12 +161,13 @@ class Project:
             SkillNotFoundError: If the source has no skill of a name.
         """
         origin = parse_origin(source, ref, Path.cwd(), self.lock_path.parent)
-        with self._workspace() as space:
+        with workspace(self.directory, self.lock_path) as space:
             lock = load_lock(self.lock_path, missing_ok=True)
             tree = self._tree(origin, space, 0)
             candidates = find_candidates(tree, origin.recorded)
             installed = {*lock.skills, *(path.parent.name for path in self.directory.glob(f"*/{SKILL_FILE}"))}
             chosen = with_required(candidates, choose(candidates, names, origin.recorded), installed)
+            chosen = collect_files(tree, chosen, origin.recorded)
             twice = twice_named(chosen)
             refused = [
                 Refused(candidate.path, candidate.name, reason)
@@ -157,7 +179,8 @@ class Project:
                 raise IncompleteError([f"{item.name}: {item.reason}." for item in refused])
             spoiled = {item.path for item in refused}
             usable = [candidate for candidate in chosen if candidate.path not in spoiled]
-            self._tell_of(usable)
+            files = sum(len(candidate.files) for candidate in usable)
+            self.progress(f"Reading {files:,} files of {len(usable):,} skills")
             staged = stage(tree, usable, space.new)
             items = []
             for candidate in usable:
@@ -172,49 +195,41 @@ class Project:
         Raises:
             SkillNotFoundError: If the lock has no skill of a name.
         """
-        with self._workspace() as space:
+        with workspace(self.directory, self.lock_path) as space:
             lock = load_lock(self.lock_path)
             wanted = self._locked(lock, names)
             items: list[Change] = []
             refused: list[Refused] = []
-            groups: dict[tuple[str, str | None], list[str]] = {}
-            for name in wanted:
-                # One fetch for each source and ref, however many skills come from it.
-                groups.setdefault((lock.skills[name].source, lock.skills[name].ref), []).append(name)
-            for number, ((source, ref), members) in enumerate(sorted(groups.items(), key=str)):
-                try:
-                    origin = parse_origin(source, ref, self.lock_path.parent, self.lock_path.parent)
-                    tree = self._tree(origin, space, number)
-                    found = {candidate.path: candidate for candidate in find_candidates(tree, source)}
-                except SourceError as error:
-                    refused += [Refused(lock.skills[name].path, name, str(error)) for name in members]
+            wanted_refs = {name: lock.skills[name].ref for name in wanted}
+            for name, candidate, tree, reason in self._fetch(lock, wanted_refs, space):
+                locked = lock.skills[name]
+                if candidate is None or tree is None or reason is not None:
+                    refused.append(Refused(locked.path, name, reason or ""))
                     continue
-                for name in members:
-                    locked = lock.skills[name]
-                    candidate = found.get(locked.path)
-                    # Found by its path in the source: a name can be taken by another skill there.
-                    if candidate is None or candidate.refusal is not None or candidate.name != name:
-                        refused.append(Refused(locked.path, name, _why_not(candidate, name, source)))
-                        continue
-                    staged = stage(tree, [candidate], space.new)[name]
-                    new = LockedSkill(locked.source, locked.ref, tree.commit, locked.path, staged)
-                    items.append(self._change(candidate, new, lock))
+                # Found by its path in the source: a name can be taken by another skill there.
+                if candidate.name != name:
+                    renamed = f"{locked.source} now calls it {shown(candidate.name)}. Remove {name} and add that."
+                    refused.append(Refused(locked.path, name, renamed))
+                    continue
+                new = replace(locked, commit=tree.commit, files=stage(tree, [candidate], space.new)[name])
+                items.append(self._change(candidate, new, lock))
             yield Changes(self, lock, sorted(items, key=lambda item: item.name), refused, space)
 
     @contextmanager
-    def restoring(self, *, replace_drifted: bool) -> Iterator[Changes]:
+    def restoring(self, *, replace_drifted: bool = False, frozen: bool = False) -> Iterator[Changes]:
         """Yield what it takes to have exactly what the lock says.
 
         Args:
             replace_drifted: Put back skills whose files were changed; without it they are a reason to change nothing.
+            frozen: Skills that no lock lists are a reason, too.
 
         Raises:
             IncompleteError: If a source no longer gives what the lock says, or files were changed and are to be kept.
         """
-        with self._workspace() as space:
+        with workspace(self.directory, self.lock_path) as space:
             lock = load_lock(self.lock_path)
             drifted: dict[str, list[Drift]] = {}
-            for drift in find_drift(self.directory, lock, list(lock.skills)):
+            for drift in find_drift(self.directory, lock):
                 drifted.setdefault(drift.skill, []).append(drift)
             edited = {name: found for name, found in drifted.items() if found[0].kind != "missing"}
             # Somebody's edits must not vanish by an `install`.
@@ -223,7 +238,12 @@ class Project:
                     [f"{name} differs from the lock: {_listed(found)}." for name, found in edited.items()]
                     + ["Run `deepskills verify --fix` to put it back."]
                 )
-            items = self._restored(drifted, lock, space)
+            unlisted = find_unlisted(self.directory, lock, self.lock_path) if frozen else []
+            if unlisted:
+                raise IncompleteError(
+                    [f"{path} in {self.directory} is in no lock." for path in unlisted] + ["Remove it, or add it."]
+                )
+            items = self._restore(drifted, lock, space)
             yield Changes(self, lock, items, (), space)
 
     @contextmanager
@@ -233,37 +253,21 @@ class Project:
         Raises:
             SkillNotFoundError: If the lock has no skill of a name.
         """
-        with self._workspace() as space:
+        with workspace(self.directory, self.lock_path) as space:
             lock = load_lock(self.lock_path)
             items = [Change(name, "removed", None, lock.skills[name]) for name in self._locked(lock, names)]
             yield Changes(self, lock, items, (), space)
 
-    @contextmanager
-    def _workspace(self) -> Iterator[Workspace]:
-        with workspace(self.directory, self.lock_path) as space:
-            yield space
-
     def _tree(self, origin: Origin, space: Workspace, number: int) -> Tree:
-        match origin.kind:
-            case "directory":
-                self.progress(f"Reading {origin.recorded}")
-                return DirectoryTree.of(origin)
-            case "zip":
-                self.progress(f"Reading {origin.recorded}")
-                return ZipTree.of(origin)
-            case "tar":
-                self.progress(f"Unpacking {origin.recorded}")
-                return TarTree.of(origin)
-            case "git":
-                at = f" at {origin.ref}" if origin.ref else ""
-                self.progress(f"Fetching {origin.recorded}{at}")
-                scratch = space.scratch / str(number)
-                scratch.mkdir()
-                return GitTree.of(origin, scratch)
-
-    def _tell_of(self, candidates: Sequence[Candidate]) -> None:
-        files = sum(len(candidate.files) for candidate in candidates)
-        self.progress(f"Reading {files:,} files of {len(candidates):,} skills")
+        doing = {"directory": "Reading", "git": "Fetching"}.get(origin.kind, "Unpacking")
+        self.progress(f"{doing} {origin.recorded}" + (f" at {origin.ref}" if origin.ref else ""))
+        if origin.kind == "directory":
+            return open_directory(origin)
+        if origin.kind != "git":
+            return open_archive(origin)
+        scratch = space.scratch / str(number)
+        scratch.mkdir()
+        return open_repository(origin, scratch, self.deadline)
 
     def _change(self, candidate: Candidate, new: LockedSkill, lock: Lock) -> Change:
         """Return what placing a staged skill changes."""
@@ -281,40 +285,53 @@ class Project:
         edits = [found for found in drift if found.kind != "missing"]
         return Change(name, "updated" if same_source else "replaced", new, old, candidate, edits)
 
-    def _restored(self, drifted: Mapping[str, Sequence[Drift]], lock: Lock, space: Workspace) -> list[Change]:
+    def _restore(self, drifted: Mapping[str, Sequence[Drift]], lock: Lock, space: Workspace) -> list[Change]:
         items: list[Change] = []
         wrong: list[str] = []
-        groups: dict[tuple[str, str | None], list[str]] = {}
-        for name in drifted:
-            # By commit, not by ref: a branch has moved on since the review.
-            groups.setdefault((lock.skills[name].source, lock.skills[name].commit), []).append(name)
-        for number, ((source, commit), members) in enumerate(sorted(groups.items(), key=str)):
-            try:
-                origin = parse_origin(source, commit, self.lock_path.parent, self.lock_path.parent)
-                tree = self._tree(origin, space, number)
-                found = {candidate.path: candidate for candidate in find_candidates(tree, source)}
-            except SourceError as error:
-                wrong.append(f"{', '.join(members)}: {error}")
+        # By commit, not by ref: a branch has moved on since the review.
+        commits = {name: lock.skills[name].commit for name in drifted}
+        for name, found, tree, reason in self._fetch(lock, commits, space):
+            locked = lock.skills[name]
+            if found is None or tree is None or reason is not None:
+                wrong.append(f"{name}: {reason}")
                 continue
-            for name in members:
-                locked = lock.skills[name]
-                candidate = found.get(locked.path)
-                if candidate is None or candidate.refusal is not None:
-                    wrong.append(f"{name}: {_why_not(candidate, name, source)}")
-                    continue
-                # Under the locked name: the directory is the lock's business, the content is compared file by file.
-                candidate = replace(candidate, name=name)
-                staged = stage(tree, [candidate], space.new)[name]
-                if staged != dict(locked.files):
-                    wrong.append(
-                        f"{name}: {source} now gives other files than the lock says{_differing(staged, locked)}."
-                    )
-                    continue
-                status: Status = "new" if drifted[name][0].kind == "missing" else "restored"
-                items.append(Change(name, status, locked, locked, candidate, drifted[name]))
+            # Under the locked name: the directory is the lock's business, the content is compared file by file.
+            candidate = replace(found, name=name)
+            staged = stage(tree, [candidate], space.new)[name]
+            if staged != dict(locked.files):
+                differing = _differing(staged, locked)
+                wrong.append(f"{name}: {locked.source} now gives other files than the lock says{differing}.")
+                continue
+            status: Status = "new" if drifted[name][0].kind == "missing" else "restored"
+            items.append(Change(name, status, locked, locked, candidate, drifted[name]))
         if wrong:
             raise IncompleteError(wrong)
         return sorted(items, key=lambda item: item.name)
+
+    def _fetch(
+        self, lock: Lock, refs: Mapping[str, str | None], space: Workspace
+    ) -> Iterator[tuple[str, Candidate | None, Tree | None, str | None]]:
+        """Yield what the sources of locked skills have at these refs; a reason says why one cannot be placed."""
+        groups: dict[tuple[str, str | None], list[str]] = {}
+        for name, ref in refs.items():
+            # One fetch for each source and ref, however many skills come from it.
+            groups.setdefault((lock.skills[name].source, ref), []).append(name)
+        for number, ((source, ref), names) in enumerate(sorted(groups.items(), key=str)):
+            by_path = {lock.skills[name].path: name for name in names}
+            try:
+                origin = parse_origin(source, ref, self.lock_path.parent, self.lock_path.parent)
+                tree = self._tree(origin, space, number)
+                wanted = [candidate for candidate in find_candidates(tree, source) if candidate.path in by_path]
+                found = {candidate.path: candidate for candidate in collect_files(tree, wanted, source)}
+            except SourceError as error:
+                yield from ((name, None, None, str(error)) for name in names)
+                continue
+            for name in names:
+                candidate = found.get(lock.skills[name].path)
+                reason = f"{candidate.refusal}." if candidate is not None and candidate.refusal is not None else None
+                if candidate is None:
+                    reason = f"{source} no longer has it. It stays as it is; remove it with `deepskills remove {name}`."
+                yield name, candidate, tree, reason
 
     def _locked(self, lock: Lock, names: Sequence[str]) -> list[str]:
         unknown = [name for name in names if name not in lock.skills]
@@ -327,14 +344,6 @@ class Project:
 
 def _same_place(old: LockedSkill, new: LockedSkill) -> bool:
     return (old.source, old.ref, old.path) == (new.source, new.ref, new.path)
-
-
-def _why_not(candidate: Candidate | None, name: str, source: str) -> str:
-    if candidate is None:
-        return f"{source} no longer has it. It stays as it is; remove it with `deepskills remove {name}`."
-    if candidate.refusal is not None:
-        return f"{candidate.refusal}."
-    return f"{source} now calls it {shown(candidate.name)}. Remove {name} and add that."
 
 
 def _listed(drift: Sequence[Drift]) -> str:

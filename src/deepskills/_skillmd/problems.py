@@ -228,6 +228,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "The skill lies {depth} directories below its source, deeper than agents look by default. "
         "Set `max_depth={depth}`, or name {parent} as a source.",
     ),
+    "installed-differs": (
+        "warning",
+        "The skill was brought by {installer}, and {what}. Look at the files, then run `{command}`.",
+    ),
+    "lock-unreadable": ("warning", "The lock cannot be used: {reason}. Restore it from your version control."),
     "skill-unreadable": ("error", "The file could not be read: {reason}. Check that it exists and may be read."),
     "skill-not-a-file": (
         "error",

@@ -10,7 +10,7 @@ test holds both ways equal over generated and hostile files.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -100,15 +100,24 @@ def as_flag(tree: Any, *, default: bool = False) -> bool:  # noqa: ANN401 - stat
     return text in _TRUE or (default and text not in _FALSE)
 
 
-def compose(text: str, notes: Notes, steps: Iterator[int]) -> Tree:
+def read_scalar(text: str) -> str | None:
+    """Return what a plain scalar stands for: its text as written, or nothing."""
+    return None if text in NULLS else text
+
+
+def compose(
+    text: str, notes: Notes, steps: Iterator[int], read_plain_scalar: Callable[[str], Any] = read_scalar
+) -> Any:  # noqa: ANN401 - a `Tree`, unless plain scalars become something else
     """Put the one YAML document of `text` together, one event per step.
+
+    `read_plain_scalar` says what plain scalars stand for; quoted ones and blocks are text, whatever they look like.
 
     Raises:
         FrontmatterError: If it is not valid YAML, holds several documents, nests too deep, or needs more steps.
     """
     source = _EventSource(text)
     # Comments matter only where there are any, and splitting every file would cost more than looking for one.
-    composer = _Composer(notes, text.split("\n") if "#" in text else [], text)
+    composer = _Composer(notes, text.split("\n") if "#" in text else [], text, read_plain_scalar)
     try:
         for _ in steps:
             event = source.get_event()
@@ -144,8 +153,9 @@ class _Frame:
 class _Composer:
     """Takes YAML events, one by one, and builds what they say."""
 
-    def __init__(self, notes: Notes, lines: list[str], text: str) -> None:
+    def __init__(self, notes: Notes, lines: list[str], text: str, read_plain_scalar: Callable[[str], Any]) -> None:
         self.root: Tree = None
+        self._read_plain_scalar = read_plain_scalar
         self._text = text
         self._notes = notes
         self._lines = lines
@@ -195,7 +205,7 @@ class _Composer:
         self._notes.repaired.append(self._open[-1].key or text if self._open else text)
         return text
 
-    def _scalar(self, event: yaml.ScalarEvent) -> str | None:
+    def _scalar(self, event: yaml.ScalarEvent) -> Any:  # noqa: ANN401 - whatever a plain scalar stands for
         self._note_properties(event)
         is_plain = event.tag is None and not event.style
         is_key = bool(self._open) and self._open[-1].awaits_key()
@@ -209,9 +219,8 @@ class _Composer:
         if is_key:
             # A merge key is an alias by another name, and stays a plain key here.
             self._notes.aliases |= event.value == "<<"
-        elif event.value in NULLS:
-            return None
-        return event.value
+            return event.value
+        return self._read_plain_scalar(event.value)
 
     def _note_comment(self, event: yaml.ScalarEvent, *, is_key: bool) -> None:
         """Note a comment that touches a block's indicator, or is between a key and its text: others fail on it."""

@@ -33,7 +33,7 @@ class SkillLock(FileGuard):
     other file is compared when it is read; before a script runs, all files of its skill are.
 
     Args:
-        lock: The path of a `skills-lock.json`, read once, or its content.
+        lock: The path of a `deepskills.lock`, read once, or its content.
         mode: `"refuse"`, or `"warn"` to use a skill anyway and leave a warning.
 
     Raises:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-import yaml
-
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.read import SkillReading, read_skill
 from deepskills._skillmd.text import shown_name
+from deepskills._skillmd.yaml import MAX_EVENTS, NULLS, FrontmatterError, Notes, compose
 from deepskills._types import (
     MAX_FRONTMATTER_BYTES,
     MAX_SHOWN_NAME_LENGTH,
@@ -350,7 +349,6 @@ def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
 _INTEGER = re.compile(r"[-+]?[0-9]{1,15}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,2})?")
 _WORDS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 _ODD = frozenset(
     {"encoding-utf16", "line-ends-cr", "text-before-frontmatter", "fence-glued", "control-characters", "not-text"}
 )
@@ -366,16 +364,13 @@ def json_frontmatter(content: bytes, reading: SkillReading) -> dict[str, Any]:
         block = _block(content)
         if block is not None and not _MARKS.search(block):
             try:
-                found = _value(yaml.compose(block, Loader=_Loader))
-            except (yaml.YAMLError, RecursionError, ValueError):
+                found = compose(block, Notes(), iter(range(MAX_EVENTS)), _plain)
+            except FrontmatterError:
                 found = None
-            if isinstance(found, dict) and all(isinstance(key, str) for key in found):
+            if isinstance(found, dict):
                 return found
     # When in doubt, as text: a host that reads another value would refuse the skill.
     return dict(reading.frontmatter)
-
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _block(content: bytes) -> str | None:
@@ -387,20 +382,8 @@ def _block(content: bytes) -> str | None:
     return "\n".join(lines[1:end]) if end is not None else None
 
 
-def _value(node: Any) -> Any:  # noqa: ANN401 - any value of JSON
-    if isinstance(node, yaml.MappingNode):
-        return {str(key.value): _value(value) for key, value in node.value}
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item) for item in node.value]
-    if node is None:
-        return None
-    text: str = node.value
-    # A quoted or a block scalar is text, whatever it looks like.
-    return text if node.style else _plain(text)
-
-
 def _plain(text: str) -> Any:  # noqa: ANN401 - any scalar of JSON
-    if text in _NOTHING:
+    if text in NULLS:
         return None
     if text in _WORDS:
         return _WORDS[text]

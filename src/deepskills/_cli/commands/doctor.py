@@ -9,14 +9,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
 from deepskills._catalog.sources import Source
 from deepskills._cli.commands.catalog import LocalCatalog
 from deepskills._cli.commands.show import tool_costs
-from deepskills._cli.files import find_skill_files, perform
+from deepskills._cli.files import NEW_SKILLS, absolute, find_skill_files, perform
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
+from deepskills._errors import SkillsError
+from deepskills._install.lock import LOCK_FILE, Lock, load_lock
+from deepskills._install.npx import NPX, NPX_LOCK, NPX_SENTENCES, compare_npx
+from deepskills._install.place import SENTENCES, Drift, find_drift
 from deepskills._io.plan import lies_under, parent
 from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
@@ -39,6 +45,16 @@ class SourceReport(TypedDict):
     label: str
     skills: int
     """How many of the skills that are used come from it."""
+
+
+class InstalledReport(TypedDict):
+    """A skill that a lock lists, in the JSON of `doctor`."""
+
+    skill: str
+    installer: str
+    source: str
+    state: str
+    """`same`, `differs`, `missing` or `not checkable`."""
 
 
 class LoadReport(TypedDict):
@@ -75,6 +91,9 @@ class Report(TypedDict):
 
     problems: list[SkillProblem]
 
+    installed: NotRequired[list[InstalledReport]]
+    """The skills that the project's locks list, if it has any."""
+
     advice: list[str]
     """What would help, most important first."""
 
@@ -98,7 +117,8 @@ def examine(local: LocalCatalog) -> Examination:
     """Look at everything an agent with default settings would make of these skills."""
     costs = sorted(((found.row["tokens"], found.row["name"]) for found in local.usable), reverse=True)
     passed_over = perform(_passed_over(local))
-    problems = [*local.problems, *(item.problem for item in passed_over)]
+    installed, differing = _installed()
+    problems = [*local.problems, *(item.problem for item in passed_over), *differing]
     visible_names = [found.row["name"] for found in local.usable if not found.is_user_only]
     report = Report(
         versions={name: _version(name) for name in PACKAGES},
@@ -112,6 +132,8 @@ def examine(local: LocalCatalog) -> Examination:
         problems=problems,
         advice=[],
     )
+    if installed:
+        report["installed"] = installed
     needs = Counter(key for found in local.usable for key in {(key.needs, key.name) for key in found.keys if key.needs})
     depths = [item.depth for item in passed_over if item.depth is not None]
     report["advice"] += _advice(report, costs, needs, depths)
@@ -147,6 +169,41 @@ def _advice(
         )
     for (extension, key), number in sorted(needs.items(), key=lambda item: (-item[1], item[0])):
         yield f"`{key}` of {counted(number, 'skill')} does nothing without `extensions=[{extension}(...)]`."
+
+
+def _installed() -> tuple[list[InstalledReport], list[SkillProblem]]:
+    """Return the skills that the locks of the current directory list, and what differs from those locks."""
+    directory, lock_path = Path(absolute(NEW_SKILLS)), Path(absolute(LOCK_FILE))
+    problems: list[SkillProblem] = []
+    reports: list[InstalledReport] = []
+    others, failure = compare_npx(directory, lock_path)
+    if failure:
+        problems.append(problem(str(lock_path.with_name(NPX_LOCK)), "lock-unreadable", reason=failure))
+    try:
+        lock = load_lock(lock_path, missing_ok=True)
+        drift = find_drift(directory, lock)
+    except SkillsError as error:
+        problems.append(problem(str(lock_path), "lock-unreadable", reason=str(error)))
+        lock, drift = Lock(), []
+    kinds: dict[str, list[Drift]] = {}
+    for item in drift:
+        kinds.setdefault(item.skill, []).append(item)
+    for name, locked in sorted(lock.skills.items()):
+        found = kinds.get(name, [])
+        state = "same" if not found else "missing" if found[0].kind == "missing" else "differs"
+        reports.append(InstalledReport(skill=name, installer="deepskills", source=locked.source, state=state))
+        if found:
+            what = f"{found[0].path or 'the skill'}: {SENTENCES[found[0].kind]}"
+            problems.append(_differs(directory / name, "deepskills", what, "deepskills verify --fix"))
+    for other in others:
+        reports.append(InstalledReport(skill=other.name, installer=NPX, source=other.source, state=other.state))
+        if other.state in {"differs", "missing"}:
+            problems.append(_differs(directory / other.name, NPX, NPX_SENTENCES[other.state], "deepskills verify"))
+    return reports, problems
+
+
+def _differs(place: Path, installer: str, what: str, command: str) -> SkillProblem:
+    return problem(place.as_posix(), "installed-differs", installer=installer, what=what, command=command)
 
 
 def _version(package: str) -> str | None:
@@ -229,6 +286,10 @@ def show_examination(output: Output, found: Examination) -> None:
         output.line(f"  and {counted(len(report['sources']) - SHOWN_SOURCES, 'earlier source')}")
     if not report["sources"]:
         output.line("  none")
+    installed = report.get("installed", [])
+    for installer in sorted({item["installer"] for item in installed}):
+        names = ", ".join(item["skill"] for item in installed if item["installer"] == installer)
+        output.lines(output.paragraph(f"Brought by {installer}: {names}", 2, 4))
     _heading(output, "The model sees", counted(len(report["skills"]), "skill"))
     output.lines(output.paragraph(", ".join(report["skills"]) or "nothing", 2, 4))
     if report["user_only"]:

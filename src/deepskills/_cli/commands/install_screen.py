@@ -7,8 +7,9 @@ from rich.text import Text
 
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
 from deepskills._install.lock import Lock
+from deepskills._install.npx import NPX, NPX_SENTENCES, NpxSkill
+from deepskills._install.origin import is_commit
 from deepskills._install.place import SENTENCES, Drift
-from deepskills._install.trees import is_commit
 
 if TYPE_CHECKING:
     from deepskills._install.project import Change, Changes
@@ -26,17 +27,18 @@ _WORDS = {
 }
 
 
-def changes_row(changes: "Changes", *, is_done: bool) -> dict[str, Any]:
+def changes_row(changes: "Changes", *, show_texts: bool) -> dict[str, Any]:
     """Return changes as JSON shows them."""
-    return {
-        "done": is_done,
-        "skills": [change.row() for change in changes.items],
-        "refused": [item.row() for item in changes.refused],
-    }
+    rows = [change.row() for change in changes.items]
+    if show_texts:
+        for row, change in zip(rows, changes.items, strict=True):
+            texts = changes.compare_texts(change) if change.status != "unchanged" else {}
+            row["texts"] = {path: None if lines is None else "\n".join(lines) for path, lines in texts.items()}
+    return {"skills": rows, "refused": [item.row() for item in changes.refused]}
 
 
-def show_changes(output: Output, changes: "Changes") -> None:
-    """Show what would change, a paragraph for each skill."""
+def show_changes(output: Output, changes: "Changes", *, show_texts: bool) -> None:
+    """Show what would change, a paragraph for each skill, if wanted with the difference of its texts."""
     for change in changes.items:
         word, style = _WORDS[change.status]
         output.line((visible(change.name), "bold"), "  ", (word, style))
@@ -49,6 +51,13 @@ def show_changes(output: Output, changes: "Changes") -> None:
         for problem in change.candidate.problems if change.candidate is not None else ():
             style = STYLES[problem["severity"]]
             output.entry("  ", (problem["code"], style), f": {prose(problem['message'])}")
+        if show_texts:
+            for path, lines in changes.compare_texts(change).items():
+                shown = lines if lines is not None else [f"{path} differs and is not text"]
+                output.lines([Text(visible(line), _LINE_STYLES.get(line[:1], "")) for line in shown])
+
+
+_LINE_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def _facts(change: "Change") -> list[list[str | tuple[str, str]]]:
@@ -91,11 +100,18 @@ def show_done(output: Output, changes: "Changes", *, is_done: bool) -> None:
         output.remark(f"Nothing to change.{held}", "green")
 
 
-def show_drift(output: Output, lock: Lock, drift: Sequence[Drift]) -> None:
-    """Show what differs from a lock, one `skill/path: kind: sentence` per line."""
+def show_drift(output: Output, lock: Lock, drift: Sequence[Drift], others: Sequence[NpxSkill]) -> None:
+    """Show what differs from the locks, one `skill/path: kind: sentence` per line, and which installer brought what."""
     for item in drift:
         place = f"{item.skill}/{item.path}" if item.path else item.skill
         output.lines([Text.assemble(visible(place), ": ", (item.kind, "red"), f": {SENTENCES[item.kind]}")])
+    for other in others:
+        if other.state != "same":
+            about = ((other.state, "yellow"), f": {NPX_SENTENCES[other.state]}")
+            output.lines([Text.assemble(visible(other.name), ": ", *about)])
+    if others:
+        own = f"By deepskills: {', '.join(sorted(lock.skills)) or 'none'}. "
+        output.remark(f"{own}By {NPX}: {', '.join(visible(other.name) for other in others)}.", "dim")
     skills = counted(len(lock.skills), "skill")
     if drift:
         output.remark(f"{skills} in the lock, {counted(len(drift), 'difference')}. See `verify --fix`.", "red")

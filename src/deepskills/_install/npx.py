@@ -1,0 +1,131 @@
+"""`skills-lock.json`, the lock of another installer (`npx skills`): read to say what it brought, never written.
+
+What differs from it is worth a warning and no more. It hashes the source of a skill, and its own installation leaves
+files out and replaces links, so that an honest copy may differ.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from deepskills._install.origin import Origin
+from deepskills._install.paths import MAX_FILE_BYTES, MAX_SKILL_BYTES, SourceError, name_is_safe
+from deepskills._install.trees import open_directory
+
+NPX_LOCK = "skills-lock.json"
+"""The name of the other installer's lock beside a project."""
+
+NPX = "npx skills"
+"""The other installer."""
+
+MAX_BYTES = 16 * 1024 * 1024
+"""How large its lock may be."""
+
+NpxState: TypeAlias = Literal["same", "differs", "missing", "not checkable"]
+
+NPX_SENTENCES: Mapping[NpxState, str] = {
+    "same": f"it is as {NPX_LOCK} says",
+    "differs": f"its files differ from the hash in {NPX_LOCK}; {NPX} leaves some files out, so look before you worry",
+    "missing": f"{NPX_LOCK} lists it, and it is not there",
+    "not checkable": f"{NPX_LOCK} has no hash that can be computed again from its files",
+}
+"""What each state means, as a sentence's end."""
+
+_ORDER = " _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$0123456789"
+"""How JavaScript's `localeCompare` orders ASCII; letters follow, whatever their case, lower case first in a tie."""
+
+_WEIGHTS = {character: place for place, character in enumerate(_ORDER)}
+_WEIGHTS |= {
+    letter: len(_ORDER) + place // 2
+    for place, letter in enumerate("aAbBcCdDeEfFgGhHiIjJkKlLmMnNoOpPqQrRsStTuUvVwWxXyYzZ")
+}
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class NpxSkill:
+    """A skill that the other installer brought."""
+
+    name: str
+    source: str
+    state: NpxState
+
+    def row(self) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        return {
+            "skill": self.name,
+            "path": "",
+            "kind": self.state,
+            "message": NPX_SENTENCES[self.state],
+            "installer": NPX,
+            "severity": "warning",
+        }
+
+
+def read_npx_lock(lock_path: Path) -> tuple[dict[str, Mapping[str, Any]], str | None]:
+    """Return the rows of the other installer's lock beside ours by name, and why it could not be read."""
+    try:
+        with lock_path.with_name(NPX_LOCK).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        value = json.loads(content.decode("utf-8-sig")) if len(content) <= MAX_BYTES else None
+    except FileNotFoundError:
+        return {}, None
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, f"{NPX_LOCK} cannot be read ({error})"
+    rows = value.get("skills") if isinstance(value, Mapping) else None
+    if not isinstance(rows, Mapping):
+        return {}, f"{NPX_LOCK} is not a lock of {NPX}"
+    return {name: row for name, row in rows.items() if name_is_safe(name) and isinstance(row, Mapping)}, None
+
+
+def compare_npx(directory: Path, lock_path: Path) -> tuple[list[NpxSkill], str | None]:
+    """Return the skills that the other installer brought, each compared with its hash, and why that failed."""
+    rows, failure = read_npx_lock(lock_path)
+    found = []
+    for name, row in sorted(rows.items()):
+        source = row.get("source")
+        state = _state(directory / name, row.get("computedHash"))
+        found.append(NpxSkill(name, source if isinstance(source, str) and source.isprintable() else "", state))
+    return found, failure
+
+
+def _state(directory: Path, expected: object) -> NpxState:
+    if not directory.is_dir():
+        return "missing"
+    if not isinstance(expected, str) or not _SHA256.fullmatch(expected):
+        return "not checkable"
+    actual = hash_directory(directory)
+    if actual is None:
+        return "not checkable"
+    return "same" if actual == expected else "differs"
+
+
+def hash_directory(directory: Path) -> str | None:
+    """Return the other installer's hash of a directory; `None` where it cannot be told."""
+    try:
+        tree = open_directory(Origin("directory", os.fspath(directory), ""), frozenset({".git", "node_modules"}))
+        # Links are passed over, as that installer does.
+        files = [path for path, node in tree.nodes.items() if node.kind == "file"]
+        nodes = [tree.nodes[path] for path in files]
+        if sum(node.size for node in nodes) > MAX_SKILL_BYTES or any(node.size > MAX_FILE_BYTES for node in nodes):
+            return None
+        # The order of other characters depends on tables that are not ours.
+        if any(character not in _WEIGHTS for path in files for character in path):
+            return None
+        digest = hashlib.sha256()
+        for path, content in tree.contents(sort_as_javascript(files)):
+            digest.update(path.encode() + content)
+        return digest.hexdigest()
+    except SourceError:
+        return None
+
+
+def sort_as_javascript(paths: Sequence[str]) -> Iterator[str]:
+    """Return ASCII paths in the order of `localeCompare`."""
+    keyed = sorted(paths, key=lambda path: ([_WEIGHTS[c] for c in path], [c.isupper() for c in path]))
+    return iter(keyed)
