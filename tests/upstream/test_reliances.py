@@ -26,6 +26,11 @@ from langgraph.runtime import get_runtime
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 
+
+def _graph() -> Any:
+    return StateGraph(dict)
+
+
 HOOKS = {
     *("before_agent", "abefore_agent", "wrap_model_call", "awrap_model_call", "wrap_tool_call", "awrap_tool_call"),
     "modify_request",
@@ -160,9 +165,9 @@ def test_a_nested_graph_is_told_by_its_namespace() -> None:
         seen.append(str(get_config()["metadata"].get("langgraph_checkpoint_ns")))
         return {}
 
-    inner = StateGraph(dict).add_node("look", look).add_edge(START, "look").compile()
+    inner = _graph().add_node("look", look).add_edge(START, "look").compile()
     inner.invoke({"a": 1})
-    StateGraph(dict).add_node("inner", inner).add_edge(START, "inner").compile().invoke({"a": 1})
+    _graph().add_node("inner", inner).add_edge(START, "inner").compile().invoke({"a": 1})
     alone, nested = seen
     assert "|" not in alone
     assert "|" in nested
@@ -176,7 +181,7 @@ def test_an_invocation_is_known_by_its_stream_writer() -> None:
         seen.append(get_runtime().stream_writer)
         return {}
 
-    graph = StateGraph(dict).add_node("a", look).add_node("b", look).add_edge(START, "a").add_edge("a", "b").compile()
+    graph = _graph().add_node("a", look).add_node("b", look).add_edge(START, "a").add_edge("a", "b").compile()
     graph.invoke({"x": 1})
     graph.invoke({"x": 1})
     assert seen[0] is seen[1]
@@ -211,5 +216,5 @@ def test_a_step_has_its_metadata(name: str) -> None:
         seen.append(dict(get_config()["metadata"]))
         return {}
 
-    StateGraph(dict).add_node("look", look).add_edge(START, "look").compile().invoke({"a": 1})
+    _graph().add_node("look", look).add_edge(START, "look").compile().invoke({"a": 1})
     assert name in seen[0]
