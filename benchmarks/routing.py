@@ -19,7 +19,7 @@ from typing import Any, Self
 from measure import Row
 from minilm import load_minilm
 
-from deepskills._catalog.ranking import Indexes, Ranker
+from deepskills._catalog.ranking import Ranker
 from deepskills._catalog.search import Document, Library, beginning_of
 
 SIZES = (100, 1_000, 10_000)
@@ -121,10 +121,10 @@ def routing_rows(root: Path | None = None) -> Iterator[Row]:
     found = root or directory()
     if found is None:
         return
-    ways = {"words": Ranker(indexes=Indexes())}
+    ways = {"words": Ranker()}
     model = load_minilm()
     if model is not None:
-        ways["words and MiniLM"] = Ranker(model, seconds=3_600, indexes=Indexes())
+        ways["words and MiniLM"] = Ranker(model, seconds=3_600)
     for how, ranker in ways.items():
         for size in SIZES:
             yield _row(how, size, measured(ranker, found, size))

@@ -7,9 +7,8 @@ joined instead, let the weaker ranking vote as much as the stronger one.) Whatev
 store is reported, and the ranking by words stands alone.
 
 A search gives the best skills, whatever they are. A suggestion must also fit: by its words (`search.Match.fits`) or, if
-it is nearer than skills of this library are to each other, by its meaning. Of those that fit, the ones near the best
-are suggested, and the ones that have words of the request which no better one has: people ask for several things in one
-message.
+it is nearer than skills of this library are to each other, by its meaning. Where one fits, those that nearly do and are
+near the best are suggested as well: a skill that is missed costs a task, one too many costs a line.
 """
 
 import heapq
@@ -20,7 +19,7 @@ from typing import Any
 
 from deepskills._catalog.search import Document, Library, Match, Ranked, SearchIndex
 from deepskills._catalog.semantic import Likenesses, Meaning
-from deepskills._io.cache import ENTRY_BYTES, BoundedCache
+from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Work, unwrap
 
@@ -61,17 +60,8 @@ ALMOST = 0.9
 NEAR_THE_NEAREST = 0.85
 """How far another skill must stand out, as a share of what the nearest does, to fit beside it by its meaning alone."""
 
-NEAR_THE_BEST = 0.65
-"""How much of the best skill's score another must have to be suggested beside it.
-
-With 0.5 a note has a tenth more skills, but hardly ever the right one among them; near misses come that way.
-"""
-
-OTHER_INTENT, MOSTLY_NEW = 0.3, 0.6
-"""How much of it is enough if so much of what the skill shares with the request is shared with no skill before it.
-
-People ask for several things in one message, and say more about one of them.
-"""
+NEAR_THE_BEST = 0.3
+"""How much of the best skill's score another must have to be suggested beside it."""
 
 MOST = 0.5
 """How much of what a request says a skill has that is clearly meant; else there may be several intents in it."""
@@ -88,7 +78,7 @@ class Ranking:
     """What a search gives, best first."""
 
     fitting: list[str]
-    """What is worth suggesting: the best of those that fit at all."""
+    """What is worth suggesting, best first: nothing unless a skill fits."""
 
     is_clear: bool = False
     """Whether the first that fits is clearly ahead of all others."""
@@ -97,12 +87,12 @@ class Ranking:
     """What went wrong with embeddings or their store."""
 
 
-INDEXES: BoundedCache[Library, SearchIndex] = BoundedCache(
-    # One is always kept, however large: to count its words again for each request would take seconds.
-    MAX_INDEX_BYTES,
-    lambda index: min(index.weight, MAX_INDEX_BYTES - ENTRY_BYTES),
-    lambda _: 0,
-)
+def make_index_cache(max_bytes: int = MAX_INDEX_BYTES) -> BoundedCache[Library, SearchIndex]:
+    """Return a cache of indexes. The latest is kept however large: to make it for each request would take seconds."""
+    return BoundedCache(max_bytes, lambda index: min(index.weight, max_bytes), lambda _: 0)
+
+
+INDEXES = make_index_cache()
 """The indexes of this process: an agent's search, its suggestions and a manager of the same skills share them."""
 
 
@@ -246,13 +236,20 @@ def _join(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Rank
     by_words = [(match.place, match.score) for match in ranked.matches]
     joined = [place for place, _ in _join_scores(by_words, meaning.leads)]
     if _is_near(meaning, meaning.leads):
-        # Of a few skills none can stand out further than `sqrt(count - 1)`.
-        least = min(_expect_lead(len(library)), ALMOST * math.sqrt(len(library) - 1))
-        least = max(least, NEAR_THE_NEAREST * max(meaning.leads))
+        least = _find_least_lead(meaning.leads)
         fits |= {place for place in joined if meaning.leads[place] >= least}
     fitting = [library[place].name for place in joined if place in fits]
     is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name
     return Ranking([library[place].name for place in joined[:k]], fitting[:k], is_clear and is_first, meaning.trouble)
+
+
+def _find_least_lead(leads: Sequence[float]) -> float:
+    """Return by how many standard deviations a skill must stand out to fit by its meaning beside the nearest one."""
+    nearest = NEAR_THE_NEAREST * max(leads)
+    alike = sum(lead >= nearest for lead in leads)
+    # Of a few skills, those that are alike cannot stand out further than this.
+    possible = math.sqrt((len(leads) - alike) / alike)
+    return max(nearest, min(_expect_lead(len(leads)), ALMOST * possible))
 
 
 def _is_near(meaning: Likenesses, leads: Sequence[float]) -> bool:
@@ -264,18 +261,11 @@ def _is_near(meaning: Likenesses, leads: Sequence[float]) -> bool:
 
 
 def _choose_suggestions(matches: Sequence[Match]) -> list[Match]:
-    """Return the matches that fit and are near the best one, or are about something else that the request asks for."""
-    best = max((match.score for match in matches), default=0.0)
-    found: list[Match] = []
-    known: set[str] = set()
-    for match in matches:
-        if not match.fits or match.score < OTHER_INTENT * best:
-            continue
-        new = math.fsum(value for word, value in match.shared.items() if word not in known)
-        if match.score >= NEAR_THE_BEST * best or new >= MOSTLY_NEW * math.fsum(match.shared.values()):
-            found.append(match)
-            known |= match.shared.keys()
-    return found
+    """Return what to suggest: nothing if no match fits, else all that may be shown beside it."""
+    if not any(match.fits for match in matches):
+        return []
+    least = NEAR_THE_BEST * max(match.score for match in matches)
+    return [match for match in matches if match.fits_beside and match.score >= least]
 
 
 def _join_scores(words: Sequence[tuple[int, float]], leads: Sequence[float]) -> list[tuple[int, float]]:
@@ -283,7 +273,9 @@ def _join_scores(words: Sequence[tuple[int, float]], leads: Sequence[float]) -> 
     best = max((score for _, score in words), default=0.0)
     chance = _expect_lead(len(leads))
     nearest = sorted(range(len(leads)), key=lambda place: (-leads[place], place))[:CONSIDERED]
-    scores = {place: MEANING * max(leads[place], 0.0) / chance for place in nearest if leads[place] > ABOVE_AVERAGE}
+    # In a small library two that are alike cannot stand out far from the average that they are part of.
+    least = min(ABOVE_AVERAGE, NEAR_THE_NEAREST * max(leads))
+    scores = {place: MEANING * max(leads[place], 0.0) / chance for place in nearest if leads[place] > least}
     for place, score in words:
         scores[place] = score / best + MEANING * max(leads[place], 0.0) / chance
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))

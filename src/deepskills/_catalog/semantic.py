@@ -52,6 +52,9 @@ MAX_DIMENSIONS = 65_536
 MAX_ITEMS = 1_024
 """How many batches of vectors a store holds for each model: as many vectors as are remembered."""
 
+TRIED_PLACES = 8
+"""In how many places a batch looks for a free one."""
+
 _MODEL_FIELDS = ("model", "model_name", "model_id", "deployment", "azure_deployment", "repo_id", "dimensions")
 """Where embeddings say which model they use."""
 
@@ -178,12 +181,12 @@ def pack(vectors: Mapping[str, Vector]) -> dict[str, Any]:
     return {"vectors": texts}
 
 
-def unpack(value: object, wanted: Collection[str]) -> dict[str, Vector]:
-    """Return vectors of a store's item; whatever is not one is passed over, for others may write to a store."""
+def unpack(value: object, wanted: Collection[str] | None = None) -> dict[str, Vector]:
+    """Return the wanted vectors of a store's item, or all; whatever is not one is passed over, for others may write to a store."""
     held = value.get("vectors") if isinstance(value, Mapping) else None
     found: dict[str, Vector] = {}
     for key, text in held.items() if isinstance(held, Mapping) else ():
-        if key not in wanted or not isinstance(text, str) or len(text) > 3 * MAX_DIMENSIONS:
+        if (wanted is not None and key not in wanted) or not isinstance(text, str) or len(text) > 3 * MAX_DIMENSIONS:
             continue
         try:
             raw = base64.b64decode(text, validate=True)
@@ -357,8 +360,18 @@ class _KeptVectors:
 
     async def put(self, batch: Mapping[str, Vector]) -> None:
         """Keep a batch, in one of a fixed number of places so that there are never more."""
-        place = int(min(batch), 16) % MAX_ITEMS
-        await self._ask("put", self._namespace, f"{place:03x}", await unwrap(Work(lambda: pack(batch))), index=False)
+        first, length = int(min(batch), 16) % MAX_ITEMS, len(next(iter(batch.values())))
+        places = [f"{(first + step) % MAX_ITEMS:03x}" for step in range(TRIED_PLACES)]
+        for place in places:
+            item = await self._ask("get", self._namespace, place)
+            held = unpack(getattr(item, "value", None))
+            # Vectors of another length are of a model that was replaced, or somebody else's.
+            if held.keys() & batch.keys() or not any(len(vector) == length for vector in held.values()):
+                break
+        else:
+            # Another batch leaves; its skills are embedded again by the process that needs them next.
+            place = places[0]
+        await self._ask("put", self._namespace, place, await unwrap(Work(lambda: pack(batch))), index=False)
 
     async def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - of a user's store
         if self._store is None or self.trouble is not None:
