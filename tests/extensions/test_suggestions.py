@@ -15,6 +15,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, SummarizationMiddleware
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
@@ -547,3 +548,82 @@ def test_notes_of_messages_that_are_gone_are_forgotten(mode: Mode, root: Path) -
         conversation.say(given=f"{REQUEST} ({turn})")
     kept = conversation.state["skills_extensions"]["SkillSuggestions"]
     assert 0 < len([key for key, value in kept.items() if key.startswith("note:") and value is not None]) <= 6
+
+
+# Small notes.
+
+
+@both_modes
+def test_a_description_is_shown_once_in_a_thread(mode: Mode, root: Path) -> None:
+    """A later note names a skill alone; after an edit its new description is shown, and another thread starts anew."""
+    conversation = talk(mode, root, refresh="run")
+    full = "- **incident-review**: Writes a postmortem after an outage."
+    for _ in range(3):
+        conversation.say(given=REQUEST)
+    assert [note_of(message) for message in humans(conversation)] == [
+        [full],
+        ["- **incident-review**"],
+        ["- **incident-review**"],
+    ]
+    edited = "Writes a postmortem after every outage."
+    write_files(root, {"skills/incident-review/SKILL.md": skill_md("incident-review", edited)})
+    conversation.say(given=REQUEST)
+    assert note_of(humans(conversation)[0]) == [full]
+    assert note_of(humans(conversation)[-1]) == [f"- **incident-review**: {edited}"]
+    other = talk(mode, root)
+    other.say(given=REQUEST)
+    assert note_of(humans(other)[-1]) == [f"- **incident-review**: {edited}"]
+
+
+@both_modes
+def test_a_name_alone_is_hidden_with_its_skill(mode: Mode, root: Path) -> None:
+    """A note that only names a skill shows nothing to a run that may not see the skill."""
+    hidden: set[str] = set()
+    conversation = talk(
+        mode, root, visibility=lambda skill, _runtime: "off" if skill["name"] in hidden else "on", refresh="run"
+    )
+    conversation.say(given=REQUEST)
+    conversation.say(given=REQUEST)
+    assert names_in(humans(conversation)[-1]) == ["incident-review"]
+    hidden.add("incident-review")
+    conversation.say(given="hello")
+    assert "incident-review" not in conversation.model.requests[-1].text
+
+
+HOSTILE_DESCRIPTIONS = ("<a>" * 300, "postmortem " * 200, "postmortem <b" * 90, "[Skill 'x': " * 60)
+
+
+def test_a_suggestion_is_one_short_line(root: Path) -> None:
+    """Whatever a description holds, its line has at most 160 characters."""
+    for number, text in enumerate(HOSTILE_DESCRIPTIONS):
+        description = json.dumps(f"Writes the postmortem of an outage for the director. {text}")
+        write_files(root, {f"skills/r{number}/SKILL.md": f"---\nname: r{number}\ndescription: {description}\n---\n"})
+    conversation = talk("sync", root, SkillSuggestions(k=6))
+    names = set(suggested(conversation, REQUEST))
+    assert names >= {f"r{number}" for number in range(len(HOSTILE_DESCRIPTIONS))}
+    lines = note_of(humans(conversation)[-1])
+    assert all(line.startswith("- **") for line in lines)
+    assert max(map(len, lines)) <= 160
+
+
+@both_modes
+def test_fifteen_turns_add_little(mode: Mode, root: Path) -> None:
+    """Fifteen turns that each need other skills add at most 1,500 tokens, and each note names all that it found."""
+    words = [
+        f"{first}{second}" for first in ("ab", "cod", "fig") for second in ("rota", "limen", "sudor", "pexit", "kyrie")
+    ]
+    text = "that the team uses each week for long and careful work, with everything that belongs to it, and more of it"
+    files = {
+        f"skills/{word}-{number}/SKILL.md": skill_md(f"{word}-{number}", f"Makes a {word} {text}.")
+        for word in words
+        for number in range(5)
+    }
+    write_files(root, files)
+    conversation = talk(mode, root)
+    for word in words:
+        conversation.say(given=f"Please make the {word} now")
+    notes = [note_of(message) for message in humans(conversation)]
+    assert [len(note) for note in notes] == [5] * 15
+    assert [any(": " in line for line in note) for note in notes] == [True] * 15, "the best is always described"
+    plain = count_tokens_approximately([HumanMessage(f"Please make the {word} now") for word in words])
+    assert count_tokens_approximately(humans(conversation)) - plain <= 1_500

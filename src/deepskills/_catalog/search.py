@@ -112,18 +112,18 @@ SHARED_BEGINNING = 0.65
 CONVINCES = (2.0, 1.9, 2.4, 0.2, -0.75, -2.2, 0.35)
 """What each kind of evidence counts; see `Evidence`. Fitted to public requests, with skills of 100 to 10,000."""
 
-ENOUGH = 1.2
+ENOUGH = 1.1
 """How much evidence is enough for a skill to fit.
 
-With 0.9 the right skill is shown for 2 more requests of 100, and a wrong one for 8 more of 100 that come near."""
+With 0.8 the right skill is shown for 2 more requests of 100, and a wrong one for 8 more of 100 that come near."""
 
-ENOUGH_BESIDE = 0.9
+ENOUGH_BESIDE = 0.8
 """How much is enough beside a skill that fits: where one is shown, another costs little."""
 
 MOST_WORDS = 6.0
 """How many shared words are evidence: a long request shares more with any skill."""
 
-NO_SCORE, NO_LEAD = 0.1, 0.05
+NO_SCORE, NO_LEAD = 0.1, 0.25
 """What is added to a score and to a lead before the logarithm, which small ones would otherwise make endlessly low."""
 
 NEARLY_ALL = 0.75

@@ -182,7 +182,10 @@ def pack(vectors: Mapping[str, Vector]) -> dict[str, Any]:
 
 
 def unpack(value: object, wanted: Collection[str] | None = None) -> dict[str, Vector]:
-    """Return the wanted vectors of a store's item, or all; whatever is not one is passed over, for others may write to a store."""
+    """Return the wanted vectors of a store's item, or all.
+
+    Whatever is not one is passed over, for others may write to a store.
+    """
     held = value.get("vectors") if isinstance(value, Mapping) else None
     found: dict[str, Vector] = {}
     for key, text in held.items() if isinstance(held, Mapping) else ():
