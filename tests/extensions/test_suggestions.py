@@ -21,7 +21,7 @@ from langgraph.store.memory import InMemoryStore
 
 from deepskills import SkillsMiddleware
 from deepskills._prompt.messages import NOTE_HEADING
-from deepskills.extensions import SkillSuggestions
+from deepskills.extensions import SkillSuggestions, SkillUsage, UsageEvent
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, both_modes, disk, load, run, skill_md, unload, write_files
 
@@ -237,7 +237,7 @@ from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
 from langgraph.checkpoint.sqlite import SqliteSaver
 from deepskills import SkillsMiddleware
-from deepskills.extensions import SkillSuggestions
+from deepskills.extensions import SkillSuggestions, SkillUsage, UsageEvent
 from deepskills.testing import ScriptedChatModel
 
 root, text = sys.argv[1:]
@@ -400,8 +400,10 @@ def test_wrong_arguments_fail_at_once() -> None:
 # Events.
 
 
-def events(mode: Mode, conversation: Conversation, given: Any, *replies: Any) -> list[dict[str, Any]]:
-    """Return the events of one run about missed skills."""
+def events(
+    mode: Mode, conversation: Conversation, given: Any, *replies: Any, kind: str = "skill.missed"
+) -> list[dict[str, Any]]:
+    """Return the events of one run of one type."""
     conversation.model.replies = [*(["Done."] * len(conversation.model.requests)), *replies]
     value = {"messages": [HumanMessage(given)]}
     if mode == "sync":
@@ -415,7 +417,7 @@ def events(mode: Mode, conversation: Conversation, given: Any, *replies: Any) ->
             ]
 
         found = asyncio.run(collect())
-    return [event for event in found if event["type"] == "skill.missed"]
+    return [event for event in found if event["type"] == kind]
 
 
 @both_modes
@@ -429,6 +431,28 @@ def test_a_skill_that_was_missed_is_told(mode: Mode, root: Path) -> None:
     assert events(mode, conversation, "forms of releases and trips after an outage") == []
     assert events(mode, conversation, REQUEST, call_tools(load("pdf-forms"))) == []
     assert "skill.missed" not in conversation.model.requests[-1].text
+
+
+@both_modes
+def test_a_shadow_shows_nothing_and_is_compared(mode: Mode, root: Path) -> None:
+    """With `shadow=True` no request changes; an event tells what would have been suggested and what was loaded."""
+    recorded: list[UsageEvent] = []
+    usage = SkillUsage(recorded.append)
+    given = {"backend": disk(root), "sources": ["/skills"]}
+    middleware = SkillsMiddleware(extensions=[SkillSuggestions(shadow=True), usage], **given)
+    conversation = Conversation(mode, middleware)
+
+    def outcomes(*replies: Any, request: str = REQUEST) -> dict[str, tuple[int | None, bool]]:
+        found = events(mode, conversation, request, *replies, kind="skill.shadow")
+        return {event["skill"]: (event["rank"], event["loaded"]) for event in found}
+
+    assert outcomes() == {"incident-review": (1, False)}
+    assert outcomes(call_tools(load("pdf-forms"))) == {"incident-review": (1, False), "pdf-forms": (None, True)}
+    assert outcomes(call_tools(load("incident-review"))) == {"incident-review": (1, True)}
+    assert outcomes(request="hello") == {}
+    assert all(NOTE_HEADING not in request.text for request in conversation.model.requests)
+    assert usage.flush(10)
+    assert [event.skill for event in recorded if event.type == "skill.shadow"].count("incident-review") == 3
 
 
 # Embeddings and state.

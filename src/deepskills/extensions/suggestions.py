@@ -36,6 +36,7 @@ _NOTE = "note:"
 _ASKED = "asked"
 _FRESH = "fresh"
 _AHEAD = "ahead"
+_SHADOW = "shadow"
 
 
 class SkillSuggestions(SkillExtension):
@@ -51,6 +52,8 @@ class SkillSuggestions(SkillExtension):
         catalog: `"full"` also lists all skills in the system prompt; `"none"` replaces the list with one line and turns
             on `search_skills`, so that the size of the prompt no longer depends on the library.
         timeout: Seconds that a run waits for embeddings; after that, only words are used.
+        shadow: Show no notes, and emit `skill.shadow` at a run's end for each skill that would have been suggested and
+            each that the model loaded: try suggestions on real conversations before the model sees any.
 
     Raises:
         TypeError: If `embeddings` is not embeddings.
@@ -66,6 +69,7 @@ class SkillSuggestions(SkillExtension):
         catalog: CatalogForm = "full",
         *,
         timeout: float = SECONDS,
+        shadow: bool = False,
     ) -> None:
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
             raise ValueError(f"k must be a whole number of at least 1, got {k!r}")
@@ -75,6 +79,7 @@ class SkillSuggestions(SkillExtension):
             raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
         self._k = k
         self._catalog = catalog
+        self._is_shadow = shadow
         self._ranker = Ranker(embeddings, seconds=timeout)
         self._has_meaning = embeddings is not None
         self._libraries: BoundedCache[tuple[Any, ...], _RankedSkills] = BoundedCache(
@@ -108,6 +113,8 @@ class SkillSuggestions(SkillExtension):
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Show the notes at the ends of their messages."""
+        if self._is_shadow:
+            return request
         _drop_started(run)
         notes = {message_id: lines for message_id, lines in _notes(run.memory) if lines}
         if not notes:
@@ -141,7 +148,8 @@ class SkillSuggestions(SkillExtension):
         return ranking.names
 
     def at_end(self, run: SkillRun) -> None:
-        """Report a skill that was clearly the right one, if none was loaded."""
+        """Report the skill that was clearly right if none was loaded, and what a shadow would have shown."""
+        _report_shadow(run)
         ahead = run.memory.get(_AHEAD)
         if not isinstance(ahead, Mapping):
             return
@@ -168,7 +176,10 @@ class SkillSuggestions(SkillExtension):
         names = [name for name in ranking.fitting if name not in in_use][: self._k]
         present = {known.id for known in run.state.get("messages", ())}
         earlier = {known: lines for known, lines in _notes(run.memory) if known in present}
-        run.remember(f"{_NOTE}{message.id}", [list(line) for line in _choose_lines(names, earlier, run)])
+        if self._is_shadow:
+            run.remember(_SHADOW, {"message": message.id, "skills": names})
+        else:
+            run.remember(f"{_NOTE}{message.id}", [list(line) for line in _choose_lines(names, earlier, run)])
         run.remember(_ASKED, message.id)
         # Slash commands of the same message are loaded only after this; `_drop_started` looks again.
         run.remember(_FRESH, message.id)
@@ -179,6 +190,24 @@ class SkillSuggestions(SkillExtension):
         for message_id, _ in _notes(run.memory):
             if message_id not in present:
                 run.remember(f"{_NOTE}{message_id}", None)
+
+
+def _report_shadow(run: SkillRun) -> None:
+    """Compare what would have been suggested with what the model loaded for the same message."""
+    recorded, message = run.memory.get(_SHADOW), run.user_message
+    if not isinstance(recorded, Mapping):
+        return
+    run.remember(_SHADOW, None)
+    names = recorded.get("skills")
+    if message is None or message.id != recorded.get("message") or not isinstance(names, list):
+        return
+    ranks = {name: rank for rank, name in enumerate(names, 1) if isinstance(name, str)}
+    loaded = {use.entry.name for use in run.loaded if use.is_recent and use.trigger == "model"}
+    for entry in run.visible:
+        if entry.name in ranks or entry.name in loaded:
+            event = {"type": "skill.shadow", "skill": entry.name, "source": entry.source, "digest": entry.digest}
+            outcome = {"rank": ranks.get(entry.name), "loaded": entry.name in loaded}
+            run.emit({**event, "trigger": "system", **outcome})
 
 
 class _RankedSkills:
