@@ -24,7 +24,7 @@ from deepskills._catalog.search import Document, Library, beginning_of
 
 SIZES = (100, 1_000, 10_000)
 GOALS = {100: (83, 91, 75, 90, 45), 1_000: (70, 83, 80, 85, 26), 10_000: (57, 73, 60, 80, 26)}
-"""By size: right skill first, in five, and shown in a note, small talk left alone, near misses shown at most; percent."""
+"""By size, in percent: right skill first, in five, shown in a note, small talk left alone, near misses shown at most."""
 
 REAL = frozenset("abce")
 
@@ -141,7 +141,8 @@ def _row(how: str, size: int, counts: dict[str, Counter[str]]) -> Row:
         if group.startswith("reported ") and group.removeprefix("reported ") in {*REAL, "not English"}
     )
     return Row(
-        f"real public requests by {how}, {size:,} skills: first / in five, in the note, small talk silent, near misses shown",
+        f"real public requests by {how}, {size:,} skills: first / in five, in the note, small talk silent, "
+        "near misses shown",
         f"one half, in view when weights were chosen; {kinds}; both halves {_shown(both)}",
         _shown(share),
         f"{first} / {five}, {noted}, {silent}, at most {forbidden} %",
@@ -164,7 +165,8 @@ def _shares(counts: dict[str, Counter[str]], *halves: str) -> dict[str, float]:
 
 
 def _shown(share: dict[str, float]) -> str:
-    return f"{share['first']:.0f} / {share['five']:.0f}, {share['noted']:.0f}, {share['silent']:.0f}, {share['forbidden']:.0f} %"
+    found = f"{share['first']:.0f} / {share['five']:.0f}"
+    return f"{found}, {share['noted']:.0f}, {share['silent']:.0f}, {share['forbidden']:.0f} %"
 
 
 def _percent(count: Counter[str], what: str) -> float:

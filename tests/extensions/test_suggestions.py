@@ -438,9 +438,8 @@ def test_a_shadow_shows_nothing_and_is_compared(mode: Mode, root: Path) -> None:
     """With `shadow=True` no request changes; an event tells what would have been suggested and what was loaded."""
     recorded: list[UsageEvent] = []
     usage = SkillUsage(recorded.append)
-    given = {"backend": disk(root), "sources": ["/skills"]}
-    middleware = SkillsMiddleware(extensions=[SkillSuggestions(shadow=True), usage], **given)
-    conversation = Conversation(mode, middleware)
+    extensions = [SkillSuggestions(shadow=True), usage]
+    conversation = Conversation(mode, SkillsMiddleware(backend=disk(root), sources=["/skills"], extensions=extensions))
 
     def outcomes(*replies: Any, request: str = REQUEST) -> dict[str, tuple[int | None, bool]]:
         found = events(mode, conversation, request, *replies, kind="skill.shadow")
