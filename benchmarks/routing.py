@@ -24,7 +24,7 @@ from deepskills._catalog.search import Document, Library, beginning_of
 
 SIZES = (100, 1_000, 10_000)
 GOALS = {100: (83, 91, 75, 90, 45), 1_000: (70, 83, 80, 85, 26), 10_000: (57, 73, 60, 80, 26)}
-"""By size, in percent: right skill first, in five, shown in a note, small talk left alone, near misses shown at most."""
+"""By size, in percent: right skill first, in five, shown in a note, small talk left alone, near misses shown"""
 
 REAL = frozenset("abce")
 
