@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,11 +17,11 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.memory import InMemoryStore
 
 from deepskills import SkillsManager
-from deepskills._catalog import search, semantic
+from deepskills._catalog import ranking, semantic
 from deepskills._catalog.lookup import MAX_TAGS
-from deepskills._catalog.ranking import Indexes, Ranker, Ranking
-from deepskills._catalog.search import Document, Library, SearchIndex
-from deepskills._catalog.semantic import VectorMemory, checked_vectors, model_identity
+from deepskills._catalog.ranking import Ranker, Ranking, find_index, make_index_cache
+from deepskills._catalog.search import Document, Library
+from deepskills._catalog.semantic import VectorMemory, check_vectors, model_identity
 from support import Mode, both_modes, scaled, skill_md, write_files
 
 benchmark: Any = importlib.import_module("suggesting")
@@ -217,14 +216,30 @@ def catalog(word: str, count: int = 1) -> list[Document]:
     return [Document(f"{word}-{number}", f"About {word}.") for number in range(count)]
 
 
-def test_indexes_are_bounded_by_skills_not_by_catalogs() -> None:
+def test_an_index_is_made_once_and_kept_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred users with small catalogs all keep their index; large ones make room, and the latest always stays."""
-    indexes = Indexes(most=100)
-    small = [indexes.of(catalog(f"w{number}")) for number in range(90)]
-    assert [indexes.of(catalog(f"w{number}")) for number in range(90)] == small
-    large = indexes.of(catalog("large", 500))
-    assert indexes.of(catalog("large", 500)) is large
-    assert indexes.of(catalog("w0")) is not small[0]
+    monkeypatch.setattr(ranking, "INDEXES", make_index_cache(500_000))
+    small = [find_index(Library(catalog(f"w{number}"))) for number in range(90)]
+    assert [find_index(Library(catalog(f"w{number}"))) for number in range(90)] == small
+    large = find_index(Library(catalog("large", 3_000)))
+    assert large.weight > 500_000
+    assert find_index(Library(catalog("large", 3_000))) is large
+    assert find_index(Library(catalog("w0"))) is not small[0]
+
+
+def test_users_who_see_different_skills_share_an_index() -> None:
+    """Hidden skills are neither found nor suggested, by words or by meaning, and the library is indexed once."""
+    library = Library([*LIBRARY, *catalog("postmortem", 3)])
+    index = find_index(library)
+    hidden = {"incident-review", "postmortem-0"}
+    for ranker in (Ranker(), Ranker(Topics())):
+        for request in ("a postmortem", "it crashed", "postmortem-0"):
+            for found in (ranker.rank(library, request, hidden=hidden), ranker.search(library, request, hidden=hidden)):
+                assert hidden.isdisjoint([*found.names, *found.fitting]), request
+        assert ranker.rank(library, "a postmortem", hidden=hidden).fitting[0] == "postmortem-1"
+        everything = {document.name for document in library}
+        assert ranker.rank(library, "a postmortem", hidden=everything).names == []
+    assert find_index(library) is index
 
 
 class Held:
@@ -244,13 +259,13 @@ class Held:
 
 def test_an_index_in_the_making_holds_up_nobody_else() -> None:
     """While one catalog is indexed others are searched, and whoever needs the same one waits for it."""
-    indexes, slow = Indexes(), Held()
+    slow = Held()
     library = Library([cast("Document", slow)])
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(indexes.of, library)
+        first = pool.submit(find_index, library)
         assert slow.started.wait(60)
-        assert indexes.of(catalog("quick")).search("quick") == ["quick-0"]
-        second = pool.submit(indexes.of, library)
+        assert find_index(Library(catalog("quick"))).search("quick") == ["quick-0"]
+        second = pool.submit(find_index, library)
         slow.go.set()
         assert first.result(60) is second.result(60)
 
@@ -270,60 +285,10 @@ class Broken:
 
 def test_an_index_that_could_not_be_made_is_made_the_next_time() -> None:
     """A failure is not remembered."""
-    indexes = Indexes()
-    documents: list[Any] = [Broken()]
+    library = Library([cast("Document", Broken())])
     with pytest.raises(MemoryError, match="no room"):
-        indexes.of(documents)
-    assert indexes.of(documents).search("word") == ["word-0"]
-
-
-def test_an_edited_library_is_not_counted_again() -> None:
-    """After an edit the counts of all other skills are shared, and the order is that of a new index."""
-    indexes = Indexes()
-    base = [Document(f"s{n}", f"About subject{n} and things.", "", b"Common words.") for n in range(300)]
-    first = indexes.of(base)
-    edited = [*base[:7], Document("s7", "About gardens."), *base[8:299], Document("s300", "About subject7 again.")]
-    index, hidden = indexes.of(edited), indexes.of(base[100:])
-    assert index.segments[0] is hidden.segments[0] is first.segments[0], "counted once"
-    assert [segment.stop for segment in index.segments] == [300, 302], "two were new"
-    assert indexes.of(edited[:150]).segments[0] is not first.segments[0], "a small library is counted by itself"
-    assert index.search("subject7") == ["s300"]
-    assert index.search("gardens") == ["s7"]
-    assert "s299" not in index.search("subject299", 400)
-    assert "s99" not in hidden.search("subject99", 400)
-    for library, shared in ((edited, index), (base[100:], hidden)):
-        fresh = SearchIndex(library)
-        for query in ("things about subject120", "common words", "subject7 gardens again", "nothing", "subjekt130"):
-            assert shared.search(query, 400) == fresh.search(query, 400), query
-            assert shared.rank(query, 9) == fresh.rank(query, 9), query
-
-
-def test_plain_python_and_numpy_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without NumPy the scores are the same, by words and by meaning, also where some skills are left out."""
-    # With instructions as well, of all lengths, and with words that some have very often.
-    topics, given = Topics(), benchmark.libraries(1_000)[0]
-    library = Library(
-        replace(skill, beginning=f"# {skill.name}\n{other.description} {'often ' * (7 * place)}".encode())
-        for place, (skill, other) in enumerate(zip(given, reversed(given), strict=True))
-    )
-    requests = [*[case["request"] for case in benchmark.requests("dev")][:40], UNNAMED, "often"]
-    found = []
-    for numpy in (search.installed_numpy(), None):
-        monkeypatch.setattr(search, "installed_numpy", lambda numpy=numpy: numpy)
-        monkeypatch.setattr(semantic, "installed_numpy", lambda numpy=numpy: numpy)
-        whole = SearchIndex(library)
-        part = whole.derived(library[30:])
-        assert part is not None
-        ranker = Ranker(topics, seconds=60, indexes=Indexes())
-        skills = Library(library)
-        found.append(
-            [
-                (whole.scored(text), part.rank(text), ranker.rank(skills, text), ranker.search(skills, text))
-                for text in requests
-            ]
-        )
-    assert search.installed_numpy() is None
-    assert found[0] == found[1]
+        find_index(library)
+    assert find_index(library).search("word") == ["word-0"]
 
 
 def test_the_event_loop_is_not_held() -> None:
@@ -433,6 +398,31 @@ def test_meaning_is_asked_for_short_requests(mode: Mode) -> None:
         for count in (2, 3):
             assert rank(mode, ranker, LIBRARY[:count], "it crashed").fitting == ["incident-review"], count
     assert rank(mode, Ranker(Topics()), LIBRARY, "poetry").fitting == [], "nothing is near to it"
+
+
+@both_modes
+def test_skills_of_a_small_library_that_are_equally_near_all_fit(mode: Mode) -> None:
+    """Of three to eleven skills two that mean the same fit together, and nothing else does."""
+    twins = [Document("rollbacks", "Undoes a migration."), Document("schema-changes", "Prepares a migration.")]
+    others = [*LIBRARY[1:], *(Document(f"w{number}", f"Waters plants in room {number}.") for number in range(6))]
+    for size in range(1, len(others) + 1):
+        found = rank(mode, Ranker(Topics()), [*twins, *others[:size]], UNNAMED).fitting
+        assert sorted(found) == ["rollbacks", "schema-changes"], size
+
+
+CAREER = (
+    Document("resume-tailor", "Rewrites a CV or resume so that it matches a job description."),
+    Document("cv-writer", "Tailors a CV to a job posting."),
+    Document("job-applications", "Use when the user wants to adapt their CV or cover letter to a vacancy."),
+)
+
+
+def test_a_word_that_is_mostly_talk_does_not_hide_a_skill() -> None:
+    """Of a short request a single telling word is enough in a small library."""
+    for skill in CAREER:
+        for size in (0, 3, 10):
+            library = [*LIBRARY[:size], skill, *catalog("filler", size - len(LIBRARY))]
+            assert Ranker().rank(library, "make my cv fit this job posting").fitting[:1] == [skill.name], (skill, size)
 
 
 def slowly(seconds: float) -> Callable[[Any], Any]:
@@ -727,11 +717,11 @@ def test_vectors_are_bounded() -> None:
     """What was not used for longest leaves, by count and by size."""
     memory = VectorMemory(most=3, numbers=8)
     for key in "abc":
-        memory.keep({key: checked_vectors([[1.0, 0.0]], 1)[0]})
+        memory.keep({key: check_vectors([[1.0, 0.0]], 1)[0]})
     memory.find(["a"])
-    memory.keep({"d": checked_vectors([[1.0, 0.0]], 1)[0]})
+    memory.keep({"d": check_vectors([[1.0, 0.0]], 1)[0]})
     assert set(memory.find("abcd")) == {"a", "c", "d"}
-    memory.keep({"e": checked_vectors([[1.0] * 6], 1)[0]})
+    memory.keep({"e": check_vectors([[1.0] * 6], 1)[0]})
     assert len(memory) == 2
 
 
@@ -763,20 +753,23 @@ def test_any_text_is_ranked() -> None:
         assert ranker.rank(odd, "a postmortem \ud800 \x00").names[0] == "\ud800"
 
 
-def test_what_is_remembered_of_libraries_is_bounded_in_bytes(tmp_path: Path) -> None:
+def test_what_is_remembered_of_libraries_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Edits of a library whose files hold all that they may do not add up, in manager, suggestions or indexes."""
     big = [Document(f"skill-{number}", "d" * 1_500, "t" * 2_000, b"b" * 4_000) for number in range(40)]
     library = Library(big)
     assert library.weight > 40 * 7_500, "a skill counts with all of its texts"
-    indexes = Indexes(most_bytes=3 * library.weight)
+    index = find_index(library)
+    assert index.weight > library.weight, "an index keeps its library"
+    indexes = make_index_cache(3 * index.weight)
+    monkeypatch.setattr(ranking, "INDEXES", indexes)
     for edit in range(20):
-        indexes.of([*big[:-1], Document("edited", f"Edit {edit}.")])
-    assert len(indexes._made) <= 3  # noqa: SLF001 - nobody else can tell
+        find_index(Library([*big[:-1], Document("edited", f"Edit {edit}.")]))
+    assert len(indexes) <= 3
     tags = " ".join(f"tag{number}" for number in range(5_000))
     for number in range(3):
         write_files(tmp_path / f"s{number}", {"SKILL.md": skill_md(f"s{number}", metadata={"keywords": tags})})
     manager = SkillsManager.from_directory(tmp_path)
     assert [found["name"] for found in manager.search_skills("tag1", n=1)] == ["s0"]
-    [(key, (known, weight))] = manager._libraries._kept.items()  # noqa: SLF001 - as above
+    [(key, (known, weight))] = manager._libraries._kept.items()  # noqa: SLF001 - nothing else tells
     assert {len(document.tags) for document in known} == {MAX_TAGS}
     assert (weight, type(key)) == (known.weight, int), "no catalog is kept alive by its key"

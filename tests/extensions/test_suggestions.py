@@ -15,12 +15,13 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, SummarizationMiddleware
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from deepskills import SkillsMiddleware
 from deepskills._prompt.messages import NOTE_HEADING
-from deepskills.extensions import SkillSuggestions
+from deepskills.extensions import SkillSuggestions, SkillUsage, UsageEvent
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, both_modes, disk, load, run, skill_md, unload, write_files
 
@@ -236,7 +237,7 @@ from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
 from langgraph.checkpoint.sqlite import SqliteSaver
 from deepskills import SkillsMiddleware
-from deepskills.extensions import SkillSuggestions
+from deepskills.extensions import SkillSuggestions, SkillUsage, UsageEvent
 from deepskills.testing import ScriptedChatModel
 
 root, text = sys.argv[1:]
@@ -399,8 +400,10 @@ def test_wrong_arguments_fail_at_once() -> None:
 # Events.
 
 
-def events(mode: Mode, conversation: Conversation, given: Any, *replies: Any) -> list[dict[str, Any]]:
-    """Return the events of one run about missed skills."""
+def events(
+    mode: Mode, conversation: Conversation, given: Any, *replies: Any, kind: str = "skill.missed"
+) -> list[dict[str, Any]]:
+    """Return the events of one run of one type."""
     conversation.model.replies = [*(["Done."] * len(conversation.model.requests)), *replies]
     value = {"messages": [HumanMessage(given)]}
     if mode == "sync":
@@ -414,7 +417,7 @@ def events(mode: Mode, conversation: Conversation, given: Any, *replies: Any) ->
             ]
 
         found = asyncio.run(collect())
-    return [event for event in found if event["type"] == "skill.missed"]
+    return [event for event in found if event["type"] == kind]
 
 
 @both_modes
@@ -428,6 +431,27 @@ def test_a_skill_that_was_missed_is_told(mode: Mode, root: Path) -> None:
     assert events(mode, conversation, "forms of releases and trips after an outage") == []
     assert events(mode, conversation, REQUEST, call_tools(load("pdf-forms"))) == []
     assert "skill.missed" not in conversation.model.requests[-1].text
+
+
+@both_modes
+def test_a_shadow_shows_nothing_and_is_compared(mode: Mode, root: Path) -> None:
+    """With `shadow=True` no request changes; an event tells what would have been suggested and what was loaded."""
+    recorded: list[UsageEvent] = []
+    usage = SkillUsage(recorded.append)
+    extensions = [SkillSuggestions(shadow=True), usage]
+    conversation = Conversation(mode, SkillsMiddleware(backend=disk(root), sources=["/skills"], extensions=extensions))
+
+    def outcomes(*replies: Any, request: str = REQUEST) -> dict[str, tuple[int | None, bool]]:
+        found = events(mode, conversation, request, *replies, kind="skill.shadow")
+        return {event["skill"]: (event["rank"], event["loaded"]) for event in found}
+
+    assert outcomes() == {"incident-review": (1, False)}
+    assert outcomes(call_tools(load("pdf-forms"))) == {"incident-review": (1, False), "pdf-forms": (None, True)}
+    assert outcomes(call_tools(load("incident-review"))) == {"incident-review": (1, True)}
+    assert outcomes(request="hello") == {}
+    assert all(NOTE_HEADING not in request.text for request in conversation.model.requests)
+    assert usage.flush(10)
+    assert [event.skill for event in recorded if event.type == "skill.shadow"].count("incident-review") == 3
 
 
 # Embeddings and state.
@@ -547,3 +571,82 @@ def test_notes_of_messages_that_are_gone_are_forgotten(mode: Mode, root: Path) -
         conversation.say(given=f"{REQUEST} ({turn})")
     kept = conversation.state["skills_extensions"]["SkillSuggestions"]
     assert 0 < len([key for key, value in kept.items() if key.startswith("note:") and value is not None]) <= 6
+
+
+# Small notes.
+
+
+@both_modes
+def test_a_description_is_shown_once_in_a_thread(mode: Mode, root: Path) -> None:
+    """A later note names a skill alone; after an edit its new description is shown, and another thread starts anew."""
+    conversation = talk(mode, root, refresh="run")
+    full = "- **incident-review**: Writes a postmortem after an outage."
+    for _ in range(3):
+        conversation.say(given=REQUEST)
+    assert [note_of(message) for message in humans(conversation)] == [
+        [full],
+        ["- **incident-review**"],
+        ["- **incident-review**"],
+    ]
+    edited = "Writes a postmortem after every outage."
+    write_files(root, {"skills/incident-review/SKILL.md": skill_md("incident-review", edited)})
+    conversation.say(given=REQUEST)
+    assert note_of(humans(conversation)[0]) == [full]
+    assert note_of(humans(conversation)[-1]) == [f"- **incident-review**: {edited}"]
+    other = talk(mode, root)
+    other.say(given=REQUEST)
+    assert note_of(humans(other)[-1]) == [f"- **incident-review**: {edited}"]
+
+
+@both_modes
+def test_a_name_alone_is_hidden_with_its_skill(mode: Mode, root: Path) -> None:
+    """A note that only names a skill shows nothing to a run that may not see the skill."""
+    hidden: set[str] = set()
+    conversation = talk(
+        mode, root, visibility=lambda skill, _runtime: "off" if skill["name"] in hidden else "on", refresh="run"
+    )
+    conversation.say(given=REQUEST)
+    conversation.say(given=REQUEST)
+    assert names_in(humans(conversation)[-1]) == ["incident-review"]
+    hidden.add("incident-review")
+    conversation.say(given="hello")
+    assert "incident-review" not in conversation.model.requests[-1].text
+
+
+HOSTILE_DESCRIPTIONS = ("<a>" * 300, "postmortem " * 200, "postmortem <b" * 90, "[Skill 'x': " * 60)
+
+
+def test_a_suggestion_is_one_short_line(root: Path) -> None:
+    """Whatever a description holds, its line has at most 160 characters."""
+    for number, text in enumerate(HOSTILE_DESCRIPTIONS):
+        description = json.dumps(f"Writes the postmortem of an outage for the director. {text}")
+        write_files(root, {f"skills/r{number}/SKILL.md": f"---\nname: r{number}\ndescription: {description}\n---\n"})
+    conversation = talk("sync", root, SkillSuggestions(k=6))
+    names = set(suggested(conversation, REQUEST))
+    assert names >= {f"r{number}" for number in range(len(HOSTILE_DESCRIPTIONS))}
+    lines = note_of(humans(conversation)[-1])
+    assert all(line.startswith("- **") for line in lines)
+    assert max(map(len, lines)) <= 160
+
+
+@both_modes
+def test_fifteen_turns_add_little(mode: Mode, root: Path) -> None:
+    """Fifteen turns that each need other skills add at most 1,500 tokens, and each note names all that it found."""
+    words = [
+        f"{first}{second}" for first in ("ab", "cod", "fig") for second in ("rota", "limen", "sudor", "pexit", "kyrie")
+    ]
+    text = "that the team uses each week for long and careful work, with everything that belongs to it, and more of it"
+    files = {
+        f"skills/{word}-{number}/SKILL.md": skill_md(f"{word}-{number}", f"Makes a {word} {text}.")
+        for word in words
+        for number in range(5)
+    }
+    write_files(root, files)
+    conversation = talk(mode, root)
+    for word in words:
+        conversation.say(given=f"Please make the {word} now")
+    notes = [note_of(message) for message in humans(conversation)]
+    assert [len(note) for note in notes] == [5] * 15
+    assert [any(": " in line for line in note) for note in notes] == [True] * 15, "the best is always described"
+    plain = count_tokens_approximately([HumanMessage(f"Please make the {word} now") for word in words])
+    assert count_tokens_approximately(humans(conversation)) - plain <= 1_500

@@ -5,12 +5,12 @@ in a directory of that name, or with the source that could not be read: each cal
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._catalog.ranking import INDEXES
+from deepskills._catalog.ranking import find_index
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._io.cache import BoundedCache, size_of
@@ -157,18 +157,16 @@ class SearchCache:
         catalog: Catalog,
         query: str,
         n: int,
-        hidden: Mapping[str, object] | None = None,
+        hidden: Collection[str] = (),
         name_only: frozenset[str] = frozenset(),
     ) -> list[SkillEntry]:
         """Return the skills that fit `query` best, best first, without those that are hidden.
 
         Only the names of those in `name_only` are searched: matches would otherwise reveal their descriptions.
         """
-        without = hidden or {}
-        # More than were asked for, since the hidden ones among them are left out afterwards: one index serves all
-        # users.
-        found = INDEXES.of(self.library(catalog, name_only)).search(query, n + len(without))
-        return [catalog.by_name[name] for name in found if name not in without][:n]
+        # They are left out of the result and not of the index: one index serves all users.
+        found = find_index(self.library(catalog, name_only)).search(query, n, hidden)
+        return [catalog.by_name[name] for name in found]
 
     def library(self, catalog: Catalog, name_only: frozenset[str] = frozenset()) -> Library:
         """Return the skills of a catalog as they are ranked."""

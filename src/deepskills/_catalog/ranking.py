@@ -7,23 +7,19 @@ joined instead, let the weaker ranking vote as much as the stronger one.) Whatev
 store is reported, and the ranking by words stands alone.
 
 A search gives the best skills, whatever they are. A suggestion must also fit: by its words (`search.Match.fits`) or, if
-it is nearer than skills of this library are to each other, by its meaning. Of those that fit, the ones near the best
-are suggested, and the ones that have words of the request which no better one has: people ask for several things in one
-message.
+it is nearer than skills of this library are to each other, by its meaning. Where one fits, those that nearly do and are
+near the best are suggested as well: a skill that is missed costs a task, one too many costs a line.
 """
 
 import heapq
 import math
-import threading
-from collections import OrderedDict
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deepskills._catalog import counts
-from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library, Match, Ranked, SearchIndex
+from deepskills._catalog.search import Document, Library, Match, Ranked, SearchIndex
 from deepskills._catalog.semantic import Likenesses, Meaning
+from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Work, unwrap
 
@@ -33,11 +29,8 @@ CONSIDERED = 50
 SECONDS = 10.0
 """How long one ranking waits for embeddings; what was embedded by then is kept for the next."""
 
-MAX_INDEXED = 40_000
-"""How many skills all remembered indexes hold together; an index takes about 9 KB of memory per skill."""
-
-SIMILAR_LOOKED_AT = 4
-"""How many indexes are looked at for one that shares most skills with a new library."""
+MAX_INDEX_BYTES = 512_000_000
+"""How many bytes all remembered indexes take together; an index takes about 10 KB per skill."""
 
 MEANING = 0.3
 """What the meaning of a skill counts that stands out as far as the best of a library would by chance; the best by
@@ -67,17 +60,8 @@ ALMOST = 0.9
 NEAR_THE_NEAREST = 0.85
 """How far another skill must stand out, as a share of what the nearest does, to fit beside it by its meaning alone."""
 
-NEAR_THE_BEST = 0.65
-"""How much of the best skill's score another must have to be suggested beside it.
-
-With 0.5 a note has a tenth more skills, but hardly ever the right one among them; near misses come that way.
-"""
-
-OTHER_INTENT, MOSTLY_NEW = 0.3, 0.6
-"""How much of it is enough if so much of what the skill shares with the request is shared with no skill before it.
-
-People ask for several things in one message, and say more about one of them.
-"""
+NEAR_THE_BEST = 0.3
+"""How much of the best skill's score another must have to be suggested beside it."""
 
 MOST = 0.5
 """How much of what a request says a skill has that is clearly meant; else there may be several intents in it."""
@@ -94,7 +78,7 @@ class Ranking:
     """What a search gives, best first."""
 
     fitting: list[str]
-    """What is worth suggesting: the best of those that fit at all."""
+    """What is worth suggesting, best first: nothing unless a skill fits."""
 
     is_clear: bool = False
     """Whether the first that fits is clearly ahead of all others."""
@@ -103,83 +87,18 @@ class Ranking:
     """What went wrong with embeddings or their store."""
 
 
-class Indexes:
-    """Indexes of the catalogs used last, bounded by how many skills and bytes they hold; safe to share by threads."""
-
-    def __init__(self, most: int = MAX_INDEXED, most_bytes: int = MAX_LIBRARY_BYTES) -> None:
-        self._most, self._most_bytes = most, most_bytes
-        self._lock = threading.Lock()
-        self._made: OrderedDict[Library, Future[SearchIndex]] = OrderedDict()
-        self._uncopied: set[Library] = set()
-
-    def of(self, documents: Sequence[Document], kept: object = None) -> SearchIndex:
-        """Return the index of a catalog; threads that need the same one at the same time share its making.
-
-        Args:
-            documents: The catalog.
-            kept: What a store holds that may have its counts, see `counts.fetch`.
-        """
-        library = documents if isinstance(documents, Library) else Library(documents)
-        # Both take a while the first time, and are remembered: nobody waits for them behind the lock.
-        _ = hash(library), library.weight
-        with self._lock:
-            known = self._made.get(library)
-            if known is None:
-                made: Future[SearchIndex] = Future()
-                similar = self._ready()
-                self._made[library] = made
-            self._made.move_to_end(library)
-            while len(self._made) > 1 and self._is_full():
-                self._made.popitem(last=False)
-        if known is not None:
-            return known.result()
-        try:
-            made.set_result(_similar(library, similar) or counts.read_index(library, kept) or self._counted(library))
-        except BaseException as error:
-            with self._lock:
-                self._made.pop(library, None)
-            made.set_exception(error)
-            raise
-        return made.result()
-
-    def is_at_hand(self, library: Library) -> bool:
-        """Whether the index of a catalog is there, is being made, or is made from a similar one in no time."""
-        with self._lock:
-            known, similar = library in self._made, self._ready()
-        return known or _similar(library, similar) is not None
-
-    def take_uncopied(self, library: Library) -> bool:
-        """Whether a catalog was counted here and no store has its counts yet; true for one caller only."""
-        with self._lock:
-            is_here = library in self._uncopied
-            self._uncopied.discard(library)
-        return is_here
-
-    def _counted(self, library: Library) -> SearchIndex:
-        index = SearchIndex(library)
-        with self._lock:
-            # Forgotten with the index, so that this is bounded as well.
-            self._uncopied = {known for known in self._uncopied if known in self._made} | {library}
-        return index
-
-    def _is_full(self) -> bool:
-        return (
-            sum(map(len, self._made)) > self._most or sum(library.weight for library in self._made) > self._most_bytes
-        )
-
-    def _ready(self) -> list[SearchIndex]:
-        """Return the latest indexes that are ready."""
-        ready = [made.result() for made in self._made.values() if made.done() and made.exception() is None]
-        return ready[: -SIMILAR_LOOKED_AT - 1 : -1]
+def make_index_cache(max_bytes: int = MAX_INDEX_BYTES) -> BoundedCache[Library, SearchIndex]:
+    """Return a cache of indexes. The latest is kept however large: to make it for each request would take seconds."""
+    return BoundedCache(max_bytes, lambda index: min(index.weight, max_bytes), lambda _: 0)
 
 
-def _similar(library: Library, similar: Sequence[SearchIndex]) -> SearchIndex | None:
-    """Return the index of a catalog made from that of a similar one, if there is one."""
-    return next((found for known in similar if (found := known.derived(library)) is not None), None)
-
-
-INDEXES = Indexes()
+INDEXES = make_index_cache()
 """The indexes of this process: an agent's search, its suggestions and a manager of the same skills share them."""
+
+
+def find_index(library: Library) -> SearchIndex:
+    """Return the index of a library, made when it is first needed; that takes about 3 s of CPU for 10,000 skills."""
+    return INDEXES.get_or_make(library, lambda: SearchIndex(library))
 
 
 class Ranker:
@@ -188,7 +107,6 @@ class Ranker:
     Args:
         embeddings: Any object with `embed_documents` and `embed_query`, such as LangChain's `Embeddings`.
         seconds: How long one ranking waits for embeddings.
-        indexes: Where indexes are remembered.
 
     Raises:
         TypeError: If `embeddings` has not both methods.
@@ -199,23 +117,37 @@ class Ranker:
         embeddings: Any = None,  # noqa: ANN401 - known by its methods
         *,
         seconds: float = SECONDS,
-        indexes: Indexes = INDEXES,
     ) -> None:
         for method in ("embed_documents", "embed_query") if embeddings is not None else ():
             if isinstance(embeddings, type) or not callable(getattr(embeddings, method, None)):
                 raise TypeError(f"embeddings must be an object with the method {method}, got {embeddings!r}")
         self._embeddings = embeddings
         self._seconds = seconds
-        self._indexes = indexes
         self._meaning = None if embeddings is None else Meaning(embeddings, seconds)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Ranker":
         """Return one that remembers no vectors; embeddings are the user's, and shared."""
-        return Ranker(self._embeddings, seconds=self._seconds, indexes=self._indexes)
+        return Ranker(self._embeddings, seconds=self._seconds)
 
-    def rank(self, documents: Sequence[Document], request: str, k: int = 5, *, store: Any = None) -> Ranking:  # noqa: ANN401
-        """Return the best `k` skills for a request; a LangGraph `store` keeps vectors for other processes."""
-        return drive(self._ranking(documents, request, k, store))
+    def rank(
+        self,
+        documents: Sequence[Document],
+        request: str,
+        k: int = 5,
+        *,
+        store: Any = None,  # noqa: ANN401 - known by its methods
+        hidden: Collection[str] = (),
+    ) -> Ranking:
+        """Return the best `k` skills for a request, and those worth suggesting.
+
+        Args:
+            documents: The skills; pass the same `Library` again, and it is indexed once.
+            request: What is asked for.
+            k: How many skills are returned at most.
+            store: A LangGraph store, which keeps vectors for other processes.
+            hidden: Names of skills that are left out: one index serves users who see different skills.
+        """
+        return drive(self._rank(documents, request, k, store, hidden))
 
     async def arank(
         self,
@@ -224,37 +156,40 @@ class Ranker:
         k: int = 5,
         *,
         store: Any = None,  # noqa: ANN401 - known by its methods
+        hidden: Collection[str] = (),
     ) -> Ranking:
-        """Return the best `k` skills for a request, without blocking."""
-        return await adrive(self._ranking(documents, request, k, store))
+        """Return the best `k` skills for a request, without blocking; see `rank`."""
+        return await adrive(self._rank(documents, request, k, store, hidden))
 
-    async def _ranking(self, documents: Sequence[Document], request: str, k: int, store: Any) -> Ranking:  # noqa: ANN401
+    async def _rank(
+        self,
+        documents: Sequence[Document],
+        request: str,
+        k: int,
+        store: Any,  # noqa: ANN401 - known by its methods
+        hidden: Collection[str],
+    ) -> Ranking:
         if k < 1 or not documents or not request.strip():
             return Ranking([], [])
         library = documents if isinstance(documents, Library) else Library(documents)
         judged = 2 * k if self._meaning is None else max(CONSIDERED, k)
-        index = await self._index(library, store)
-        ranked = await unwrap(Work(lambda: index.rank(request, judged)))
+        ranked = await unwrap(Work(lambda: find_index(library).rank(request, judged, hidden)))
         meaning = Likenesses(None)
         if self._meaning is not None and ranked.says_something:
-            meaning = await self._meaning.compare(library, request, store)
-        return _joined(library, ranked, meaning, k)
+            meaning = await self._meaning.compare(library, request, store, hidden)
+        return _join(library, ranked, meaning, k)
 
-    async def _index(self, library: Library, store: Any) -> SearchIndex:  # noqa: ANN401
-        """Return the index of a catalog; a store keeps the counts of large ones for other processes."""
-        kept = None
-        keeps = store is not None and len(library) >= counts.LARGE
-        if keeps:
-            is_at_hand = await unwrap(Work(lambda: self._indexes.is_at_hand(library)))
-            kept = None if is_at_hand else (await counts.fetch(store, library))
-        index = await unwrap(Work(lambda: self._indexes.of(library, kept)))
-        if keeps and self._indexes.take_uncopied(library):
-            await counts.put(store, index)
-        return index
-
-    def search(self, documents: Sequence[Document], query: str, n: int = 5, *, store: Any = None) -> Ranking:  # noqa: ANN401
-        """Return the best `n` skills for the words of a query, whether or not they say enough to fit."""
-        return drive(self._found(documents, query, n, store))
+    def search(
+        self,
+        documents: Sequence[Document],
+        query: str,
+        n: int = 5,
+        *,
+        store: Any = None,  # noqa: ANN401 - known by its methods
+        hidden: Collection[str] = (),
+    ) -> Ranking:
+        """Return the best `n` skills for a query, whether or not they fit; see `rank`."""
+        return drive(self._search(documents, query, n, store, hidden))
 
     async def asearch(
         self,
@@ -263,43 +198,58 @@ class Ranker:
         n: int = 5,
         *,
         store: Any = None,  # noqa: ANN401 - known by its methods
+        hidden: Collection[str] = (),
     ) -> Ranking:
-        """Return the best `n` skills for the words of a query, without blocking."""
-        return await adrive(self._found(documents, query, n, store))
+        """Return the best `n` skills for a query, without blocking; see `rank`."""
+        return await adrive(self._search(documents, query, n, store, hidden))
 
-    async def _found(self, documents: Sequence[Document], query: str, n: int, store: Any) -> Ranking:  # noqa: ANN401
+    async def _search(
+        self,
+        documents: Sequence[Document],
+        query: str,
+        n: int,
+        store: Any,  # noqa: ANN401 - known by its methods
+        hidden: Collection[str],
+    ) -> Ranking:
         if n < 1 or not documents or not query.strip():
             return Ranking([], [])
         library = documents if isinstance(documents, Library) else Library(documents)
         many = n if self._meaning is None else max(n, CONSIDERED)
-        index = await self._index(library, store)
-        found = await unwrap(Work(lambda: index.scored(query, many)))
+        found = await unwrap(Work(lambda: find_index(library).scored(query, many, hidden)))
         trouble = None
         if self._meaning is not None:
-            meaning = await self._meaning.compare(library, query, store)
+            meaning = await self._meaning.compare(library, query, store, hidden)
             trouble = meaning.trouble
             if meaning.leads is not None:
-                found = _by_scores(found, meaning.leads)
+                found = _join_scores(found, meaning.leads)
         return Ranking([library[place].name for place, _score in found[:n]], [], trouble=trouble)
 
 
-def _joined(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ranking:
+def _join(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ranking:
     """Join the ranking by words and the ranking by meaning, if there is one."""
-    fits = {match.place for match in _worth_suggesting(ranked.matches)}
+    fits = {match.place for match in _choose_suggestions(ranked.matches)}
     is_clear = _is_clear(ranked.matches)
     if meaning.leads is None:
         names = [match.name for match in ranked.matches]
         fitting = [match.name for match in ranked.matches if match.place in fits]
         return Ranking(names[:k], fitting[:k], is_clear, meaning.trouble)
-    joined = [place for place, _ in _by_scores([(match.place, match.score) for match in ranked.matches], meaning.leads)]
+    by_words = [(match.place, match.score) for match in ranked.matches]
+    joined = [place for place, _ in _join_scores(by_words, meaning.leads)]
     if _is_near(meaning, meaning.leads):
-        # Of a few skills none can stand out further than `sqrt(count - 1)`.
-        least = min(_by_chance(len(library)), ALMOST * math.sqrt(len(library) - 1))
-        least = max(least, NEAR_THE_NEAREST * max(meaning.leads))
+        least = _find_least_lead(meaning.leads)
         fits |= {place for place in joined if meaning.leads[place] >= least}
     fitting = [library[place].name for place in joined if place in fits]
     is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name
     return Ranking([library[place].name for place in joined[:k]], fitting[:k], is_clear and is_first, meaning.trouble)
+
+
+def _find_least_lead(leads: Sequence[float]) -> float:
+    """Return by how many standard deviations a skill must stand out to fit by its meaning beside the nearest one."""
+    nearest = NEAR_THE_NEAREST * max(leads)
+    alike = sum(lead >= nearest for lead in leads)
+    # Of a few skills, those that are alike cannot stand out further than this.
+    possible = math.sqrt((len(leads) - alike) / alike)
+    return max(nearest, min(_expect_lead(len(leads)), ALMOST * possible))
 
 
 def _is_near(meaning: Likenesses, leads: Sequence[float]) -> bool:
@@ -310,33 +260,28 @@ def _is_near(meaning: Likenesses, leads: Sequence[float]) -> bool:
     return meaning.gain >= min(max(times * meaning.closeness, lowest), highest)
 
 
-def _worth_suggesting(matches: Sequence[Match]) -> list[Match]:
-    """Return the matches that fit and are near the best one, or are about something else that the request asks for."""
-    best = max((match.score for match in matches), default=0.0)
-    found: list[Match] = []
-    known: set[str] = set()
-    for match in matches:
-        if not match.fits or match.score < OTHER_INTENT * best:
-            continue
-        new = math.fsum(value for word, value in match.shared.items() if word not in known)
-        if match.score >= NEAR_THE_BEST * best or new >= MOSTLY_NEW * math.fsum(match.shared.values()):
-            found.append(match)
-            known |= match.shared.keys()
-    return found
+def _choose_suggestions(matches: Sequence[Match]) -> list[Match]:
+    """Return what to suggest: nothing if no match fits, else all that may be shown beside it."""
+    if not any(match.fits for match in matches):
+        return []
+    least = NEAR_THE_BEST * max(match.score for match in matches)
+    return [match for match in matches if match.fits_beside and match.score >= least]
 
 
-def _by_scores(words: Sequence[tuple[int, float]], leads: Sequence[float]) -> list[tuple[int, float]]:
+def _join_scores(words: Sequence[tuple[int, float]], leads: Sequence[float]) -> list[tuple[int, float]]:
     """Return places by both scores together, best first: those nearest by words, and those nearest by meaning."""
     best = max((score for _, score in words), default=0.0)
-    chance = _by_chance(len(leads))
+    chance = _expect_lead(len(leads))
     nearest = sorted(range(len(leads)), key=lambda place: (-leads[place], place))[:CONSIDERED]
-    scores = {place: MEANING * max(leads[place], 0.0) / chance for place in nearest if leads[place] > ABOVE_AVERAGE}
+    # In a small library two that are alike cannot stand out far from the average that they are part of.
+    least = min(ABOVE_AVERAGE, NEAR_THE_NEAREST * max(leads))
+    scores = {place: MEANING * max(leads[place], 0.0) / chance for place in nearest if leads[place] > least}
     for place, score in words:
         scores[place] = score / best + MEANING * max(leads[place], 0.0) / chance
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _by_chance(count: int) -> float:
+def _expect_lead(count: int) -> float:
     """Return how many standard deviations the best of so many skills stands out if there is nothing about it."""
     return math.sqrt(2 * math.log(max(count, 2)))
 

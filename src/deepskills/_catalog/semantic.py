@@ -21,11 +21,11 @@ import threading
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from deepskills._catalog.search import Document, Library, installed_numpy
+from deepskills._catalog.search import Document, Library
 from deepskills._io.plan import Attempt, Failed, Pause, Work, call_method, unwrap
 
 BATCH = 64
@@ -40,9 +40,6 @@ STORE_NAMESPACE = ("deepskills", "vectors")
 STORE_SECONDS = 10.0
 """How long a store may take to answer."""
 
-MAX_GETS = 16
-"""How many items of a store are asked for one by one; for more, it is asked for all."""
-
 MAX_VECTORS = 65_536
 """How many vectors are remembered."""
 
@@ -52,13 +49,12 @@ MAX_NUMBERS = 40_000_000
 MAX_DIMENSIONS = 65_536
 """Longest vector that is taken for one."""
 
-SHELVES = 256
-"""Over how many items of a store vectors are spread."""
+MAX_ITEMS = 1_024
+"""How many batches of vectors a store holds for each model: as many vectors as are remembered."""
 
-MAX_ON_SHELF = 256
-"""How many vectors one item of a store holds; the oldest leave."""
+TRIED_PLACES = 8
+"""In how many places a batch looks for a free one."""
 
-_ROWS_AT_ONCE = 1_000
 _MODEL_FIELDS = ("model", "model_name", "model_id", "deployment", "azure_deployment", "repo_id", "dimensions")
 """Where embeddings say which model they use."""
 
@@ -91,7 +87,7 @@ def vector_key(identity: str, text: str) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def checked_vectors(given: Any, count: int) -> list[Vector]:  # noqa: ANN401 - whatever embeddings gave
+def check_vectors(given: Any, count: int) -> list[Vector]:  # noqa: ANN401 - whatever embeddings gave
     """Return vectors at length one.
 
     Raises:
@@ -108,10 +104,10 @@ def checked_vectors(given: Any, count: int) -> list[Vector]:  # noqa: ANN401 - w
         raise VectorError(f"their vectors have different lengths: {', '.join(map(str, sorted(lengths)))}")
     if not all(0 < length <= MAX_DIMENSIONS for length in lengths):
         raise VectorError(f"their vectors have {lengths.pop()} numbers")
-    return [_unit(row) for row in rows]
+    return [_normalize(row) for row in rows]
 
 
-def _unit(row: list[float]) -> Vector:
+def _normalize(row: list[float]) -> Vector:
     size = math.hypot(*row)
     if not math.isfinite(size):
         raise VectorError("a vector holds a number that is not finite")
@@ -179,85 +175,54 @@ class VectorMemory:
             self._held -= len(vector)
 
 
-def shelf_of(key: str) -> str:
-    """Return the key of the store's item that holds a vector."""
-    return f"{int(key[:4], 16) % SHELVES:02x}"
+def pack(vectors: Mapping[str, Vector]) -> dict[str, Any]:
+    """Return a batch of vectors as an item of a store, at half precision."""
+    texts = {key: base64.b64encode(struct.pack(f"<{len(v)}e", *v)).decode() for key, v in vectors.items()}
+    return {"vectors": texts}
 
 
-def packed(vector: Vector) -> str:
-    """Return a vector as text for a store, at half precision."""
-    return base64.b64encode(struct.pack(f"<{len(vector)}e", *vector)).decode()
+def unpack(value: object, wanted: Collection[str] | None = None) -> dict[str, Vector]:
+    """Return the wanted vectors of a store's item, or all.
 
-
-def unpacked(value: object, wanted: set[str]) -> dict[str, Vector]:
-    """Return vectors of a store's item; whatever is not one is passed over, for others may write to a store."""
+    Whatever is not one is passed over, for others may write to a store.
+    """
     held = value.get("vectors") if isinstance(value, Mapping) else None
     found: dict[str, Vector] = {}
     for key, text in held.items() if isinstance(held, Mapping) else ():
-        if key not in wanted or not isinstance(text, str) or len(text) > 3 * MAX_DIMENSIONS:
+        if (wanted is not None and key not in wanted) or not isinstance(text, str) or len(text) > 3 * MAX_DIMENSIONS:
             continue
         try:
             raw = base64.b64decode(text, validate=True)
-            numbers = list(struct.unpack(f"<{len(raw) // 2}e", raw))
-            [found[key]] = checked_vectors([numbers], 1)
+            [found[key]] = check_vectors([struct.unpack(f"<{len(raw) // 2}e", raw)], 1)
         except (ValueError, struct.error):
             continue
     return found
 
 
-def shelf_with(value: object, vectors: Mapping[str, Vector]) -> dict[str, Any]:
-    """Return a store's item with further vectors on it, the latest last."""
-    held = value.get("vectors") if isinstance(value, Mapping) else None
-    texts = {k: v for k, v in held.items() if k not in vectors} if isinstance(held, Mapping) else {}
-    texts.update((key, packed(vector)) for key, vector in vectors.items())
-    return {"vectors": dict(list(texts.items())[-MAX_ON_SHELF:])}
-
-
-def likeness(vector: Vector, others: "Vectors") -> list[float]:
-    """Return how alike a vector is to each of the others, all of its length.
-
-    NumPy computes it where it is installed. Both ways compute in double precision and round to nine places, so that the
-    order is the same.
-    """
-    numpy = installed_numpy()
-    if numpy is None or isinstance(others, list):
-        return [round(sum(map(operator.mul, vector, other)), 9) for other in others]
-    target = numpy.array(vector, dtype="f8")
-    found: list[float] = []
-    for start in range(0, len(others), _ROWS_AT_ONCE):
-        found += numpy.round(others[start : start + _ROWS_AT_ONCE].astype("f8") @ target, 9).tolist()
-    return found
+def compare_vectors(vector: Vector, others: Sequence[Vector]) -> list[float]:
+    """Return how alike a vector is to each of the others, all of its length."""
+    return [round(sum(map(operator.mul, vector, other)), 9) for other in others]
 
 
 MIN_COMPARED = 5
 """How many skills a library must have for their distances to tell anything."""
 
 LEAST_SAMPLED, MOST_SAMPLED, COMPARISONS = 12, 40, 160_000
-"""Of how many skills the nearest neighbour is looked for; without NumPy, 160,000 comparisons take some seconds."""
-
-Vectors: TypeAlias = Any
-"""The vectors of a library: a matrix of NumPy where it is installed, else a list."""
-
-
-def _together(vectors: list[Vector]) -> Vectors:
-    numpy = installed_numpy()
-    if numpy is None or not vectors:
-        return vectors
-    return numpy.frombuffer(b"".join(map(bytes, vectors)), dtype="f4").reshape(len(vectors), len(vectors[0]))
+"""Of how many skills the nearest neighbour is looked for; 160,000 comparisons take some seconds."""
 
 
 @dataclass(frozen=True)
 class Embedded:
     """A library by the vectors of one model."""
 
-    vectors: Vectors
+    vectors: list[Vector]
     closeness: float
-    """How near skills of this library usually are to their nearest neighbours, as a gain; see `usual_closeness`."""
+    """How near skills of this library usually are to their nearest neighbours, as a gain; see `measure_closeness`."""
 
 
 @dataclass(frozen=True)
 class Likenesses:
-    """How far the meaning of each skill stands out, in the order of the library; see `standing_out`."""
+    """How far the meaning of each skill stands out, in the order of the library; see `measure_leads`."""
 
     leads: list[float] | None
     """By how many standard deviations each skill is nearer than the average one; `None` if that is not known."""
@@ -280,8 +245,17 @@ class Meaning:
         self._seconds = seconds
         self._memory = VectorMemory()
 
-    async def compare(self, library: Library, request: str, store: Any) -> Likenesses:  # noqa: ANN401
-        """Compare all skills with a request; where not all could be embedded in time, what was is kept for the next."""
+    async def compare(
+        self,
+        library: Library,
+        request: str,
+        store: Any,  # noqa: ANN401 - known by its methods
+        hidden: Collection[str] = (),
+    ) -> Likenesses:
+        """Compare all skills with a request; where not all could be embedded in time, what was is kept for the next.
+
+        Those with hidden names are no nearer than anything.
+        """
         deadline = time.monotonic() + self._seconds
         asked = await Attempt(
             call_method(self._embeddings, "embed_query", request[:MAX_EMBEDDED_LENGTH], seconds=self._seconds)
@@ -289,29 +263,29 @@ class Meaning:
         if isinstance(asked, Failed):
             return Likenesses(None, f"The embeddings failed: {asked.reason}")
         try:
-            [target] = checked_vectors([asked], 1)
+            [target] = check_vectors([asked], 1)
         except VectorError as error:
             return Likenesses(None, f"The embeddings cannot be used: {error}")
         identity = model_identity(self._embeddings)
         model = (identity, len(target))
         embedded: Embedded | None = library.vectors.get(model)
-        shelves = _Shelves(store, identity)
+        kept = _KeptVectors(store, identity)
         if embedded is None:
             keys = await unwrap(Work(lambda: [vector_key(identity, _text(document)) for document in library]))
-            found = await self._vectors(dict(zip(keys, library, strict=True)), len(target), shelves, deadline)
+            found = await self._vectors(dict(zip(keys, library, strict=True)), len(target), kept, deadline)
             if isinstance(found, Failed):
                 return Likenesses(None, found.reason)
             made = found
-            embedded = await unwrap(Work(lambda: _embedded([made[key] for key in keys])))
+            embedded = await unwrap(Work(lambda: _describe([made[key] for key in keys])))
             # One model at a time: whoever changes it does not go back and forth.
             library.vectors.clear()
             library.vectors[model] = embedded
         known = embedded
-        leads, gain = await unwrap(Work(lambda: standing_out(likeness(target, known.vectors))))
-        return Likenesses(leads, shelves.trouble, gain, known.closeness)
+        leads, gain = await unwrap(Work(lambda: _compare_shown(target, library, known.vectors, hidden)))
+        return Likenesses(leads, kept.trouble, gain, known.closeness)
 
     async def _vectors(
-        self, wanted: Mapping[str, Document], length: int, shelves: "_Shelves", deadline: float
+        self, wanted: Mapping[str, Document], length: int, kept: "_KeptVectors", deadline: float
     ) -> dict[str, Vector] | Failed:
         """Return all vectors: remembered, from the store, or embedded now."""
         found: dict[str, Vector] = {}
@@ -322,11 +296,11 @@ class Meaning:
         known = self._memory.find(wanted)
         take(known)
         self._memory.forget(known.keys() - found.keys())  # of a model that was replaced under the same name
-        if len(found) < len(wanted):
-            kept = await shelves.fetch([key for key in wanted if key not in found])
-            take(kept)
-            self._memory.keep({key: found[key] for key in kept if key in found})
-        fresh: dict[str, Vector] = {}
+        # Another process may have embedded a library; a few new skills are embedded sooner than all is read again.
+        if len(wanted) - len(found) > len(wanted) // 2:
+            stored = await kept.fetch(wanted.keys() - found.keys())
+            take(stored)
+            self._memory.keep({key: found[key] for key in stored if key in found})
         trouble: Failed | None = None
         while len(found) < len(wanted) and trouble is None:
             missing = [key for key in wanted if key not in found]
@@ -337,14 +311,13 @@ class Meaning:
                     trouble = made
                 else:
                     take(made)
-                    fresh.update(made)
+                    await kept.put(made)
             else:  # another ranking is embedding them
                 await Pause()
                 take(self._memory.find(missing))
             if len(found) < len(wanted) and found and time.monotonic() > deadline:
                 reason = f"{len(found)} of {len(wanted)} skills are embedded so far; further requests embed the others."
                 trouble = Failed(reason)
-        await shelves.put(fresh)
         return trouble or found
 
     async def _embed(
@@ -356,7 +329,7 @@ class Meaning:
             given = await Attempt(call_method(self._embeddings, "embed_documents", texts, seconds=left))
             if isinstance(given, Failed):
                 return Failed(f"The embeddings failed: {given.reason}")
-            vectors: list[Vector] = checked_vectors(given, len(texts))
+            vectors: list[Vector] = check_vectors(given, len(texts))
             if len(vectors[0]) != length:
                 raise VectorError(f"a request's vector has {length} numbers, a skill's {len(vectors[0])}")  # noqa: TRY301
             made = dict(zip(documents, vectors, strict=True))
@@ -368,7 +341,7 @@ class Meaning:
         return made
 
 
-class _Shelves:
+class _KeptVectors:
     """The vectors of one model in a store, if there is one; once it has failed it is left alone."""
 
     def __init__(self, store: Any, identity: str) -> None:  # noqa: ANN401 - known by its methods
@@ -376,32 +349,32 @@ class _Shelves:
         self._namespace = (*STORE_NAMESPACE, hashlib.blake2b(identity.encode(), digest_size=16).hexdigest())
         self.trouble: str | None = None
 
-    async def fetch(self, keys: Sequence[str]) -> dict[str, Vector]:
+    async def fetch(self, wanted: Collection[str]) -> dict[str, Vector]:
         """Return the vectors that are there."""
-        shelves = sorted({shelf_of(key) for key in keys})
-        items: list[Any] = []
-        if len(shelves) > MAX_GETS:
-            items = (await self._ask("search", self._namespace, limit=1_000)) or []
-        else:
-            for shelf in shelves:
-                items.append(await self._ask("get", self._namespace, shelf))
-        wanted = set(keys)
+        items = (await self._ask("search", self._namespace, limit=MAX_ITEMS)) or []
 
         def read() -> dict[str, Vector]:
-            held = (unpacked(getattr(item, "value", None), wanted) for item in items)
-            return {key: vector for vectors in held for key, vector in vectors.items()}
+            found: dict[str, Vector] = {}
+            for item in items:
+                found |= unpack(getattr(item, "value", None), wanted)
+            return found
 
         return await unwrap(Work(read))
 
-    async def put(self, vectors: Mapping[str, Vector]) -> None:
-        """Keep further vectors."""
-        by_shelf: dict[str, dict[str, Vector]] = {}
-        for key, vector in vectors.items():
-            by_shelf.setdefault(shelf_of(key), {})[key] = vector
-        for shelf, held in by_shelf.items():
-            item = await self._ask("get", self._namespace, shelf)
-            value = shelf_with(getattr(item, "value", None), held)
-            await self._ask("put", self._namespace, shelf, value, index=False)
+    async def put(self, batch: Mapping[str, Vector]) -> None:
+        """Keep a batch, in one of a fixed number of places so that there are never more."""
+        first, length = int(min(batch), 16) % MAX_ITEMS, len(next(iter(batch.values())))
+        places = [f"{(first + step) % MAX_ITEMS:03x}" for step in range(TRIED_PLACES)]
+        for place in places:
+            item = await self._ask("get", self._namespace, place)
+            held = unpack(getattr(item, "value", None))
+            # Vectors of another length are of a model that was replaced, or somebody else's.
+            if held.keys() & batch.keys() or not any(len(vector) == length for vector in held.values()):
+                break
+        else:
+            # Another batch leaves; its skills are embedded again by the process that needs them next.
+            place = places[0]
+        await self._ask("put", self._namespace, place, await unwrap(Work(lambda: pack(batch))), index=False)
 
     async def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - of a user's store
         if self._store is None or self.trouble is not None:
@@ -417,11 +390,23 @@ def _text(document: Document) -> str:
     return f"{document.name}: {document.description} {document.tags}".strip()[:MAX_EMBEDDED_LENGTH]
 
 
-def _embedded(vectors: list[Vector]) -> Embedded:
-    return Embedded(_together(vectors), usual_closeness(vectors))
+def _describe(vectors: list[Vector]) -> Embedded:
+    return Embedded(vectors, measure_closeness(vectors))
 
 
-def usual_closeness(vectors: list[Vector]) -> float:
+def _compare_shown(
+    target: Vector, library: Library, vectors: Sequence[Vector], hidden: Collection[str]
+) -> tuple[list[float], float]:
+    """Return what `measure_leads` says of the skills that are not hidden, in the places of all."""
+    shown = [place for place, document in enumerate(library) if document.name not in hidden]
+    measured, gain = measure_leads(compare_vectors(target, [vectors[place] for place in shown]))
+    leads = [-math.inf] * len(library)
+    for place, lead in zip(shown, measured, strict=True):
+        leads[place] = lead
+    return leads, gain
+
+
+def measure_closeness(vectors: list[Vector]) -> float:
     """Return the gain between a skill and its nearest neighbour, the median of a sample of skills.
 
     It says what "near" means to this model in this library, so that no number of ours has to.
@@ -430,16 +415,15 @@ def usual_closeness(vectors: list[Vector]) -> float:
     if count < MIN_COMPARED:
         return 0.0
     sample = range(0, count, max(1, count // max(LEAST_SAMPLED, min(MOST_SAMPLED, COMPARISONS // count))))
-    together = _together(vectors)
     gains = []
     for place in sample:
-        likenesses = likeness(vectors[place], together)
+        likenesses = compare_vectors(vectors[place], vectors)
         del likenesses[place]
-        gains.append(standing_out(likenesses)[1])
+        gains.append(measure_leads(likenesses)[1])
     return statistics.median(gains)
 
 
-def standing_out(likenesses: Sequence[float]) -> tuple[list[float], float]:
+def measure_leads(likenesses: Sequence[float]) -> tuple[list[float], float]:
     """Return by how many standard deviations each likeness is above the mean, and how far the best one has come."""
     if not likenesses:
         return [], 0.0

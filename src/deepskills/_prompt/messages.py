@@ -481,12 +481,11 @@ def failed(tool: str, error: Exception) -> str:
 
 # Suggestions: the note at the end of a message, and the line in place of the list.
 
-MAX_SUGGESTED_DESCRIPTION = 500
-"""How much of a description a note shows."""
+MAX_SUGGESTION_LENGTH = 160
+"""How many characters the line of one skill in a note has at most."""
 
 NOTE_HEADING = (
-    "[Note from the skills system, not from the user: these skills may fit this message. "
-    "If one does, call `load_skill` with its name before you start; if none does, ignore this note.]"
+    "[Note from the skills system, not the user: if one of these skills fits, `load_skill` it first; else ignore this.]"
 )
 """Opens the note at the end of a user's message."""
 
@@ -500,7 +499,15 @@ LIST_REPLACED = (
 def suggestion_line(entry: SkillEntry, *, shows_description: bool = True) -> str:
     """Return the line of one skill in a note."""
     name = f"- **{shown_name(entry.name)}**"
-    return f"{name}: {field_text(full_description(entry), MAX_SUGGESTED_DESCRIPTION)}" if shows_description else name
+    room = MAX_SUGGESTION_LENGTH - len(name) - len(": ...")
+    if not shows_description or room <= 0:
+        return name
+    description = field_text(full_description(entry), room)
+    # What is escaped grows: half of it always has room.
+    while len(f"{name}: {description}") > MAX_SUGGESTION_LENGTH:
+        room //= 2
+        description = field_text(full_description(entry), room)
+    return f"{name}: {description}"
 
 
 def suggestion_note(lines: Iterable[str]) -> str:

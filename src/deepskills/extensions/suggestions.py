@@ -18,7 +18,7 @@ from deepskills._catalog.lookup import document_of
 from deepskills._catalog.ranking import SECONDS, Ranker, Ranking
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
 from deepskills._io.cache import BoundedCache, size_of
-from deepskills._prompt.messages import replaced_list, suggestion_line, suggestion_note
+from deepskills._prompt.messages import NOTE_HEADING, replaced_list, suggestion_line, suggestion_note
 from deepskills._types import DEFAULT_SUGGESTIONS
 
 CatalogForm: TypeAlias = Literal["full", "none"]
@@ -27,10 +27,16 @@ CatalogForm: TypeAlias = Literal["full", "none"]
 TROUBLE = "embeddings-failed"
 """Code of the problem that suggestions use only words."""
 
+FIRST_NOTE, EACH_NOTE = 500, 350
+"""How many characters the notes of a thread have for descriptions and names: some at once, and more with each message.
+
+After fifteen messages that makes 5,750 at most, about 1,440 tokens."""
+
 _NOTE = "note:"
 _ASKED = "asked"
 _FRESH = "fresh"
 _AHEAD = "ahead"
+_SHADOW = "shadow"
 
 
 class SkillSuggestions(SkillExtension):
@@ -46,6 +52,8 @@ class SkillSuggestions(SkillExtension):
         catalog: `"full"` also lists all skills in the system prompt; `"none"` replaces the list with one line and turns
             on `search_skills`, so that the size of the prompt no longer depends on the library.
         timeout: Seconds that a run waits for embeddings; after that, only words are used.
+        shadow: Show no notes, and emit `skill.shadow` at a run's end for each skill that would have been suggested and
+            each that the model loaded: try suggestions on real conversations before the model sees any.
 
     Raises:
         TypeError: If `embeddings` is not embeddings.
@@ -61,6 +69,7 @@ class SkillSuggestions(SkillExtension):
         catalog: CatalogForm = "full",
         *,
         timeout: float = SECONDS,
+        shadow: bool = False,
     ) -> None:
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
             raise ValueError(f"k must be a whole number of at least 1, got {k!r}")
@@ -70,10 +79,11 @@ class SkillSuggestions(SkillExtension):
             raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
         self._k = k
         self._catalog = catalog
+        self._is_shadow = shadow
         self._ranker = Ranker(embeddings, seconds=timeout)
         self._has_meaning = embeddings is not None
-        self._libraries: BoundedCache[tuple[Any, ...], _Shelf] = BoundedCache(
-            MAX_LIBRARY_BYTES, lambda shelf: shelf.library.weight, size_of
+        self._libraries: BoundedCache[tuple[Any, ...], _RankedSkills] = BoundedCache(
+            MAX_LIBRARY_BYTES, lambda ranked: ranked.library.weight, size_of
         )
         if catalog == "none":
             self.extra_tools = ("search_skills",)
@@ -84,33 +94,37 @@ class SkillSuggestions(SkillExtension):
 
     def at_start(self, run: SkillRun) -> None:
         """Rank the skills against the newest message, once for each message."""
-        message = _unanswered(run)
+        message = _find_unanswered(run)
         if message is not None:
-            library = self._library(run)
-            text = str(message.text)
+            library, hidden = self._find_library(run)
             # Some more than needed, because loaded ones are left out afterwards.
-            ranking = self._ranker.rank(library, text, self._k + len(run.loaded), store=_store(run))
-            self._note(message, ranking, run)
+            count = self._k + len(run.loaded)
+            ranking = self._ranker.rank(library, str(message.text), count, store=_get_store(run), hidden=hidden)
+            self._record_note(message, ranking, run)
 
     async def aat_start(self, run: SkillRun) -> None:
         """Rank the skills against the newest message, once for each message."""
-        message = _unanswered(run)
+        message = _find_unanswered(run)
         if message is not None:
-            library = await asyncio.to_thread(self._library, run)
-            text = str(message.text)
-            ranking = await self._ranker.arank(library, text, self._k + len(run.loaded), store=_store(run))
-            self._note(message, ranking, run)
+            library, hidden = await asyncio.to_thread(self._find_library, run)
+            count = self._k + len(run.loaded)
+            ranking = await self._ranker.arank(library, str(message.text), count, store=_get_store(run), hidden=hidden)
+            self._record_note(message, ranking, run)
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Show the notes at the ends of their messages."""
-        _settle(run)
+        if self._is_shadow:
+            return request
+        _drop_started(run)
         notes = {message_id: lines for message_id, lines in _notes(run.memory) if lines}
         if not notes:
             return request
         present = [line for message in request.messages for line in notes.get(message.id or "", ())]
-        shown = _shown({line.name for line in present}, run)
+        shown = _shown_lines({line.name for line in present}, run)
         messages = [
-            _with_note(message, [line.text for line in notes.get(message.id or "", ()) if _may_show(line, shown, run)])
+            _append_note(
+                message, [line.text for line in notes.get(message.id or "", ()) if _may_show(line, shown, run)]
+            )
             for message in request.messages
         ]
         return request.override(messages=messages)
@@ -119,17 +133,23 @@ class SkillSuggestions(SkillExtension):
         """Return what `search_skills` finds by words and meaning; without embeddings the core searches by words."""
         if not self._has_meaning:
             return None
-        return self._found(self._ranker.search(self._library(run), query, n, store=_store(run)), run)
+        library, hidden = self._find_library(run)
+        ranking = self._ranker.search(library, query, n, store=_get_store(run), hidden=hidden)
+        _report(ranking, run)
+        return ranking.names
 
     async def asearch(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
         """Return what `search_skills` finds by words and meaning."""
         if not self._has_meaning:
             return None
-        library = await asyncio.to_thread(self._library, run)
-        return self._found(await self._ranker.asearch(library, query, n, store=_store(run)), run)
+        library, hidden = await asyncio.to_thread(self._find_library, run)
+        ranking = await self._ranker.asearch(library, query, n, store=_get_store(run), hidden=hidden)
+        _report(ranking, run)
+        return ranking.names
 
     def at_end(self, run: SkillRun) -> None:
-        """Report a skill that was clearly the right one, if none was loaded."""
+        """Report the skill that was clearly right if none was loaded, and what a shadow would have shown."""
+        _report_shadow(run)
         ahead = run.memory.get(_AHEAD)
         if not isinstance(ahead, Mapping):
             return
@@ -142,37 +162,55 @@ class SkillSuggestions(SkillExtension):
             event = {"type": "skill.missed", "skill": entry.name, "source": entry.source, "digest": entry.digest}
             run.emit({**event, "trigger": "system"})
 
-    def _library(self, run: SkillRun) -> Library:
-        """Return the skills to rank: those that the model may see, with the parts that it may see."""
-        entries, bare = tuple(run.visible), run.name_only
-        # By identity, which is quick for thousands; the shelf holds the entries, so no id is used again.
+    def _find_library(self, run: SkillRun) -> tuple[Library, frozenset[str]]:
+        """Return the skills to rank, and the names of those that the model may not see."""
+        entries, bare = tuple(run.skills), run.name_only
+        hidden = frozenset(entry.name for entry in entries) - {entry.name for entry in run.visible}
+        # By identity, which is quick for thousands; what is kept holds the entries, so no id is used again.
         key = (tuple(map(id, entries)), bare)
-        return self._libraries.get_or_make(key, lambda: _Shelf(entries, bare)).library
+        return self._libraries.get_or_make(key, lambda: _RankedSkills(entries, bare)).library, hidden
 
-    def _found(self, ranking: Ranking, run: SkillRun) -> Sequence[str]:
-        _report(ranking, run)
-        return ranking.names
-
-    def _note(self, message: AnyMessage, ranking: Ranking, run: SkillRun) -> None:
+    def _record_note(self, message: AnyMessage, ranking: Ranking, run: SkillRun) -> None:
         """Record what is suggested for a message."""
         in_use = {loaded.entry.name for loaded in run.loaded if not loaded.is_lost}
         names = [name for name in ranking.fitting if name not in in_use][: self._k]
-        shown = _shown(set(names), run)
-        run.remember(f"{_NOTE}{message.id}", [list(shown[name]) for name in names])
+        present = {known.id for known in run.state.get("messages", ())}
+        earlier = {known: lines for known, lines in _notes(run.memory) if known in present}
+        if self._is_shadow:
+            run.remember(_SHADOW, {"message": message.id, "skills": names})
+        else:
+            run.remember(f"{_NOTE}{message.id}", [list(line) for line in _choose_lines(names, earlier, run)])
         run.remember(_ASKED, message.id)
-        # Slash commands of the same message are loaded only after this; `_settle` looks again.
+        # Slash commands of the same message are loaded only after this; `_drop_started` looks again.
         run.remember(_FRESH, message.id)
         is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]
         run.remember(_AHEAD, {"message": message.id, "skill": names[0]} if is_ahead else None)
         _report(ranking, run)
         # Otherwise notes of messages that are gone would stay in the thread's state forever.
-        present = {known.id for known in run.state.get("messages", ())}
         for message_id, _ in _notes(run.memory):
             if message_id not in present:
                 run.remember(f"{_NOTE}{message_id}", None)
 
 
-class _Shelf:
+def _report_shadow(run: SkillRun) -> None:
+    """Compare what would have been suggested with what the model loaded for the same message."""
+    recorded, message = run.memory.get(_SHADOW), run.user_message
+    if not isinstance(recorded, Mapping):
+        return
+    run.remember(_SHADOW, None)
+    names = recorded.get("skills")
+    if message is None or message.id != recorded.get("message") or not isinstance(names, list):
+        return
+    ranks = {name: rank for rank, name in enumerate(names, 1) if isinstance(name, str)}
+    loaded = {use.entry.name for use in run.loaded if use.is_recent and use.trigger == "model"}
+    for entry in run.visible:
+        if entry.name in ranks or entry.name in loaded:
+            event = {"type": "skill.shadow", "skill": entry.name, "source": entry.source, "digest": entry.digest}
+            outcome = {"rank": ranks.get(entry.name), "loaded": entry.name in loaded}
+            run.emit({**event, "trigger": "system", **outcome})
+
+
+class _RankedSkills:
     """The skills of a catalog as they are ranked; it holds the entries, so that their ids are not reused."""
 
     def __init__(self, entries: Sequence[SkillEntry], name_only: frozenset[str]) -> None:
@@ -182,7 +220,7 @@ class _Shelf:
         )
 
 
-def _unanswered(run: SkillRun) -> AnyMessage | None:
+def _find_unanswered(run: SkillRun) -> AnyMessage | None:
     """Return the user's newest message, if nothing was suggested for it yet."""
     message = run.user_message
     if message is None or not message.id or message.id == run.memory.get(_ASKED):
@@ -195,7 +233,7 @@ def _report(ranking: Ranking, run: SkillRun) -> None:
         run.report("embeddings", TROUBLE, f"Skills are not, or not yet, found by their meaning. {ranking.trouble}")
 
 
-def _settle(run: SkillRun) -> None:
+def _drop_started(run: SkillRun) -> None:
     """Remove from the newest note, before it is first shown, skills that the user started with the same message."""
     fresh = run.memory.get(_FRESH)
     if fresh is None:
@@ -207,7 +245,7 @@ def _settle(run: SkillRun) -> None:
             run.remember(f"{_NOTE}{message_id}", [list(line) for line in lines if line.name not in in_use])
 
 
-def _store(run: SkillRun) -> Any:  # noqa: ANN401 - LangGraph's store
+def _get_store(run: SkillRun) -> Any:  # noqa: ANN401 - LangGraph's store
     return getattr(run.runtime, "store", None)
 
 
@@ -220,7 +258,7 @@ class _Line(NamedTuple):
     """Path of the source that gave it."""
 
 
-def _shown(names: set[str], run: SkillRun) -> dict[str, _Line]:
+def _shown_lines(names: set[str], run: SkillRun) -> dict[str, _Line]:
     """Return the lines of those skills that this run may see."""
     bare = run.name_only
     return {
@@ -230,6 +268,26 @@ def _shown(names: set[str], run: SkillRun) -> dict[str, _Line]:
     }
 
 
+def _choose_lines(names: Sequence[str], earlier: Mapping[str, list[_Line]], run: SkillRun) -> list[_Line]:
+    """Return the lines of a new note: names alone where the thread has the description, or no room for it."""
+    shown = _shown_lines(set(names), run)
+    by_name = {entry.name: entry for entry in run.visible if entry.name in shown}
+    known = {line.text for lines in earlier.values() for line in lines}
+    used = sum(len(suggestion_note(line.text for line in lines)) for lines in earlier.values() if lines)
+    room = FIRST_NOTE + EACH_NOTE * (len(earlier) + 1) - used - len(NOTE_HEADING)
+    full = [shown[name] for name in names if name in shown]
+    bare = [line._replace(text=suggestion_line(by_name[line.name], shows_description=False)) for line in full]
+    # What the names alone take, so that a description crowds out no skill.
+    room -= sum(len(line.text) + 1 for line in bare)
+    chosen = []
+    for line, short in zip(full, bare, strict=True):
+        more = len(line.text) - len(short.text)
+        has_description = line.text not in known and more <= room
+        chosen.append(line if has_description else short)
+        room -= more if has_description else 0
+    return chosen
+
+
 def _may_show(line: _Line, shown: Mapping[str, _Line], run: SkillRun) -> bool:
     """Whether a recorded line is shown in this run.
 
@@ -237,7 +295,9 @@ def _may_show(line: _Line, shown: Mapping[str, _Line], run: SkillRun) -> bool:
     belongs to somebody who may not see the skill.
     """
     now = shown.get(line.name)
-    return (now is not None and now.text == line.text) or run.may_still_show(line.name, line.source)
+    # A name alone tells nothing that the present line does not.
+    is_same = now is not None and (now.text == line.text or now.text.startswith(f"{line.text}: "))
+    return is_same or run.may_still_show(line.name, line.source)
 
 
 def _notes(memory: Mapping[str, Any]) -> Iterator[tuple[str, list[_Line]]]:
@@ -254,7 +314,7 @@ def _notes(memory: Mapping[str, Any]) -> Iterator[tuple[str, list[_Line]]]:
             yield key.removeprefix(_NOTE), lines
 
 
-def _with_note(message: AnyMessage, lines: list[str]) -> AnyMessage:
+def _append_note(message: AnyMessage, lines: list[str]) -> AnyMessage:
     """Return a message with a note at its end, whatever its content is made of."""
     if not lines:
         return message
