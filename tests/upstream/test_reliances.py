@@ -31,6 +31,10 @@ def _graph() -> Any:
     return StateGraph(dict)
 
 
+def _given(*messages: Any) -> Any:
+    return {"messages": list(messages)}
+
+
 HOOKS = {
     *("before_agent", "abefore_agent", "wrap_model_call", "awrap_model_call", "wrap_tool_call", "awrap_tool_call"),
     "modify_request",
@@ -81,7 +85,7 @@ def test_the_read_file_tool_closes_over_its_middleware() -> None:
     """Otherwise the section cannot tell that file tools work on another backend than the skills."""
     backend = StateBackend()
     [read] = [each for each in FilesystemMiddleware(backend=backend).tools if each.name == "read_file"]
-    cells = [cell.cell_contents for cell in (getattr(read, "func", None).__closure__ or ())]
+    cells = [cell.cell_contents for cell in (getattr(read, "func", _graph).__closure__ or ())]
     assert any(isinstance(owner, FilesystemMiddleware) and owner.backend is backend for owner in cells)
 
 
@@ -120,7 +124,7 @@ def test_an_evicted_result_is_a_stub_that_names_a_file(tmp_path: Path) -> None:
     model = ScriptedChatModel(replies=[call_tools(("large", {})), "Done."])
     backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
     agent = create_agent(model, tools=[large], middleware=[FilesystemMiddleware(backend=backend)])
-    [stub] = [m for m in agent.invoke({"messages": [("user", "go")]})["messages"] if isinstance(m, ToolMessage)]
+    [stub] = [m for m in agent.invoke(_given(HumanMessage("go")))["messages"] if isinstance(m, ToolMessage)]
     assert "/large_tool_results/" in str(stub.text)
     assert len(str(stub.text)) < 10_000
 
@@ -136,7 +140,7 @@ def test_a_cleared_result_bears_its_mark() -> None:
     edit = ClearToolUsesEdit(trigger=10, keep=0, clear_at_least=0)
     model = ScriptedChatModel(replies=[call_tools(("small", {})), "Done."])
     agent = create_agent(model, tools=[small], middleware=[ContextEditingMiddleware(edits=[edit])])
-    agent.invoke({"messages": [("user", "go")]})
+    agent.invoke(_given(HumanMessage("go")))
     [cleared] = [m for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
     assert cleared.response_metadata["context_editing"]["cleared"] is True
     assert str(cleared.text) == "[cleared]"
@@ -147,7 +151,7 @@ def test_a_summary_bears_its_mark() -> None:
     model = ScriptedChatModel(replies=["A summary.", "Done."])
     middleware = SummarizationMiddleware(model=model, trigger=("messages", 3), keep=("messages", 1))
     messages = [HumanMessage("one"), AIMessage("two"), HumanMessage("three"), AIMessage("four"), HumanMessage("five")]
-    result = create_agent(model, middleware=[middleware]).invoke({"messages": messages})
+    result = create_agent(model, middleware=[middleware]).invoke(_given(*messages))
     assert any(m.additional_kwargs.get("lc_source") == "summarization" for m in result["messages"])
 
 
@@ -203,7 +207,7 @@ def test_parallel_calls_see_their_siblings() -> None:
         return "word"
 
     model = ScriptedChatModel(replies=[call_tools(("small", {}), ("small", {})), "Done."])
-    create_agent(model, tools=[small], middleware=[Watch()]).invoke({"messages": [("user", "go")]})
+    create_agent(model, tools=[small], middleware=[Watch()]).invoke(_given(HumanMessage("go")))
     assert seen == [2, 2]
 
 
