@@ -31,7 +31,7 @@ from uuid import UUID, uuid4
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNotFoundError, SkillPathError
-from deepskills._loading.budget import CHARACTERS_PER_TOKEN, MESSAGE_CHARACTERS, MESSAGE_TOKENS
+from deepskills._loading.budget import CHARACTERS_PER_TOKEN, MESSAGE_TOKENS
 from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
@@ -1573,8 +1573,7 @@ def about_tokens(characters: int, size: int) -> int:
     Chinese, Japanese and Korean characters take three bytes and one token each.
     """
     wide = (size - characters) // 2
-    narrow = characters - wide + MESSAGE_CHARACTERS
-    return wide + -(-narrow // CHARACTERS_PER_TOKEN) + MESSAGE_TOKENS
+    return wide + -(-(characters - wide) // CHARACTERS_PER_TOKEN) + MESSAGE_TOKENS
 
 
 def _bounded(limit: int) -> int:
