@@ -8,6 +8,7 @@
 # make test-browser   the pages that deepskills makes, in a real browser, in a .venv beside that of make test
 # make test-wheel   the built wheel in an empty environment, also with each extra alone
 # make test-mcp   skills over MCP with both majors of the mcp package, each in a .venv beside that of make test
+# make test-providers   the chat model classes of the providers against strict servers on loopback, likewise
 # make soak   all tests, in their long form where they have one
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
@@ -24,6 +25,7 @@ OLDEST := .venv-oldest
 NEWEST := .venv-newest
 SERVER := .venv-server
 BROWSER := .venv-browser
+PROVIDERS := .venv-providers
 MCP1 := .venv-mcp1
 MCP2 := .venv-mcp2
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -31,7 +33,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # Where this is set, every process of the tests would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo page check test test-part test-oldest test-newest test-server test-browser test-mcp test-wheel soak bench pictures docs format clean
+.PHONY: demo page check test test-part test-oldest test-newest test-server test-browser test-mcp test-providers test-wheel soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
 $(VENV)/.package: pyproject.toml
@@ -57,7 +59,7 @@ $(SERVER)/.installed: pyproject.toml
 	touch $@
 
 # These add a few packages to those of `make test`, which they see by a file of paths: that takes seconds, not minutes.
-$(BROWSER)/.installed $(MCP1)/.installed $(MCP2)/.installed: $(VENV)/.installed
+$(BROWSER)/.installed $(PROVIDERS)/.installed $(MCP1)/.installed $(MCP2)/.installed: $(VENV)/.installed
 	$(VENV)/bin/python -m venv --without-pip $(@D)
 	$(VENV)/bin/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
@@ -123,6 +125,9 @@ test-browser: $(BROWSER)/.installed
 test-mcp: $(MCP1)/.installed $(MCP2)/.installed
 	DEEPSKILLS_MCP_SERVER=$(CURDIR)/$(MCP2)/bin/python $(MCP1)/bin/python -m pytest -n auto --dist worksteal tests/mcp/host
 	$(MCP2)/bin/python -m pytest -n auto --dist worksteal tests/mcp/host tests/mcp/server
+
+test-providers: $(PROVIDERS)/.installed
+	$(PROVIDERS)/bin/python -m pytest -n auto --dist worksteal tests/providers $(TESTS)
 
 test-wheel:
 	$(PYTHON) tests/wheel/try_wheel.py

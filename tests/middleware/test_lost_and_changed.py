@@ -255,18 +255,20 @@ class SmallWindow(ScriptedChatModel):
 
 @both_modes
 def test_what_did_not_go_out_is_not_told_as_put_back(mode: Mode, tmp_path: Path) -> None:
-    """A text that the model had no room for is not `skill.reattached` until it really goes out."""
+    """A text that the model had no room for is `skill.left_out`, once, and not tried again in a request as large."""
     library(tmp_path, "alpha")
     model = SmallWindow(replies=[])
     chat = Events(mode, skills(tmp_path), model=model)
     chat.say(call_tools(load("alpha")))
     model.refuses = True
-    assert chat.say(given=COMPACTED) == []
+    assert [event["type"] for event in chat.say(given=COMPACTED)] == ["skill.left_out"]
     assert chat.say(call_tools(load("alpha"))) == []
     answers = [message.text for message in chat.talk.state["messages"] if message.type == "tool"]
     assert "more is loaded than there is room for" in answers[-1]
     model.refuses = False
-    assert [event["type"] for event in chat.say()] == ["skill.reattached"]
+    assert chat.say() == []
+    chat.say(call_tools(unload("alpha")), call_tools(load("alpha")))
+    assert "Text of alpha." in model.requests[-1].text
     chat.say(call_tools(load("alpha")))
     answers = [message.text for message in chat.talk.state["messages"] if message.type == "tool"]
     assert "its instructions are in this conversation" in answers[-1]

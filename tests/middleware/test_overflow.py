@@ -1,8 +1,10 @@
 """Which errors of a model mean that the request was too long."""
 
+from types import SimpleNamespace
+
 from langchain_core.exceptions import ContextOverflowError
 
-from deepskills._middleware.request import is_overflow
+from deepskills._middleware.chat_models import is_overflow
 
 
 class ApiError(Exception):
@@ -11,6 +13,22 @@ class ApiError(Exception):
     def __init__(self, message: str, status_code: object = 400) -> None:
         super().__init__(message)
         self.status_code = status_code
+
+
+class CodeError(ApiError):
+    """What a client raises that leaves the code out of its message."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.body = {"code": code}
+
+
+class ResponseError(Exception):
+    """What a client raises that keeps the status on the response."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("Error response 400")
+        self.response = SimpleNamespace(status_code=400, text=message)
 
 
 OVERFLOWS = {
@@ -23,6 +41,14 @@ OVERFLOWS = {
     "litellm": ApiError("litellm.ContextWindowExceededError: too long"),
     "llama.cpp": ApiError("the request exceeds the available context size"),
     "context-limit": ApiError("Context limit exceeded"),
+    "anthropic-sum": ApiError("input length and `max_tokens` exceed context limit: 199211 + 20000 > 200000"),
+    "google": ApiError("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."),
+    "groq": ApiError("Please reduce the length of the messages or completion."),
+    "groq-413": ApiError("Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 9000", 413),
+    "ollama": ApiError("prompt too long; exceeded max context length by 4 tokens"),
+    "llama.cpp-500": ApiError("the request exceeds the available context size", 500),
+    "code-alone": CodeError("Please shorten this.", "context_length_exceeded"),
+    "status-of-response": ResponseError("Prompt contains 40000 tokens, too large for model with 32768 context length"),
     "http-413": ApiError("Context window exceeded", 413),
     "http-422": ApiError("Maximum context length is 4096", 422),
 }

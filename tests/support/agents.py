@@ -113,9 +113,15 @@ def loaded_in(text: str) -> list[str]:
 class Conversation:
     """An agent whose model follows a script, and the thread on which a test talks to it."""
 
-    def __init__(self, mode: Mode, *middleware: AgentMiddleware[Any, Any], tools: Sequence[BaseTool] = ()) -> None:
+    def __init__(
+        self,
+        mode: Mode,
+        *middleware: AgentMiddleware[Any, Any],
+        tools: Sequence[BaseTool] = (),
+        model: ScriptedChatModel | None = None,
+    ) -> None:
         self.mode = mode
-        self.model = ScriptedChatModel(replies=[])
+        self.model = model if model is not None else ScriptedChatModel(replies=[])
         self.config: RunnableConfig = {"configurable": {"thread_id": "conversation"}}
         self.agent: Any = create_agent(
             self.model, tools=list(tools), middleware=middleware, checkpointer=InMemorySaver()

@@ -64,8 +64,13 @@ class Decisions:
         return [*self.restored.values(), *self.inserted]
 
 
-def decide(carriers: Sequence[Carrier], standing: Standing, max_tokens: int | None) -> Decisions:
-    """Decide what becomes of each carrier and what is put back, the newest first as far as there is room."""
+def decide(
+    carriers: Sequence[Carrier], standing: Standing, max_tokens: int | None, free: int | None = None
+) -> Decisions:
+    """Decide what becomes of each carrier and what is put back, the newest first as far as there is room.
+
+    `free` is how many tokens the request has left for what is put back, where that is known.
+    """
     decisions = Decisions()
     # By message, not by skill: after a reload two messages carry the same skill, and the record names the current one.
     by_message = {carrier.message: carrier for carrier in carriers}
@@ -80,7 +85,8 @@ def decide(carriers: Sequence[Carrier], standing: Standing, max_tokens: int | No
     decisions.kept = [carrier.position for carrier in own.values() if carrier is not None and not carrier.is_lost]
     lost = [name for name, carrier in own.items() if carrier is None or carrier.is_lost]
     # What stays in the request takes its room first; only the rest can be put back.
-    room = _room(standing, set(lost), max_tokens)
+    rooms = [room for room in (_room(standing, set(lost), max_tokens), free) if room is not None]
+    room = min(rooms, default=None)
     # Two passes: who fits is decided newest first, while the messages are placed in load order.
     fitting: set[str] = set()
     # An older, smaller text may still fit where a newer, larger one did not.

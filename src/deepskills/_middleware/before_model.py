@@ -234,7 +234,7 @@ def _not_ours(run: Run, name: str, reason: str) -> dict[str, Any]:
 def _undone(run: Run) -> dict[str, Any]:
     """Undo loads that relied on an unload which another middleware refused; the others no longer rely on any."""
     standing = run.thread.standing
-    names = loads_to_undo(standing, run.settings.budgets)
+    names = loads_to_undo(standing, run.budgets)
     settled: dict[str, Any] = {
         name: {key: value for key, value in record.items() if key != "relies_on"}
         for name, record in standing.records.items()

@@ -11,6 +11,7 @@ What was delivered is used for a few seconds only: a call that is executed again
 """
 
 import inspect
+import logging
 import threading
 import time
 from collections import deque
@@ -41,9 +42,32 @@ from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
 from deepskills._prompt.messages import FileNames, PathNames
 from deepskills._providers.ask import USUAL_SECONDS
-from deepskills._types import SkillMetadata
+from deepskills._types import DEFAULT_LOADED_TOKENS, SkillMetadata
 
 OptionsT = ParamSpec("OptionsT")
+logger = logging.getLogger("deepskills")
+
+WINDOW_SHARE = 4
+"""What part of a model's window loaded skills may take, unless the application set a budget of its own."""
+
+CACHING_PROVIDERS = frozenset(
+    {
+        "anthropic",
+        "openai",
+        "azure",
+        "google_genai",
+        "google_vertexai",
+        "amazon_bedrock",
+        "bedrock",
+        "xai",
+        "deepseek",
+        "groq",
+        "mistralai",
+        "fireworks",
+        "openrouter",
+    }
+)
+"""The providers, as LangChain's `ls_provider` names them, that cache prompts by prefix."""
 
 MAX_TURN_BYTES = 64_000_000
 """How much memory the texts that calls of recent turns share may take."""
@@ -190,10 +214,10 @@ class Memory:
 Refresh: TypeAlias = Literal["thread", "run"]
 """When skills are discovered: once per thread, or at every run."""
 
-LoadedStatus: TypeAlias = Literal["system_prompt", "conversation"]
+LoadedStatus: TypeAlias = Literal["auto", "system_prompt", "conversation"]
 """Where the model sees what is loaded."""
 
-UnloadWhen: TypeAlias = Literal["now", "cheap"]
+UnloadWhen: TypeAlias = Literal["auto", "now", "cheap"]
 """When an unloaded skill's text leaves requests: at once, or when the prefix changes anyway."""
 
 SubagentInherit: TypeAlias = Literal["isolated", "inherit"]
@@ -226,7 +250,7 @@ class Settings:
     sources: tuple[Source, ...] | SourcesFactory
     budgets: Budgets
     refresh: Refresh = "thread"
-    loaded_status: LoadedStatus = "system_prompt"
+    loaded_status: LoadedStatus = "auto"
     max_depth: int = 1
     resource_depth: int = 1
     backend_timeout: float | None = None
@@ -234,7 +258,7 @@ class Settings:
     catalog_budget: int | None = None
     visibility: VisibilityRule | None = None
     slash_commands: SlashCommands = False
-    unload_when: UnloadWhen = "now"
+    unload_when: UnloadWhen = "auto"
     subagent_inherit: SubagentInherit = "isolated"
     load_requires: bool = False
     asset_directories: AssetDirectories = "all"
@@ -271,6 +295,27 @@ class Settings:
             raise TypeError(f"token_counter must be a function of a text, got {self.token_counter!r}")
         _check_visibility(self.visibility)
         check_directories(self.asset_directories)
+        if self.unload_when == "cheap" and self.loaded_status == "system_prompt":
+            logger.warning(
+                'unload_when="cheap" leaves texts in the request for the sake of prompt caches, which '
+                'loaded_status="system_prompt" breaks at every load and unload; leave one of them at "auto"'
+            )
+
+    def shows_loaded(self, provider: str) -> bool:
+        """Whether the section marks loaded skills for a provider's models."""
+        if self.loaded_status == "auto":
+            return provider not in CACHING_PROVIDERS
+        return self.loaded_status == "system_prompt"
+
+    def lets_linger(self, provider: str) -> bool:
+        """Whether the texts of unloaded skills stay in requests to a provider's models until the prefix changes."""
+        return provider in CACHING_PROVIDERS if self.unload_when == "auto" else self.unload_when == "cheap"
+
+    def budgets_for(self, window: int | None) -> Budgets:
+        """Return how much may be loaded, for a model that takes in `window` tokens, if that is known."""
+        if window is None or self.budgets.tokens != DEFAULT_LOADED_TOKENS:
+            return self.budgets
+        return replace(self.budgets, tokens=min(DEFAULT_LOADED_TOKENS, window // WINDOW_SHARE))
 
     # Worked out once: every hook of every run asks for these, and settings never change.
 

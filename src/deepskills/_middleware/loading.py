@@ -134,7 +134,7 @@ class Wish:
 
     def budgets(self, run: Run) -> Budgets:
         """Return the budgets that count for it."""
-        return run.settings.budgets if self.is_limited else NO_LIMIT
+        return run.budgets if self.is_limited else NO_LIMIT
 
 
 @dataclass(frozen=True)
@@ -650,7 +650,7 @@ class SkillTools:
         earlier = _wished(turn, shelf, run)
         wishes = [each for other in (*earlier, bundle) for each in other.all]
         prepared = await prepare_in_turn(turn.key, wishes, run, own=wish.key)
-        own, before, budgets = prepared[wish.key], run.thread.standing, run.settings.budgets
+        own, before, budgets = prepared[wish.key], run.thread.standing, run.budgets
         # The file may have become the user's alone since it was listed.
         is_kept_from_models = own.entry.is_user_only and entry.name not in shelf.always
         if own.failure is None and is_kept_from_models and permit is None:
@@ -672,7 +672,7 @@ class SkillTools:
             earlier = _wished(turn, shelf, run)
             wishes = [each for bundle in earlier for each in bundle.all]
             prepared = await prepare_in_turn(turn.key, wishes, run)
-            budgets, along = run.settings.budgets, _along(earlier)
+            budgets, along = run.budgets, _along(earlier)
             standing = after_calls(turn.earlier, standing, shelf.catalog, prepared, budgets, along).standing
         outcome: outcomes.Outcome = decide_unload(skill_name, standing)
         entry = None
@@ -688,7 +688,7 @@ class SkillTools:
             # Both kinds of unload take disclosed tools away; a skill can be loaded and read as a file.
             update = {"skills_context": {"disclosed": {outcome.name: None}}}
         if isinstance(outcome, outcomes.Unloaded):
-            lingers = LINGERING if run.settings.unload_when == "cheap" else None
+            lingers = LINGERING if run.lets_linger else None
             update = merged(update, unload_update([outcome.name], thread.standing, lingers))
         return _result(merged(update, {"messages": [message]}), run)
 

@@ -32,6 +32,7 @@ from deepskills._files.paths import AssetDirectories
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import Budgets, count_tokens
 from deepskills._middleware.before_model import before_model_call, started_alone
+from deepskills._middleware.chat_models import facts_of
 from deepskills._middleware.config import (
     NO_FILES,
     BackendFactory,
@@ -50,6 +51,7 @@ from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillR
 from deepskills._middleware.extension_calls import ExtensionRun, at
 from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.loading import SkillTools
+from deepskills._middleware.media import fit_media
 from deepskills._middleware.nesting import handing_over, is_own_graph
 from deepskills._middleware.request import (
     PreparedCall,
@@ -204,23 +206,27 @@ class Services:
         run = Run(self._settings, state, runtime or current_runtime())
         return slash_menu(await run.aperform(shelf_of(run)))
 
-    def model_messages(self, state: Mapping[str, Any], runtime: object) -> tuple[list[AnyMessage], dict[str, Any]]:
+    def model_messages(
+        self, state: Mapping[str, Any], runtime: object, model: object = None
+    ) -> tuple[list[AnyMessage], dict[str, Any]]:
         """Return what to send to the model from a graph of your own, and the state update that goes with it.
 
         The messages are those of `state`, with the skills section in front as a system message, every loaded skill's
-        text once and no unloaded skill's.
+        text once and no unloaded skill's. `model` is the chat model that they go to, which decides what `"auto"` means.
         """
         run = Run(self._settings, state, runtime)
+        run.model = facts_of(model, run.thread)
         plan = prepare_call(state["messages"], run, self._section)
-        return _for_own_graph(run.perform(plan), run)
+        return _for_own_graph(run.perform(plan), run, model)
 
     async def amodel_messages(
-        self, state: Mapping[str, Any], runtime: object
+        self, state: Mapping[str, Any], runtime: object, model: object = None
     ) -> tuple[list[AnyMessage], dict[str, Any]]:
         """Return what to send to the model from a graph of your own, without blocking; see `model_messages`."""
         run = Run(self._settings, state, runtime)
+        run.model = facts_of(model, run.thread)
         plan = prepare_call(state["messages"], run, self._section)
-        return _for_own_graph(await run.aperform(plan), run)
+        return _for_own_graph(await run.aperform(plan), run, model)
 
     def run_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
         """Return the run that a tool call or another hook belongs to, for an extension."""
@@ -244,11 +250,12 @@ class Services:
         return None if run is None else extension_run(run, extension)
 
 
-def _for_own_graph(prepared: PreparedCall, run: Run) -> tuple[list[AnyMessage], dict[str, Any]]:
+def _for_own_graph(prepared: PreparedCall, run: Run, model: object) -> tuple[list[AnyMessage], dict[str, Any]]:
     composed = prepared.composed
     tell_composed(composed, run)
-    update = merged(composed.update, run.collected, problems_update(run))
-    messages = sent(composed.messages)
+    facts = run.model.update_from(run.thread.model)
+    update = merged(composed.update, run.collected, facts, problems_update(run))
+    messages = fit_media(sent(composed.messages), model)
     if not prepared.section:
         return messages, update
     first = messages[0] if messages else None
@@ -317,11 +324,13 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         resource_depth: How many levels of a skill's `scripts/`, `references/` and `assets/` are listed; 1 by
             default.
         max_loaded_skills: How many skills may be loaded at a time; 10 by default.
-        max_loaded_tokens: How many tokens loaded skills may take together, 50,000 by default; `None` for no limit.
+        max_loaded_tokens: How many tokens loaded skills may take together, 50,000 by default but at most a quarter of
+            the model's window where that is known; `None` for no limit.
         refresh: `"thread"` to discover skills once per thread, `"run"` to look again at every run. Where `backend` or
             `sources` is a function, every run looks for itself.
         loaded_status: `"system_prompt"` marks loaded skills in the section; `"conversation"` leaves the section the
-            same until the catalog changes, so that prompt caches hold.
+            same until the catalog changes, so that prompt caches hold. `"auto"`: `"conversation"` for models of
+            providers that cache prompts, else `"system_prompt"`.
         catalog_budget: How many characters the list of skills may take in the prompt; over it, hints go first, then
             descriptions shrink, never a name. `None` to cut nothing.
         extra_tools: Any of `search_skills`, `list_skill_assets`, `load_skill_asset` and `get_skill_script_path`, for
@@ -333,7 +342,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             another graph's run takes none: a node or a model may have written the message. `"always"` says that its
             input is a user's there as well.
         unload_when: `"now"` to take an unloaded skill's text out of requests at once; `"cheap"` to leave it until the
-            prefix changes anyway, so that prompt caches hold.
+            prefix changes anyway, so that prompt caches hold. `"auto"`: `"cheap"` for models of providers that cache
+            prompts, else `"now"`.
         subagent_inherit: `"isolated"` for sub-agents that begin with nothing loaded (a fork knows what it continues);
             `"inherit"` for sub-agents that begin with what this agent has loaded, within their own budgets.
         load_requires: Whether a load brings along what the skill requires (`metadata.requires`), first and all or
@@ -370,12 +380,12 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         max_loaded_skills: int = DEFAULT_LOADED_SKILLS,
         max_loaded_tokens: int | None = DEFAULT_LOADED_TOKENS,
         refresh: Refresh = "thread",
-        loaded_status: LoadedStatus = "system_prompt",
+        loaded_status: LoadedStatus = "auto",
         catalog_budget: int | None = None,
         extra_tools: Sequence[str] = (),
         visibility: VisibilityRule | None = None,
         slash_commands: SlashCommands = False,
-        unload_when: UnloadWhen = "now",
+        unload_when: UnloadWhen = "auto",
         subagent_inherit: SubagentInherit = "isolated",
         load_requires: bool = False,
         asset_directories: AssetDirectories = "all",
@@ -471,7 +481,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         check_template(template)
         self._section = Section(
             template,
-            shows_loaded=self._settings.loaded_status == "system_prompt",
+            shows_loaded=True,
             budget=self._settings.catalog_budget,
             searchable="search_skills" in self._extra_tools,
             shows_places=self.has_directories,
@@ -525,6 +535,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         section = section_in_use.get()
         if section is None:
             run = Run(self._settings, request.state, request.runtime)
+            run.model = facts_of(request.model, run.thread)
             if request.tools:  # a request by hand does not tell the agent's tools
                 run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
             section = self._section_of(run)
@@ -575,10 +586,11 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
                 # deepagents' hook adds the tools of skills and calls `modify_request`.
                 response = super().wrap_model_call(model_call.request(), call)
             except Exception as error:
-                if not model_call.may_retry(error):
+                again = model_call.second_request(error)
+                if again is None:
                     raise
-                # Once: if even that is too long, the call fails as it would without us.
-                response = super().wrap_model_call(model_call.bare_request(), call)
+                # Once: if even that is refused, the call fails as it would without us.
+                response = super().wrap_model_call(again, call)
         return model_call.finish(response)
 
     async def awrap_model_call(
@@ -607,9 +619,10 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             try:
                 response = await super().awrap_model_call(model_call.request(), call)
             except Exception as error:
-                if not model_call.may_retry(error):
+                again = model_call.second_request(error)
+                if again is None:
                     raise
-                response = await super().awrap_model_call(model_call.bare_request(), call)
+                response = await super().awrap_model_call(again, call)
         return model_call.finish(response)
 
     def wrap_tool_call(

@@ -89,7 +89,7 @@ def report(
 ) -> Reply:
     """Word an outcome, log it and tell the stream and the extensions; `known` is what the event names."""
     settings = run.settings
-    reply = reply_to(outcome, settings.budgets, lingers=settings.unload_when == "cheap")
+    reply = reply_to(outcome, run.budgets, lingers=run.lets_linger)
     _log(outcome, settings)
     match outcome:
         case outcomes.Loaded(ready):

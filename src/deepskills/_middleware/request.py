@@ -31,7 +31,8 @@ edit of history (a text evicted in the turn of its load) is made in `before_mode
 And the bytes are the same from call to call: texts go back into their own messages, or right behind a leading summary,
 and notes are tied to message ids, so that provider prompt caches hold.
 
-If the model refuses the request for its length, it is tried once more without what was put back (`ModelCall`).
+If the model refuses the request for its length, it is tried once more without what was put back, and if it refuses
+media of a skill, without those (`ModelCall`). Each call is made twice at most.
 """
 
 import itertools
@@ -39,12 +40,11 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 from langchain.agents.middleware.types import ContextT, ExtendedModelResponse, ModelRequest, ModelResponse, ResponseT
-from langchain_core.exceptions import ContextOverflowError
-from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
@@ -53,11 +53,13 @@ from deepskills._errors import SkillsError
 from deepskills._io.backends import refuses_writes, shows_other_files
 from deepskills._io.drivers import await_if_needed
 from deepskills._io.plan import Failed, in_worker
-from deepskills._loading.budget import Prepared, Standing
+from deepskills._loading.budget import Prepared, Standing, count_text_tokens
 from deepskills._loading.placement import Carrier, Decisions, decide
+from deepskills._middleware.chat_models import facts_of, is_overflow
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import after_model, change_request, change_text, traced, unusable
 from deepskills._middleware.loading import Wish, judge, prepare, take_away
+from deepskills._middleware.media import fit_media, leave_out_media, may_refuse_media, media_messages
 from deepskills._middleware.reporting import log_problems, skill_event, tell
 from deepskills._middleware.run import Run, Shelf, disclosed_skills
 from deepskills._middleware.state import (
@@ -155,15 +157,24 @@ class Composition:
     reattached: dict[str, LoadRecord] = field(default_factory=dict)
     """Those of them whose loss was not reported yet."""
 
+    left_out: dict[str, LoadRecord] = field(default_factory=dict)
+    """The skills whose text is lost and for which there is no room, where that was not reported yet."""
+
+    size: int = 0
+    """What the messages cost together with what was put back, where a refusal for length would need it."""
+
     lost: dict[str, str] = field(default_factory=dict)
     """The skills whose text could not be recovered, each with the reason."""
 
-    def without_put_back(self) -> "Composition":
+    def without_put_back(self, standing: Standing, told: Mapping[str, str]) -> "Composition":
         """Return what goes out to a model that had no room for what was put back."""
         left_out = {"skills_context": {"told": dict.fromkeys(self.put_back, LEFT_OUT)}}
         shown = [name for name in self.shown if name not in self.put_back]
         update = merged(self.update, left_out)
-        return Composition(self.bare or self.messages, update=update, lost=self.lost, shown=shown)
+        newly = {name: standing.records[name] for name in self.put_back if told.get(name) != LEFT_OUT}
+        return Composition(
+            self.bare or self.messages, update=update, left_out={**self.left_out, **newly}, lost=self.lost, shown=shown
+        )
 
     shown: list[str] = field(default_factory=list)
     """The loaded skills whose text is in the messages: the section marks these as loaded, and no others."""
@@ -177,14 +188,18 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
         return Composition(_noted(list(messages), thread.section("notes")))
-    budget = run.settings.budgets.tokens
+    budget = run.budgets.tokens
+    # What the model refused for its length is tried again only in a request that is smaller, and by enough that another
+    # word more or less in the user's message makes no difference.
+    before = _size(messages) if run.model.refused is not None else 0
+    room = None if run.model.refused is None else run.model.refused * 19 // 20 - before
     # 2. What this run may not use leaves here too: a resumed run has no start that would have taken it away.
     leaving, withheld = run.use.leaving, run.use.withheld
     standing = _with_edits(messages, carriers, thread.standing.without([*leaving, *withheld]), run)
     texts: dict[str, str] = {}
     lost: dict[str, str] = {}
     # 3. and 4. Decide and recover, in turns.
-    decisions = decide(carriers, standing, budget)
+    decisions = decide(carriers, standing, budget, room)
     # A text that is recovered may cost more or less than the one that was lost, and one that cannot be recovered costs
     # nothing, so what fits is decided again until nothing more is missing. Each round recovers at least one text or
     # gives one up, so it ends.
@@ -197,7 +212,7 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
             else:
                 texts[name], record = found
                 standing = standing.with_load(name, record)
-        decisions = decide(carriers, standing, budget)
+        decisions = decide(carriers, standing, budget, room)
     put_back = decisions.put_back
     kept = {carrier.skill for carrier in carriers if carrier.position in decisions.kept}
     shown = [name for name in standing.loaded if name in kept or name in put_back]
@@ -205,17 +220,20 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     standing = _seen(standing, shown)
     # A loss is one event and one line of log, not one per call: `told` keeps the digest that was reported.
     newly = [name for name in put_back if thread.section("told").get(name) != standing.records[name]["digest"]]
-    update = _update(thread, put_back, newly, standing, lost)
+    reported = thread.section("told")
+    waiting = [name for name in standing.loaded if name not in shown and name not in lost]
+    left_out = {name: standing.records[name] for name in waiting if reported.get(name) != LEFT_OUT}
+    update = _update(thread, waiting, newly, standing, lost)
     # Skills that are gone for this run leave in the same update, so that no later hook finds their records.
     update = merged(update, take_away(run, list(leaving)))
-    if newly or lost or prefix_changes or standing.is_crowded(run.settings.budgets):
+    if newly or lost or prefix_changes or standing.is_crowded(run.budgets):
         # 5. The prefix changes in any case, or the room is needed: texts of unloaded skills that lingered for the sake
         # of prompt caches have no reason to stay.
         gone = without_lingering(thread)
         if gone:
             update = merged(update, {"skills_context": {"texts": gone}})
             carriers = [_settled(carrier) for carrier in carriers]
-            decisions = decide(carriers, standing, budget)
+            decisions = decide(carriers, standing, budget, room)
     # Without its record the skill looks unloaded to `decide`, which is not so: it stays loaded and its limits hold.
     for position, (name, _reason) in decisions.notices.items():
         if name in withheld:
@@ -231,6 +249,8 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
         update=update,
         put_back=put_back,
         reattached={name: standing.records[name] for name in newly},
+        left_out=left_out,
+        size=(before or _size(messages)) + sum(map(standing.size, put_back)) if put_back else 0,
         lost=lost,
         shown=shown,
     )
@@ -494,13 +514,20 @@ def _with_end(message: AnyMessage, note: str) -> AnyMessage:
     return message.model_copy(update={"content": [*content, {"type": "text", "text": note}]})
 
 
+def _size(messages: Sequence[AnyMessage]) -> int:
+    """Return about how many tokens messages cost: all that changes from request to request."""
+    calls = [call["args"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
+    return sum(count_text_tokens(str(message.text)) for message in messages) + count_text_tokens(str(calls))
+
+
 def _update(
-    thread: Thread, put_back: Sequence[str], newly: Sequence[str], standing: Standing, lost: Iterable[str]
+    thread: Thread, waiting: Sequence[str], newly: Sequence[str], standing: Standing, lost: Iterable[str]
 ) -> dict[str, Any]:
     told: dict[str, str | None] = {name: standing.records[name]["digest"] for name in newly}
     noted = thread.section("told")
-    # A text that the model had no room for, and that is not put back this time, no longer needs the mark.
-    told |= {name: None for name, digest in noted.items() if digest == LEFT_OUT and name not in put_back}
+    told |= {name: LEFT_OUT for name in waiting if noted.get(name) != LEFT_OUT}
+    # A text that stands in the request again may be lost a second time, which is another event.
+    told |= {name: None for name, mark in noted.items() if mark == LEFT_OUT and name not in {*waiting, *newly}}
     before = thread.standing.records
     changed = {
         name: standing.records[name] for name in standing.loaded if standing.records.get(name) != before.get(name)
@@ -518,18 +545,8 @@ def _update(
 # One model call with skills: the request that goes out, a second try, and what comes back into state.
 
 
-# Providers have no common error for this. Each sign is looked for only beside a status that such errors have, because
-# a skill's text in some other error could hold any of these words.
-_OVERFLOW_SIGNS = (
-    *(f"context{gap}{noun}" for gap in (" ", "_", "") for noun in ("length", "window", "size", "limit")),
-    "prompt is too long",
-    "tokens exceed",
-)
 _SUMMARIZED = "_summarization_event"
 """State key of deepagents' summarization: what it has summed up, in requests alone."""
-
-_OVERFLOW_STATUS = frozenset({400, 413, 422})
-"""HTTP statuses by which providers refuse a request for its length."""
 
 section_in_use: ContextVar[str | None] = ContextVar("deepskills_section", default=None)
 """The skills section of the model call that is being made, rendered before deepagents' class asks for it."""
@@ -541,7 +558,7 @@ async def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Sectio
     prefix: dict[str, str] = {}
     changes = False
     # Comparing prefixes costs a rendering, so only those pay who let texts linger for the sake of caches.
-    if run.settings.unload_when == "cheap":
+    if run.lets_linger:
         prefix = _prefix(messages, (await _section(section, run, run.thread.standing.loaded)))
         before = run.thread.section("prefix")
         changes = bool(before) and before != prefix
@@ -579,6 +596,7 @@ def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> st
         return ""
     shelf, settings = run.known_shelf, run.settings
     resources: Mapping[str, list[ResourceMetadata]] = run.thread.resources
+    marked = loaded if run.shows_loaded else ()
     errors = run.state.get("skills_load_errors")
     # Fixed sources are shown as configured, even before or without a discovery that worked.
     sources = settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources
@@ -593,7 +611,7 @@ def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> st
             catalog=shelf.catalog,
             sources=shown,
             errors=[error for error in errors if isinstance(error, str)] if isinstance(errors, list) else [],
-            loaded={name: resources.get(name, []) for name in loaded},
+            loaded={name: resources.get(name, []) for name in marked},
             hidden=shelf.hidden,
             replaced_list=_replaced_list(run),
             tools=run.agent_tools,
@@ -642,6 +660,7 @@ async def open_call(
     # put back would be summarized away again.
     if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
         run.problems.append(problem("middleware", "middleware-order"))
+    run.model = facts_of(request.model, run.thread)
     run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
     run.workspace = workspace_of(request.tools)
     prepared = await prepare_call(request.messages, run, section)
@@ -667,6 +686,9 @@ class ModelCall(Generic[ContextT]):
         self._composed = prepared.composed
         self._use = prepared.use
         self._section = prepared.section
+        self._replaced: list[ToolMessage] = []
+        """Messages whose media the model refused."""
+        self._went_out: list[AnyMessage] = []
         self._resolved = {name: found.tools for name, found in resolutions.items()}
         tools, self._record = bound(request.tools, prepared.use, self._resolved, acceptance(request.model))
         thread, unused = run.thread, set()
@@ -701,14 +723,23 @@ class ModelCall(Generic[ContextT]):
 
     def bare_request(self) -> ModelRequest[ContextT]:
         """Return the request without the texts that were put back; from now on the call is one without them."""
-        self._composed = self._composed.without_put_back()
+        run = self._run
+        sizes = [size for size in (run.model.refused, self._composed.size) if size is not None]
+        run.model = replace(run.model, refused=min(sizes))
+        self._composed = self._composed.without_put_back(run.thread.standing, run.thread.section("told"))
         self._section = section_text(self._template, self._run, self._composed.shown)
         section_in_use.set(self._section)
         return self.request()
 
-    def may_retry(self, error: Exception) -> bool:
-        """Whether the model had no room for what was put back."""
-        return self._composed.bare is not None and is_overflow(error)
+    def second_request(self, error: Exception) -> ModelRequest[ContextT] | None:
+        """Return the request to make after one that failed, without what the model had no room for or does not take."""
+        if self._composed.bare is not None and is_overflow(error):
+            return self.bare_request()
+        if media_messages(self._went_out) and may_refuse_media(error):
+            messages, self._replaced = leave_out_media(self._composed.messages)
+            if self._replaced:
+                return self.request().override(messages=messages)
+        return None
 
     async def outgoing(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Return the request as it goes out: the state as it is, and what extensions change.
@@ -718,8 +749,9 @@ class ModelCall(Generic[ContextT]):
         """
         # The state that was made up for deepagents' hook stays inside: extensions and inner hooks see the real one.
         request = request.override(state=self._request.state)
-        if not self._run.settings.extensions:
-            return request.override(messages=sent(request.messages))
+        run = self._run
+        if not run.settings.extensions:
+            return self._fitted(request)
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
         included = {name for entry in self._run.use.granting for name in include_names(entry)}
         self._run.skill_tools = frozenset(tool for tool, name in self._record.items() if name in included)
@@ -727,7 +759,30 @@ class ModelCall(Generic[ContextT]):
         changed = await change_request(request, self._run)
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
-        return changed.override(messages=sent(changed.messages))
+        if changed.model is not request.model:
+            changed = self._for_model(changed)
+        return self._fitted(changed)
+
+    def _fitted(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
+        """Return a request without keys that only this library knows, and without media that the model rules out."""
+        self._went_out = fit_media(sent(request.messages), request.model)
+        return request.override(messages=self._went_out)
+
+    def _for_model(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
+        """Return a request whose section is that for the model which an extension chose."""
+        run, section = self._run, self._section
+        run.model = facts_of(request.model, run.thread)
+        self._section = section_text(self._template, run, self._composed.shown)
+        message = request.system_message
+        if message is None or self._section == section:
+            return request
+        blocks: list[Any] = [
+            {**block, "text": block["text"].removesuffix(section) + self._section}
+            if block["type"] == "text" and block["text"].endswith(section)
+            else block
+            for block in message.content_blocks
+        ]
+        return request.override(system_message=SystemMessage(content_blocks=blocks))
 
     @contextmanager
     def traced(self) -> Iterator[None]:
@@ -762,7 +817,9 @@ class ModelCall(Generic[ContextT]):
         # Sorted: the same tools give the same checkpoint, whatever order they were found in.
         record = dict(sorted({**before.get(DISCLOSED, {}), **self._record}.items()))
         inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
-        update = merged(before, self._composed.update, self._run.collected, problems_update(self._run))
+        facts = self._run.model.update_from(self._run.thread.model)
+        media = {"messages": [message for message in self._replaced if message.id]} if self._replaced else {}
+        update = merged(before, self._composed.update, facts, media, self._run.collected, problems_update(self._run))
         return ExtendedModelResponse(model_response=inner, command=Command(update={**update, DISCLOSED: record}))
 
 
@@ -783,15 +840,10 @@ def tell_composed(composed: Composition, run: Run) -> None:
     for name, record in composed.reattached.items():
         logger.info("Put the text of skill %r back into the request", name)
         tell(skill_event("reattached", name, "system", record, tokens=record["tokens"]), run.runtime, extensions)
+    for name, record in composed.left_out.items():
+        logger.warning("Left the text of skill %r out of the request: there is no room for it", name)
+        tell(skill_event("left_out", name, "system", record, tokens=record["tokens"]), run.runtime, extensions)
     for name, reason in composed.lost.items():
         logger.error("Unloaded skill %r: its text was lost and its file could not be read: %s", name, one_line(reason))
         before = run.thread.standing.records.get(name)
         tell(skill_event("unloaded", name, "system", before, reason=reason), run.runtime, extensions)
-
-
-def is_overflow(error: Exception) -> bool:
-    """Whether a model refused a request for its length."""
-    if isinstance(error, ContextOverflowError):
-        return True
-    text = str(error).lower()
-    return getattr(error, "status_code", None) in _OVERFLOW_STATUS and any(sign in text for sign in _OVERFLOW_SIGNS)

@@ -37,6 +37,7 @@ from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source
 from deepskills._io.drivers import adrive, await_if_needed, drive
 from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
+from deepskills._loading.budget import Budgets
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension
 from deepskills._middleware.state import LINGERING, Thread, merged
@@ -201,6 +202,8 @@ class Run:
         """Those of the agent's tools that the section speaks of, if a model request told."""
         self.workspace: object | None = None
         """The backend of the agent's file tools, if a model request told."""
+        self.model = self.thread.model
+        """The model that requests go to: that of the latest one, until this call knows its own."""
 
     # What follows is cached for this call alone: a `Run` lives as long as one hook, and the state cannot change in it.
     @cached_property
@@ -231,6 +234,21 @@ class Run:
 
     def _backend(self) -> BackendProtocol:
         return self.settings.backend_for(self.runtime)
+
+    @property
+    def budgets(self) -> Budgets:
+        """How much may be loaded beside the window of the model that the latest request went to."""
+        return self.settings.budgets_for(self.thread.model.window)
+
+    @property
+    def shows_loaded(self) -> bool:
+        """Whether the section marks loaded skills."""
+        return self.settings.shows_loaded(self.model.provider)
+
+    @property
+    def lets_linger(self) -> bool:
+        """Whether texts of unloaded skills stay until the prefix changes anyway."""
+        return self.settings.lets_linger(self.model.provider)
 
     @property
     def known_shelf(self) -> Shelf:

@@ -17,6 +17,8 @@ remains is used. Nothing outside this module looks at a private key itself.
 - `commands`: messages that began with a slash and were looked at, so that none starts a skill twice.
 - `problems`: problems that tool calls found, until the next model call.
 - `disclosed`: skills whose `SKILL.md` the model read by `read_file`, each with the catalog's digest of it.
+- `model`: the latest request's model: its `provider`, its `window` where that is known, and `refused`, the size of the
+  smallest request that it refused for its length while a text was put back.
 - `prefix`: what the latest request began with, to tell when it changes.
 
 Messages are known by their id. Not all have one: the message channel of `create_deep_agent` gives none to input that
@@ -279,6 +281,21 @@ class Permit(TypedDict):
     turn: str
 
 
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of the model that a thread's requests go to."""
+
+    provider: str = ""
+    window: int | None = None
+    refused: int | None = None
+    """The size of the smallest request with put-backs that it refused for its length, in tokens as we count."""
+
+    def update_from(self, before: "ModelFacts") -> dict[str, Any]:
+        """Return what changes in state."""
+        changed = {key: value or None for key, value in vars(self).items() if value != getattr(before, key)}
+        return {"skills_context": {"model": changed}} if changed else {}
+
+
 _STRICT = ConfigDict(strict=True, extra="forbid")
 """As written, or not at all: a caller's nonsense must not be bent until it fits."""
 
@@ -297,6 +314,7 @@ _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     "permits": TypeAdapter(Permit),
     "commands": TypeAdapter(Literal[True]),
     "run": _TEXT,
+    "model": TypeAdapter(Annotated[str, Strict()] | Annotated[int, Strict()]),
     "prefix": _TEXT,
     "disclosed": _TEXT,
     "problems": _PROBLEM,
@@ -399,6 +417,17 @@ class Thread:
     def is_left_out(self, name: str) -> bool:
         """Whether the latest request went out without a loaded skill's text because the model had no room."""
         return bool(self.section("told").get(name) == LEFT_OUT)
+
+    @property
+    def model(self) -> ModelFacts:
+        """The model of the latest request."""
+        facts = self.section("model")
+        provider, window, refused = (facts.get(key) for key in ("provider", "window", "refused"))
+        return ModelFacts(
+            provider if isinstance(provider, str) else "",
+            window if isinstance(window, int) else None,
+            refused if isinstance(refused, int) else None,
+        )
 
     @property
     def user_message(self) -> AnyMessage | None:

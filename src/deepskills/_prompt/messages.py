@@ -68,6 +68,11 @@ _NOTICES: dict[Reason, str] = {
 _PREFIX = "[Notice about skills, not from the user]"
 
 
+def media_left_out(kind: str) -> str:
+    """Return what stands in the place of a file that the model does not take."""
+    return f"[A file of type {field_text(kind, 80)} is left out: this model does not take it here. Work without it.]"
+
+
 def context_notice(name: str, reason: Reason) -> str:
     """Return the line that stands where a skill's text was."""
     return _NOTICES[reason].format(name=shown_name(name))

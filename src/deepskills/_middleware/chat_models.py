@@ -1,0 +1,119 @@
+"""What is known of chat models from outside: their provider, their window, and what their errors mean.
+
+Providers have no common error for a request that is too long, and their clients keep a status and a message in
+different places: on the error, on its `response`, in its `body`, or on the error that it was raised from. So all of
+these are looked at, and a sign counts only beside a status that such errors have, because a skill's text in some other
+error could hold any of the words.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.language_models import BaseChatModel
+
+from deepskills._middleware.state import ModelFacts, Thread
+
+_OVERFLOW_SIGNS = (
+    *(f"context{gap}{noun}" for gap in (" ", "_", "") for noun in ("length", "window", "size", "limit")),
+    "prompt is too long",
+    "prompt too long",
+    "tokens exceed",
+    "maximum number of tokens allowed",
+    "request too large",
+    "reduce the length of the messages",
+)
+_OVERFLOW_STATUS = frozenset({400, 413, 422})
+"""HTTP statuses by which providers refuse a request for its length."""
+
+_SERVER_SIGN = "available context size"
+"""What llama.cpp says with status 500, as do servers built on it."""
+
+_SERVER_ERROR = 500
+_MAX_CAUSES = 5
+
+
+def facts_of(model: object, thread: Thread) -> ModelFacts:
+    """Return what is known of a model; `None` stands for that of the thread's latest request."""
+    if model is None:
+        return thread.model
+    provider, window = _provider(model), _window(model)
+    # What one model refused says nothing of another's room.
+    refused = thread.model.refused if (provider, window) == (thread.model.provider, thread.model.window) else None
+    return ModelFacts(provider, window, refused)
+
+
+def _bare(model: object) -> BaseChatModel | None:
+    """Return the chat model inside bindings; `None` for one that is bound late, of which nothing is known."""
+    for _ in range(_MAX_CAUSES):
+        if isinstance(model, BaseChatModel):
+            return model
+        model = vars(model).get("bound") if hasattr(model, "__dict__") else None
+    return None
+
+
+def _provider(model: object) -> str:
+    found = _bare(model)
+    if found is None:
+        return ""
+    try:
+        provider = found._get_ls_params().get("ls_provider")  # noqa: SLF001 - what tracers are told; there is no other way
+    except Exception:  # noqa: BLE001 - a class of the user's own
+        return ""
+    return provider if isinstance(provider, str) else ""
+
+
+def profile_of(model: object) -> Mapping[str, Any]:
+    """Return what a model's profile says; empty if there is none."""
+    profile = getattr(_bare(model), "profile", None)
+    return profile if isinstance(profile, Mapping) else {}
+
+
+def _window(model: object) -> int | None:
+    window = profile_of(model).get("max_input_tokens")
+    return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
+
+
+def is_overflow(error: BaseException) -> bool:
+    """Whether a model refused a request for its length."""
+    for cause in _causes(error):
+        if isinstance(cause, ContextOverflowError):
+            return True
+        status, text = status_of(cause), _text_of(cause)
+        if status in _OVERFLOW_STATUS and any(sign in text for sign in _OVERFLOW_SIGNS):
+            return True
+        if status == _SERVER_ERROR and _SERVER_SIGN in text:
+            return True
+    return False
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status of a client's error, wherever it keeps that."""
+    response = getattr(error, "response", None)
+    for value in (
+        getattr(error, "status_code", None),
+        getattr(response, "status_code", None),
+        getattr(error, "code", None),
+    ):
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def _text_of(error: BaseException) -> str:
+    """Return what an error says, with the code and the text that some clients leave out of their message."""
+    parts = [str(error), str(getattr(error, "code", "") or ""), str(getattr(error, "body", "") or "")]
+    # The text of a stream that was not read raises.
+    with contextlib.suppress(Exception):
+        parts.append(str(getattr(getattr(error, "response", None), "text", "") or ""))
+    return " ".join(parts).lower()
