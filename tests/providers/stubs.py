@@ -583,6 +583,9 @@ class Stub:
 
         self.overflow = Refuse(400, wire.error("too long"))
         self.takes_media = True
+        self.counts = True
+        """Whether it tells how many tokens a request had."""
+
         self._lock = threading.Lock()
         stub = self
 
@@ -647,7 +650,7 @@ class Stub:
             if isinstance(reply, Refuse):
                 return reply.status, reply.body
             ids = [self.wire.id_form.format(next(_NUMBERS)) for _ in reply.calls]
-            return 200, self.wire.answer(reply, ids, len(json.dumps(body)) // 4)
+            return 200, self.wire.answer(reply, ids, len(json.dumps(body)) // 4 if self.counts else 0)
 
 
 def _lines(wire: Wire, answer: dict[str, Any]) -> bytes:

@@ -1,6 +1,7 @@
 """Every request that we compose is one that the providers take: their own classes, against servers that are strict."""
 
 import base64
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,19 @@ def test_usage(talk: Start) -> None:
     assert not cost["estimated"]
     assert cost["tokens_in"] > 500
     assert cost["tokens_out"] == 7
+
+
+def test_usage_that_is_not_counted(talk: Start) -> None:
+    """Where the provider counts nothing, all that was sent is estimated, tool schemas and calls included."""
+    it = talk(extensions=[SkillUsage(lambda _event: None)])
+    it.stub.counts = False
+    it.say(load("alpha"), Say("Read."), Say("Well."))
+    [cost] = [event for event in it.events if event["type"] == "skill.cost"]
+    assert cost["estimated"]
+    # By a counter of its own: all but what the format adds.
+    sent = it.stub.seen[-1]
+    schemas = json.dumps(sent.body.get("tools"))
+    assert cost["tokens_in"] == pytest.approx((len(sent.text) + len(schemas)) / 4, rel=0.25)
 
 
 def cases_of_overflow() -> list[tuple[str, int, str]]:

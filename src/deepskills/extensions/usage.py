@@ -24,7 +24,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from deepskills import ModelCallReport, SkillExtension, SkillRun
 from deepskills._io.bridge import bridge
@@ -55,6 +57,9 @@ COUNTS = (
     "put_backs",
 )
 """The numbers of a row."""
+
+MESSAGE_FRAME_TOKENS = 4
+"""What a message costs besides its text."""
 
 MAX_ROWS = 200
 """How many skills a ledger holds between two runs, because it is kept in state."""
@@ -167,21 +172,39 @@ def shares(whole: int, parts: int) -> list[int]:
     return [each + (place < left) for place in range(parts)]
 
 
-def tokens_of(sent: Iterable[str], answered: Iterable[object]) -> Tokens:
-    """Return the tokens of a call: as the provider counted them, or else an estimate from the texts."""
+def tokens_of(request: ModelRequest[Any], answered: Iterable[object]) -> Tokens:
+    """Return the tokens of a call: as the provider counted them, or else an estimate of the whole request."""
     messages = [message for message in answered if isinstance(message, AIMessage)]
-    # Either all counted or all estimated: a sum of both would be neither.
-    if messages and all(message.usage_metadata for message in messages):
-        used: list[Mapping[str, Any]] = [message.usage_metadata or {} for message in messages]
+    used: list[Mapping[str, Any]] = [message.usage_metadata or {} for message in messages]
+    # Either all counted or all estimated: a sum of both would be neither. No request has no tokens, but some servers
+    # say so in streams.
+    if used and all(_ledger_number(usage.get("input_tokens")) for usage in used):
         details = [_mapping(usage.get("input_token_details")) for usage in used]
         return Tokens(
             given=sum(_ledger_number(usage.get("input_tokens")) for usage in used),
             made=sum(_ledger_number(usage.get("output_tokens")) for usage in used),
             cached=sum(_ledger_number(detail.get("cache_read")) for detail in details),
         )
-    calls = [str(call["args"]) for message in messages for call in message.tool_calls]
-    made = sum(map(count_text_tokens, [*(str(message.text) for message in messages), *calls]))
-    return Tokens(sum(map(count_text_tokens, sent)), made, is_estimated=True)
+    made = sum(map(_message_tokens, messages))
+    system = [request.system_message] if request.system_message is not None else []
+    given = sum(map(_message_tokens, [*system, *request.messages]))
+    return Tokens(given + sum(map(_tool_tokens, request.tools)), made, is_estimated=True)
+
+
+def _message_tokens(message: AnyMessage) -> int:
+    """Return about what a message costs, the calls in it included."""
+    calls = [(call["name"], call["args"]) for call in message.tool_calls] if isinstance(message, AIMessage) else []
+    text = json.dumps(calls, ensure_ascii=False, default=str) if calls else ""
+    return count_text_tokens(str(message.text)) + count_text_tokens(text) + MESSAGE_FRAME_TOKENS
+
+
+def _tool_tokens(tool: Any) -> int:  # noqa: ANN401 - whatever the host gave: a tool, a function, a provider's own
+    """Return about what a tool's definition costs."""
+    try:
+        shape = tool if isinstance(tool, dict) else convert_to_openai_tool(tool)
+    except Exception:  # noqa: BLE001 - a tool of the user's own; the model was asked, so it cannot be all wrong
+        return 0
+    return count_text_tokens(json.dumps(shape, ensure_ascii=False, default=str))
 
 
 def _add(row: dict[str, Any], **numbers: int) -> None:
@@ -364,11 +387,7 @@ class SkillUsage(SkillExtension):
             return
         ledger = self._ledger(run)
         if origins:
-            request = report.request
-            sent = [str(message.text) for message in request.messages]
-            if request.system_message is not None:
-                sent.append(str(request.system_message.text))
-            tokens = tokens_of(sent, report.response.result)
+            tokens = tokens_of(report.request, report.response.result)
             # A skill that runs in a sub-agent is the task there, so its text is in every request.
             shown = report.shown.union(entry.name for entry in running_forks())
             ledger.model_call(origins, tokens, shown, report.put_back)
