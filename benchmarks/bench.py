@@ -32,7 +32,7 @@ from langgraph.runtime import Runtime
 from library import write_library
 from locking import locking_rows
 from measure import RUNS, Row, compare, markdown_table, seconds
-from prompt_cache import CACHE_READ, CACHE_WRITE, TURNS
+from prompt_cache import CACHE_READ, CACHE_WRITE, TURNS, input_after_cache
 from prompt_cache import measure as measure_prompt_cache
 from routing import routing_rows
 from scale import scale_rows
@@ -257,6 +257,15 @@ def conversation_rows() -> Iterator[Row]:
         "less than `now`",
         cheap["cost"] < now["cost"],
         {"cheap": cheap["cost"], "now": now["cost"], "reference": other["cost"]},
+    )
+    ours, theirs = input_after_cache()
+    yield Row(
+        f"input tokens after the provider's cache, {TURNS} turns, by default (what is cached counts {CACHE_READ})",
+        f"deepagents {theirs:,.0f}",
+        f"{ours:,.0f}, {ours / theirs:.2f}x",
+        "at most 1.05x",
+        ours <= 1.05 * theirs,
+        {"ratio": ours / theirs},
     )
     back = tokens_given_back()
     yield Row("tokens back after unload", "what the load added", f"{back:.1%}", "95 %", back >= 0.95, {"back": back})

@@ -25,6 +25,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from measure import markdown_table
 
 from deepskills import SkillsMiddleware, generate_skill_md
+from deepskills._loading.budget import count_text_tokens
 from deepskills.testing import Request, ScriptedChatModel, call_tools
 
 TURNS = 30
@@ -54,6 +55,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "cheap": {"loaded_status": "conversation", "unload_when": "cheap"},
 }
 OURS = tuple(OPTIONS)
+DEFAULTS = "defaults"
+"""Ours as it is without options, with a model of a provider that caches prompts."""
 CACHE_WRITE, CACHE_READ = 1.25, 0.1
 """What a character costs that is written to the prompt cache, and one that is read from it; plain input costs 1."""
 THEIRS = "deepagents"
@@ -106,26 +109,40 @@ def write_skills(root: Path) -> None:
         folder.joinpath("SKILL.md").write_text(generate_skill_md(name, f"Knows all about {name}.", body))
 
 
-def reply(kind: Kind, skill: str, *, ours: bool) -> AIMessage | None:
-    """Return the call by which a model does something with a skill; `None` where it has no such call."""
+class CachingModel(ScriptedChatModel):
+    """A scripted model of a provider that caches prompts by prefix."""
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:  # noqa: ARG002 - LangChain's signature
+        return {"ls_provider": "anthropic"}
+
+
+def reply(kind: Kind, skill: str, *, ours: bool, same: bool = False) -> AIMessage | None:
+    """Return the call by which a model does something with a skill; `None` where it has no such call.
+
+    With `same` each conversation has the same number of calls: where theirs has none, it makes a small one.
+    """
     if ours:
         return call_tools(("unload_skill" if kind == "unload" else "load_skill", {"skill_name": skill}))
+    if same and kind != "load":
+        return call_tools(("glob", {"pattern": f"/none/{skill}.*"}))
     if kind != "load":
         return None
     return call_tools(("read_file", {"file_path": f"/skills/{skill}/SKILL.md", "limit": 1_000}))
 
 
-def session(label: str, root: Path, plan: Plan, turns: int, *, asynchronous: bool) -> tuple[list[Request], list[Step]]:
+def session(
+    label: str, root: Path, plan: Plan, turns: int, *, asynchronous: bool = False, same: bool = False
+) -> tuple[list[Request], list[Step]]:
     """Run the session, and return what the model was sent and what followed what."""
     backend = FilesystemBackend(root_dir=root, virtual_mode=True)
     script: list[Any] = []
-    model = ScriptedChatModel(replies=script)
+    model = CachingModel(replies=script) if same else ScriptedChatModel(replies=script)
     agent: Any = create_deep_agent(
         model=model, middleware=[_middleware(label, backend)], backend=backend, checkpointer=InMemorySaver()
     )
     kinds: dict[int, Kind] = {}
     for turn in range(turns):
-        call = reply(*plan[turn], ours=label in OURS) if turn in plan else None
+        call = reply(*plan[turn], ours=label != THEIRS, same=same) if turn in plan else None
         if call is not None:
             kinds[len(script) + 1] = plan[turn][0]
             script.append(call)
@@ -143,7 +160,7 @@ def session(label: str, root: Path, plan: Plan, turns: int, *, asynchronous: boo
 def _middleware(label: str, backend: FilesystemBackend) -> Any:
     if label == THEIRS:
         return DeepAgentsSkillsMiddleware(backend=backend, sources=["/skills"])
-    return SkillsMiddleware(backend=backend, sources=["/skills"], **OPTIONS[label])
+    return SkillsMiddleware(backend=backend, sources=["/skills"], **OPTIONS.get(label, {}))
 
 
 def _steps(requests: Sequence[Request], kinds: dict[int, Kind]) -> Iterator[Step]:
@@ -172,6 +189,27 @@ def measure(*, asynchronous: bool = False, plan: Plan = PLAN, turns: int = TURNS
             "cost": CACHE_WRITE * len(serialized(requests[0])) + sum(step.cost for step in steps),
         }
     return found
+
+
+def input_after_cache() -> tuple[float, float]:
+    """Return what the input of a session costs after the cache, ours by default and theirs, in tokens of plain input.
+
+    Both conversations have the same calls; what the cache gives counts a tenth. Skills that are unloaded are not loaded
+    again, because deepagents' class cannot take a text back, and a second one would count on one side alone.
+    """
+    plan = {turn: step for turn, step in PLAN.items() if step[0] != "reload"}
+    costs = []
+    for label in (DEFAULTS, THEIRS):
+        with tempfile.TemporaryDirectory() as directory:
+            write_skills(Path(directory))
+            requests, steps = session(label, Path(directory), plan, TURNS, same=True)
+        cost = float(count_text_tokens(serialized(requests[0])))
+        for step in steps:
+            cached, whole = count_text_tokens(step.after[: step.shared]), count_text_tokens(step.after)
+            cost += whole - cached + CACHE_READ * cached
+        costs.append(cost)
+    ours, theirs = costs
+    return ours, theirs
 
 
 def _mean(shares: Sequence[float]) -> float:

@@ -93,6 +93,12 @@ def test_the_session_of_the_benchmark(mode: Mode) -> None:
     assert session or measured["conversation"]["mean"] > 0.9
 
 
+def test_the_defaults_cost_no_more_than_deepagents_class() -> None:
+    """With a provider that caches, the same conversation has about the same input after the cache."""
+    ours, theirs = BENCHMARK["input_after_cache"]()
+    assert ours <= 1.05 * theirs
+
+
 # --- small sessions --------------------------------------------------------------------------------------------------
 
 
