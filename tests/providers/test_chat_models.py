@@ -289,6 +289,20 @@ def test_stubs_refuse_what_providers_refuse() -> None:
         },
     }
     assert {name: bool(wires[name].read(body).problems) for name, body in bodies.items()} == dict.fromkeys(bodies, True)
+    marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    crooked: list[dict[str, Any]] = [
+        {"messages": [{"role": "user", "content": [marked] * 5}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": " "}]}]},
+        {"messages": [{"role": "user", "content": "a"}] * 2},
+        {"messages": [{"role": "user", "content": "a", "id": "1"}]},
+        {
+            "messages": [{"role": "user", "content": "a"}],
+            "tools": [{"name": "a b", "input_schema": {"type": "object"}}],
+        },
+        {"messages": [{"role": "user", "content": "a"}], "tools": [{"name": "a", "input_schema": {}}]},
+    ]
+    assert [bool(wires["anthropic"].read(body).problems) for body in crooked] == [True] * len(crooked)
+    assert not wires["anthropic"].read({"messages": [{"role": "user", "content": [marked] * 4}]}).problems
     stub = Stub(wires["openai"])
     assert stub.reply(bodies["openai"])[0] == 400
     stub.close()
