@@ -35,15 +35,17 @@ def test_every_command_of_the_guide_exists() -> None:
 
 
 def test_every_folder_of_tests_is_run() -> None:
-    """`make test` runs each folder except those that need a server or a browser, which have commands of their own."""
+    """`make test` runs each folder but those that need more than it installs, which have commands of their own."""
     folders = {
         f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("test_*"))
     }
     assert set(PROJECT["tool"]["pytest"]["ini_options"]["pythonpath"]) >= {"tests"}, "tests import `support`"
-    assert set(PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]) == folders - {"tests/browser", "tests/server"}
+    apart = {"tests/browser", "tests/providers", "tests/server"}
+    assert set(PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]) == folders - apart
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert "pytest tests/server" in makefile
     assert "pytest tests/browser" in makefile
+    assert "tests/providers" in makefile
 
 
 def test_the_guide_names_every_folder_of_the_package() -> None:
