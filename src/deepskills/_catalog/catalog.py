@@ -23,7 +23,7 @@ from deepskills._catalog.sources import Source
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._io.plan import lies_under, parent
 from deepskills._providers.base import ProvidedSkill, SkillProvider
-from deepskills._skillmd.keys import KEPT_KEYS, POWER_KEYS
+from deepskills._skillmd.keys import POWER_KEYS
 from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import SkillReading, read_fields, read_skill
@@ -64,7 +64,7 @@ class SkillEntry:
     """Digest of its `SKILL.md` as discovery read it."""
 
     frontmatter: Mapping[str, Any] = field(default_factory=dict)
-    """Frontmatter that the library or an extension acts on: text, lists and mappings, bounded in size."""
+    """The whole frontmatter as read: text, lists and mappings, bounded in size."""
 
     sha256: str = ""
     """SHA-256 of its `SKILL.md` as this process read it, 64 hexadecimal digits; empty if only a summary was read."""
@@ -161,10 +161,8 @@ class Reading:
 class Readings:
     """Reads files and remembers what they say, by path and content; bounded, safe to share by threads."""
 
-    def __init__(self, further_keys: Iterable[str] = (), *, for_search: bool = True) -> None:
+    def __init__(self, *, for_search: bool = True) -> None:
         self._for_search = for_search
-        self.keys = KEPT_KEYS | set(further_keys)
-        """The frontmatter keys that are kept."""
         self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
         self._parsed: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
 
@@ -270,13 +268,16 @@ class Readings:
         return self._kept(reading, path, digest, beginning, sha256)
 
     def _kept(self, reading: SkillReading, path: str, digest: str, beginning: bytes, sha256: str) -> Reading:
-        kept: dict[str, Any] = {}
-        if not self.keys.isdisjoint(reading.frontmatter):
-            kept = {key: value for key, value in reading.frontmatter.items() if key in self.keys and value is not None}
+        # What the metadata has as well is held once.
+        known: Mapping[str, Any] = reading.metadata or {}
+        kept = {key: known[key] if known.get(key) == value else value for key, value in reading.frontmatter.items()}
         problems = tuple(reading.problems)
         # The largest goes first, so that one bloated key does not cost the others. Entries stay in memory for every
         # skill.
-        while kept and _size(kept) > MAX_KEPT_CHARACTERS:
+        # Short texts, the usual case, are not measured.
+        texts = [value for value in kept.values() if isinstance(value, str)]
+        is_long = len(texts) < len(kept) or sum(map(len, texts)) > MAX_KEPT_CHARACTERS // 4
+        while is_long and kept and _size(kept) > MAX_KEPT_CHARACTERS:
             largest = max(kept, key=lambda key: _size(kept[key]))
             del kept[largest]
             problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
@@ -465,12 +466,12 @@ class Catalog:
         return all(given == entry.skill for given, entry in zip(skills, self.entries, strict=True))
 
 
-def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source], keys: Iterable[str] = ()) -> str:
-    """Return what identifies a catalog: what lies where, and which frontmatter was kept of it.
+def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source]) -> str:
+    """Return what identifies a catalog: what lies where.
 
     A file's digest stands for everything that was read from it, so no description has to be hashed.
     """
-    parts = [*sorted(keys), "", *(part for source in sources for part in (source.path, source.label)), ""]
+    parts = [*(part for source in sources for part in (source.path, source.label)), ""]
     for entry in entries:
         parts += (entry.name, entry.path, entry.source, entry.digest)
     text = "\0".join(parts)
@@ -516,7 +517,7 @@ class Catalogs:
 
     def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""
-        fingerprint = fingerprint_of(entries, sources, self._readings.keys)
+        fingerprint = fingerprint_of(entries, sources)
         # Question 1 must never be answered by what question 2 let in.
         if not all(entry.is_read for entry in entries):
             # Some of it is only what state claims: it serves this run, and is never taken for a catalog of ours.

@@ -5,21 +5,30 @@ some loop. So sync callers hand their work to one loop of the process, in a daem
 not wait for it. It starts at its first use, and again in a forked process, which has none of its parent's threads.
 
 Work runs as a task in the caller's copied context, so that LangGraph's runtime, its interrupts and tracing pass
-through. A caller on the loop itself would wait for itself forever. For work that any loop can do there is a second
-bridge behind the first, and so on; work that belongs to this very loop fails with a clear error.
+through. A caller on the loop itself would wait for itself forever, and so would one in a thread for which a task of
+the loop waits without awaiting, as the threads of a sync agent do. So a task's context names the bridges that may be
+blocked by it. For work that any loop can do there is a second bridge behind the first, and so on; work that belongs to
+this very loop fails with a clear error.
 """
 
 import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, InvalidStateError
+from contextvars import ContextVar
 from typing import Any, TypeAlias, TypeVar
 
 ResultT = TypeVar("ResultT")
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, ResultT]]
 """Makes a coroutine, on the loop that runs it."""
+
+TURN_SECONDS = 1.0
+"""How long a loop that the caller's own task may block is waited for."""
+
+_blocked: ContextVar[frozenset["Bridge"]] = ContextVar("blocked", default=frozenset())
+"""The bridges whose tasks this context belongs to, from the outermost to the innermost."""
 
 
 class Bridge:
@@ -57,7 +66,7 @@ class Bridge:
             RuntimeError: If the caller runs on the loop, and would wait for itself.
             TimeoutError: If `work` takes longer than `seconds`; it is cancelled then.
         """
-        if self.is_current:
+        if self.is_current or (self in _blocked.get() and not self.takes_turn_within(TURN_SECONDS)):
             raise RuntimeError("a sync call from the event loop that has to do its work would wait for itself")
         done = self._hand_over(work)
         try:
@@ -69,7 +78,7 @@ class Bridge:
 
     def run_anywhere(self, work: Work[ResultT]) -> ResultT:
         """Return the result of `work`, which any loop can do: also for a caller that runs on this one."""
-        if not self.is_current:
+        if not self.is_current and self not in _blocked.get():
             return self.run(work)
         with self._lock:
             if self._next is None:
@@ -95,6 +104,8 @@ class Bridge:
         done: Future[ResultT] = Future()
 
         async def settle() -> None:
+            # Of the task's own context, which everything inherits that it starts.
+            _blocked.set(_blocked.get() | {self})
             # Everything: an exception that left the task, such as `SystemExit`, would end the loop for all.
             try:
                 result = await work()
@@ -132,3 +143,18 @@ class Bridge:
 
 bridge = Bridge()
 """The bridge of the process."""
+
+
+def is_bridged() -> bool:
+    """Whether the caller runs as a task on the loop of a bridge: on behalf of sync code."""
+    return any(held.is_current for held in _blocked.get())
+
+
+@contextlib.contextmanager
+def awaited() -> Iterator[None]:
+    """Say that the caller, on a bridge's loop, awaits what is started in here: meanwhile the loop can work for it."""
+    token = _blocked.set(frozenset(held for held in _blocked.get() if not held.is_current))
+    try:
+        yield
+    finally:
+        _blocked.reset(token)

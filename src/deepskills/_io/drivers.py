@@ -660,7 +660,8 @@ async def _acall(call: CallFunction[Any], _backend: Backend) -> Reply:
 
 
 async def _aask(call: Ask[Any], _backend: Backend) -> Reply:
-    return await call.acall()
+    value = (call.acall or call.call)()
+    return await value if inspect.isawaitable(value) else value
 
 
 async def _await(call: WaitFor[Any], _backend: Backend) -> Reply:

@@ -424,14 +424,15 @@ class Work(Call[ReplyT]):
 
 @dataclass(frozen=True)
 class Ask(Call[ReplyT]):
-    """Call an extension: `call` in a sync run, `acall` on the event loop in an async run; no time limit.
+    """Call an extension, sync or async; answered with what it returns, awaited if need be. No time limit.
 
-    Also the way to call any method that comes as a pair of `x` and `ax`, such as those of a `SkillRun`. The calls of
-    one round are made one after the other, in order, so that interrupts repeat in the same order.
+    An async run calls it on the event loop. A sync run calls it here, and awaits what it returns on the bridge's loop.
+    The calls of one round are made one after the other, in order, so that interrupts repeat in the same order.
     """
 
-    call: Callable[[], ReplyT]
-    acall: Callable[[], Awaitable[ReplyT]]
+    call: Callable[[], ReplyT | Awaitable[ReplyT]]
+    acall: Callable[[], Awaitable[ReplyT]] | None = None
+    """What an async run calls in its place, for a method that comes as a pair of `x` and `ax`."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from langchain_core.messages import AnyMessage
 from langgraph.types import Overwrite
 
 from deepskills._catalog.catalog import SkillEntry
+from deepskills._middleware.events import SkillRefused
 from deepskills._middleware.loading import Wish, load
-from deepskills._middleware.reporting import skill_event, tell
+from deepskills._middleware.reporting import origin_of, tell
 from deepskills._middleware.run import Run, Shelf
 from deepskills._middleware.state import is_users_own, merged
 from deepskills._middleware.visibility import shelf_of
@@ -139,7 +140,7 @@ def _report_if_broken(name: str, shelf: Shelf, run: Run) -> None:
         return
     run.problems.append(found.problem)
     logger.error("The slash command /%s was not started: %s", one_line(name), one_line(found.problem["message"]))
-    tell(skill_event("refused", name, "user", reason="unreadable"), run.runtime, run.settings.extensions)
+    tell(SkillRefused(**origin_of(name, "user"), reason="unreadable"), run.runtime, run.settings.extensions)
 
 
 def command_word(line: str) -> str:

@@ -158,13 +158,10 @@ MAX_RULE_BYTES = 16_000_000
 class Memory:
     """What was read, found, rendered and loaded in this process."""
 
-    def __init__(
-        self, frontmatter_keys: Sequence[str] = (), backend: object = None, *, for_search: bool = True
-    ) -> None:
-        self._keys = tuple(frontmatter_keys)
+    def __init__(self, backend: object = None, *, for_search: bool = True) -> None:
         self._backend = backend
         self._for_search = for_search
-        self.readings = Readings(self._keys, for_search=for_search)
+        self.readings = Readings(for_search=for_search)
         self.catalogs = Catalogs(self.readings, backend)
         self.led = remembered_files()
         self.search = SearchCache()
@@ -192,7 +189,7 @@ class Memory:
 
     def emptied(self) -> "Memory":
         """Return a memory of the same kind that holds nothing."""
-        return Memory(self._keys, self._backend, for_search=self._for_search)
+        return Memory(self._backend, for_search=self._for_search)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Memory":
         return self.emptied()

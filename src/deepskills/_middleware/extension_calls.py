@@ -1,6 +1,6 @@
 """Calls the extensions, in their order, guarded, sync or async as the run is.
 
-`ExtensionRun` is the view of a run that one extension gets: whatever it reads or runs by it passes the checks that the
+`SkillRun` is the view of a run that one extension gets: whatever it reads or runs by it passes the checks that the
 core's own tools pass. The functions below it each call one method of the seam on all extensions. There is one rule for
 failures: what judges (visibility, loads, texts, files, tool calls) fails closed, because a guard that crashed has not
 agreed; everything else fails open, unless the extension says that it protects.
@@ -8,7 +8,7 @@ agreed; everything else fails open, unless the extension says that it protects.
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import NoneType
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 
 from deepskills._catalog.catalog import SkillEntry, include_names
@@ -44,16 +45,17 @@ from deepskills._io.plan import (
     lies_under,
     parent,
 )
+from deepskills._middleware.events import SkillEvent, event_from
 from deepskills._middleware.extension import (
     Answer,
     LoadedSkill,
     ModelCallReport,
     Refuse,
+    SendBack,
     SkillExtension,
     SkillFile,
     SkillLoad,
     ToolResult,
-    defines,
     overrides,
 )
 from deepskills._middleware.reporting import tell
@@ -66,19 +68,32 @@ from deepskills._types import SKILL_FILE, Severity, SkillProblem, Trigger
 
 logger = logging.getLogger("deepskills")
 
+ONLY_IN_ASYNC = (
+    "a method of `run` that reads, writes or runs something gives an awaitable: write the method of {name} that calls "
+    "it `async def`, and `await` it"
+)
 
-class ExtensionRun:
-    """What one extension knows of a run, and what it can ask for: the `SkillRun` of the seam."""
+
+class SkillRun:
+    """What one extension knows of the run that calls it, and what it can ask for.
+
+    Properties work in every hook. Methods that read, write or run something give an awaitable, for hooks that are
+    written `async def`; `asyncio.gather`, `asyncio.wait_for` and task groups take them.
+    """
 
     def __init__(self, run: Run, extension: SkillExtension, shelf: Shelf | None = None) -> None:
         self._run = run
         self._extension = extension
         self._shelf = shelf
+        self._is_called = False
         self.name = name_of(extension)
-        self.runtime = run.runtime
+        """The name under which this extension keeps its state."""
+        self.runtime: ToolRuntime[Any, Any] = run.runtime
+        """LangGraph's runtime: `.context`, `.store`, `.stream_writer`."""
         # Messages have the same keys here as in requests, even where the host gave no id.
         keyed = run.thread.messages is not run.thread.given
-        self.state = {**run.state, "messages": list(run.thread.messages)} if keyed else run.state
+        self.state: Mapping[str, Any] = {**run.state, "messages": list(run.thread.messages)} if keyed else run.state
+        """The graph's state. Private keys of the core in it are not for extensions; use what is below."""
 
     @property
     def _known_shelf(self) -> Shelf:
@@ -86,7 +101,7 @@ class ExtensionRun:
 
     @property
     def skills(self) -> Sequence[SkillEntry]:
-        """The skills that exist in this run."""
+        """The skills that exist in this run, whatever their visibility to the model; without those that are off."""
         return self._known_shelf.existing
 
     @property
@@ -96,7 +111,7 @@ class ExtensionRun:
 
     @property
     def found(self) -> Sequence[SkillEntry]:
-        """Every skill that the sources hold."""
+        """Every skill that the sources hold, including those that are off."""
         return self._known_shelf.catalog.entries
 
     @property
@@ -110,7 +125,10 @@ class ExtensionRun:
         return frozenset(name for name, how in self._known_shelf.hidden.items() if how == "name-only")
 
     def may_still_show(self, name: str, source: str) -> bool:
-        """Whether what an earlier request showed of a skill of this source may be shown in this run as well."""
+        """Whether what an earlier request showed of a skill of this source may be shown in this run as well.
+
+        It may after the skill was edited or removed, but not if visibility or another user's sources hide it.
+        """
         shelf = self._known_shelf
         # Where each run makes its own backend, the same path may be another user's.
         if not is_backend(self._run.settings.backend) or all(own.path != source for own in shelf.catalog.sources):
@@ -120,16 +138,21 @@ class ExtensionRun:
 
     @property
     def loaded(self) -> Sequence[LoadedSkill]:
-        """The skills in use, in load order."""
+        """The skills in use, in load order; one whose file is out of reach has `entry.is_read` unset."""
         return self._run.loaded
 
     @property
+    def seen(self) -> Sequence[SkillEntry]:
+        """The skills whose text the model has seen: those in use, and those unloaded whose text still stands."""
+        return self._run.seen
+
+    @property
     def own_tools(self) -> frozenset[str]:
-        """Names of the skills' own tools."""
+        """Names of the skills' own tools: load, unload, extra tools, and those that skills in use bring by `tools=`."""
         return self._run.settings.own_tools | self._run.skill_tools
 
     def owners(self, tool: str) -> frozenset[str] | None:
-        """Return the skills in use whose own tool this is; `None` for a tool that belongs to no skill."""
+        """Return the names of the skills in use whose own tool this is; `None` for a tool that belongs to no skill."""
         name = self._run.tool_origins.get(tool)
         if name is None:
             return None
@@ -137,97 +160,139 @@ class ExtensionRun:
         return frozenset(entry.name for entry in self._run.use.granting if name in include_names(entry))
 
     def holders(self, entry: SkillEntry) -> frozenset[str]:
-        """Return the paths of all sources that hold a skill's file."""
+        """Return the paths of all of the run's sources that hold a skill's file, where sources overlap."""
         sources = (source.path for source in self._known_shelf.catalog.sources)
         # A file may lie below two sources (one inside the other); the less trusted one decides, so all are given.
         return frozenset({entry.source, *(path for path in sources if lies_under(entry.path, path))})
-
-    @property
-    def user_message(self) -> AnyMessage | None:
-        """The user's newest message."""
-        return self._run.thread.user_message
-
-    @property
-    def memory(self) -> Mapping[str, Any]:
-        """This extension's private state on the thread."""
-        return memory_of(self._extension, self.state, self._run.collected)
-
-    def remember(self, key: str, value: Any) -> None:  # noqa: ANN401 - any serializable value
-        """Change this extension's private state."""
-        self._run.collect({"skills_extensions": {self.name: {key: value}}})
-
-    def report(self, path: str, code: str, message: str, severity: Severity = "warning") -> None:
-        """Report a problem, once per thread."""
-        self._run.problems.append(SkillProblem(path=path, code=code, severity=severity, message=message))
-
-    def emit(self, event: Mapping[str, Any]) -> None:
-        """Write an event to the custom stream, and tell the extensions."""
-        tell(event, self.runtime, self._run.settings.extensions)
-
-    def load(self, name: str, arguments: str = "", *, trigger: Trigger = "system") -> None:
-        """Ask that a skill be loaded before the next model call, unless it already is."""
-        self._run.collect({"skills_context": {"loads": {name: {"arguments": arguments, "trigger": trigger}}}})
-
-    def note(self, message_id: str, text: str) -> None:
-        """Put a note at the end of a message, in every request while the message is there."""
-        self._run.collect(note_update(self._run.thread, message_id, "end", text))
-
-    @property
-    def update(self) -> dict[str, Any]:
-        """The graph update that holds what was asked for."""
-        return merged(self._run.collected, self._run.problems_update())
 
     def granted(self, entry: SkillEntry) -> frozenset[str]:
         """Return what a human granted to a served skill."""
         return self._run.granted(entry)
 
     @property
-    def seen(self) -> Sequence[SkillEntry]:
-        """The skills whose text the model has seen."""
-        return self._run.seen
+    def user_message(self) -> AnyMessage | None:
+        """The user's newest message: not a summary, not a message of the middleware."""
+        return self._run.thread.user_message
+
+    @property
+    def memory(self) -> Mapping[str, Any]:
+        """This extension's private state on the thread, with what it asked to change in this call."""
+        return memory_of(self._extension, self.state, self._run.collected)
+
+    def remember(self, key: str, value: Any) -> None:  # noqa: ANN401 - any serializable value
+        """Change this extension's private state; `None` removes the key. Values must be plain data."""
+        self._run.collect({"skills_extensions": {self.name: {key: value}}})
+
+    def report(self, path: str, code: str, message: str, severity: Severity = "warning") -> None:
+        """Report a problem, once per thread: it is logged and stands in `skills_problems`."""
+        self._run.problems.append(SkillProblem(path=path, code=code, severity=severity, message=message))
+
+    def emit(self, event: SkillEvent | Mapping[str, Any]) -> None:
+        """Write an event to the custom stream, and tell the extensions; one of your own may be a mapping."""
+        tell(event_from(event), self.runtime, self._run.settings.extensions)
+
+    def load(self, name: str, arguments: str = "", *, trigger: Trigger = "system") -> None:
+        """Ask that a skill be loaded before the next model call, unless it already is."""
+        self._run.collect({"skills_context": {"loads": {name: {"arguments": arguments, "trigger": trigger}}}})
+
+    def note(self, message_id: str, text: str) -> None:
+        """Put a note at the end of a message, in every request while the message is there; the history stays."""
+        self._run.collect(note_update(self._run.thread, message_id, "end", text))
+
+    @property
+    def update(self) -> dict[str, Any]:
+        """The graph update that holds what `remember`, `report` and `note` asked for; a tool returns it itself."""
+        return merged(self._run.collected, self._run.problems_update())
 
     @property
     def executing_tools(self) -> frozenset[str]:
-        """Names of further tools that execute code, as the backends that serve skills name them."""
+        """Names of tools that execute code, besides `execute` and `run_skill_script`, as backends name them."""
         return self._run.settings.executing_tools(self.runtime)
 
     @property
+    def is_async(self) -> bool:
+        """Whether the run is async; in a sync run, use the sync methods of a store or client that has both."""
+        return self._run.is_async
+
+    @property
     def can_execute(self) -> bool:
-        """Whether the backend of this run runs commands."""
+        """Whether the backend of this run runs commands; a function of the user's may have to make it first."""
         return self._run.settings.can_execute(self.runtime)
 
-    def execute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401 - deepagents' response
-        """Run a shell command through the backend."""
-        return self.drive(_execute(Execute(command, timeout)))
+    def execute(self, command: str, timeout: int | None = None) -> Coroutine[Any, Any, Executed]:
+        """Run a shell command through the backend, and return deepagents' `ExecuteResponse`.
 
-    async def aexecute(self, command: str, timeout: int | None = None) -> Any:  # noqa: ANN401, ASYNC109
-        """Run a shell command through the backend, without blocking."""
-        return await self.adrive(_execute(Execute(command, timeout)))
+        Raises:
+            SkillsError: If the backend cannot execute, fails, or does not answer in time; `TimeoutError` is its cause
+                in the last case, and the command may still run or be about to start.
+        """
+        return self.perform(lambda: _execute(Execute(command, timeout)))
 
-    def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
-        """Write files through the backend."""
-        self.drive(_written(files, for_shell=for_shell))
+    def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> Coroutine[Any, Any, None]:
+        """Write files through the backend; `for_shell` by the part of it that runs commands, wherever paths route to.
 
-    async def awrite_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
-        """Write files through the backend, without blocking."""
-        await self.adrive(_written(files, for_shell=for_shell))
+        Raises:
+            SkillsError: If one cannot be written.
+        """
+        return self.perform(lambda: _written(files, for_shell=for_shell))
 
-    def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
-        """Return the content of a skill's file."""
+    def read_file(self, entry: SkillEntry, relative_path: str) -> Coroutine[Any, Any, bytes]:
+        """Return the content of a skill's file, the path checked as by `load_skill_asset` with all directories.
+
+        Raises:
+            SkillsError: If the path is refused, or the file is absent or cannot be read.
+        """
         # "all" means any file inside the skill; hidden files and those of hidden skills inside it stay closed.
-        return self.drive(judged_asset(self._run, _read(entry), relative_path, "all", self._closed(entry)))
+        return self.perform(lambda: judged_asset(self._run, _read(entry), relative_path, "all", self._closed(entry)))
 
-    async def aread_file(self, entry: SkillEntry, relative_path: str) -> bytes:
-        """Return the content of a skill's file, without blocking."""
-        return await self.adrive(judged_asset(self._run, _read(entry), relative_path, "all", self._closed(entry)))
+    def manifest(self, entry: SkillEntry) -> Coroutine[Any, Any, SkillManifest]:
+        """Return every file of a skill as it is now, with digests, hidden ones included.
 
-    def manifest(self, entry: SkillEntry) -> SkillManifest:
-        """Return every file of a skill as it is now."""
-        return self.drive(manifest_of(self._run, _read(entry)))
+        A backend that has `skill_manifest` is asked and no file is read; else all files are.
 
-    async def amanifest(self, entry: SkillEntry) -> SkillManifest:
-        """Return every file of a skill as it is now, without blocking."""
-        return await self.adrive(manifest_of(self._run, _read(entry)))
+        Raises:
+            SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
+        """
+        return self.perform(lambda: manifest_of(self._run, _read(entry)))
+
+    def files_to_run(
+        self, entry: SkillEntry, script_name: str | None = None
+    ) -> Coroutine[Any, Any, Mapping[str, bytes] | None]:
+        """Return the files of which a copy must be made to run a script, or a command, of a skill.
+
+        Whoever runs a file by its path after it was judged runs what lies there by then. So where an extension judges
+        files, the very bytes that it judged are run, from a private copy. A hidden skill inside this one is left out.
+        `None` if nobody judges and nothing is hidden: then the skill's own directory serves.
+
+        Raises:
+            SkillsError: If a file or the script's path is refused, or not all files can be read.
+        """
+        return self.perform(lambda: judged_files(self._run, _read(entry), script_name, self._closed(entry)))
+
+    def directory(self, entry: SkillEntry) -> Coroutine[Any, Any, str]:
+        """Return a skill's directory as a shell knows it.
+
+        Raises:
+            SkillsError: If a hidden skill lies inside it, for nothing keeps a shell out; use `files_to_run`.
+        """
+        return self.perform(lambda: _directory(entry, self._closed(entry)))
+
+    def script_path(self, entry: SkillEntry, script_name: str) -> Coroutine[Any, Any, str]:
+        """Return the path by which a shell runs a script of a skill, checked as by `get_skill_script_path`.
+
+        Raises:
+            SkillsError: If the path is refused or no script is there.
+        """
+        return self.perform(lambda: judged_script(self._run, _read(entry), script_name, self._closed(entry)))
+
+    def perform(self, make: Callable[[], Plan[ResultT]]) -> Coroutine[Any, Any, ResultT]:
+        """Perform a plan of the library's own extensions on the backend of this run."""
+        if self._is_called:
+            raise SkillsError(ONLY_IN_ASYNC.format(name=self.name))
+        return self._performed(make)
+
+    async def _performed(self, make: Callable[[], Plan[ResultT]]) -> ResultT:
+        return await (self._run.aperform(make()) if self.is_async else self._run.perform_in_thread(make))
 
     def _closed(self, entry: SkillEntry) -> Sequence[str]:
         """Return the directories inside a skill's own that belong to skills which the model may not read."""
@@ -237,37 +302,14 @@ class ExtensionRun:
         loaded = {skill.entry.name for skill in in_use if not skill.is_lost}
         return shelf.closed_below(entry, loaded)
 
-    def files_to_run(self, entry: SkillEntry, script_name: str | None = None) -> Mapping[str, bytes] | None:
-        """Return the files of which a copy must be made to run a script, or a command, of a skill."""
-        return self.drive(judged_files(self._run, _read(entry), script_name, self._closed(entry)))
-
-    async def afiles_to_run(self, entry: SkillEntry, script_name: str | None = None) -> Mapping[str, bytes] | None:
-        """Return the files of which a copy must be made to run something of a skill, without blocking."""
-        return await self.adrive(judged_files(self._run, _read(entry), script_name, self._closed(entry)))
-
-    def directory(self, entry: SkillEntry) -> str:
-        """Return a skill's directory as a shell knows it."""
-        return self.drive(_directory(entry, self._closed(entry)))
-
-    async def adirectory(self, entry: SkillEntry) -> str:
-        """Return a skill's directory as a shell knows it, without blocking."""
-        return await self.adrive(_directory(entry, self._closed(entry)))
-
-    def script_path(self, entry: SkillEntry, script_name: str) -> str:
-        """Return the path by which a shell runs a script of a skill."""
-        return self.drive(judged_script(self._run, _read(entry), script_name, self._closed(entry)))
-
-    async def ascript_path(self, entry: SkillEntry, script_name: str) -> str:
-        """Return the path by which a shell runs a script of a skill, without blocking."""
-        return await self.adrive(judged_script(self._run, _read(entry), script_name, self._closed(entry)))
-
-    def drive(self, plan: Plan[ResultT]) -> ResultT:
-        """Perform a plan on the backend of this run."""
-        return self._run.perform(plan)
-
-    async def adrive(self, plan: Plan[ResultT]) -> ResultT:
-        """Perform a plan on the backend of this run, without blocking."""
-        return await self._run.aperform(plan)
+    def call(self, method: str, *given: Any) -> Any:  # noqa: ANN401 - whatever an extension returns
+        """Call a method of the extension for this run; what it gives may be awaitable."""
+        # While a `def` method runs; an `async def` method only makes its coroutine here.
+        self._is_called = True
+        try:
+            return getattr(self._extension, method)(*given, self)
+        finally:
+            self._is_called = False
 
 
 def _read(entry: SkillEntry) -> SkillEntry:
@@ -317,7 +359,6 @@ def with_changes(message: ToolMessage, run: Run) -> ToolResult:
 
 
 _FAILED_CLOSED = "the extension {name} failed: {reason}"
-_ONLY_ASYNC = "it has {method} in its async form alone; run the agent with ainvoke or astream"
 
 
 _GIVES: Mapping[str, tuple[type, ...]] = {
@@ -330,22 +371,18 @@ _GIVES: Mapping[str, tuple[type, ...]] = {
     "before_tool": (Refuse, NoneType),
     "after_tool": (ToolMessage, Command, NoneType),
     "search": (Sequence, NoneType),
+    "before_end": (SendBack, NoneType),
 }
-"""What a method may return; where nothing is expected, anything except a coroutine that nobody awaits."""
+"""What a method may return; where nothing is expected, anything."""
 
 
-async def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given: Any) -> Any:  # noqa: ANN401
-    """Call one method of an extension, sync or async as the run is, and return what it gives.
+async def ask(method: str, run: SkillRun, *given: Any) -> Any:  # noqa: ANN401
+    """Call one method of the extension of a run, and return what it gives.
 
     A result that means nothing is a failure like an exception: logged, recorded as a problem, returned as `Failed`.
     """
-    reply = await Attempt(
-        Ask(
-            # Resolved inside the lambda: a method that is missing or async only fails like one that raises.
-            lambda: _sync_method(extension, method)(*given, run),
-            lambda: _called(extension, method, *given, run),
-        )
-    )
+    # Called by its name when it is asked: a method that is missing fails like one that raises.
+    reply = await Attempt(Ask(lambda: run.call(method, *given)))
     if not isinstance(reply, Failed) and _is_usable(method, reply):
         return reply
     reason = reply.reason if isinstance(reply, Failed) else unusable(reply)
@@ -356,24 +393,8 @@ async def ask(extension: SkillExtension, method: str, run: ExtensionRun, *given:
     return Failed(_FAILED_CLOSED.format(name=run.name, reason=reason))
 
 
-async def _called(extension: SkillExtension, method: str, *given: Any) -> Any:  # noqa: ANN401
-    """Call the method that an async run calls: the twin where it is the extension's own, else the plain one."""
-    own = f"a{method}" if defines(extension, f"a{method}") else method
-    value = getattr(extension, own)(*given)
-    return await value if inspect.isawaitable(value) else value
-
-
-def _sync_method(extension: SkillExtension, method: str) -> Callable[..., object]:
-    """Return the method that a sync run calls; the default must not pass for a judgement that only the twin makes."""
-    # A guard that is written `async def abefore_load` alone would otherwise be skipped silently in sync runs.
-    if defines(extension, f"a{method}") and not defines(extension, method):
-        raise SkillsError(_ONLY_ASYNC.format(method=method))
-    found: Callable[..., object] = getattr(extension, method)
-    return found
-
-
 def _is_usable(method: str, value: object) -> bool:
-    return isinstance(value, _GIVES.get(method, (object,))) and not inspect.isawaitable(value)
+    return isinstance(value, _GIVES.get(method, (object,)))
 
 
 def unusable(value: object) -> str:
@@ -388,7 +409,7 @@ async def first_refusal(method: str, run: Run, given: object) -> Refuse | None:
     """Ask the extensions by one method that judges; the first refusal wins, and a failure refuses."""
     for extension in run.settings.extensions:
         if overrides(extension, method):
-            decision = await ask(extension, method, ExtensionRun(run, extension), given)
+            decision = await ask(method, SkillRun(run, extension), given)
             if isinstance(decision, Failed):
                 return Refuse(decision.reason)
             if isinstance(decision, Refuse):
@@ -463,7 +484,7 @@ async def before_load(load: SkillLoad, run: Run) -> Refuse | Answer | None:
     """Ask whether a load may happen; the first that refuses or answers decides. A failure refuses."""
     for extension in run.settings.extensions:
         if overrides(extension, "before_load"):
-            decision = await ask(extension, "before_load", ExtensionRun(run, extension), load)
+            decision = await ask("before_load", SkillRun(run, extension), load)
             if isinstance(decision, Failed):
                 return Refuse(decision.reason)
             if isinstance(decision, Refuse | Answer):
@@ -478,7 +499,7 @@ async def change_text(load: SkillLoad, run: Run) -> str | Failed:
         if overrides(extension, "change_text"):
             # Each extension sees what those before it made of the text.
             given = SkillLoad(load.entry, load.arguments, load.trigger, text, load.tokens, load.resources, load.runtime)
-            changed = await ask(extension, "change_text", ExtensionRun(run, extension), given)
+            changed = await ask("change_text", SkillRun(run, extension), given)
             if isinstance(changed, Refuse):
                 return Failed(changed.reason)
             if isinstance(changed, Failed):
@@ -491,7 +512,7 @@ async def change_request(request: ModelRequest[Any], run: Run) -> ModelRequest[A
     """Return the request as the extensions change it; a failure leaves it, or stops it if the extension protects."""
     for extension in run.settings.extensions:
         if overrides(extension, "change_request"):
-            changed = await ask(extension, "change_request", ExtensionRun(run, extension), request)
+            changed = await ask("change_request", SkillRun(run, extension), request)
             if not isinstance(changed, Failed):
                 request = changed
             elif extension.protective:
@@ -510,7 +531,7 @@ def traced(run: Run) -> Iterator[None]:
     for extension in run.settings.extensions:
         if overrides(extension, "call_metadata"):
             try:
-                metadata.update(await_if_needed(extension.call_metadata(ExtensionRun(run, extension))))
+                metadata.update(await_if_needed(extension.call_metadata(SkillRun(run, extension))))
             except Exception:
                 logger.exception("%s failed to describe a model call", type(extension).__name__)
     if not metadata:
@@ -528,7 +549,7 @@ async def after_model(report: ModelCallReport, run: Run) -> None:
     """Show the extensions a model call that has ended; a failure is logged and recorded."""
     for extension in run.settings.extensions:
         if overrides(extension, "after_model"):
-            await ask(extension, "after_model", ExtensionRun(run, extension), report)
+            await ask("after_model", SkillRun(run, extension), report)
 
 
 async def before_tool(request: ToolCallRequest, run: Run) -> Refuse | None:
@@ -540,7 +561,7 @@ async def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> 
     """Return a tool's result after every extension has seen it; a protecting one that fails withholds it."""
     for extension in run.settings.extensions:
         if overrides(extension, "after_tool"):
-            changed = await ask(extension, "after_tool", ExtensionRun(run, extension), request, result)
+            changed = await ask("after_tool", SkillRun(run, extension), request, result)
             if not isinstance(changed, Failed):
                 result = result if changed is None else changed
             elif extension.protective:
@@ -556,7 +577,7 @@ async def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> 
     """
     for extension in run.settings.extensions:
         if overrides(extension, "search"):
-            names = await ask(extension, "search", ExtensionRun(run, extension, shelf), query, n)
+            names = await ask("search", SkillRun(run, extension, shelf), query, n)
             if isinstance(names, Failed) and extension.protective:
                 raise SkillsError(names.reason)
             if isinstance(names, Sequence):
@@ -574,6 +595,6 @@ async def at(moment: str, run: Run) -> None:
     """
     for extension in run.settings.extensions:
         if overrides(extension, moment):
-            failed = await ask(extension, moment, ExtensionRun(run, extension))
+            failed = await ask(moment, SkillRun(run, extension))
             if isinstance(failed, Failed) and extension.protective and moment == "at_start":
                 raise SkillsError(failed.reason)

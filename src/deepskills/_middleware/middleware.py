@@ -6,6 +6,7 @@ each hook; what they do is written once, in the plans of this folder.
 
 import copy
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from typing import Any, cast
 
 from deepagents.backends import BackendProtocol
@@ -22,13 +23,14 @@ from langchain.agents.middleware.types import (
 )
 from langchain_core.messages import AnyMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from deepskills._catalog.sources import SkillSource, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories
+from deepskills._io.bridge import bridge, is_bridged
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import Budgets, count_tokens
 from deepskills._middleware.before_model import before_model_call, started_alone
@@ -47,8 +49,9 @@ from deepskills._middleware.config import (
     VisibilityRule,
     refusing_unknown,
 )
-from deepskills._middleware.extension import LoadedSkill, SkillExtension, SkillRun, overrides
-from deepskills._middleware.extension_calls import ExtensionRun, at
+from deepskills._middleware.end import ask_to_end, asks_at_end, newest_answer, record_answer, with_ends
+from deepskills._middleware.extension import HOOKS, LoadedSkill, SkillExtension
+from deepskills._middleware.extension_calls import SkillRun
 from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.loading import SkillTools
 from deepskills._middleware.media import fit_media
@@ -77,7 +80,7 @@ from deepskills._middleware.tool_calls import (
 )
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
-from deepskills._middleware.workarounds import conflict_in_deep_agent, give_hooks
+from deepskills._middleware.workarounds import conflict_in_deep_agent
 from deepskills._prompt.messages import PathNames
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
 from deepskills._providers.base import SkillProvider
@@ -114,6 +117,14 @@ def checked(extensions: object) -> tuple[SkillExtension, ...]:
                 f"extensions must be SkillExtension instances, got {extension!r}; those of deepskills are in "
                 "deepskills.extensions, and middleware of LangChain goes to the agent's `middleware`"
             )
+        # A guard that is written `abefore_load`, as LangChain's are, would be skipped without a word.
+        twins = [f"a{hook}" for hook in HOOKS if hasattr(extension, f"a{hook}")]
+        if twins:
+            hook = twins[0].removeprefix("a")
+            raise TypeError(
+                f"{type(extension).__name__}.{twins[0]} is never called: a method of an extension has one name, "
+                f"written `def {hook}` or `async def {hook}`"
+            )
     names = [name_of(extension) for extension in plugged]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
@@ -123,11 +134,6 @@ def checked(extensions: object) -> tuple[SkillExtension, ...]:
 
 def _started(run: Run) -> "Plan[SkillsStateUpdate | None]":
     return cast("Any", started_alone(run, start(run))) if is_own_graph() else start(run)
-
-
-def extension_run(run: Run, extension: SkillExtension) -> SkillRun:
-    """Return a run as one extension sees it."""
-    return cast("SkillRun", ExtensionRun(run, extension))
 
 
 def known_run(settings: Settings, state: Mapping[str, Any]) -> Run | None:
@@ -152,6 +158,19 @@ def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]
     use = use_of(run.thread, run.known_shelf, settings.memory.readings, None)
     withheld = [withheld_powers(skill.entry, settings.extensions, state) for skill in use.skills]
     return [without_powers(skill, powers) for skill, powers in zip(use.skills, withheld, strict=True)]
+
+
+def _callable_in_sync(tool: BaseTool) -> BaseTool:
+    """Return an extension's tool that sync runs can call as well, if it is only `async def`."""
+    work: Any = tool.coroutine if isinstance(tool, StructuredTool) and tool.func is None else None
+    if work is None:
+        return tool
+
+    @wraps(work)
+    def call(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - the tool's own
+        return bridge.run_anywhere(lambda: work(*given, **named))
+
+    return tool.model_copy(update={"func": call})
 
 
 def slash_menu(shelf: Shelf) -> list[dict[str, str]]:
@@ -228,17 +247,31 @@ class Services:
         plan = prepare_call(state["messages"], run, self._section)
         return _for_own_graph(await run.aperform(plan), run, model)
 
+    def send_back(self, state: Mapping[str, Any], runtime: object) -> tuple[bool, dict[str, Any]]:
+        """Tell, in a graph of your own, whether the model's answer must not end its turn yet, with the state update.
+
+        The update holds the message that the model reads next; without one it may still hold what extensions remember.
+        """
+        run = Run(self._settings, state, runtime)
+        return run.perform(ask_to_end(run, newest_answer(run)))
+
+    async def asend_back(self, state: Mapping[str, Any], runtime: object) -> tuple[bool, dict[str, Any]]:
+        """Tell whether the model's answer must not end its turn yet, without blocking; see `send_back`."""
+        run = Run(self._settings, state, runtime)
+        return await run.aperform(ask_to_end(run, newest_answer(run)))
+
     def run_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
         """Return the run that a tool call or another hook belongs to, for an extension."""
         run = Run(self._settings, state, runtime)
         run.perform(shelf_of(run))
-        return extension_run(run, extension)
+        return SkillRun(run, extension)
 
     async def arun_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
         """Return the run that a tool call or another hook belongs to, for an extension, without blocking."""
         run = Run(self._settings, state, runtime)
-        await run.aperform(shelf_of(run))
-        return extension_run(run, extension)
+        # An async tool may be called in a sync run, whose backend is called by its sync methods.
+        await (run.perform_in_thread(lambda: shelf_of(run)) if is_bridged() else run.aperform(shelf_of(run)))
+        return SkillRun(run, extension)
 
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
         """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
@@ -247,7 +280,16 @@ class Services:
     def known_run(self, extension: SkillExtension, state: Mapping[str, Any]) -> SkillRun | None:
         """Return the run of a state as this process knows it, without I/O; `None` if it has not looked at sources."""
         run = known_run(self._settings, state)
-        return None if run is None else extension_run(run, extension)
+        return None if run is None else SkillRun(run, extension)
+
+
+def _remembered(response: ExtendedModelResponse[ResponseT], run: Run) -> ExtendedModelResponse[ResponseT]:
+    """Return a response that tells the end of the turn what the model said, where an extension asks there."""
+    if not asks_at_end(run.settings.extensions):
+        return response
+    given: Any = response.command.update if response.command is not None else {}
+    update = merged(given, record_answer(response.model_response))
+    return ExtendedModelResponse(model_response=response.model_response, command=Command(update=update))
 
 
 def _for_own_graph(prepared: PreparedCall, run: Run, model: object) -> tuple[list[AnyMessage], dict[str, Any]]:
@@ -270,33 +312,6 @@ def appended(message: SystemMessage | None, section: str) -> SystemMessage:
     blocks: list[Any] = list(message.content_blocks) if message is not None else []
     text = f"\n\n{section}" if blocks else section
     return SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}])
-
-
-# The end of a run.
-
-
-async def _end(run: Run) -> dict[str, Any] | None:
-    await shelf_of(run)
-    await at("at_end", run)
-    return merged(run.collected, problems_update(run)) or None
-
-
-class _EndOfRun:
-    """The hooks of an instance whose extensions act at the end of a run."""
-
-    _settings: Any
-
-    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ANN401 - LangChain's signature
-        """Let extensions act at the end of a run."""
-        run = Run(self._settings, state, runtime)
-        result: dict[str, Any] | None = run.perform(_end(run))
-        return result
-
-    async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ANN401 - LangChain's signature
-        """Let extensions act at the end of a run."""
-        run = Run(self._settings, state, runtime)
-        result: dict[str, Any] | None = await run.aperform(_end(run))
-        return result
 
 
 # `SkillsMiddleware`: settings and hooks, each hook a few lines.
@@ -430,7 +445,6 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
             paths=self._paths,
             memory=Memory(
-                [key for extension in plugged for key in extension.frontmatter_keys],
                 backend,
                 for_search="search_skills" in extra or any(extension.ranks_skills for extension in plugged),
             ),
@@ -444,8 +458,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         self.system_prompt_template = system_prompt
         # On the instance: a subclass may have its own schema, and the class itself must stay as its author wrote it.
         self.state_schema = with_own_keys(type(self).state_schema)
-        if any(overrides(extension, "at_end") for extension in plugged):
-            give_hooks(self, _EndOfRun)
+        with_ends(self, plugged)
         for extension in plugged:
             # Last, when everything that an extension may look at is there.
             extension.attach(self)
@@ -490,7 +503,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
     def _own_tools(self) -> list[BaseTool]:
         extra = ExtraTools(self._settings)
-        brought = [tool for extension in self._settings.extensions for tool in extension.tools(self)]
+        brought = [_callable_in_sync(tool) for extension in self._settings.extensions for tool in extension.tools(self)]
         return [*SkillTools(self._settings).all(), *(extra.make(name) for name in self._extra_tools), *brought]
 
     @property
@@ -591,7 +604,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
                     raise
                 # Once: if even that is refused, the call fails as it would without us.
                 response = super().wrap_model_call(again, call)
-        return model_call.finish(response)
+        return _remembered(model_call.finish(response), run)
 
     async def awrap_model_call(
         self,
@@ -623,7 +636,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
                 if again is None:
                     raise
                 response = await super().awrap_model_call(again, call)
-        return model_call.finish(response)
+        return _remembered(model_call.finish(response), run)
 
     def wrap_tool_call(
         self,

@@ -10,8 +10,8 @@ import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypedDict
 from weakref import WeakKeyDictionary
 
 from deepskills._catalog.catalog import SkillEntry
@@ -19,6 +19,7 @@ from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import await_if_needed
 from deepskills._loading import budget as outcomes
 from deepskills._middleware.config import Settings
+from deepskills._middleware.events import SkillEvent, SkillLoaded, SkillRefused, SkillUnloaded
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.run import Run
 from deepskills._prompt.messages import Reply, reply_to
@@ -35,26 +36,34 @@ MAX_REMEMBERED_PROBLEMS = 100_000
 """How many logged problems a process remembers."""
 
 
-def skill_event(
-    kind: str, name: str, trigger: Trigger, known: LoadRecord | SkillEntry | None = None, **details: object
-) -> dict[str, Any]:
-    """Return an event about a skill, as its load or the catalog knows it; where neither does, both are `None`."""
-    origin: Mapping[str, Any] = known if isinstance(known, dict) else {}
+class Origin(TypedDict):
+    """What every event says of its skill."""
+
+    skill: str
+    source: str | None
+    digest: str | None
+    trigger: Trigger
+
+
+def origin_of(name: str, trigger: Trigger, known: LoadRecord | SkillEntry | None = None) -> Origin:
+    """Return what an event says of a skill, as its load or the catalog knows it; where neither does, it is `None`."""
+    source, digest = (None, None)
     if isinstance(known, SkillEntry):
-        origin = {"source": known.source, "digest": known.digest}
-    origin = {"source": origin.get("source") or None, "digest": origin.get("digest") or None, "trigger": trigger}
-    return {"type": f"skill.{kind}", "skill": name, **details, **origin}
+        source, digest = known.source, known.digest
+    elif known is not None:
+        source, digest = known.get("source"), known.get("digest")
+    return {"skill": name, "source": source or None, "digest": digest or None, "trigger": trigger}
 
 
-def tell(event: Mapping[str, Any], runtime: Any, extensions: tuple[SkillExtension, ...]) -> None:  # noqa: ANN401
+def tell(event: SkillEvent, runtime: Any, extensions: tuple[SkillExtension, ...]) -> None:  # noqa: ANN401
     """Write an event to the stream and to every extension; one that fails is logged."""
     writer = getattr(runtime, "stream_writer", None)
     if writer is not None:
-        writer(dict(event))
+        writer(event.as_dict())
     for extension in extensions:
         # Whoever listens must not be able to stop a run.
         try:
-            _heard(extension.on_event(event, runtime))  # type: ignore[func-returns-value]  # a coroutine, if async
+            _heard(extension.on_event(event, runtime))
         except Exception:
             logger.exception("%s failed to hear an event", type(extension).__name__)
 
@@ -93,19 +102,22 @@ def report(
     _log(outcome, settings)
     match outcome:
         case outcomes.Loaded(ready):
-            details = {"tokens": ready.tokens, "resources": len(ready.inventory.resources)}
-            event = skill_event("loaded", ready.name, trigger, known, **details)
+            event: SkillEvent = SkillLoaded(
+                **origin_of(ready.name, trigger, known),
+                tokens=ready.tokens,
+                resources=len(ready.inventory.resources),
+            )
         case outcomes.Unloaded(name, _, record):
-            event = skill_event("unloaded", name, trigger, record)
+            event = SkillUnloaded(**origin_of(name, trigger, record))
         case outcomes.ToolsWithdrawn(name):
-            event = skill_event("unloaded", name, trigger, known)
+            event = SkillUnloaded(**origin_of(name, trigger, known))
         # Nothing changed. An extension that answered reports that itself.
         case outcomes.AlreadyLoaded() | outcomes.Answered():
             return reply
         case _:
             entry = known if isinstance(known, SkillEntry) else getattr(outcome, "entry", None)
             name = entry.name if entry is not None else getattr(outcome, "asked", "")
-            event = skill_event("refused", name, trigger, known or entry, reason=reply.reason)
+            event = SkillRefused(**origin_of(name, trigger, known or entry), reason=reply.reason or "")
     tell(event, run.runtime, settings.extensions)
     return reply
 
@@ -113,7 +125,7 @@ def report(
 def report_unload(name: str, reason: str, run: Run) -> None:
     """Tell that the middleware itself unloaded a skill, and why."""
     record = run.thread.standing.records.get(name)
-    tell(skill_event("unloaded", name, "system", record, reason=reason), run.runtime, run.settings.extensions)
+    tell(SkillUnloaded(**origin_of(name, "system", record), reason=reason), run.runtime, run.settings.extensions)
 
 
 def _log(outcome: outcomes.Outcome, settings: Settings) -> None:

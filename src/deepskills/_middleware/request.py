@@ -56,11 +56,12 @@ from deepskills._io.plan import Failed, in_worker
 from deepskills._loading.budget import Prepared, Standing, count_text_tokens
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._middleware.chat_models import facts_of, is_overflow
+from deepskills._middleware.events import SkillLeftOut, SkillReattached, SkillUnloaded
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import after_model, change_request, change_text, traced, unusable
 from deepskills._middleware.loading import Wish, judge, prepare, take_away
 from deepskills._middleware.media import fit_media, leave_out_media, may_refuse_media, media_messages
-from deepskills._middleware.reporting import log_problems, skill_event, tell
+from deepskills._middleware.reporting import log_problems, origin_of, tell
 from deepskills._middleware.run import Run, Shelf, disclosed_skills
 from deepskills._middleware.state import (
     LEFT_OUT,
@@ -839,11 +840,11 @@ def tell_composed(composed: Composition, run: Run) -> None:
     extensions = run.settings.extensions
     for name, record in composed.reattached.items():
         logger.info("Put the text of skill %r back into the request", name)
-        tell(skill_event("reattached", name, "system", record, tokens=record["tokens"]), run.runtime, extensions)
+        tell(SkillReattached(**origin_of(name, "system", record), tokens=record["tokens"]), run.runtime, extensions)
     for name, record in composed.left_out.items():
         logger.warning("Left the text of skill %r out of the request: there is no room for it", name)
-        tell(skill_event("left_out", name, "system", record, tokens=record["tokens"]), run.runtime, extensions)
+        tell(SkillLeftOut(**origin_of(name, "system", record), tokens=record["tokens"]), run.runtime, extensions)
     for name, reason in composed.lost.items():
         logger.error("Unloaded skill %r: its text was lost and its file could not be read: %s", name, one_line(reason))
         before = run.thread.standing.records.get(name)
-        tell(skill_event("unloaded", name, "system", before, reason=reason), run.runtime, extensions)
+        tell(SkillUnloaded(**origin_of(name, "system", before), reason=reason), run.runtime, extensions)

@@ -19,6 +19,7 @@ policies, hooks, models, forks and scripts. The rules:
 Hooks of a resumed run come here too, without the start of a run before them, so nothing may rest on that start.
 """
 
+import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -35,7 +36,8 @@ from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog, Readings, SkillE
 from deepskills._catalog.discovery import Discovery, Look, shown_problems
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source
-from deepskills._io.drivers import adrive, await_if_needed, drive
+from deepskills._io.bridge import awaited
+from deepskills._io.drivers import adrive, await_if_needed, drive, in_thread
 from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
 from deepskills._loading.budget import Budgets
 from deepskills._middleware.config import Settings
@@ -188,6 +190,8 @@ class Run:
         self.state = state
         self.thread = Thread.of(state)
         self._runtime = runtime
+        self.is_async = True
+        """Whether plans are performed on async methods; known from the first that was."""
         self.problems: list[SkillProblem] = []
         """Problems that were found on the way."""
         self.collected: dict[str, Any] = {}
@@ -226,11 +230,19 @@ class Run:
 
     def perform(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""
+        self.is_async = False
         return drive(plan, self._backend, self.settings.backend_timeout, self.settings.fixed_backend)
 
     async def aperform(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run, without blocking."""
+        self.is_async = True
         return await adrive(plan, self._backend, self.settings.backend_timeout, self.settings.fixed_backend)
+
+    async def perform_in_thread(self, make: Callable[[], Plan[ResultT]]) -> ResultT:
+        """Perform a plan of a sync run, for a task on the bridge's loop: the sync methods would block that loop."""
+        with awaited():
+            done = in_thread(lambda: self.perform(make()))
+        return await asyncio.wrap_future(done)
 
     def _backend(self) -> BackendProtocol:
         return self.settings.backend_for(self.runtime)

@@ -16,6 +16,7 @@ remains is used. Nothing outside this module looks at a private key itself.
 - `run`: `message`, the user's newest message, until its slash commands are done; `seen`, the newest looked at.
 - `commands`: messages that began with a slash and were looked at, so that none starts a skill twice.
 - `problems`: problems that tool calls found, until the next model call.
+- `answer`: `id`, the model's newest answer that would end its turn; `turn` and `count`, how often it was sent back.
 - `disclosed`: skills whose `SKILL.md` the model read by `read_file`, each with the catalog's digest of it.
 - `model`: the latest request's model: its `provider`, its `window` where that is known, and `refused`, the size of the
   smallest request that it refused for its length while a text was put back.
@@ -316,6 +317,7 @@ _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     "run": _TEXT,
     "model": TypeAdapter(Annotated[str, Strict()] | Annotated[int, Strict()]),
     "prefix": _TEXT,
+    "answer": _TEXT,
     "disclosed": _TEXT,
     "problems": _PROBLEM,
 }

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
@@ -32,12 +32,11 @@ from deepskills._middleware.extension import (
     Refuse,
     SkillExtension,
     SkillLoad,
-    SkillRun,
     ToolResult,
     overrides,
 )
 from deepskills._middleware.extension_calls import (
-    ExtensionRun,
+    SkillRun,
     after_tool,
     before_load,
     before_tool,
@@ -531,7 +530,7 @@ class ServedSkills(SkillExtension):
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Ask a human about a call that executes code, unless scripts were granted to every served skill in use."""
         # By `seen`, not by what is loaded: a skill that is unloaded in this very turn has already moved the model.
-        in_use = {entry.name: entry for entry in cast("ExtensionRun", run).seen if entry.origin is not None}
+        in_use = {entry.name: entry for entry in run.seen if entry.origin is not None}
         if not in_use or request.tool_call["name"] not in EXECUTING_TOOLS | run.executing_tools:
             return None
         asking = [entry for entry in in_use.values() if not self._is_granted(entry, run)]
@@ -556,7 +555,7 @@ class ServedSkills(SkillExtension):
         )
 
     def _is_granted(self, entry: SkillEntry, run: SkillRun) -> bool:
-        return run.memory.get(_key(entry)) == entry.digest or _SCRIPTS in cast("ExtensionRun", run).granted(entry)
+        return run.memory.get(_key(entry)) == entry.digest or _SCRIPTS in run.granted(entry)
 
 
 def _key(entry: SkillEntry) -> str:

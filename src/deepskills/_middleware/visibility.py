@@ -18,7 +18,7 @@ from deepskills._catalog.discovery import Discovery
 from deepskills._io.plan import Attempt, CallFunction, Failed, in_worker
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import SkillExtension, overrides
-from deepskills._middleware.extension_calls import ExtensionRun, ask
+from deepskills._middleware.extension_calls import SkillRun, ask
 from deepskills._middleware.run import Run, Shelf, directory_name, unread_entry
 from deepskills._skillmd.names import fold, name_key
 from deepskills._skillmd.problems import problem, quoted
@@ -136,8 +136,8 @@ async def _judged(
 async def _asked(
     run: Run, extension: SkillExtension, shelf: Shelf, entries: Sequence[SkillEntry]
 ) -> tuple[dict[str, Visibility], set[str]]:
-    own = ExtensionRun(run, extension, shelf)
-    value = await ask(extension, "visibility", own, entries)
+    own = SkillRun(run, extension, shelf)
+    value = await ask("visibility", own, entries)
     # Checked here as well as in `ask`: a mapping with other values must not pass for one that hides nothing.
     if isinstance(value, Mapping) and all(isinstance(given, str) and given in STRICTNESS for given in value.values()):
         return {name: given for name, given in value.items() if given != "on"}, set()

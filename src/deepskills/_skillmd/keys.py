@@ -1,7 +1,6 @@
 """Every frontmatter key that is known: what it does here, what it needs, and who else reads it. Pure.
 
-The one table for the agent, `validate`, `info`, `doctor` and the reference page: what the core keeps of frontmatter is
-derived from it, and a test compares it with what extensions keep.
+The one table for `validate`, `info`, `doctor` and the reference page.
 """
 
 from dataclasses import dataclass
@@ -86,11 +85,6 @@ SPECIFIED_FIELDS = frozenset(name for name, key in KEYS.items() if key.is_specif
 
 TAG_KEYS = tuple(name for name, key in KEYS.items() if key.works_in_metadata)
 """Frontmatter keys, at the top or in `metadata`, whose words a skill is found by."""
-
-KEPT_KEYS = frozenset(
-    name for name, key in KEYS.items() if key.does and not (key.is_specified or key.needs or "." in name)
-)
-"""Frontmatter keys that the core acts on, kept with each entry; extensions name their own in `frontmatter_keys`."""
 
 POWER_KEYS = frozenset({"allowed-tools", "hooks", "model", "context", "agent"})
 """Frontmatter keys by which a skill asks for powers; those of a served skill are set aside until they are granted."""

@@ -311,6 +311,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "Scripts of skills cannot run: the backend has no shell, so `run_skill_script` is not offered. Use a backend "
         "with `execute`, or pass `SkillScripts(runner=...)`.",
     ),
+    "sent-back-too-often": (
+        "error",
+        "The extension {name} sent the model back {limit} times in one turn; the answer stands as it is now. Let "
+        "`before_end` give up sooner.",
+    ),
     "middleware-order": (
         "warning",
         "A summarization middleware comes after the skills, so loaded skills that it summarizes cannot be put back. "

@@ -16,12 +16,11 @@ from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import ToolMessage
 from langgraph.types import Command
 
-from deepskills import Refuse, SkillEntry, SkillExtension, SkillFile, SkillManifest, SkillRun, SkillsError
+from deepskills import Refuse, SkillEntry, SkillExtension, SkillFile, SkillRun, SkillsError
 from deepskills._files.manifest import file_digest
-from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Ask, Plan, ResolveLinks, unwrap
+from deepskills._io.plan import ResolveLinks
 from deepskills._prompt.messages import STRAY_FILE
-from deepskills.extensions._shared import as_edited
+from deepskills.extensions._shared import MaybeAwaitable, as_edited
 
 MAX_NAMED = 5
 """How many files a refusal names."""
@@ -30,11 +29,6 @@ MAX_NAMED = 5
 READ_TOOL = "read_file"
 SEARCH_TOOL = "grep"
 SHELL_TOOL = "execute"
-
-
-async def manifest_of(entry: SkillEntry, run: SkillRun) -> SkillManifest:
-    """Return every file of a skill as it is now."""
-    return await unwrap(Ask(lambda: run.manifest(entry), lambda: run.amanifest(entry)))
 
 
 class FileGuard(SkillExtension):
@@ -51,46 +45,33 @@ class FileGuard(SkillExtension):
         """Whether files of a source are judged, even in a directory whose `SKILL.md` is gone."""
 
     @abstractmethod
-    def expected(self, entry: SkillEntry, run: SkillRun) -> Plan[Mapping[str, str] | Refuse]:
+    async def expected(self, entry: SkillEntry, run: SkillRun) -> Mapping[str, str] | Refuse:
         """Return the SHA-256 of each file that may pass, or the reason why none may."""
 
     def complaint(self, entry: SkillEntry, differences: Sequence[str], run: SkillRun) -> Refuse | None:
         """Return what to answer when files differ; `None` to let them pass anyway."""
         raise NotImplementedError
 
-    def before_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
-        """Judge the bytes that one of the skills' tools is about to show or run."""
-        return drive(self._judge_file(file, run))
-
-    async def abefore_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
-        """Judge the bytes that one of the skills' tools is about to show or run."""
-        return await adrive(self._judge_file(file, run))
-
-    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
+    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> MaybeAwaitable[Refuse | None]:
         """Judge the files that a tool of others is about to read or run."""
-        return drive(self._judge_call(as_edited(request), "", run))
-
-    async def abefore_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
-        """Judge the files that a tool of others is about to read or run."""
-        return await adrive(self._judge_call(as_edited(request), "", run))
+        edited = as_edited(request)
+        # Most calls are to other tools, and cost nothing.
+        is_judged = edited.tool_call["name"] in {READ_TOOL, SHELL_TOOL}
+        return self._judge_call(edited, "", run) if is_judged else None
 
     def after_tool(
         self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun
-    ) -> ToolMessage | Command[Any]:
+    ) -> MaybeAwaitable[ToolMessage | Command[Any]]:
         """Judge again what a tool of others has read: files may change while it reads."""
-        if not _shows_files(request):
-            return result
-        return _kept(request, result, drive(self._judge_call(as_edited(request), _text_of(result), run)))
+        return self._judge_result(request, result, run) if _shows_files(request) else result
 
-    async def aafter_tool(
+    async def _judge_result(
         self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun
     ) -> ToolMessage | Command[Any]:
-        """Judge again what a tool of others has read: files may change while it reads."""
-        if not _shows_files(request):
-            return result
-        return _kept(request, result, await adrive(self._judge_call(as_edited(request), _text_of(result), run)))
+        return _kept(request, result, await self._judge_call(as_edited(request), _text_of(result), run))
 
-    async def _judge_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
+    async def before_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
+        """Judge the bytes that one of the skills' tools is about to show or run."""
         if not self.guards(file.entry):
             return None
         expected = await self.expected(file.entry, run)
@@ -114,7 +95,7 @@ class FileGuard(SkillExtension):
         if isinstance(expected, Refuse):
             return expected
         try:
-            manifest = await manifest_of(entry, run)
+            manifest = await run.manifest(entry)
         except SkillsError as error:
             return Refuse(str(error))
         present = {path: file.sha256 for path, file in manifest.files.items()}
@@ -189,7 +170,7 @@ class FileGuard(SkillExtension):
 
 async def _shell_directory(entry: SkillEntry, run: SkillRun) -> str:
     """Return a skill's directory as a local shell knows it; nothing runs there, so hidden skills do not matter."""
-    return await unwrap(Ask(lambda: run.drive(_resolved(entry)), lambda: run.adrive(_resolved(entry))))
+    return await run.perform(lambda: _resolved(entry))
 
 
 async def _resolved(entry: SkillEntry) -> str:

@@ -5,17 +5,36 @@ import logging
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 from langchain.agents.middleware.types import ToolCallRequest
 
 from deepskills import SkillEntry, SkillRun, SkillsError
+from deepskills._io.bridge import awaited
+from deepskills._io.drivers import in_thread
 from deepskills._io.plan import Attempt, Execute, Failed, WriteFiles, Written
 from deepskills._skillmd.problems import quoted
 
 _EDITED_CALLS = "hitl_edited_tool_calls"
 """The state key where LangChain's human review, in batched mode, keeps edited calls until they run."""
+
+
+ValueT = TypeVar("ValueT")
+MaybeAwaitable: TypeAlias = ValueT | Awaitable[ValueT]
+"""What a hook gives that does I/O only sometimes: what needs none costs a sync run nothing."""
+
+
+async def call_either(
+    run: SkillRun, plain: Callable[..., ValueT], twin: Callable[..., Awaitable[ValueT]], *given: object
+) -> ValueT:
+    """Call the method of a store or checkpointer that fits the run: the sync one in a thread, or its async twin."""
+    if run.is_async:
+        return await twin(*given)
+    with awaited():
+        done = in_thread(plain, *given)
+    return await asyncio.wrap_future(done)
 
 
 def as_edited(request: ToolCallRequest) -> ToolCallRequest:

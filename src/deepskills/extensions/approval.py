@@ -33,8 +33,6 @@ from langgraph.types import interrupt
 
 from deepskills import Refuse, SkillEntry, SkillLoad, SkillManifest, SkillRun, SkillsError
 from deepskills._files.manifest import digest_over
-from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import Ask, unwrap
 from deepskills._loading.budget import count_tokens
 from deepskills._prompt.messages import (
     APPROVAL_NO_CHECKPOINTER,
@@ -45,8 +43,8 @@ from deepskills._prompt.messages import (
     NOT_APPROVED,
 )
 from deepskills._types import SKILL_FILE
-from deepskills.extensions._guard import FileGuard, manifest_of, named
-from deepskills.extensions._shared import tidy_source, tidy_sources
+from deepskills.extensions._guard import FileGuard, named
+from deepskills.extensions._shared import call_either, tidy_source, tidy_sources
 
 logger = logging.getLogger("deepskills")
 
@@ -111,30 +109,6 @@ class SkillApproval(FileGuard):
         self._files = _Remembered()
         self._asked = _Remembered()
 
-    def before_read(self, entry: SkillEntry, run: SkillRun) -> Refuse | None:
-        """Ask a human about content that nobody approved."""
-        return drive(self._approve(entry, run))
-
-    async def abefore_read(self, entry: SkillEntry, run: SkillRun) -> Refuse | None:
-        """Ask a human about content that nobody approved."""
-        return await adrive(self._approve(entry, run))
-
-    def change_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:
-        """Keep out a text that was not made from the approved file."""
-        return drive(self._judge_text(load, run))
-
-    async def achange_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:
-        """Keep out a text that was not made from the approved file."""
-        return await adrive(self._judge_text(load, run))
-
-    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
-        """Refuse a load that came by a way on which nobody was asked."""
-        return drive(self._judge_load(load, run))
-
-    async def abefore_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
-        """Refuse a load that came by a way on which nobody was asked."""
-        return await adrive(self._judge_load(load, run))
-
     def withholds(self, entry: SkillEntry, memory: Mapping[str, Any]) -> Collection[str]:
         """Withhold what was not granted with the load."""
         if not self._grants or not self.guards(entry):
@@ -171,7 +145,7 @@ class SkillApproval(FileGuard):
         approved = self._approved(entry, run.memory)
         if approved is None:
             try:
-                manifest = await manifest_of(entry, run)
+                manifest = await run.manifest(entry)
             except SkillsError as error:
                 return Refuse(str(error))
             approved = await self._recalled(entry, manifest, run)
@@ -185,11 +159,12 @@ class SkillApproval(FileGuard):
         """Refuse files that differ from what was approved."""
         return Refuse(CHANGED_SINCE_APPROVAL.format(name=f'"{entry.name}"', files=named(differences)))
 
-    async def _approve(self, entry: SkillEntry, run: SkillRun) -> Refuse | None:
+    async def before_read(self, entry: SkillEntry, run: SkillRun) -> Refuse | None:
+        """Ask a human about content that nobody approved."""
         if not self.guards(entry):
             return None
         try:
-            manifest = await manifest_of(entry, run)
+            manifest = await run.manifest(entry)
         except SkillsError as error:
             return Refuse(str(error))
         # Approved before, by this thread or in the store: nobody is asked twice about the same bytes.
@@ -201,7 +176,8 @@ class SkillApproval(FileGuard):
         await self._keep(entry, manifest, decision, run)
         return None
 
-    async def _judge_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
+    async def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
+        """Refuse a load that came by a way on which nobody was asked."""
         entry = load.entry
         if not self.guards(entry):
             return None
@@ -218,7 +194,8 @@ class SkillApproval(FileGuard):
         is_same = not entry.sha256 or entry.is_dynamic or expected.get(SKILL_FILE) == entry.sha256
         return None if is_same else self.complaint(entry, [f"`{SKILL_FILE}`"], run)
 
-    async def _judge_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:
+    async def change_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:
+        """Keep out a text that was not made from the approved file."""
         entry = load.entry
         if not self.guards(entry):
             return load.text
@@ -237,7 +214,7 @@ class SkillApproval(FileGuard):
             run.report(entry.path, NO_CHECKPOINTER_CODE, APPROVAL_NO_CHECKPOINTER, "error")
             logger.error("The skill %r needs an approval, and the agent has no checkpointer", entry.name)
             return Refuse(APPROVAL_NO_CHECKPOINTER)
-        history = (await unwrap(Ask(place.history, place.ahistory))) or self._asked.get(place.task) or []
+        history = (await place.history(run)) or self._asked.get(place.task) or []
         # Each round is one question. At a resume the rounds that were answered pass without stopping.
         for _ in range(MAX_ASKED):
             # Several skills may ask in one execution, so positions are counted for the task and not for the skill.
@@ -283,7 +260,7 @@ class SkillApproval(FileGuard):
             return None
         key = _key(origin, digest)
         try:
-            item = await unwrap(Ask(lambda: store.get(self._namespace, key), lambda: store.aget(self._namespace, key)))
+            item = await call_either(run, store.get, store.aget, self._namespace, key)
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a store may raise anything; nothing is approved by that
@@ -312,9 +289,7 @@ class SkillApproval(FileGuard):
             },
         )
         try:
-            await unwrap(
-                Ask(lambda: store.put(self._namespace, key, value), lambda: store.aput(self._namespace, key, value))
-            )
+            await call_either(run, store.put, store.aput, self._namespace, key, value)
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a store may raise anything; the thread remembers
@@ -354,7 +329,7 @@ class SkillApproval(FileGuard):
             self._files.put(digest, dict(files))
             return files
         try:
-            manifest = await manifest_of(entry, run)
+            manifest = await run.manifest(entry)
         except SkillsError:
             return None
         if manifest.digest != digest:
@@ -446,18 +421,10 @@ class _Place:
             config["checkpoint_id"] = checkpoint
         return cls(saver, {"configurable": config}, own.rpartition(":")[2])
 
-    def history(self) -> list[list[str]]:
+    async def history(self, run: SkillRun) -> list[list[str]]:
         """Return what this task asked, each as the skill's path and the digest that was shown."""
         try:
-            return self._asked(self._saver.get_tuple(self._config))
-        except Exception:
-            logger.exception(UNREADABLE)
-            return []
-
-    async def ahistory(self) -> list[list[str]]:
-        """Return what this task asked, without blocking."""
-        try:
-            return self._asked(await self._saver.aget_tuple(self._config))
+            return self._asked(await call_either(run, self._saver.get_tuple, self._saver.aget_tuple, self._config))
         except Exception:
             logger.exception(UNREADABLE)
             return []

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn
@@ -22,9 +22,20 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
-from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsHost, SkillsState
+from deepskills import (
+    Answer,
+    Refuse,
+    SkillEntry,
+    SkillExtension,
+    SkillForked,
+    SkillLoad,
+    SkillRun,
+    SkillsHost,
+    SkillsState,
+)
 from deepskills._prompt import messages
 from deepskills._skillmd.text import harmless_body, one_line
+from deepskills.extensions._shared import MaybeAwaitable
 
 logger = logging.getLogger("deepskills")
 
@@ -76,8 +87,6 @@ class SkillForks(SkillExtension):
             tool is used if the agent has it.
     """
 
-    frontmatter_keys: Sequence[str] = ("context", "agent")
-
     def __init__(self, agents: Mapping[str, Runnable[Any, Any]] | None = None) -> None:
         self._agents = dict(agents or {})
 
@@ -85,35 +94,13 @@ class SkillForks(SkillExtension):
         """Register that this middleware runs forks."""
         _hosts.add(host)
 
-    def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
+    def before_load(self, load: SkillLoad, run: SkillRun) -> MaybeAwaitable[Refuse | Answer | None]:
         """Run the skill in a sub-agent in place of loading it."""
         fork = self._started(load)
         if not isinstance(fork, _Fork):
             return fork
-        try:
-            with fork.running():
-                answer = fork.answer(fork.runnable.invoke(fork.given, fork.config))
-        except GraphBubbleUp:
-            raise
-        except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
-            answer = fork.failure(error)
-        run.emit(fork.event(answer))
-        return answer
-
-    async def abefore_load(self, load: SkillLoad, run: SkillRun) -> Refuse | Answer | None:
-        """Run the skill in a sub-agent in place of loading it."""
-        fork = self._started(load)
-        if not isinstance(fork, _Fork):
-            return fork
-        try:
-            with fork.running():
-                answer = fork.answer(await fork.runnable.ainvoke(fork.given, fork.config))
-        except GraphBubbleUp:
-            raise
-        except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
-            answer = fork.failure(error)
-        run.emit(fork.event(answer))
-        return answer
+        # A sub-agent is run as its parent is, in the same thread or on the same loop.
+        return fork.arun(run) if run.is_async else fork.run(run)
 
     def _started(self, load: SkillLoad) -> "_Fork | Refuse | Answer | None":
         """Return the run of a skill in a sub-agent, or the answer in its place."""
@@ -166,12 +153,40 @@ class _Fork:
         self.given: Any = self._input(load.runtime)
         self._started = time.monotonic()
 
-    def event(self, answer: Answer) -> dict[str, Any]:
-        """Return the event of a run that has ended."""
-        entry, seconds = self._load.entry, round(time.monotonic() - self._started, 3)
-        event = {"type": "skill.forked", "skill": entry.name, "agent": self._agent, "failed": answer.is_error}
-        origin = {"source": entry.source, "digest": entry.digest, "trigger": self._load.trigger}
-        return {**event, "seconds": seconds, **origin}
+    def run(self, run: SkillRun) -> Answer:
+        """Return what the sub-agent answers."""
+        try:
+            with self.running():
+                return self._ended(self.answer(self.runnable.invoke(self.given, self.config)), run)
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
+            return self._ended(self.failure(error), run)
+
+    async def arun(self, run: SkillRun) -> Answer:
+        """Return what the sub-agent answers, without blocking."""
+        try:
+            with self.running():
+                return self._ended(self.answer(await self.runnable.ainvoke(self.given, self.config)), run)
+        except GraphBubbleUp:
+            raise
+        except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
+            return self._ended(self.failure(error), run)
+
+    def _ended(self, answer: Answer, run: SkillRun) -> Answer:
+        entry = self._load.entry
+        run.emit(
+            SkillForked(
+                skill=entry.name,
+                agent=self._agent,
+                failed=answer.is_error,
+                seconds=round(time.monotonic() - self._started, 3),
+                source=entry.source,
+                digest=entry.digest,
+                trigger=self._load.trigger,
+            )
+        )
+        return answer
 
     def _input(self, runtime: ToolRuntime[Any, Any]) -> Any:  # noqa: ANN401 - what the runnable takes
         raise NotImplementedError

@@ -3,8 +3,8 @@
 Three parts. First, `hooks` as values, and what is wrong with them: matchers are regular expressions that strangers
 wrote, and Python's engine can take forever on one, so only those are accepted whose work on a tool's name is bounded.
 
-Then the plans (`deepskills._io.plan`) that run a hook: a command is an `Execute`, a handler and the skill's directory
-are an `Ask`. A hook that checks a call before it runs fails closed: whatever keeps it from answering refuses the call.
+Then what runs a hook: commands through the backend's shell, and handlers. A hook that checks a call before it runs
+fails closed: whatever keeps it from answering refuses the call.
 
 Last, the extension. A `SessionStart` hook runs at its skill's load and at the start of each later run on the thread.
 Loads happen in many ways, some of them after the start of a run, so all are handled in one place: the model request
@@ -13,7 +13,6 @@ that follows. Private state says for which skills the hooks have already run.
 
 import asyncio
 import html
-import inspect
 import json
 import logging
 import re
@@ -39,6 +38,7 @@ from deepskills.extensions._shared import (
     COPY,
     HAS_TIMEOUT,
     KILL_AFTER_SECONDS,
+    MaybeAwaitable,
     as_edited,
     copies_of,
     is_trusted,
@@ -242,7 +242,6 @@ MAX_RESPONSE_CHARACTERS = 100_000
 CANNOT_START = 126
 """A shell's exit code for what it cannot run, such as a command in an unknown directory."""
 
-ASYNC_HANDLER = "its handler is async; run the agent with ainvoke or astream"
 TOO_LARGE = f"the call is over {MAX_INPUT_CHARACTERS:,} characters"
 
 
@@ -300,22 +299,9 @@ def build_command(hook: Hook, given: str, directory: str | None, token: str) -> 
     return f"({start})"
 
 
-def ask_handler(handler: Handler, request: ToolCallRequest) -> Ask[object]:
-    """Return the request that calls a handler; an async handler can only answer in an async run."""
-
-    def call() -> object:
-        reply = handler(request)
-        if inspect.isawaitable(reply):
-            if inspect.iscoroutine(reply):
-                reply.close()
-            raise SkillsError(ASYNC_HANDLER)
-        return reply
-
-    async def acall() -> object:
-        reply = handler(request)
-        return await reply if inspect.isawaitable(reply) else reply
-
-    return Ask(call, acall)
+async def ask_handler(handler: Handler, request: ToolCallRequest) -> object:
+    """Return a handler's answer, as a plan."""
+    return await unwrap(Ask(lambda: handler(request)))
 
 
 def _answer(result: ToolMessage | Command[Any]) -> str:
@@ -383,8 +369,6 @@ class SkillHooks(SkillExtension):
         sources: Paths of the sources whose skills may run commands.
     """
 
-    frontmatter_keys: Sequence[str] = ("hooks",)
-
     def __init__(
         self, handlers: Mapping[str, Handler] | None = None, *, commands: bool = False, sources: Iterable[str] = ()
     ) -> None:
@@ -404,49 +388,40 @@ class SkillHooks(SkillExtension):
             run.report(load.entry.path, problem.code, problem.message)
         return None
 
-    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
+    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> MaybeAwaitable[Refuse | None]:
         """Run the hooks before a call; the first that refuses wins."""
-        return run.drive(self._before(as_edited(request), run))
-
-    async def abefore_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
-        """Run the hooks before a call; the first that refuses wins."""
-        return await run.adrive(self._before(as_edited(request), run))
+        edited = as_edited(request)
+        due = self._matching("PreToolUse", edited, run)
+        return self._before(due, edited, run) if due else None
 
     def after_tool(
         self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun
-    ) -> ToolMessage | Command[Any]:
+    ) -> MaybeAwaitable[ToolMessage | Command[Any]]:
         """Run the hooks after a call; they cannot change its result."""
-        run.drive(self._after(as_edited(request), result, run))
-        return result
+        edited = as_edited(request)
+        due = self._matching("PostToolUse", edited, run)
+        return self._after(due, edited, result, run) if due else result
 
-    async def aafter_tool(
-        self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun
-    ) -> ToolMessage | Command[Any]:
-        """Run the hooks after a call; they cannot change its result."""
-        await run.adrive(self._after(as_edited(request), result, run))
-        return result
-
-    def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+    def change_request(self, request: ModelRequest[Any], run: SkillRun) -> MaybeAwaitable[ModelRequest[Any]]:
         """Run the hooks of new loads, and put what hooks said at the end of this request."""
-        run.drive(self._start(run, "startup"))
+        due = self._starting(run, "startup")
+        return self._changed(due, request, run) if due else _with_texts(request, run)
+
+    async def _changed(
+        self, due: Sequence[tuple[SkillEntry, Hook]], request: ModelRequest[Any], run: SkillRun
+    ) -> ModelRequest[Any]:
+        await self._start(due, "startup", run)
         return _with_texts(request, run)
 
-    async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Run the hooks of new loads, and put what hooks said at the end of this request."""
-        await run.adrive(self._start(run, "startup"))
-        return _with_texts(request, run)
-
-    def at_start(self, run: SkillRun) -> None:
+    def at_start(self, run: SkillRun) -> MaybeAwaitable[None]:
         """Run the `SessionStart` hooks of what was loaded in an earlier run."""
-        run.drive(self._start(run, "resume"))
+        due = self._starting(run, "resume")
+        return self._start(due, "resume", run) if due else None
 
-    async def aat_start(self, run: SkillRun) -> None:
-        """Run the `SessionStart` hooks of what was loaded in an earlier run."""
-        await run.adrive(self._start(run, "resume"))
-
-    async def _start(self, run: SkillRun, source: Literal["startup", "resume"]) -> None:
-        """Run the `SessionStart` hooks of skills loaded since the last look, or of all the others."""
+    def _starting(self, run: SkillRun, source: Literal["startup", "resume"]) -> list[tuple[SkillEntry, Hook]]:
+        """Return the `SessionStart` hooks to run, of skills loaded since the last look, or of all the others."""
         _forget(run)
+        due: list[tuple[SkillEntry, Hook]] = []
         for skill in run.loaded:
             if skill.is_lost:
                 continue
@@ -455,9 +430,12 @@ class SkillHooks(SkillExtension):
             if not hooks or (run.memory.get(key) == entry.digest) is (source == "startup"):
                 continue
             run.remember(key, entry.digest)
-            for hook in hooks:
-                if hook.matches({source}) and self._is_due(entry, hook, run):
-                    await self._start_one(entry, hook, source, run)
+            due += [(entry, hook) for hook in hooks if hook.matches({source}) and self._is_due(entry, hook, run)]
+        return due
+
+    async def _start(self, due: Sequence[tuple[SkillEntry, Hook]], source: str, run: SkillRun) -> None:
+        for entry, hook in due:
+            await self._start_one(entry, hook, source, run)
 
     async def _start_one(self, entry: SkillEntry, hook: Hook, source: str, run: SkillRun) -> None:
         call = ToolCall(name=LOAD_TOOL, args={"skill_name": entry.name, _SOURCE: source}, id="", type="tool_call")
@@ -474,8 +452,10 @@ class SkillHooks(SkillExtension):
         if said and room > 0:
             _keep(run, entry, hook, FROM_START_HOOK, said[:room], "")
 
-    async def _before(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
-        for entry, hook in self._matching("PreToolUse", request, run):
+    async def _before(
+        self, due: Sequence[tuple[SkillEntry, Hook]], request: ToolCallRequest, run: SkillRun
+    ) -> Refuse | None:
+        for entry, hook in due:
             try:
                 reason = await self._perform(entry, hook, request, None, run)
             except SkillsError as error:
@@ -484,8 +464,14 @@ class SkillHooks(SkillExtension):
                 return _refusal(HOOK_REFUSED, request, entry, reason)
         return None
 
-    async def _after(self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun) -> None:
-        for entry, hook in self._matching("PostToolUse", request, run):
+    async def _after(
+        self,
+        due: Sequence[tuple[SkillEntry, Hook]],
+        request: ToolCallRequest,
+        result: ToolMessage | Command[Any],
+        run: SkillRun,
+    ) -> ToolMessage | Command[Any]:
+        for entry, hook in due:
             try:
                 said = await self._perform(entry, hook, request, result, run)
             except SkillsError as error:
@@ -500,6 +486,7 @@ class SkillHooks(SkillExtension):
                 room = share - _length_kept(run, str(request.tool_call["id"]))
                 if room > 0:
                     _keep(run, entry, hook, FROM_HOOK, said[:room], request)
+        return result
 
     async def _perform(
         self,
@@ -524,7 +511,8 @@ class SkillHooks(SkillExtension):
         if hook.type == "python":
             # An exception from a handler is the application's error, not the hook's: the seam logs it and refuses the
             # call.
-            verdict = await unwrap(ask_handler(self._handlers[hook.value], request))
+            handler = self._handlers[hook.value]
+            verdict = await run.perform(lambda: ask_handler(handler, request))
             return verdict.reason if isinstance(verdict, Refuse) else None
         response = await _run_command(entry, hook, as_json(entry, hook, request, result), run)
         output = clean(str(response.output)).strip()[:MAX_REASON_CHARACTERS]
@@ -645,14 +633,18 @@ async def _run_command(entry: SkillEntry, hook: Hook, given: str, run: SkillRun)
     Raises:
         SkillsError: If a file of the skill is refused, or the shell cannot be reached.
     """
-    token = uuid4().hex
-    judged = await unwrap(Ask(lambda: run.files_to_run(entry), lambda: run.afiles_to_run(entry)))
-    directory, files = None, copies_of(judged or {})
-    if judged is None:
-        directory = await unwrap(Ask(lambda: run.directory(entry), lambda: run.adirectory(entry)))
+    judged = await run.files_to_run(entry)
+    directory = await run.directory(entry) if judged is None else None
+    files = copies_of(judged or {})
     if len(given) > MAX_PIPED_CHARACTERS:
         files.append((INPUT_FILE, given.encode()))
+    token = uuid4().hex
     call = Execute(build_command(hook, given, directory, token), hook.timeout + _BACKSTOP_SECONDS)
+    return await run.perform(lambda: _run_with_files(call, token, files))
+
+
+async def _run_with_files(call: Execute, token: str, files: Sequence[tuple[str, bytes]]) -> ExecuteResponse:
+    """Run a command with files of its own, as a plan: it removes them whatever becomes of the command."""
     if not files:
         return await call
     await place_files(token, files)

@@ -6,7 +6,7 @@ last word, so a model that just failed is not chosen again.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -45,8 +45,6 @@ class SkillModels(SkillExtension):
     Args:
         models: A mapping from the names that skills use to models (or to `"provider:name"`), or a function.
     """
-
-    frontmatter_keys: Sequence[str] = ("model",)
 
     def __init__(self, models: Models) -> None:
         self._first_tries = _FirstTries()

@@ -13,13 +13,14 @@ from langchain.agents.middleware.types import ModelRequest
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AnyMessage
 
-from deepskills import SkillEntry, SkillExtension, SkillRun
+from deepskills import SkillEntry, SkillExtension, SkillMissed, SkillRun
 from deepskills._catalog.lookup import document_of
 from deepskills._catalog.ranking import SECONDS, Ranker, Ranking
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._prompt.messages import NOTE_HEADING, replaced_list, suggestion_line, suggestion_note
 from deepskills._types import DEFAULT_SUGGESTIONS
+from deepskills.extensions._shared import MaybeAwaitable
 
 CatalogForm: TypeAlias = Literal["full", "none"]
 """Whether the section lists all skills, or only says how many there are."""
@@ -92,24 +93,25 @@ class SkillSuggestions(SkillExtension):
         """Return the line in place of the list, with `catalog="none"`."""
         return replaced_list(len(skills)) if self._catalog == "none" and skills else None
 
-    def at_start(self, run: SkillRun) -> None:
+    def at_start(self, run: SkillRun) -> MaybeAwaitable[None]:
         """Rank the skills against the newest message, once for each message."""
         message = _find_unanswered(run)
-        if message is not None:
-            library, hidden = self._find_library(run)
-            # Some more than needed, because loaded ones are left out afterwards.
-            count = self._k + len(run.loaded)
-            ranking = self._ranker.rank(library, str(message.text), count, store=_get_store(run), hidden=hidden)
-            self._record_note(message, ranking, run)
+        if message is None:
+            return None
+        if run.is_async:
+            return self._arank(message, run)
+        library, hidden = self._find_library(run)
+        # Some more than needed, because loaded ones are left out afterwards.
+        count = self._k + len(run.loaded)
+        ranking = self._ranker.rank(library, str(message.text), count, store=_get_store(run), hidden=hidden)
+        self._record_note(message, ranking, run)
+        return None
 
-    async def aat_start(self, run: SkillRun) -> None:
-        """Rank the skills against the newest message, once for each message."""
-        message = _find_unanswered(run)
-        if message is not None:
-            library, hidden = await asyncio.to_thread(self._find_library, run)
-            count = self._k + len(run.loaded)
-            ranking = await self._ranker.arank(library, str(message.text), count, store=_get_store(run), hidden=hidden)
-            self._record_note(message, ranking, run)
+    async def _arank(self, message: AnyMessage, run: SkillRun) -> None:
+        library, hidden = await asyncio.to_thread(self._find_library, run)
+        count = self._k + len(run.loaded)
+        ranking = await self._ranker.arank(library, str(message.text), count, store=_get_store(run), hidden=hidden)
+        self._record_note(message, ranking, run)
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Show the notes at the ends of their messages."""
@@ -129,19 +131,18 @@ class SkillSuggestions(SkillExtension):
         ]
         return request.override(messages=messages)
 
-    def search(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
+    def search(self, query: str, n: int, run: SkillRun) -> MaybeAwaitable[Sequence[str] | None]:
         """Return what `search_skills` finds by words and meaning; without embeddings the core searches by words."""
         if not self._has_meaning:
             return None
+        if run.is_async:
+            return self._asearch(query, n, run)
         library, hidden = self._find_library(run)
         ranking = self._ranker.search(library, query, n, store=_get_store(run), hidden=hidden)
         _report(ranking, run)
         return ranking.names
 
-    async def asearch(self, query: str, n: int, run: SkillRun) -> Sequence[str] | None:
-        """Return what `search_skills` finds by words and meaning."""
-        if not self._has_meaning:
-            return None
+    async def _asearch(self, query: str, n: int, run: SkillRun) -> Sequence[str]:
         library, hidden = await asyncio.to_thread(self._find_library, run)
         ranking = await self._ranker.asearch(library, query, n, store=_get_store(run), hidden=hidden)
         _report(ranking, run)
@@ -159,8 +160,7 @@ class SkillSuggestions(SkillExtension):
             return
         entry = next((entry for entry in run.visible if entry.name == ahead.get("skill")), None)
         if entry is not None:
-            event = {"type": "skill.missed", "skill": entry.name, "source": entry.source, "digest": entry.digest}
-            run.emit({**event, "trigger": "system"})
+            run.emit(SkillMissed(skill=entry.name, source=entry.source, digest=entry.digest))
 
     def _find_library(self, run: SkillRun) -> tuple[Library, frozenset[str]]:
         """Return the skills to rank, and the names of those that the model may not see."""

@@ -325,7 +325,6 @@ class ToolPolicy(SkillExtension):
     """
 
     protective: ClassVar[bool] = True
-    frontmatter_keys: Sequence[str] = ("allowed-tools", "disallowed-tools", "context")
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from deepskills import ModelCallReport, SkillExtension, SkillRun
+from deepskills import ModelCallReport, SkillCost, SkillEvent, SkillExtension, SkillRun
 from deepskills._io.bridge import bridge
 from deepskills._loading.budget import count_text_tokens
 from deepskills.extensions.forks import running_forks
@@ -147,9 +147,9 @@ class Ledger:
                 row = self._row(Origin(origin[0], _text(origin[1]), _text(origin[2]), str(origin[3])))
                 _add(row, calls=len(calls), tool_calls=len(calls), failed_calls=failed)
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[SkillCost]:
         """Return one event for each skill and content."""
-        return [{"type": "skill.cost", **row} for row in self.rows.values()]
+        return [SkillCost(**row) for row in self.rows.values()]
 
     def _row(self, origin: Origin) -> dict[str, Any]:
         named = {"source": origin.source, "digest": origin.digest, "trigger": origin.trigger}
@@ -344,7 +344,7 @@ class SkillUsage(SkillExtension):
         """How many events were dropped because too many were waiting."""
         return self._queue.dropped
 
-    def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
+    def on_event(self, event: SkillEvent, runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
         """Put an event into the queue."""
         captured = None
         if self._capture is not None:
@@ -354,14 +354,15 @@ class SkillUsage(SkillExtension):
             except Exception:
                 logger.exception("The recorder of skill events failed to look at the run")
         thread_id, run_id, _place = _whereabouts(runtime)
-        details = {key: value for key, value in event.items() if key not in _ORIGIN}
+        known = event.as_dict()
+        details = {key: value for key, value in known.items() if key not in _ORIGIN}
         self._queue.put(
             UsageEvent(
-                type=str(event.get("type", "")),
-                skill=str(event.get("skill", "")),
-                source=event.get("source"),
-                digest=event.get("digest"),
-                trigger=event.get("trigger"),
+                type=event.type,
+                skill=event.skill,
+                source=known.get("source"),
+                digest=known.get("digest"),
+                trigger=known.get("trigger"),
                 details=MappingProxyType(details),
                 thread_id=thread_id,
                 run_id=run_id,

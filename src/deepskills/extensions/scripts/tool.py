@@ -1,7 +1,7 @@
 """`SkillScripts`: a tool that runs scripts of loaded skills, through the backend's shell or the operator's function.
 
-A run is a plan (`deepskills._io.plan`), performed by `SkillRun.drive` and `adrive`: commands are `Execute`, files for
-the shell `WriteFiles`, the operator's functions `CallFunction`, and pairs of methods of the seam `Ask`.
+A run is a plan (`deepskills._io.plan`), performed by `SkillRun.perform`: commands are `Execute`, files for the shell
+`WriteFiles`, the operator's functions `CallFunction`, and methods of the seam `Ask`.
 
 A script runs outside this process, so it does not end by itself. If we give up on one (a time limit, a failure, a
 cancelled run), we have to end it through the same shell: each place that started or wrote something catches
@@ -28,7 +28,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 from pydantic import BaseModel, Field, field_validator
 
-from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost
+from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillScriptRun, SkillsError, SkillsHost
 from deepskills._files.paths import script_to_relative
 from deepskills._io.plan import Ask, Attempt, CallFailed, CallFunction, Execute, Failed, Work, unwrap
 from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION, SCRIPT_ENDED, SCRIPT_MAY_GO_ON
@@ -36,7 +36,7 @@ from deepskills._skillmd.masking import Masker
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.text import harmless_body, is_text
-from deepskills.extensions._shared import COPY, GRACE_SECONDS, LocalCopy, copies_of, place_files
+from deepskills.extensions._shared import COPY, GRACE_SECONDS, LocalCopy, MaybeAwaitable, copies_of, place_files
 from deepskills.extensions.scripts.command import (
     JOB_FILE,
     MAX_COMMAND_BYTES,
@@ -179,12 +179,8 @@ def _token() -> str:
 
 async def _files_to_run(call: ScriptCall, run: SkillRun) -> Mapping[str, bytes] | None:
     """Return the files to copy and run, as they were judged; `None` if the script runs where it is."""
-    files = await unwrap(
-        Ask(
-            lambda: run.files_to_run(call.entry, call.script_name),
-            lambda: run.afiles_to_run(call.entry, call.script_name),
-        )
-    )
+    asked: Ask[Mapping[str, bytes] | None] = Ask(lambda: run.files_to_run(call.entry, call.script_name))
+    files = await unwrap(asked)
     if files is None or not call.entry.is_dynamic:
         return files
     # Nobody knows all files of a dynamic skill; those that its load listed are copied.
@@ -194,17 +190,12 @@ async def _files_to_run(call: ScriptCall, run: SkillRun) -> Mapping[str, bytes] 
 
 async def _locate(call: ScriptCall, run: SkillRun) -> str:
     """Return the path at which a shell runs the script; the seam checks it."""
-    return await unwrap(
-        Ask(
-            lambda: run.script_path(call.entry, call.script_name),
-            lambda: run.ascript_path(call.entry, call.script_name),
-        )
-    )
+    return await unwrap(Ask(lambda: run.script_path(call.entry, call.script_name)))
 
 
 async def _read(entry: SkillEntry, path: str, run: SkillRun) -> bytes:
     """Return the content of a skill's file; the seam checks its path."""
-    return await unwrap(Ask(lambda: run.read_file(entry, path), lambda: run.aread_file(entry, path)))
+    return await unwrap(Ask(lambda: run.read_file(entry, path)))
 
 
 async def _start(job: Job, copies: Sequence[tuple[str, bytes]], secrets: Masker) -> Report:
@@ -394,19 +385,10 @@ class SkillScripts(SkillExtension):
     def tools(self, host: SkillsHost) -> Sequence[BaseTool]:
         """Return the tool that runs scripts."""
 
-        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage | Command[Any]:  # noqa: ANN401 - checked by the schema
-            try:
-                run = host.run_for(self, runtime.state, runtime)
-                return run.drive(self._answered(run, runtime, arguments))
-            except GraphBubbleUp:
-                raise
-            except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
-                return _answer(error, runtime)
-
-        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage | Command[Any]:  # noqa: ANN401 - checked by the schema
+        async def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage | Command[Any]:  # noqa: ANN401 - checked by the schema
             try:
                 run = await host.arun_for(self, runtime.state, runtime)
-                return await run.adrive(self._answered(run, runtime, arguments))
+                return await run.perform(lambda: self._answered(run, runtime, arguments))
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -414,8 +396,7 @@ class SkillScripts(SkillExtension):
 
         return [
             StructuredTool.from_function(
-                call,
-                acall,
+                coroutine=call,
                 name=TOOL_NAME,
                 description=RUN_SCRIPT_DESCRIPTION,
                 args_schema=ScriptArguments,
@@ -423,14 +404,18 @@ class SkillScripts(SkillExtension):
             )
         ]
 
-    def at_start(self, run: SkillRun) -> None:
+    def at_start(self, run: SkillRun) -> MaybeAwaitable[None]:
         """Report that nothing could run a script."""
-        if self._runner is None and not run.can_execute:
+        if self._runner is not None:
+            return None
+        if run.is_async:
+            return self._acheck(run)
+        if not run.can_execute:
             _report_missing_runner(run)
+        return None
 
-    async def aat_start(self, run: SkillRun) -> None:
-        """Report that nothing could run a script, without blocking."""
-        if self._runner is None and not await run.adrive(can_execute(run)):
+    async def _acheck(self, run: SkillRun) -> None:
+        if not await run.perform(lambda: can_execute(run)):
             _report_missing_runner(run)
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> None:
@@ -440,13 +425,16 @@ class SkillScripts(SkillExtension):
         if len(paths) > 1:
             run.remember(load.entry.name, paths[:MAX_COPIED_FILES])
 
-    def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+    def change_request(self, request: ModelRequest[Any], run: SkillRun) -> MaybeAwaitable[ModelRequest[Any]]:
         """Leave out the tool if nothing could run a script."""
-        return request if self._runner is not None or run.can_execute else _without_tool(request)
+        if self._runner is not None:
+            return request
+        if run.is_async:
+            return self._ashown(request, run)
+        return request if run.can_execute else _without_tool(request)
 
-    async def achange_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Leave out the tool if nothing could run a script, without blocking."""
-        return request if self._runner is not None or await run.adrive(can_execute(run)) else _without_tool(request)
+    async def _ashown(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
+        return request if await run.perform(lambda: can_execute(run)) else _without_tool(request)
 
     async def _answered(
         self, run: SkillRun, runtime: "ToolRuntime[Any, Any]", arguments: Mapping[str, Any]
@@ -480,16 +468,15 @@ class SkillScripts(SkillExtension):
             raise SkillsError(mask_text(str(error), call.secrets, MAX_ERROR_LENGTH)) from None
         seconds = round(time.monotonic() - started, 3)
         run.emit(
-            {
-                "type": "skill.script",
-                "skill": entry.name,
-                "script": call.relative_path,
-                "exit_code": outcome.exit_code,
-                "seconds": seconds,
-                "source": entry.source,
-                "digest": entry.digest,
-                "trigger": "model",
-            }
+            SkillScriptRun(
+                skill=entry.name,
+                script=call.relative_path,
+                exit_code=outcome.exit_code,
+                seconds=seconds,
+                source=entry.source,
+                digest=entry.digest,
+                trigger="model",
+            )
         )
         late = f"timed out after {self._timeout} s"
         ended = late if outcome.timed_out else describe_exit_code(outcome.exit_code)

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from deepskills import SkillExtension
+from deepskills import SkillEvent, SkillExtension
 from deepskills._io.bridge import bridge
 from deepskills.extensions import UsageEvent
 from deepskills.store.agent.backend import AgentReader, View
@@ -41,12 +41,12 @@ class UsageRecorder(SkillExtension):
         """Return a recorder for the same store without the waiting events, so that those are written once."""
         return UsageRecorder(self._view)
 
-    def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
+    def on_event(self, event: SkillEvent, runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
         """Record an event; it is written later."""
         owner = self._view.owner(runtime)
-        known = self._view.memory.skill_id(owner, str(event.get("skill", "")))
+        known = self._view.memory.skill_id(owner, event.skill)
         # Opened now, although used later: the choice of database may depend on the run's context.
-        entry = (self._view.session_factory(), owner, {**event, "skill_id": known})
+        entry = (self._view.session_factory(), owner, {**event.as_dict(), "skill_id": known})
         with self._lock:
             if len(self._waiting) >= MAX_WAITING:
                 logger.warning("Usage of a skill was not counted: %d events are waiting for the database", MAX_WAITING)

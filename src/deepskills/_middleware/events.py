@@ -1,0 +1,185 @@
+"""What happens to skills, as values: one class for each type of event, with its fields.
+
+The custom stream carries them as dictionaries (`as_dict`); extensions hear the values.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeAlias
+
+from deepskills._types import Trigger
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Event:
+    """An event about a skill, as its load or the catalog knows it."""
+
+    type: ClassVar[str]
+
+    skill: str
+    source: str | None = None
+    """Path of the source that gave the skill."""
+
+    digest: str | None = None
+    trigger: Trigger = "system"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the event as the custom stream carries it."""
+        values = {known.name: getattr(self, known.name) for known in fields(self)}
+        origin = {name: values.pop(name) for name in ("source", "digest", "trigger")}
+        return {"type": self.type, **values, **origin}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillLoaded(_Event):
+    """A skill was loaded."""
+
+    type: ClassVar[str] = "skill.loaded"
+    tokens: int
+    resources: int
+    """How many files the load lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillUnloaded(_Event):
+    """A skill was unloaded; by the middleware itself if there is a reason."""
+
+    type: ClassVar[str] = "skill.unloaded"
+    reason: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the event as the custom stream carries it."""
+        values = super().as_dict()
+        if self.reason is None:
+            del values["reason"]
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillRefused(_Event):
+    """A load or an unload was refused."""
+
+    type: ClassVar[str] = "skill.refused"
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillReattached(_Event):
+    """A text that was lost from the conversation was put back into the request."""
+
+    type: ClassVar[str] = "skill.reattached"
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillLeftOut(_Event):
+    """A text that was lost from the conversation is not put back: the model has no room for it."""
+
+    type: ClassVar[str] = "skill.left_out"
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillMissed(_Event):
+    """A run ended without a load although this skill clearly fitted."""
+
+    type: ClassVar[str] = "skill.missed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillScriptRun(_Event):
+    """A script of a skill ran."""
+
+    type: ClassVar[str] = "skill.script"
+    script: str
+    exit_code: int | None
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillForked(_Event):
+    """A skill ran in a sub-agent."""
+
+    type: ClassVar[str] = "skill.forked"
+    agent: str
+    failed: bool
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillCost(_Event):
+    """What a skill has cost since its last event of this type."""
+
+    type: ClassVar[str] = "skill.cost"
+    calls: int
+    failed_calls: int
+    model_calls: int
+    tool_calls: int
+    tokens_in: int
+    tokens_out: int
+    tokens_cached: int
+    shared_tokens_in: int
+    shared_tokens_out: int
+    requests: int
+    put_backs: int
+    estimated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillSentBack(_Event):
+    """The model would have ended its turn, and an extension sent it back; about no single skill."""
+
+    type: ClassVar[str] = "skill.sent_back"
+    skill: str = ""
+    extensions: tuple[str, ...]
+    """Names of the extensions that did."""
+
+    count: int
+    """How often the model was sent back in this turn, this time included."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the event as the custom stream carries it."""
+        return {**super().as_dict(), "extensions": list(self.extensions)}
+
+
+@dataclass(frozen=True)
+class CustomEvent:
+    """An event of an extension's own."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Its fields, `type` among them."""
+
+    @property
+    def type(self) -> str:
+        """Its type."""
+        return str(self.values.get("type", ""))
+
+    @property
+    def skill(self) -> str:
+        """The skill that it is about; empty if it is about none."""
+        return str(self.values.get("skill", ""))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the event as the custom stream carries it."""
+        return dict(self.values)
+
+
+SkillEvent: TypeAlias = (
+    SkillLoaded
+    | SkillUnloaded
+    | SkillRefused
+    | SkillReattached
+    | SkillLeftOut
+    | SkillMissed
+    | SkillScriptRun
+    | SkillForked
+    | SkillCost
+    | SkillSentBack
+    | CustomEvent
+)
+"""Any event about skills."""
+
+
+def event_from(event: SkillEvent | Mapping[str, Any]) -> SkillEvent:
+    """Return an event as a value; a mapping is an extension's own."""
+    return CustomEvent(dict(event)) if isinstance(event, Mapping) else event
