@@ -1,7 +1,7 @@
 """An extension of your own: skills may be loaded only in working hours, and every load is counted."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
 
-from deepskills import Refuse, SkillExtension, SkillLoad, SkillRun, SkillsMiddleware
+from deepskills import Refuse, SkillEvent, SkillExtension, SkillLoad, SkillRun, SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 
 
@@ -23,8 +23,8 @@ class WorkingHours(SkillExtension):
     def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:  # noqa: ARG002 - the seam's signature
         return None if self.hour() in range(8, 18) else Refuse("skills rest until 8 o'clock; try again then")
 
-    def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ARG002 - the seam's signature
-        self.loads[f"{event['type']}: {event['skill']}"] += 1
+    def on_event(self, event: SkillEvent, runtime: Any) -> None:  # noqa: ARG002 - the seam's signature
+        self.loads[f"{event.type}: {event.skill}"] += 1
 
 
 if __name__ == "__main__":

@@ -597,7 +597,6 @@ def test_the_record_of_a_catalog_is_small_plain_data_that_names_it() -> None:
     assert len(json.dumps(record)) < 300
     assert catalogs.believed(record) is made
     assert Catalogs(readings, owner).believed(record) is made, "another middleware on the same backend knows it too"
-    assert Catalogs(Readings(["model"]), owner).made(entries, made.sources) is not made, "kept with other frontmatter"
 
 
 def test_a_process_that_has_not_made_a_catalog_takes_no_powers_from_state() -> None:
@@ -676,15 +675,12 @@ def test_a_caller_owns_the_copies_it_gets() -> None:
     assert not found.catalog.is_copied_in([first])
 
 
-def test_frontmatter_that_is_acted_on_is_kept_and_bounded() -> None:
-    """An entry keeps the keys that the library or an extension acts on, of that file, and no megabyte of them."""
-    text = f"---\nname: a\ndescription: d\ntags: mine\nhooks: own\nother: no\nargument-hint: {'x' * 9_000}\n---\n"
-    kept = {keys: Readings(keys).read("/s/a/SKILL.md", text.encode()) for keys in ((), ("hooks",))}
-    assert [dict(reading.frontmatter) for reading in kept.values()] == [
-        {"tags": "mine"},
-        {"tags": "mine", "hooks": "own"},
-    ]
-    assert [problem["code"] for problem in kept[()].problems] == ["frontmatter-key-too-large"]
+def test_frontmatter_is_kept_and_bounded() -> None:
+    """An entry keeps all keys of its file, and no megabyte of them."""
+    text = f"---\nname: a\ndescription: d\ntags: mine\nother: no\nargument-hint: {'x' * 9_000}\n---\n"
+    reading = Readings().read("/s/a/SKILL.md", text.encode())
+    assert dict(reading.frontmatter) == {"name": "a", "description": "d", "tags": "mine", "other": "no"}
+    assert [problem["code"] for problem in reading.problems] == ["frontmatter-key-too-large"]
 
 
 def test_many_threads_share_one_memory() -> None:

@@ -1,5 +1,6 @@
-"""What is remembered of files: one parse per content, and no more frontmatter than is acted on."""
+"""What is remembered of files: one parse per content, and the frontmatter within a bound."""
 
+from deepskills import read_skill
 from deepskills._catalog.catalog import MAX_KEPT_CHARACTERS, Readings, digest_of
 from support import skill_md
 
@@ -17,14 +18,13 @@ def test_a_file_is_parsed_once_per_content() -> None:
     assert readings.recall(PATH, "unknown") is None
 
 
-def test_only_frontmatter_that_is_acted_on_is_kept() -> None:
-    """Keys of the library and of extensions are kept; others are not."""
-    text = "---\nname: a\ndescription: Does.\nargument-hint: '[env]'\nmodel: small\nother: text\n---\n"
-    assert dict(Readings().read(PATH, text.encode()).frontmatter) == {"argument-hint": "[env]"}
-    assert dict(Readings(["model"]).read(PATH, text.encode()).frontmatter) == {
-        "argument-hint": "[env]",
-        "model": "small",
-    }
+def test_all_frontmatter_is_kept_as_read_and_held_once() -> None:
+    """Every key is there, whoever acts on it; a text that the metadata has as well takes no room again."""
+    text = "---\nname: a\ndescription: Does.\nlicense: MIT\nmodel: small\nother: [1, 2]\n---\n"
+    reading = Readings().read(PATH, text.encode())
+    assert dict(reading.frontmatter) == read_skill(text, path=PATH).frontmatter
+    assert reading.metadata is not None
+    assert reading.frontmatter["description"] is reading.metadata["description"]
 
 
 def test_a_key_that_is_too_large_is_left_out_with_a_problem() -> None:
@@ -32,7 +32,7 @@ def test_a_key_that_is_too_large_is_left_out_with_a_problem() -> None:
     huge = "x" * (MAX_KEPT_CHARACTERS + 1)
     text = f"---\nname: a\ndescription: Does.\nargument-hint: {huge}\nwhen_to_use: Always.\n---\n"
     reading = Readings().read(PATH, text.encode())
-    assert dict(reading.frontmatter) == {"when_to_use": "Always."}
+    assert dict(reading.frontmatter) == {"name": "a", "description": "Does.", "when_to_use": "Always."}
     assert [(p["code"], "argument-hint" in p["message"]) for p in reading.problems] == [
         ("frontmatter-key-too-large", True)
     ]

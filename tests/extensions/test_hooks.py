@@ -1,5 +1,6 @@
 """Hooks of skills: what runs before and after tool calls, what refuses one, and what never runs."""
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -131,19 +132,19 @@ def test_a_handler_that_raises_refuses_before_and_not_after(mode: Mode, tmp_path
 
 
 @both_modes
-def test_async_handlers_run_where_they_can(mode: Mode, tmp_path: Path) -> None:
-    """An async handler is awaited; a sync run, which cannot, refuses the call."""
+def test_async_handlers_run_in_every_run(mode: Mode, tmp_path: Path) -> None:
+    """An async handler is awaited, in a sync run as well."""
     seen: list[str] = []
 
     async def check(request: ToolCallRequest) -> Refuse | None:
+        await asyncio.sleep(0)
         seen.append(request.tool_call["name"])
         return None
 
     tree = one("PreToolUse", type="python", handler="check")
     world = World(mode, shell(tmp_path), SkillHooks({"check": check}), tmp_path, guard=tree)
-    errors = world.send("x")
-    assert (seen, world.sent) == ((["send"], ["x"]) if mode == "async" else ([], []))
-    assert ["ainvoke" in error for error in errors] == ([] if mode == "async" else [True])
+    assert world.send("x") == []
+    assert (seen, world.sent) == (["send"], ["x"])
 
 
 @both_modes

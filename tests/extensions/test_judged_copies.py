@@ -190,10 +190,10 @@ def test_nothing_runs_where_a_hidden_skill_lies(mode: Mode, tmp_path: Path) -> N
     told: list[str] = []
 
     class Curious(SkillExtension):
-        def at_end(self, run: SkillRun) -> None:
+        async def at_end(self, run: SkillRun) -> None:
             for entry in run.found:
                 try:
-                    told.append(run.directory(entry))
+                    told.append(await run.directory(entry))
                 except SkillsError as error:
                     told.append(str(error))
 

@@ -30,7 +30,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from deepskills import SkillsMiddleware
+from deepskills import CustomEvent, SkillForked, SkillsMiddleware
 from deepskills.extensions import (
     JsonLinesRecorder,
     OpenTelemetryRecorder,
@@ -486,7 +486,7 @@ def test_an_idle_recorder_has_no_thread(monkeypatch: pytest.MonkeyPatch) -> None
     others = set(threading.enumerate())
     usage = SkillUsage(record)
     for number in (1, 2):
-        usage.on_event({"type": "skill.loaded", "skill": "alpha"}, None)
+        usage.on_event(CustomEvent({"type": "skill.loaded", "skill": "alpha"}), None)
         assert usage.flush(60)
         assert len(loops) == number
         for thread in set(threading.enumerate()) - others:
@@ -516,7 +516,7 @@ def test_lines_of_json_rotate(tmp_path: Path) -> None:
     hostile = "line\nbreak \ud800 周报"
     for number in range(60):
         event = {"type": "skill.loaded", "skill": hostile, "tokens": number, "odd": object(), "trigger": "model"}
-        usage.on_event(event, None)
+        usage.on_event(CustomEvent(event), None)
     assert usage.flush(60)
     files = [file.with_name("usage.jsonl.2"), file.with_name("usage.jsonl.1"), file]
     assert sorted(tmp_path.glob("logs/*")) == sorted(files)
@@ -559,9 +559,8 @@ def test_opentelemetry_has_counters_histograms_and_spans(mode: Mode, tmp_path: P
     with tracers.get_tracer("app").start_as_current_span("request") as outer:
         run(mode, agent)
         for kind in ("reattached", "missed"):
-            usage.on_event({"type": f"skill.{kind}", "skill": "alpha", "trigger": "system"}, None)
-    forked = {"type": "skill.forked", "skill": "alpha", "agent": "writer", "failed": True, "seconds": 2.5}
-    usage.on_event({**forked, "trigger": "model"}, None)
+            usage.on_event(CustomEvent({"type": f"skill.{kind}", "skill": "alpha", "trigger": "system"}), None)
+    usage.on_event(SkillForked(skill="alpha", agent="writer", failed=True, seconds=2.5, trigger="model"), None)
     assert usage.flush(60)
     found = points(reader)
     counted = {name: sum(point.value for point in found[name]) for name in found if hasattr(found[name][0], "value")}
@@ -597,7 +596,7 @@ def test_attributes_are_bounded_in_number_and_length(tmp_path: Path) -> None:
     for number in range(50):
         many = {f"field{place}": place for place in range(100)}
         event = {"type": "skill.loaded", "skill": f"{number}-{'x' * 999}\ud800", "trigger": "model", "tokens": 1}
-        usage.on_event({**event, **many, "source": str(tmp_path), "digest": "d"}, None)
+        usage.on_event(CustomEvent({**event, **many, "source": str(tmp_path), "digest": "d"}), None)
     assert usage.flush(60)
     loads = points(reader)["deepskills.skill.loads"]
     assert sorted(point.value for point in loads) == [1, 1, 1, 47]

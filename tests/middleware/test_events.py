@@ -32,7 +32,7 @@ class Listens(SkillExtension):
 
     def on_event(self, event: Any, runtime: Any) -> None:  # noqa: ARG002 - the seam's signature
         """Hear an event."""
-        self.heard.append(dict(event))
+        self.heard.append(event.as_dict())
 
 
 def library(root: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, interrupt
 
-from deepskills import Answer, Refuse, SkillExtension, SkillsError, SkillsMiddleware
+from deepskills import Answer, Refuse, SkillEvent, SkillExtension, SkillsError, SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import (
     Conversation,
@@ -59,7 +59,7 @@ class Logs(SkillExtension):
     def _note(self, what: str) -> None:
         self._log.append(f"{self.name}:{what}")
 
-    def visibility(self, skills: Sequence[Any], run: Any) -> Mapping[str, Any]:
+    def visibility(self, skills: Sequence[Any], run: Any) -> Any:
         """Note it."""
         self._note("visibility")
         return super().visibility(skills, run)
@@ -97,9 +97,9 @@ class Logs(SkillExtension):
         """Note it."""
         self._note("at_end")
 
-    def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ARG002
+    def on_event(self, event: SkillEvent, runtime: Any) -> Any:  # noqa: ARG002
         """Note it."""
-        self._note(f"{event['type']} {event['skill']}")
+        self._note(f"{event.type} {event.skill}")
 
 
 def _awaited(method: str) -> Any:
@@ -292,35 +292,15 @@ def test_a_result_that_means_nothing_is_a_failure(mode: Mode, tmp_path: Path) ->
     assert offenders == []
 
 
-@both_modes
-def test_a_judgement_that_only_async_runs_can_make_is_not_skipped(mode: Mode, tmp_path: Path) -> None:
-    """An extension with the async twin alone judges async runs; a sync run, which it cannot judge, is refused."""
-    library(tmp_path)
+def test_a_method_under_a_second_name_is_refused(tmp_path: Path) -> None:
+    """A guard written as LangChain's async hooks are would never be called, so it is an error at once."""
 
-    class OnlyAsync(SkillExtension):
+    class Twin(SkillExtension):
         async def abefore_tool(self, request: Any, run: Any) -> Any:  # noqa: ARG002
-            return None
+            return Refuse("no")
 
-    [answer] = Conversation(mode, skills(tmp_path, OnlyAsync()), tools=[other]).call(("other", {}))
-    assert (answer.status, "ainvoke" in answer.text) == (("error", True) if mode == "sync" else ("success", False))
-
-
-@both_modes
-def test_the_async_twin_is_asked_in_async_runs(mode: Mode, tmp_path: Path) -> None:
-    """An extension with I/O overrides both; each kind of run asks its own."""
-    library(tmp_path)
-    asked: list[str] = []
-
-    class Both(SkillExtension):
-        def before_load(self, load: Any, run: Any) -> Any:  # noqa: ARG002
-            asked.append("sync")
-
-        async def abefore_load(self, load: Any, run: Any) -> Any:  # noqa: ARG002
-            await asyncio.sleep(0)
-            asked.append("async")
-
-    Conversation(mode, skills(tmp_path, Both())).call(load("alpha"))
-    assert asked == [mode]
+    with pytest.raises(TypeError, match="`async def before_tool`"):
+        skills(tmp_path, Twin())
 
 
 class Masks(SkillExtension):
@@ -404,14 +384,13 @@ def test_notes_stay_the_same(mode: Mode, tmp_path: Path) -> None:
 
 @both_modes
 def test_state_problems_loads_and_events_of_its_own(mode: Mode, tmp_path: Path) -> None:
-    """An extension keeps state, reports once, starts skills, emits events and reads frontmatter it asked for."""
+    """An extension keeps state, reports once, starts skills, emits events and reads any frontmatter."""
     library(tmp_path)
     heard: list[str] = []
     teams: list[Any] = []
 
     class Own(SkillExtension):
         name = "own"
-        frontmatter_keys = ("team",)
         extra_tools = ("search_skills",)
 
         def at_start(self, run: Any) -> None:
@@ -424,8 +403,8 @@ def test_state_problems_loads_and_events_of_its_own(mode: Mode, tmp_path: Path) 
         def at_end(self, run: Any) -> None:
             run.remember("ended", [skill.entry.name for skill in run.loaded])
 
-        def on_event(self, event: Mapping[str, Any], runtime: Any) -> None:  # noqa: ARG002
-            heard.append(event["type"])
+        def on_event(self, event: SkillEvent, runtime: Any) -> None:  # noqa: ARG002
+            heard.append(event.type)
 
         def tools(self, host: Any) -> Sequence[BaseTool]:  # noqa: ARG002
             return [other]

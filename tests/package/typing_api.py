@@ -22,6 +22,7 @@ from deepskills import (
     RESOURCE_TYPE_MAP,
     SKILLS_SYSTEM_PROMPT,
     Answer,
+    CustomEvent,
     FileDigest,
     InlineBackend,
     InlineSkill,
@@ -33,20 +34,30 @@ from deepskills import (
     ProvidedSkill,
     Refuse,
     ResourceMetadata,
+    SendBack,
+    SkillCost,
     SkillEntry,
+    SkillEvent,
     SkillExtension,
     SkillFile,
     SkillFileNotFoundError,
+    SkillForked,
     SkillFormatError,
     SkillLoad,
+    SkillLoaded,
     SkillManifest,
     SkillMetadata,
+    SkillMissed,
     SkillNotFoundError,
     SkillPathError,
     SkillProblem,
     SkillProvider,
     SkillReading,
+    SkillReattached,
+    SkillRefused,
     SkillRun,
+    SkillScriptRun,
+    SkillSentBack,
     SkillsError,
     SkillsHost,
     SkillsManager,
@@ -55,6 +66,7 @@ from deepskills import (
     SkillsState,
     SkillsStateUpdate,
     SkillSummary,
+    SkillUnloaded,
     Visibility,
     generate_skill_md,
     parse_skill_md,
@@ -68,6 +80,11 @@ class Ledger(SkillExtension):
     """An extension of a user's own: refuses what costs too much, and counts loads."""
 
     host: SkillsHost | None = None
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def __init__(self) -> None:
+        self.reasons: list[str | None] = []
 
     @override
     def attach(self, host: SkillsHost) -> None:
@@ -91,9 +108,28 @@ class Ledger(SkillExtension):
     def after_model(self, report: ModelCallReport, run: SkillRun) -> None:
         run.remember("shown", sorted(report.shown))
 
-    def before_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
-        reviewed: SkillManifest = run.manifest(file.entry)
+    @override
+    async def before_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
+        reviewed: SkillManifest = await run.manifest(file.entry)
         return None if file.path in reviewed.files else Refuse(f"Nobody reviewed {file.path}.")
+
+    @override
+    def before_end(self, run: SkillRun) -> SendBack | None:
+        return SendBack("Count the fields again.") if run.memory.get("loads") == 0 else None
+
+    @override
+    def on_event(self, event: SkillEvent, runtime: object) -> None:
+        match event:
+            case SkillLoaded() | SkillReattached():
+                self.tokens += event.tokens
+            case SkillRefused() | SkillUnloaded():
+                self.reasons.append(event.reason)
+            case SkillScriptRun() | SkillForked():
+                self.seconds += event.seconds
+            case SkillCost():
+                self.tokens += event.tokens_in
+            case SkillSentBack() | SkillMissed() | CustomEvent():
+                self.reasons.append(str(event.as_dict()["type"]))
 
 
 class PartsBackend(FilesystemBackend):

@@ -51,7 +51,7 @@ class Meet(SkillExtension):
     def __init__(self) -> None:
         self.barrier = asyncio.Barrier(30)
 
-    async def abefore_load(self, load: SkillLoad, run: SkillRun) -> None:  # noqa: ARG002 - the seam's signature
+    async def before_load(self, load: SkillLoad, run: SkillRun) -> None:  # noqa: ARG002 - the seam's signature
         async with asyncio.timeout(60):
             await self.barrier.wait()
 
