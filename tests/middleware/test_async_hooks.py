@@ -73,8 +73,7 @@ def test_a_plain_method_is_told_to_be_async(mode: Mode, tmp_path: Path) -> None:
     class Plain(SkillExtension):
         def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
             licenses.append({entry.name: entry.frontmatter.get("license") for entry in run.skills})
-            run.read_file(load.entry, "a.txt")
-            return None
+            return None if run.read_file(load.entry, "a.txt") else Refuse("it is empty")
 
     talk = Conversation(mode, skills(tmp_path, Plain()))
     [answer] = talk.call(load("alpha"))
