@@ -56,6 +56,9 @@ class LoadedSkill:
     is_lost: bool = False
     """Whether its text could not be recovered: then it is no longer loaded, and only its limits hold."""
 
+    is_inherited: bool = False
+    """Whether it is in use in the agent whose tool call started this one: then only its limits hold here."""
+
 
 @dataclass(frozen=True)
 class SkillLoad:

@@ -16,7 +16,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 
 from deepskills._io.backends import CallInProgress, call_in_progress, loads_in_use
-from deepskills._middleware.run import Run
+from deepskills._middleware.extension import LoadedSkill
+from deepskills._middleware.run import Run, limits_above, place_of
 from deepskills._middleware.state import Thread
 from deepskills._middleware.visibility import unseen_names
 from deepskills._middleware.workarounds import has_outer_metadata
@@ -63,6 +64,8 @@ def handing_over(tool_name: str, run: Run) -> Iterator[None]:
     served = tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
     loads = loads_in_use.set(served)
     # Hidden names are computed on demand: only the store's backend asks for them, and few tools go there.
+    # Known only if an extension judges calls; without one there is nothing that could forbid.
+    limits = limits_above.set((place_of(run.runtime), _limits(run))) if run.shelf is not None else None
     call = call_in_progress.set(
         CallInProgress(
             run.runtime,
@@ -75,23 +78,16 @@ def handing_over(tool_name: str, run: Run) -> Iterator[None]:
         yield
     finally:
         call_in_progress.reset(call)
+        if limits is not None:
+            limits_above.reset(limits)
         loads_in_use.reset(loads)
         _parent.reset(parent)
         _in_tool_call.reset(inside)
 
 
-def takes_slash_commands(run: Run) -> bool:
-    """Whether a run's newest user message may start skills: by itself, or where the application says so."""
-    return run.settings.slash_commands == "always" or not _is_nested(run.runtime.config)
-
-
-def _is_nested(config: RunnableConfig) -> bool:
-    """Whether an agent runs inside another graph's run, as far as LangGraph and deepagents tell.
-
-    Nothing tells it of a graph of one's own that is called on the very thread of the graph around it.
-    """
-    own, metadata = config.get("configurable") or {}, config.get("metadata") or {}
-    if _in_tool_call.get() or own.get("ls_agent_type") == _SUB_AGENT:
+from deepskills._middleware.extension import LoadedSkill
+from deepskills._middleware.run import Run, limits_above, place_of
+from deepskills._middleware.state import Thread
         return True
     # LangGraph joins the levels of nested graphs by "|".
     if "|" in str(metadata.get("langgraph_checkpoint_ns") or ""):

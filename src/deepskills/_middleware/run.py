@@ -15,6 +15,8 @@ policies, hooks, models, forks and scripts. The rules:
 - What a skill says is taken from the very file that was loaded, known by its digest. Where this process has not read
   that file, the skill is in use, its entry is not `is_read`, and nobody can tell what it forbids: policies refuse.
 - Messages prove nothing, whoever wrote them.
+- Limits travel and grants do not: in an agent that a tool call starts (a sub-agent, a fork), the limits of what is in
+  use in the calling agent hold as well (`limits_above`).
 
 Hooks of a resumed run come here too, without the start of a run before them, so nothing may rest on that start.
 """
@@ -23,6 +25,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -54,6 +57,16 @@ POWERS = frozenset({"tools", "hooks", "scripts", "model"})
 
 _POWER_KEYS = {"tools": ("allowed-tools",), "hooks": ("hooks",), "model": ("model",), "scripts": ()}
 """The frontmatter by which a skill asks for each."""
+
+
+limits_above: ContextVar[tuple[str, tuple[LoadedSkill, ...]]] = ContextVar("deepskills_limits", default=("", ()))
+"""The tool call that this code runs in, and the skills in use there, whose limits hold in agents that it starts."""
+
+
+def place_of(runtime: ToolRuntime[Any, Any]) -> str:
+    """Return what tells a node or tool call of a graph from those of an agent that is started in it."""
+    config: Mapping[str, Any] = runtime.config or {}
+    return str((config.get("configurable") or {}).get("checkpoint_ns") or "")
 
 
 @dataclass(frozen=True)
@@ -296,7 +309,12 @@ class Run:
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
         use = use_of(self.thread, self.known_shelf, self.settings.memory.readings, self.look.found)
-        return replace(use, skills=[self.limited(skill) for skill in use.skills]) if use.skills else use
+        place, above = limits_above.get()
+        # The tool call's own code runs inside it too, and is no other agent's.
+        inherited = above if above and place_of(self.runtime) != place else ()
+        if not use.skills and not inherited:
+            return use
+        return replace(use, skills=[*inherited, *map(self.limited, use.skills)])
 
     @property
     def loaded(self) -> list[LoadedSkill]:

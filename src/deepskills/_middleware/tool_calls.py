@@ -343,7 +343,8 @@ class CallRun(Run):
     @property
     def loaded(self) -> list[LoadedSkill]:
         """The skills in use once the earlier calls of the turn are done."""
-        found = {skill.entry.name: skill for skill in super().loaded}
+        inherited = [skill for skill in super().loaded if skill.is_inherited]
+        found = {skill.entry.name: skill for skill in super().loaded if not skill.is_inherited}
         standing = self.thread.standing
         own = self._call
         for call in turn_of(self.state, own["id"], own["name"], own["args"]).earlier:
@@ -356,7 +357,7 @@ class CallRun(Run):
             elif (entry := self.known_shelf.find_visible(call.name)) is not None:
                 skill = LoadedSkill(entry, call.arguments, "model", 0, is_recent=True)
                 found.setdefault(entry.name, self.limited(skill))
-        return list(found.values())
+        return [*inherited, *found.values()]
 
 
 @dataclass(frozen=True)

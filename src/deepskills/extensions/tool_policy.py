@@ -359,8 +359,11 @@ class ToolPolicy(SkillExtension):
         """Hide the tools that could never be called."""
         # A skill's tool that no skill in use owns any longer has no privilege.
         own = frozenset(name for name in run.own_tools if run.owners(name) != frozenset())
-        is_offered = self._offer(run.loaded, own)
-        tools = [item for item in request.tools if is_offered(item)]
+        # What this agent loads cannot widen what the agent above allows it.
+        tools = list(request.tools)
+        for skills in _by_agent(run.loaded):
+            is_offered = self._offer(skills, own)
+            tools = [item for item in tools if is_offered(item)]
         if len(tools) == len(request.tools):
             return request
         # Providers refuse a request that forces a tool that is not offered.
@@ -374,7 +377,8 @@ class ToolPolicy(SkillExtension):
         """Refuse a skill that became a fork since it was listed, if no sub-agent may be started."""
         if load.trigger != "model" or not is_fork(load.entry) or not self._runs_forks():
             return None
-        return self._judged(_Call("task"), run.loaded, frozenset())
+        refusals = (self._judged(_Call("task"), skills, frozenset()) for skills in _by_agent(run.loaded))
+        return next(filter(None, refusals), None)
 
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
         """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
@@ -385,7 +389,7 @@ class ToolPolicy(SkillExtension):
         # at once.
         before = [host.loaded_in(run.state) for host in self._hosts]
         for call in self._calls(request, run):
-            for skills in (run.loaded, *before):
+            for skills in (*_by_agent(run.loaded), *before):
                 refusal = self._judged(call, skills, own)
                 if refusal is not None:
                     return refusal
@@ -542,6 +546,12 @@ class ToolPolicy(SkillExtension):
             return self._rules(tuple(split_tools(given)))
         items = given if isinstance(given, Sequence) else ()
         return self._rules(tuple(item for item in items if isinstance(item, str)))
+
+
+def _by_agent(skills: Sequence[LoadedSkill]) -> tuple[list[LoadedSkill], list[LoadedSkill]]:
+    """Return the skills in use in this agent, and those in use in the agents above it."""
+    own = [skill for skill in skills if not skill.is_inherited]
+    return own, [skill for skill in skills if skill.is_inherited]
 
 
 def _fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
