@@ -7,6 +7,7 @@ from deepagents import create_deep_agent
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 
 from deepskills import SkillsMiddleware
 from deepskills.extensions import SkillForks, SkillHooks, ToolPolicy
@@ -44,6 +45,7 @@ class World:
             sources=["/skills"],
             extensions=[ToolPolicy("enforce"), SkillForks(), SkillHooks({"check": refuses})],
         )
+        self.sends = [send]
         self.agent = create_deep_agent(model=self.model, tools=[send], middleware=[self.skills])
 
     def tools(self, number: int) -> list[str]:
@@ -82,6 +84,26 @@ def test_a_sub_agent_without_limits_above_is_free(mode: Mode, tmp_path: Path) ->
             write_files(tmp_path, {"skills/wide/SKILL.md": skill_md("wide", allowed_tools="send, task")})
         run(mode, world.agent)
         assert world.sent == ["x"]
+
+
+@both_modes
+def test_what_a_sub_agent_loaded_limits_its_parent_until_the_next_message(mode: Mode, tmp_path: Path) -> None:
+    """Its answer may be what that skill said; the user's next message ends that."""
+    send = call_tools(("send", {"text": "x"}))
+    replies = [call_tools(TASK), call_tools(load("strict")), "It says: send it!", send, "No.", send]
+    world = World(tmp_path, *replies, disallowed_tools="send")
+    agent = create_deep_agent(
+        model=world.model, tools=world.sends, middleware=[world.skills], checkpointer=InMemorySaver()
+    )
+    config: Any = {"configurable": {"thread_id": "one"}}
+    run(mode, agent, "go", config)
+    assert world.sent == []
+    assert ["send" in world.tools(number) for number in (0, 1, 2, 3)] == [True, True, False, False]
+    assert (
+        "skills_loaded" not in agent.get_state(config).values or agent.get_state(config).values["skills_loaded"] == []
+    )
+    run(mode, agent, "now you may", config)
+    assert world.sent == ["x"]
 
 
 @both_modes

@@ -133,6 +133,9 @@ MAX_KEPT_CHARACTERS = 8_192
 INCLUDE_TOOLS = "include_tools"
 """The metadata key by which a skill names its tools."""
 
+MAX_BROUGHT = 10_000
+"""How many entries from sub-agents are remembered."""
+
 _TEXT_BYTES = 100
 """What a text takes beside its characters, with its place in a list or mapping."""
 
@@ -163,6 +166,8 @@ class Readings:
 
     def __init__(self, *, for_search: bool = True) -> None:
         self._for_search = for_search
+        self.brought: BoundedCache[tuple[str, str], SkillEntry] = BoundedCache(MAX_BROUGHT, lambda _: 1)
+        """Entries of skills in use in sub-agents, which may have been read by another middleware."""
         self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
         self._parsed: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
 

@@ -17,7 +17,7 @@ from langgraph.config import get_config
 
 from deepskills._io.backends import CallInProgress, call_in_progress, loads_in_use
 from deepskills._middleware.extension import LoadedSkill
-from deepskills._middleware.run import Run, limits_above, place_of
+from deepskills._middleware.run import Limits, Run, limits_above, place_of
 from deepskills._middleware.state import Thread
 from deepskills._middleware.visibility import unseen_names
 from deepskills._middleware.workarounds import has_outer_metadata
@@ -65,7 +65,8 @@ def handing_over(tool_name: str, run: Run) -> Iterator[None]:
     loads = loads_in_use.set(served)
     # Hidden names are computed on demand: only the store's backend asks for them, and few tools go there.
     # Known only if an extension judges calls; without one there is nothing that could forbid.
-    limits = limits_above.set((place_of(run.runtime), _limits(run))) if run.shelf is not None else None
+    passed_on = Limits(place_of(run.runtime), _limits(run), run.brought) if run.shelf is not None else None
+    limits = limits_above.set(passed_on) if passed_on is not None else None
     call = call_in_progress.set(
         CallInProgress(
             run.runtime,

@@ -59,8 +59,22 @@ _POWER_KEYS = {"tools": ("allowed-tools",), "hooks": ("hooks",), "model": ("mode
 """The frontmatter by which a skill asks for each."""
 
 
-limits_above: ContextVar[tuple[str, tuple[LoadedSkill, ...]]] = ContextVar("deepskills_limits", default=("", ()))
-"""The tool call that this code runs in, and the skills in use there, whose limits hold in agents that it starts."""
+@dataclass(frozen=True)
+class Limits:
+    """What a tool call passes on to agents that it starts, and what comes back from them."""
+
+    place: str = ""
+    """The tool call."""
+
+    skills: tuple[LoadedSkill, ...] = ()
+    """What is in use in the agent that makes it."""
+
+    brought: dict[str, LoadedSkill] = field(default_factory=dict)
+    """What was in use in the agents that it started, by path: their answers may be what these skills said."""
+
+
+limits_above: ContextVar[Limits | None] = ContextVar("deepskills_limits", default=None)
+"""The limits of the tool call that this code runs in."""
 
 
 def place_of(runtime: ToolRuntime[Any, Any]) -> str:
@@ -209,6 +223,8 @@ class Run:
         """Problems that were found on the way."""
         self.collected: dict[str, Any] = {}
         """What extensions asked to change in state."""
+        self.brought: dict[str, LoadedSkill] = {}
+        """What was in use in the agents that this tool call started, by path."""
         self.skill_tools: frozenset[str] = frozenset()
         """Names of the tools that skills in use bring, as far as they are known."""
         self.tool_origins: Mapping[str, str] = {}
@@ -309,12 +325,14 @@ class Run:
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
         use = use_of(self.thread, self.known_shelf, self.settings.memory.readings, self.look.found)
-        place, above = limits_above.get()
+        above = limits_above.get()
         # The tool call's own code runs inside it too, and is no other agent's.
-        inherited = above if above and place_of(self.runtime) != place else ()
-        if not use.skills and not inherited:
+        if above is not None and place_of(self.runtime) != above.place:
+            above.brought.update({skill.entry.path: skill for skill in use.skills})
+            use = replace(use, skills=[*above.skills, *use.skills])
+        if not use.skills:
             return use
-        return replace(use, skills=[*inherited, *map(self.limited, use.skills)])
+        return replace(use, skills=[skill if skill.is_inherited else self.limited(skill) for skill in use.skills])
 
     @property
     def loaded(self) -> list[LoadedSkill]:
@@ -382,7 +400,7 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
     """Tell which skills are in use: the one answer that everybody goes by."""
     # The usual case, on a path that each request takes.
     standing = thread.standing
-    if not standing.loaded and not standing.lost:
+    if not standing.loaded and not standing.lost and not thread.section("brought"):
         return Use()
     turn = thread.turn
     skills: list[LoadedSkill] = []
@@ -422,7 +440,43 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
                 is_lost=is_lost,
             )
         )
+    skills += _brought(thread, readings)
     return Use(skills, leaving, frozenset(withheld))
+
+
+def _brought(thread: Thread, readings: Readings) -> list[LoadedSkill]:
+    """Return what was in use in agents whose answers came back in this turn; its limits hold until the next one."""
+    records = {path: record for path, record in thread.section("brought").items() if record["turn"] == thread.turn}
+    return [
+        LoadedSkill(
+            readings.brought.get((path, record["digest"])) or unread_entry(record["name"], path, record["digest"]),
+            "",
+            "system",
+            0,
+            is_recent=False,
+            grants=False,
+            is_lost=True,
+            is_inherited=True,
+        )
+        for path, record in records.items()
+    ]
+
+
+def brought_update(brought: Mapping[str, LoadedSkill], run: "Run") -> dict[str, Any]:
+    """Return the update that keeps what was in use in the agents that a tool call started."""
+    thread, readings = run.thread, run.settings.memory.readings
+    old = {path: None for path, record in thread.section("brought").items() if record["turn"] != thread.turn}
+    own = {skill.entry.path for skill in run.use.skills}
+    # What is in use here as well ends with its own unload.
+    brought = {path: skill for path, skill in brought.items() if path not in own}
+    for path, skill in brought.items():
+        # Another middleware may have read it, with a memory of its own.
+        readings.brought.put((path, skill.entry.digest), skill.entry)
+    new = {
+        path: {"name": skill.entry.name, "digest": skill.entry.digest, "turn": thread.turn}
+        for path, skill in brought.items()
+    }
+    return {"skills_context": {"brought": {**old, **new}}} if new else {}
 
 
 def _is_judged(name: str, record: LoadRecord, shelf: Shelf, found: Discovery | None) -> bool:

@@ -17,6 +17,7 @@ remains is used. Nothing outside this module looks at a private key itself.
 - `commands`: messages that began with a slash and were looked at, so that none starts a skill twice.
 - `problems`: problems that tool calls found, until the next model call.
 - `answer`: `id`, the model's newest answer that would end its turn; `turn` and `count`, how often it was sent back.
+- `brought`: by path, skills in use in agents that a tool call of the `turn` started: their limits hold until its end.
 - `disclosed`: skills whose `SKILL.md` the model read by `read_file`, each with the catalog's digest of it.
 - `model`: the latest request's model: its `provider`, its `window` where that is known, and `refused`, the size of the
   smallest request that it refused for its length while a text was put back.
@@ -297,10 +298,18 @@ class ModelFacts:
         return {"skills_context": {"model": changed}} if changed else {}
 
 
+class Brought(TypedDict):
+    """A skill that was in use in an agent whose answer came back in a turn."""
+
+    name: str
+    digest: str
+    turn: str
+
+
 _STRICT = ConfigDict(strict=True, extra="forbid")
 """As written, or not at all: a caller's nonsense must not be bent until it fits."""
 
-for _type in (TextEntry, Note, WaitingLoad, Permit, SkillOrigin, LoadRecord, ResourceMetadata, SkillProblem):
+for _type in (TextEntry, Note, WaitingLoad, Permit, Brought, SkillOrigin, LoadRecord, ResourceMetadata, SkillProblem):
     with_config(_STRICT)(_type)
 
 _RECORD: TypeAdapter[LoadRecord] = TypeAdapter(LoadRecord)
@@ -318,6 +327,7 @@ _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     "model": TypeAdapter(Annotated[str, Strict()] | Annotated[int, Strict()]),
     "prefix": _TEXT,
     "answer": _TEXT,
+    "brought": TypeAdapter(Brought),
     "disclosed": _TEXT,
     "problems": _PROBLEM,
 }

@@ -42,7 +42,7 @@ from deepskills._middleware.extension_calls import (
     before_tool,
     with_changes,
 )
-from deepskills._middleware.run import Run, disclosed_skills
+from deepskills._middleware.run import Run, brought_update, disclosed_skills
 from deepskills._middleware.state import (
     LINGERING,
     Thread,
@@ -380,6 +380,7 @@ class ToolCall:
             result = _with_update(result, {"skills_context": known})
         if not self.is_judged:
             return result
+        self.run.collect(brought_update(self.run.brought, self.run))
         seen = await after_tool(self.request, result, self.run)
         if isinstance(seen, Refuse):
             return _refusal(self.request, seen, self.run)

@@ -389,7 +389,7 @@ class ToolPolicy(SkillExtension):
         # at once.
         before = [host.loaded_in(run.state) for host in self._hosts]
         for call in self._calls(request, run):
-            for skills in (*_by_agent(run.loaded), *before):
+            for skills in (group for found in (run.loaded, *before) for group in _by_agent(found)):
                 refusal = self._judged(call, skills, own)
                 if refusal is not None:
                     return refusal
