@@ -20,7 +20,7 @@ def test_a_file_is_parsed_once_per_content() -> None:
 
 def test_all_frontmatter_is_kept_as_read_and_held_once() -> None:
     """Every key is there, whoever acts on it; a text that the metadata has as well takes no room again."""
-    text = "---\nname: a\ndescription: Does.\nlicense: MIT\nmodel: small\nother: [1, 2]\n---\n"
+    text = "---\nname: a\ndescription: Does.\nlicense: MIT\nmodel: small\nother: [1, 2]\nempty:\n---\n"
     reading = Readings().read(PATH, text.encode())
     assert dict(reading.frontmatter) == read_skill(text, path=PATH).frontmatter
     assert reading.metadata is not None

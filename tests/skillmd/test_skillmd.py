@@ -16,6 +16,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "catalog-replaced",
         "client-field",
         "extension-failed",
+        "sent-back-too-often",
         "file-in-fence",
         "foreign-field",
         "frontmatter-key-too-large",

@@ -275,7 +275,10 @@ class Readings:
     def _kept(self, reading: SkillReading, path: str, digest: str, beginning: bytes, sha256: str) -> Reading:
         # What the metadata has as well is held once.
         known: Mapping[str, Any] = reading.metadata or {}
-        kept = {key: known[key] if known.get(key) == value else value for key, value in reading.frontmatter.items()}
+        kept = {
+            key: known[key] if key in known and known[key] == value else value
+            for key, value in reading.frontmatter.items()
+        }
         problems = tuple(reading.problems)
         # The largest goes first, so that one bloated key does not cost the others. Entries stay in memory for every
         # skill.
