@@ -11,6 +11,7 @@ has loaded passes to it in this process, never by input or marks, which anybody 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
@@ -86,9 +87,26 @@ def handing_over(tool_name: str, run: Run) -> Iterator[None]:
         _in_tool_call.reset(inside)
 
 
-from deepskills._middleware.extension import LoadedSkill
-from deepskills._middleware.run import Run, limits_above, place_of
-from deepskills._middleware.state import Thread
+def _limits(run: Run) -> tuple[LoadedSkill, ...]:
+    """Return what is in use here, before this turn or by now, as an agent that this call starts inherits it."""
+    found = {id(skill): skill for skill in (*run.use.skills, *run.loaded)}
+    return tuple(
+        replace(skill, is_lost=True, is_inherited=True, is_recent=False, grants=False) for skill in found.values()
+    )
+
+
+def takes_slash_commands(run: Run) -> bool:
+    """Whether a run's newest user message may start skills: by itself, or where the application says so."""
+    return run.settings.slash_commands == "always" or not _is_nested(run.runtime.config)
+
+
+def _is_nested(config: RunnableConfig) -> bool:
+    """Whether an agent runs inside another graph's run, as far as LangGraph and deepagents tell.
+
+    Nothing tells it of a graph of one's own that is called on the very thread of the graph around it.
+    """
+    own, metadata = config.get("configurable") or {}, config.get("metadata") or {}
+    if _in_tool_call.get() or own.get("ls_agent_type") == _SUB_AGENT:
         return True
     # LangGraph joins the levels of nested graphs by "|".
     if "|" in str(metadata.get("langgraph_checkpoint_ns") or ""):
