@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         SkillRefused,
         SkillScriptRun,
         SkillSentBack,
+        SkillShadow,
         SkillUnloaded,
     )
     from deepskills._middleware.extension import (
@@ -107,6 +108,7 @@ __all__ = [
     "SkillRun",
     "SkillScriptRun",
     "SkillSentBack",
+    "SkillShadow",
     "SkillSource",
     "SkillSummary",
     "SkillUnloaded",
@@ -165,6 +167,7 @@ _MODULES = {
     "SkillRun": "deepskills._middleware.extension_calls",
     "SkillScriptRun": "deepskills._middleware.events",
     "SkillSentBack": "deepskills._middleware.events",
+    "SkillShadow": "deepskills._middleware.events",
     "SkillSource": "deepskills._catalog.sources",
     "SkillSummary": "deepskills._types",
     "SkillUnloaded": "deepskills._middleware.events",

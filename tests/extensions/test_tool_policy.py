@@ -297,9 +297,9 @@ def test_a_forced_tool_that_is_taken_away_is_not_forced(mode: Mode, tmp_path: Pa
 
 
 @both_modes
-def test_deep_agents_own_tools_follow_the_policy_and_sub_agents_have_their_own(mode: Mode, tmp_path: Path) -> None:
-    """File tools and `task` are tools as any other; a sub-agent is bound by what it loads itself."""
-    write_files(tmp_path, {"/skills/lead/SKILL.md": skill_md("lead", allowed_tools="Task Read")})
+def test_deep_agents_own_tools_follow_the_policy_in_sub_agents_too(mode: Mode, tmp_path: Path) -> None:
+    """File tools and `task` are tools as any other; a sub-agent is bound by its parent's skills and by its own."""
+    write_files(tmp_path, {"/skills/lead/SKILL.md": skill_md("lead", allowed_tools="Task Read Write")})
     task = ("task", {"description": "Write it.", "subagent_type": "general-purpose"})
     model = ScriptedChatModel(
         replies=[
@@ -314,8 +314,8 @@ def test_deep_agents_own_tools_follow_the_policy_and_sub_agents_have_their_own(m
     )
     agent: Any = create_deep_agent(model, middleware=[library(tmp_path, ToolPolicy("enforce"))])
     result = run(mode, agent)
-    assert set(model.requests[1].tools) == {*OWN, "task", "read_file"}
-    assert "write_file" in model.requests[2].tools
+    assert set(model.requests[1].tools) == {*OWN, "task", "read_file", "write_file"}
+    assert set(model.requests[2].tools) == {*OWN, "read_file", "write_file"}
     assert "write_file" not in model.requests[4].tools
     assert [message.status for message in tool_messages(result)] == ["success", "error", "success"]
     assert list(result["files"]) == ["/x.txt"]

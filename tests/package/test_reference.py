@@ -32,6 +32,7 @@ IN_WORDS = {
     "SkillRefused",
     "SkillScriptRun",
     "SkillSentBack",
+    "SkillShadow",
     "SkillSource",
     "SkillUnloaded",
     "SkillsState",

@@ -59,6 +59,7 @@ from deepskills import (
     SkillScriptRun,
     SkillSentBack,
     SkillsError,
+    SkillShadow,
     SkillsHost,
     SkillsManager,
     SkillsMiddleware,
@@ -128,7 +129,7 @@ class Ledger(SkillExtension):
                 self.seconds += event.seconds
             case SkillCost():
                 self.tokens += event.tokens_in
-            case SkillSentBack() | SkillMissed() | CustomEvent():
+            case SkillSentBack() | SkillMissed() | SkillShadow() | CustomEvent():
                 self.reasons.append(str(event.as_dict()["type"]))
 
 

@@ -87,6 +87,17 @@ class SkillMissed(_Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SkillShadow(_Event):
+    """A run ended in which this skill would have been suggested, or was loaded by the model."""
+
+    type: ClassVar[str] = "skill.shadow"
+    rank: int | None
+    """From 1; `None` if it would not have been suggested."""
+
+    loaded: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class SkillScriptRun(_Event):
     """A script of a skill ran."""
 
@@ -171,6 +182,7 @@ SkillEvent: TypeAlias = (
     | SkillReattached
     | SkillLeftOut
     | SkillMissed
+    | SkillShadow
     | SkillScriptRun
     | SkillForked
     | SkillCost

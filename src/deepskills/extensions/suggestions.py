@@ -13,7 +13,7 @@ from langchain.agents.middleware.types import ModelRequest
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AnyMessage
 
-from deepskills import SkillEntry, SkillExtension, SkillMissed, SkillRun
+from deepskills import SkillEntry, SkillExtension, SkillMissed, SkillRun, SkillShadow
 from deepskills._catalog.lookup import document_of
 from deepskills._catalog.ranking import SECONDS, Ranker, Ranking
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
@@ -205,9 +205,15 @@ def _report_shadow(run: SkillRun) -> None:
     loaded = {use.entry.name for use in run.loaded if use.is_recent and use.trigger == "model"}
     for entry in run.visible:
         if entry.name in ranks or entry.name in loaded:
-            event = {"type": "skill.shadow", "skill": entry.name, "source": entry.source, "digest": entry.digest}
-            outcome = {"rank": ranks.get(entry.name), "loaded": entry.name in loaded}
-            run.emit({**event, "trigger": "system", **outcome})
+            run.emit(
+                SkillShadow(
+                    skill=entry.name,
+                    source=entry.source,
+                    digest=entry.digest,
+                    rank=ranks.get(entry.name),
+                    loaded=entry.name in loaded,
+                )
+            )
 
 
 class _RankedSkills:
