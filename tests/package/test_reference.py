@@ -26,6 +26,7 @@ IN_WORDS = {
     "SkillCost",
     "SkillEvent",
     "SkillForked",
+    "SkillLeftOut",
     "SkillLoaded",
     "SkillMissed",
     "SkillReattached",

@@ -43,6 +43,7 @@ from deepskills import (
     SkillFileNotFoundError,
     SkillForked,
     SkillFormatError,
+    SkillLeftOut,
     SkillLoad,
     SkillLoaded,
     SkillManifest,
@@ -121,7 +122,7 @@ class Ledger(SkillExtension):
     @override
     def on_event(self, event: SkillEvent, runtime: object) -> None:
         match event:
-            case SkillLoaded() | SkillReattached():
+            case SkillLoaded() | SkillReattached() | SkillLeftOut():
                 self.tokens += event.tokens
             case SkillRefused() | SkillUnloaded():
                 self.reasons.append(event.reason)
