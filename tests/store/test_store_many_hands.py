@@ -444,29 +444,6 @@ async def test_groups_are_looked_up_by_index(sessions: Sessions, kind: str) -> N
         assert (len(steps) >= 4, whole) == (True, [])
 
 
-@on_both
-async def test_a_search_is_indexed_once(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as the visible skills stay as they are, a search makes no new index."""
-    made: list[int] = []
-    from deepskills.store.db.search import Ranker  # noqa: PLC0415 - counted here
-
-    class Counted(Ranker):
-        def __init__(self, skills: Any) -> None:
-            made.append(len(skills))
-            super().__init__(skills)
-
-    monkeypatch.setattr("deepskills.store.service.Ranker", Counted)
-    async with sessions() as session:
-        service = SkillService(session)
-        first = await service.create_skill(draft("report", is_public=True), "alice")
-        for user in (None, "bob", "carol"):
-            assert [skill.id for skill in await service.list_skills(user, q="report")] == [first.id]
-        assert made == [1]
-        await service.update_skill(first.id, SkillUpdate(description="Summaries."), "alice")
-        assert [skill.id for skill in await service.list_skills(None, q="summaries")] == [first.id]
-        assert made == [1, 1]
-
-
 @on_sqlite
 def test_a_purged_pin_is_not_offered(any_sessions: Sessions) -> None:
     """Agents that know a pinned version hear that a purge took it."""

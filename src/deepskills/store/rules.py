@@ -14,6 +14,7 @@ that does not exist, so that an error never reveals more than a listing would.
 
 import inspect
 import itertools
+import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -417,6 +418,11 @@ def owns(skill: Guarded, writer: Viewer) -> bool:
 def sees_groups(skill: Guarded, viewer: Viewer) -> bool:
     """Whether a viewer may know which groups a skill is shared with."""
     return owns(skill, viewer) or viewer.is_operator or not viewer.groups.isdisjoint(skill.shared_with)
+
+
+def was_seen(audience: str, viewer: Viewer) -> bool:
+    """Whether a viewer could see somebody else's skill when it was changed, by what the log says of that moment."""
+    return audience == "*" or (bool(audience) and not viewer.groups.isdisjoint(json.loads(audience)))
 
 
 def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:

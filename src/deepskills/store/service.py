@@ -50,7 +50,7 @@ from deepskills.store.db.models import (
     split_tags,
 )
 from deepskills.store.db.repositories import APPROVED, HistoryRepository, Replaced, SkillFileRepository, SkillRepository
-from deepskills.store.db.search import Matches, Ranker, Searchable, rankers
+from deepskills.store.db.search import Matches
 from deepskills.store.db.transactions import Transactions, counts, reads, reads_once, writes
 from deepskills.store.document import Document, difference
 from deepskills.store.errors import (
@@ -88,14 +88,12 @@ from deepskills.store.rules import (
     sees_groups,
     signed_in,
     storable,
+    was_seen,
 )
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.workers import GivesWay, Turns, compared, computed
 
 logger = logging.getLogger("deepskills")
-
-MAX_RANKED = 3_000
-"""Up to this many skills are searched by the agents' ranker; beyond that, the database searches."""
 
 MAX_TAGS_ASKED = 200
 """How many tags a listing filters by at most."""
@@ -322,36 +320,17 @@ class SkillService:
     ) -> SkillPage:
         offset = 0 if cursor is None else offset_of(cursor)
         size = min(limit or MAX_FOUND, MAX_FOUND)
-        look = await self._look(viewer, chosen, query, offset=offset, size=size)
-        if isinstance(look, Matches):
-            ids = await computed(len(look.best) * 4_096, lambda: look.ids(query, offset))
-        else:
-            ids = (await self._ranked(viewer, chosen, query, look))[offset:]
+        matches = await self._matches(viewer, chosen, query, size + 1, offset)
+        ids = await computed(len(matches.best) * 4_096, lambda: matches.ids(query, offset))
         return await self._found(viewer, chosen, ids[: size + 1], offset=offset, size=size)
 
     @reads
-    async def _look(self, viewer: Viewer, chosen: Filter, query: str, *, offset: int, size: int) -> str | Matches:
-        """Return a mark of a listing's skills as they are now, or the best matches if there are too many to rank."""
-        if await self._listings.count(viewer, chosen, MAX_RANKED + 1) > MAX_RANKED:
-            return await self._listings.search(viewer, chosen, query, size + 1, offset)
-        return await self._listings.mark(viewer, chosen)
-
-    async def _ranked(self, viewer: Viewer, chosen: Filter, query: str, mark: str) -> list[UUID]:
-        # By the mark, not by the user, so that users who see the same skills share an index.
-        index = rankers.get(mark)
-        if index is None:
-            skills = await self._searchable(viewer, chosen)
-            index = await computed(len(skills) * 4_096, lambda: Ranker(skills))
-            rankers.put(mark, index)
-        return await computed(len(index) * 64, lambda: index.search(query))
-
-    @reads
-    async def _searchable(self, viewer: Viewer, chosen: Filter) -> list[Searchable]:
-        return await self._listings.searchable(viewer, chosen)
+    async def _matches(self, viewer: Viewer, chosen: Filter, query: str, limit: int, offset: int) -> Matches:
+        return await self._listings.search(viewer, chosen, query, limit, offset)
 
     @reads
     async def _found(self, viewer: Viewer, chosen: Filter, ids: list[UUID], *, offset: int, size: int) -> SkillPage:
-        # Visibility is checked again, because the index may be a moment old.
+        # Visibility is checked again, because the matches are of a moment before.
         skills = await self._listings.light(ids[:size], viewer, chosen) if ids else []
         more = len(ids) > size and offset + size < MAX_FOUND
         return SkillPage(skills, cursor_at(offset + size) if more else None)
@@ -1128,9 +1107,10 @@ class SkillService:
         if viewer.is_operator:
             return [(change, True) for change in changes]
         own = {change.revision for change in changes if viewer.user is not None and change.owner_id == viewer.user}
-        others = {change.skill_id for change in changes if change.revision not in own}
-        seen = await self._listings.visible_ids(others, viewer) if others else set()
-        return [(change, change.revision in own or change.skill_id in seen) for change in changes]
+        # Of a skill that became visible later, nothing is told that happened before: not even its former names.
+        heard = {c.skill_id for c in changes if c.revision not in own and was_seen(c.audience, viewer)}
+        seen = await self._listings.visible_ids(heard, viewer) if heard else set()
+        return [(c, c.revision in own or (c.skill_id in seen and was_seen(c.audience, viewer))) for c in changes]
 
     async def record_usage(
         self, events: Iterable[Mapping[str, Any]], user_id: UserId | None = None, *, system: bool = False
